@@ -53,3 +53,157 @@ class DamagedError(StorageError):
             f"{self.key!r} in {self.store} is damaged: expected {self.expected}, found {self.found}; "
             "restore another checkpoint (`chandy list` shows them, `chandy verify` checks them)"
         )
+
+
+@attrs.define(eq=False)
+class StoreFailedError(StorageError):
+    """The store could not carry out an operation: disk full, no permission, no connection."""
+
+    store: str
+    key: str
+    operation: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"could not {self.operation} {self.key!r} in {self.store}: {self.reason}"
+
+
+@attrs.define(eq=False)
+class InvalidKeyError(StorageError):
+    """A key or the name of a file that would lead out of its folder, or that a store cannot hold."""
+
+    key: str
+
+    def __str__(self) -> str:
+        return (
+            f"expected a relative path with '/' between its parts and neither '.', '..' nor empty parts, "
+            f"found {self.key!r}"
+        )
+
+
+@attrs.define(eq=False)
+class InvalidNameError(StorageError):
+    """A name cannot be a part of a path in every store."""
+
+    what: str
+    """What is named, e.g. ``pipeline``."""
+    name: str
+
+    def __str__(self) -> str:
+        return (
+            f"expected a {self.what} name of 1 to 128 letters, digits, '.', '_' and '-' that begins with "
+            f"a letter or digit, found {self.name!r}; choose another name"
+        )
+
+
+@attrs.define(eq=False)
+class InvalidUriError(StorageError):
+    """A storage URI that names no place."""
+
+    uri: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.uri!r} is no storage URI: {self.reason}; "
+            "write for example file:///var/lib/chandy, /var/lib/chandy or s3://bucket/prefix"
+        )
+
+
+@attrs.define(eq=False)
+class UnknownStoreError(StorageError):
+    """A storage URI whose scheme has no backend here."""
+
+    uri: str
+    scheme: str
+    supported: tuple[str, ...]
+    extra: str | None
+    """The extra of this distribution that brings the backend; None if there is no such backend."""
+    missing: str | None = None
+    """The module that could not be imported."""
+
+    def __str__(self) -> str:
+        supported = ", ".join(f"{scheme}://" for scheme in self.supported)
+        if self.extra is None:
+            return f"no store for {self.scheme}:// (in {self.uri!r}); supported: {supported}"
+        return (
+            f"the store for {self.scheme}:// (in {self.uri!r}) is not installed: no module {self.missing!r}; "
+            f'install it with `pip install "chandy[{self.extra}]"`; supported: {supported}'
+        )
+
+
+@attrs.define(eq=False)
+class CodecError(StorageError):
+    """JSON is not the value that it should be."""
+
+    type: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"expected JSON of a {self.type}, found otherwise: {self.reason}; do both sides run one version?"
+        )
+
+
+@attrs.define(eq=False)
+class SchemaTooNewError(StorageError):
+    """A document was written by a newer version of Chandy."""
+
+    store: str
+    key: str
+    found: int
+    supported: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key!r} in {self.store} has schema {self.found}, this version of Chandy reads up to "
+            f"schema {self.supported}: upgrade chandy"
+        )
+
+
+@attrs.define(eq=False)
+class FencedError(StorageError):
+    """A higher generation has taken the pipeline over; this one may complete nothing any more."""
+
+    store: str
+    generation: int
+    by: int
+    owner: str
+    """Who took over, in its own words."""
+
+    def __str__(self) -> str:
+        return (
+            f"generation {self.generation} of the pipeline in {self.store} was fenced by generation "
+            f"{self.by} ({self.owner}): another driver runs this pipeline; stop one of the two"
+        )
+
+
+@attrs.define(eq=False)
+class UnfencedStoreError(StorageError):
+    """Of two creates that raced for one key not exactly one won."""
+
+    store: str
+    winners: int
+
+    def __str__(self) -> str:
+        return (
+            f"expected exactly one of two racing creates to win in {self.store}, found {self.winners}: "
+            "on this store two drivers could both complete checkpoints; use another store, or "
+            "allow_unfenced=True if only one driver can ever run"
+        )
+
+
+@attrs.define(eq=False)
+class SavepointPlaceError(StorageError):
+    """A savepoint's folder holds something already."""
+
+    place: str
+    found: str
+    """One of its objects."""
+    count: int
+
+    def __str__(self) -> str:
+        return (
+            f"expected an empty or new folder for the savepoint, found {self.count} objects in {self.place}, "
+            f"{self.found!r} among them; say another place"
+        )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints/"
 GENERATIONS = "generations/"
 SHARED = "shared/"
+PACK = ".pack"
+PROBES = "probes/"
+CLAIM = "claim"
+"""Key in a savepoint's folder that says who writes it, or wrote it."""
 
 
 def generation_key(generation: int) -> str:
@@ -13,16 +19,54 @@ def generation_key(generation: int) -> str:
     return f"{GENERATIONS}{generation}.json"
 
 
+def start_key(generation: int) -> str:
+    """Key of the record with which a generation begins its work: what it found and where it goes on."""
+    return f"{GENERATIONS}{generation}.start.json"
+
+
 def manifest_key(checkpoint: int) -> str:
     """Key of a checkpoint's manifest."""
     return f"{CHECKPOINTS}{checkpoint}/{MANIFEST}"
 
 
+def savepoint_key(checkpoint: int) -> str:
+    """Key of the note that this id went to a savepoint; its content is the savepoint's URI."""
+    return f"{CHECKPOINTS}{checkpoint}/savepoint"
+
+
 def pack_key(checkpoint: int, writer: str) -> str:
     """Key of the object into which ``writer`` packs its small files of a checkpoint."""
-    return f"{CHECKPOINTS}{checkpoint}/{writer}.pack"
+    return f"{CHECKPOINTS}{checkpoint}/{writer}{PACK}"
 
 
 def shared_key(sha256: str) -> str:
     """Key of an immutable file that checkpoints share."""
     return f"{SHARED}{sha256[:2]}/{sha256}.sst"
+
+
+def is_shared(key: str) -> bool:
+    """Whether the object is one whole file, named by its SHA-256; otherwise it is a pack."""
+    return key.startswith(SHARED)
+
+
+def generation_of(key: str) -> int | None:
+    """Return the generation whose fencing record has this key; None if it is another object."""
+    match = _GENERATION.fullmatch(key)
+    return int(match[1]) if match else None
+
+
+def started_by(key: str) -> int | None:
+    """Return the generation whose start record has this key; None if it is another object."""
+    match = _START.fullmatch(key)
+    return int(match[1]) if match else None
+
+
+def checkpoint_of(key: str) -> int | None:
+    """Return the checkpoint to whose folder this key belongs; None if it is another object."""
+    match = _CHECKPOINT.match(key)
+    return int(match[1]) if match else None
+
+
+_GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)\.json")
+_START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")
+_CHECKPOINT = re.compile(rf"{CHECKPOINTS}([1-9]\d*)/")

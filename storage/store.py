@@ -5,6 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+import attrs
+
+
+@attrs.frozen
+class ObjectStat:
+    """What a store knows about an object without reading it."""
+
+    size: int
+    """Bytes of the object."""
+    modified: float | None
+    """Seconds since 1970 when it was last written or uploaded, the store's clock; None: it cannot say."""
+
 
 class Store(ABC):
     """Durable objects under one URI, each named by a key: a relative path with ``/`` between its parts.
@@ -17,7 +29,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the object's bytes, or ``length`` of them from ``offset``.
+        """Return the object's bytes, or ``length`` of them from ``offset``: fewer where the object ends.
 
         Raises:
             ObjectMissingError: there is no such object.
@@ -44,7 +56,11 @@ class Store(ABC):
         """Delete an object; one that is not there is no error."""
 
     def upload(self, path: Path, key: str) -> None:
-        """Store a local file that will never change again under ``key``."""
+        """Store a local file that will never change again under ``key``, a name that follows from its bytes.
+
+        An upload counts as a fresh write for ``stat`` even where the object is there already: what collects
+        garbage must see that somebody wants the object again.
+        """
         self.write(key, path.read_bytes())
 
     def download(self, key: str, path: Path) -> None:
@@ -54,3 +70,18 @@ class Store(ABC):
             ObjectMissingError: there is no such object.
         """
         path.write_bytes(self.read(key))
+
+    def stat(self, key: str) -> ObjectStat:
+        """Return size and age of an object.
+
+        Raises:
+            ObjectMissingError: there is no such object.
+        """
+        return ObjectStat(len(self.read(key)), None)
+
+    def sweep(self, before: float) -> None:  # noqa: B027 (most stores leave nothing)
+        """Delete what interrupted writes have left that is no object, if last touched before ``before``.
+
+        Args:
+            before: seconds since 1970, the store's clock.
+        """

@@ -1,0 +1,49 @@
+# Everything that a fresh clone needs: `make demo` runs the main job, `make test` passes the tests.
+# Each makes .venv and installs the project from its own files. Needs Python 3.11+ and Java 17+.
+
+PYTHON ?= python3
+BIN := .venv/bin
+RUN := $(BIN)/python -m
+STAMP := .venv/.installed
+
+.PHONY: demo test unit lint types benchmarks clean
+
+demo: $(STAMP) java
+	$(RUN) benchmarks.demo
+
+test: $(STAMP) java
+	$(RUN) pytest
+
+# The tests that need neither Spark nor servers.
+unit: $(STAMP)
+	$(RUN) pytest -m "not spark"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# The packages' folders have other names than the packages: mypy is shown them as the folder `chandy`.
+types: $(STAMP)
+	mkdir -p build/types/chandy
+	for part in coordinator barrier state storage; do ln -sfn ../../../$$part build/types/chandy/$$part; done
+	MYPYPATH=build/types $(BIN)/mypy -p chandy.coordinator -p chandy.barrier -p chandy.state -p chandy.storage
+
+benchmarks: $(STAMP) java
+	$(RUN) benchmarks.operator
+
+$(STAMP): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed, found $$($(PYTHON) --version). Say PYTHON=... to name another one."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(RUN) pip install --quiet --upgrade pip
+	$(RUN) pip install --quiet --editable '.[test,examples]'
+	touch $@
+
+.PHONY: java
+java:
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || { \
+	  echo "Java 17 or newer is needed and there is none. On Debian or Ubuntu: apt-get install openjdk-17-jre-headless;"; \
+	  echo "on macOS: brew install openjdk@17; or set JAVA_HOME to where it is."; exit 1; }
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts

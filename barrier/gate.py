@@ -1,0 +1,52 @@
+"""A query's gate: every batch passes it once, and learns there which barriers stand ahead of it."""
+
+from __future__ import annotations
+
+import attrs
+
+from .barrier import Barrier
+
+
+@attrs.define
+class Gate:
+    """The barriers of one query, and the batches that have passed.
+
+    Placing a barrier and letting a batch pass are decided at one place, one after the other. So all shards
+    see a barrier between the same two batches: a barrier is placed after every batch that has passed, and a
+    batch that passes later is told of it.
+    """
+
+    passed: int = -1
+    """The newest batch that has passed; before the first one, the batch that the query was restored at."""
+    _barriers: list[Barrier] = attrs.field(factory=list)
+    _answers: dict[int, tuple[Barrier, ...]] = attrs.field(factory=dict)
+
+    def place(self, checkpoint: int, planned: int) -> Barrier:
+        """Place a checkpoint's barrier after the newest batch.
+
+        Args:
+            checkpoint: id of the checkpoint.
+            planned: the newest batch that Spark is known to have planned; it may not have come to the gate.
+        """
+        barrier = Barrier(checkpoint, max(self.passed, planned))
+        self._barriers.append(barrier)
+        return barrier
+
+    def place_at(self, checkpoint: int, cut: int) -> Barrier:
+        """Place a barrier after ``cut`` in a query that stands still, whose later batch has not committed."""
+        barrier = Barrier(checkpoint, cut)
+        self._barriers.append(barrier)
+        return barrier
+
+    def passes(self, batch: int) -> tuple[Barrier, ...]:
+        """Let a batch pass; the answer is the barriers ahead of it, and for this batch is always the same."""
+        if batch not in self._answers:
+            self.passed = max(self.passed, batch)
+            # An earlier batch cannot come again once its successor has passed: Spark has committed it.
+            self._answers = {b: answer for b, answer in self._answers.items() if b >= batch - 1}
+            self._answers[batch] = tuple(b for b in self._barriers if b.is_ahead_of(batch))
+        return self._answers[batch]
+
+    def lift(self, checkpoint: int) -> None:
+        """Take a checkpoint's barrier away: it has completed or was aborted."""
+        self._barriers = [barrier for barrier in self._barriers if barrier.checkpoint != checkpoint]

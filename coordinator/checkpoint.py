@@ -1,0 +1,48 @@
+"""What a user gets of a completed checkpoint."""
+
+from __future__ import annotations
+
+import attrs
+
+from ..storage.manifest import CheckpointKind, Manifest
+
+
+@attrs.frozen
+class Checkpoint:
+    """A completed checkpoint or savepoint."""
+
+    id: int
+    kind: CheckpointKind
+    uri: str
+    """Where it is; for a savepoint this is what ``restore=`` takes."""
+    triggered_at: float
+    """Seconds since 1970."""
+    completed_at: float
+    """Seconds since 1970."""
+    size: int
+    """Bytes that a restore reads."""
+    new_bytes: int
+    """Bytes that it wrote."""
+    shards: int
+    batches: dict[str, int]
+    """The cut: by query the last batch in it."""
+
+    @property
+    def duration(self) -> float:
+        """Seconds from trigger to completion."""
+        return self.completed_at - self.triggered_at
+
+    @classmethod
+    def of(cls, manifest: Manifest, uri: str) -> Checkpoint:
+        """Describe a manifest that is durable at ``uri``."""
+        return cls(
+            id=manifest.id,
+            kind=manifest.kind,
+            uri=uri,
+            triggered_at=manifest.triggered_at,
+            completed_at=manifest.completed_at,
+            size=manifest.size,
+            new_bytes=manifest.new_bytes,
+            shards=manifest.shard_count,
+            batches={query.name: query.batch for query in manifest.queries},
+        )

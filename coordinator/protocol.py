@@ -1,0 +1,542 @@
+"""The checkpoint protocol as a state machine: events in, instructions out; no I/O, no thread, no clock.
+
+Whoever holds it calls one event at a time (under a lock) and carries out the instructions afterwards. The
+order of instructions matters for those that go to one state host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+
+from ..barrier.cut import downstream_first
+from ..barrier.gate import Gate
+from ..state.messages import (
+    AbortOrder,
+    Ack,
+    AskBatch,
+    BatchAnswer,
+    ClaimAnswer,
+    ClaimShards,
+    CompleteOrder,
+    Decline,
+    HostHello,
+    Origin,
+    ReleaseOrder,
+    ShardId,
+    SnapshotOrder,
+)
+from ..storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from ..storage.retention import dropped as dropped_ids
+from . import requests
+from .config import CheckpointConfig
+from .errors import CheckpointError, StaleQueryError
+from .failures import FailureCounter
+from .instructions import (
+    ChooseCut,
+    CopyShards,
+    Discard,
+    DiscardAborted,
+    FailPipeline,
+    Finalize,
+    Instruction,
+    Reject,
+    Resolve,
+    Send,
+    StoreProgress,
+)
+from .ownership import Ownership
+from .pending import AckResult, PendingCheckpoint, Phase
+from .reasons import Reason
+from .requests import Request, RequestQueue
+from .schedule import Schedule
+from .statistics import History, ShardStatistics
+
+
+@attrs.define
+class QueryState:
+    """What the protocol knows of one query."""
+
+    name: str
+    query_id: str
+    """Spark's id; another one after the query went back to a checkpoint."""
+    gate: Gate
+    operators: tuple[OperatorRecord, ...]
+    """The query's operators, without handles."""
+    ownership: Ownership
+    reads: tuple[str, ...] = ()
+    committed: int = -1
+    """The newest batch that is known to have committed."""
+
+
+@attrs.define
+class Protocol:
+    """One pipeline's checkpoints, from request to outcome."""
+
+    pipeline: str
+    generation: int
+    root: str
+    """URI of the pipeline's own store."""
+    config: CheckpointConfig
+    schedule: Schedule
+    history: History
+    failures: FailureCounter
+    queue: RequestQueue
+    next_id: int
+    completed: tuple[Manifest, ...] = ()
+    """Retained checkpoints, oldest first; savepoints are never among them."""
+    base: int | None = None
+    """The completed checkpoint that the current state grew from."""
+    required: set[str] = attrs.field(factory=set)
+    """Queries that the restored checkpoint has and that have not been started yet."""
+    versions: dict[str, str] = attrs.field(factory=dict)
+    queries: dict[str, QueryState] = attrs.field(factory=dict)
+    hosts: dict[str, HostHello] = attrs.field(factory=dict)
+    pending: dict[int, PendingCheckpoint] = attrs.field(factory=dict)
+    closed: Reason | None = None
+    """Why no request is taken any more."""
+    _last_completed_at: float | None = None
+    _deletions: int = 0
+    _out: list[Instruction] = attrs.field(factory=list)
+
+    # --- who takes part -------------------------------------------------------------------------------------
+
+    def add_query(
+        self,
+        name: str,
+        query_id: str,
+        *,
+        batch: int,
+        operators: tuple[OperatorRecord, ...],
+        origins: Mapping[ShardId, Origin],
+        reads: tuple[str, ...] = (),
+    ) -> None:
+        """A query is about to start, or to start again from a checkpoint, after ``batch``.
+
+        Raises:
+            UnknownQueryError, QueryCycleError: ``reads`` cannot be.
+        """
+        downstream_first({**{n: q.reads for n, q in self.queries.items()}, name: reads})
+        shards = tuple(ShardId(op.uid, number) for op in operators for number in range(len(op.shards)))
+        self.queries[name] = QueryState(
+            name, query_id, Gate(batch), operators, Ownership(shards, dict(origins)), reads, batch
+        )
+        self.required.discard(name)
+
+    def remove_query(self, name: str) -> None:
+        """A query could not be started after all."""
+        self.queries.pop(name, None)
+
+    def stands(self, name: str, batch: int, now: float) -> list[Instruction]:
+        """A query has been stopped for good after ``batch``: no later batch of it will ever commit."""
+        for pending in list(self.pending.values()):
+            part = pending.parts.get(name)
+            if part is not None and part.cut > batch and not pending.has_committed(name):
+                detail = f"query {name!r} was stopped before its batch {part.cut} had committed"
+                self._abort(pending, Reason.DECLINED, detail, now)
+        self._advance(now)
+        return self._take()
+
+    def host_joined(self, hello: HostHello) -> bool:
+        """A state host has reported. Returns whether state was lost with an earlier one of its executor."""
+        replaced = [h.host for h in self.hosts.values() if h.executor == hello.executor]
+        self.hosts[hello.host] = hello
+        return any([self.host_left(host) for host in replaced if host != hello.host])
+
+    def host_left(self, host: str) -> bool:
+        """A state host is gone. Returns whether it owned shards, so that their state is lost."""
+        self.hosts.pop(host, None)
+        return any(host in query.ownership.owners() for query in self.queries.values())
+
+    # --- requests and time ----------------------------------------------------------------------------------
+
+    def request(self, request: Request, now: float) -> list[Instruction]:
+        """Someone asks for a checkpoint."""
+        if self.closed is not None:
+            self._reject(request, self.closed, "the coordinator takes no more requests")
+        elif (refused := self.queue.admit(request)) is not None:
+            self._reject(refused, Reason.TOO_MANY_REQUESTS, f"{len(self.queue)} requests are waiting already")
+        self._advance(now)
+        return self._take()
+
+    def start_schedule(self, now: float, random: Callable[[], float]) -> None:
+        """Begin with periodic checkpoints, unless that has been done or there are to be none."""
+        if self.closed is None and self.schedule.next_at is None:
+            self.schedule.start(now, random)
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Time has passed: expire what is overdue, trigger what is due."""
+        for pending in list(self.pending.values()):
+            if now >= pending.deadline and pending.phase is not Phase.FINALIZING:
+                missing = list(pending.missing())
+                detail = f"after {pending.deadline - pending.triggered_at:g} s still missing: "
+                more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+                self._abort(pending, Reason.EXPIRED, detail + ", ".join(missing[:5]) + more, now)
+        if self.closed is None and self.schedule.due(now):
+            self.schedule.ticked(now)
+            periodic = Request(CheckpointKind.PERIODIC, forced=False, created_at=now)
+            if not self.queue.holds(CheckpointKind.PERIODIC) and (refused := self.queue.admit(periodic)):
+                self._reject(refused, Reason.TOO_MANY_REQUESTS, "the queue is full")
+        self._advance(now)
+        return self._take()
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has something to do at the earliest; None: only after another event."""
+        times = [pending.deadline for pending in self.pending.values()]
+        if self.closed is None and self.schedule.next_at is not None:
+            times.append(self.schedule.next_at)
+        return min(times, default=None)
+
+    # --- trigger and cut ------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        """Start what the queue holds, as far as the policy lets it."""
+        while True:
+            decision = requests.decide(
+                self.queue,
+                now,
+                pending=sum(not p.is_savepoint for p in self.pending.values()),
+                max_concurrent=self.config.max_concurrent,
+                triggering=any(p.phase is Phase.PLANNING for p in self.pending.values()),
+                last_completed_at=self._last_completed_at,
+                min_pause=self.config.min_pause_seconds,
+                deletions_waiting=self._deletions,
+            )
+            match decision:
+                case requests.Start(request):
+                    self.queue.remove(request)
+                    self._trigger(request, now)
+                case requests.Drop(request, reason, retry_at):
+                    self.queue.remove(request)
+                    self.schedule.postpone(retry_at)
+                    self._reject(request, reason, f"the minimum pause ends at {retry_at:.3f}")
+                case requests.Wait():
+                    return
+
+    def _trigger(self, request: Request, now: float) -> None:
+        if not self.queries or self.required:
+            missing = ", ".join(sorted(self.required)) or "any query"
+            detail = f"not started yet: {missing}"
+            self._reject(request, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail)
+            return
+        savepoint = request.kind is CheckpointKind.SAVEPOINT
+        timeout = self.config.savepoint_timeout_seconds if savepoint else self.config.timeout_seconds
+        pending = PendingCheckpoint(
+            id=self.next_id,
+            request=request,
+            root=request.target or self.root,
+            base=None if savepoint else self.base,
+            triggered_at=now,
+            deadline=now + timeout,
+        )
+        self.next_id += 1
+        self.pending[pending.id] = pending
+        self.history.started(pending.id, pending.kind, now)
+        order = downstream_first({name: query.reads for name, query in self.queries.items()})
+        self._out.append(ChooseCut(pending.id, order, pending.root, savepoint))
+
+    def cut(self, checkpoint: int, query: str, *, planned: int, stands_at: int | None = None) -> None:
+        """Fix a query's cut and place its barrier.
+
+        Args:
+            checkpoint: the checkpoint that is being planned.
+            query: name of the query.
+            planned: the newest batch that Spark has planned, read just now.
+            stands_at: for a query that stands still, its newest committed batch.
+        """
+        pending = self.pending.get(checkpoint)
+        if pending is None or pending.phase is not Phase.PLANNING:
+            return
+        gate = self.queries[query].gate
+        barrier = gate.place(checkpoint, planned) if stands_at is None else gate.place_at(checkpoint, stands_at)
+        pending.cut_at(query, barrier.cut)
+
+    def planning_done(self, checkpoint: int, now: float) -> list[Instruction]:
+        """Every query has its cut."""
+        pending = self.pending.get(checkpoint)
+        if pending is not None and pending.phase is Phase.PLANNING:
+            pending.move(Phase.COLLECTING)
+            for name in pending.parts:
+                self._committed(self.queries[name], self.queries[name].committed)
+            self._finish_if_complete(pending)
+            self._advance(now)
+        return self._take()
+
+    def waiting_for_commits(self) -> dict[str, int]:
+        """By query the oldest cut of which it is not known yet that it has committed."""
+        waiting: dict[str, int] = {}
+        for pending in self.pending.values():
+            for name, part in pending.parts.items():
+                if not pending.has_committed(name):
+                    waiting[name] = min(part.cut, waiting.get(name, part.cut))
+        return waiting
+
+    # --- batches --------------------------------------------------------------------------------------------
+
+    def ask(self, ask: AskBatch) -> tuple[BatchAnswer, list[Instruction]]:
+        """A state host asks what stands ahead of a batch.
+
+        Raises:
+            StaleQueryError: the query has gone back to a checkpoint since; this task is left over.
+        """
+        query = self._query(ask.query_id, ask.batch)
+        # Spark begins a batch only after its predecessor has committed.
+        self._committed(query, ask.batch - 1)
+        barriers = query.gate.passes(ask.batch)
+        orders = (
+            self.pending[barrier.checkpoint].parts[query.name].orders.get(ask.host)
+            for barrier in barriers
+            if barrier.checkpoint in self.pending
+        )
+        return BatchAnswer(tuple(order for order in orders if order is not None)), self._take()
+
+    def claim(self, claim: ClaimShards) -> ClaimAnswer:
+        """A state host wants to own shards.
+
+        Raises:
+            StaleQueryError: as for ``ask``.
+            StateLostError: the state of a shard is gone; the pipeline must go back.
+        """
+        query = self._query(claim.query_id, None)
+        wanted = [ShardId(claim.uid, shard) for shard in claim.shards]
+        return query.ownership.claim(claim.host, wanted, query.gate.passed, self.hosts)
+
+    def committed(self, name: str, batch: int) -> list[Instruction]:
+        """A batch of a query is known to have committed."""
+        if name in self.queries:
+            self._committed(self.queries[name], batch)
+        return self._take()
+
+    def _committed(self, query: QueryState, batch: int) -> None:
+        query.committed = max(query.committed, batch)
+        for pending in list(self.pending.values()):
+            part = pending.parts.get(query.name)
+            if part is None or part.cut > query.committed or pending.has_committed(query.name):
+                continue
+            self._collect(pending, query)
+
+    def _collect(self, pending: PendingCheckpoint, query: QueryState) -> None:
+        """The cut of a query has committed: now it is known who must acknowledge, and they can be told."""
+        ownership, cut = query.ownership, pending.parts[query.name].cut
+        orders = {
+            host: SnapshotOrder(
+                checkpoint=pending.id,
+                query=query.name,
+                query_id=query.query_id,
+                cut=cut,
+                shards=ownership.owned_by(host),
+                root=pending.root,
+                base=pending.base,
+                triggered_at=pending.triggered_at,
+            )
+            for host in sorted(ownership.owners())
+        }
+        pending.expect(query.name, ownership.shards, orders)
+        self._out.extend(Send(host, order) for host, order in orders.items())
+        to_copy: list[tuple[ShardId, Origin]] = []
+        for shard in list(ownership.unowned()):
+            origin = ownership.origins.get(shard)
+            if origin is not None and origin.root != pending.root:
+                to_copy.append((shard, origin))
+            else:
+                pending.acknowledge_shard(query.name, shard, origin.handle if origin else None)
+        if to_copy:
+            self._out.append(CopyShards(pending.id, query.name, tuple(to_copy), pending.root))
+        base = next((m for m in self.completed if m.id == pending.base), None)
+        record = next((q for q in base.queries if q.name == query.name), None) if base else None
+        self._out.append(
+            StoreProgress(pending.id, query.name, cut, pending.root, record.files if record else None)
+        )
+
+    def _query(self, query_id: str, batch: int | None) -> QueryState:
+        for query in self.queries.values():
+            if query.query_id == query_id:
+                return query
+        raise StaleQueryError(query_id, batch)
+
+    # --- acknowledgements -----------------------------------------------------------------------------------
+
+    def ack(self, ack: Ack, now: float) -> tuple[tuple[AckResult, ...], list[Instruction]]:
+        """A state host says that shards are durable. Returns what became of each shard's word."""
+        pending = self.pending.get(ack.checkpoint)
+        name = next((n for n, q in self.queries.items() if q.query_id == ack.query_id), None)
+        if pending is None or name is None:
+            if 0 < ack.checkpoint < self.next_id and not self._is_completed(ack.checkpoint):
+                self._out.append(DiscardAborted(ack.checkpoint, self.root, is_savepoint=False))
+            return tuple(AckResult.UNKNOWN for _ in ack.snapshots), self._take()
+        results = []
+        for snapshot in ack.snapshots:
+            result = pending.acknowledge_shard(name, snapshot.shard, snapshot.handle, snapshot.new_bytes)
+            if result is AckResult.ACCEPTED:
+                pending.snapshots.append((snapshot, now))
+            results.append(result)
+        self._finish_if_complete(pending)
+        return tuple(results), self._take()
+
+    def progress_stored(self, checkpoint: int, progress: QueryRecord, new_bytes: int) -> list[Instruction]:
+        """A query's progress at the cut is durable."""
+        if (pending := self.pending.get(checkpoint)) is not None:
+            pending.acknowledge_query(progress, new_bytes)
+            self._finish_if_complete(pending)
+        return self._take()
+
+    def shards_copied(
+        self, checkpoint: int, query: str, handles: Mapping[ShardId, Handle], new_bytes: int
+    ) -> list[Instruction]:
+        """Shards that nobody had touched are durable in the checkpoint's own place."""
+        if (pending := self.pending.get(checkpoint)) is not None:
+            for shard, handle in handles.items():
+                pending.acknowledge_shard(query, shard, handle)
+            pending.new_bytes += new_bytes
+            self._finish_if_complete(pending)
+        return self._take()
+
+    def decline(self, decline: Decline, now: float) -> list[Instruction]:
+        """A state host cannot do its part."""
+        return self.failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
+
+    def failed(self, checkpoint: int, reason: Reason, detail: str, now: float) -> list[Instruction]:
+        """A part of a checkpoint has failed."""
+        if (pending := self.pending.get(checkpoint)) is not None:
+            self._abort(pending, reason, detail, now)
+            self._advance(now)
+        return self._take()
+
+    def _is_completed(self, checkpoint: int) -> bool:
+        return any(manifest.id == checkpoint for manifest in self.completed)
+
+    # --- outcomes -------------------------------------------------------------------------------------------
+
+    def _finish_if_complete(self, pending: PendingCheckpoint) -> None:
+        if pending.phase is Phase.COLLECTING and pending.is_fully_acknowledged:
+            pending.move(Phase.FINALIZING)
+            self._out.append(Finalize(pending.id))
+
+    def finalize(self, checkpoint: int, now: float) -> Manifest | None:
+        """The manifest to write; None where the checkpoint has been aborted meanwhile."""
+        pending = self.pending.get(checkpoint)
+        if pending is None:
+            return None
+        operators = [operator for query in self.queries.values() for operator in query.operators]
+        return pending.manifest(
+            pipeline=self.pipeline,
+            generation=self.generation,
+            operators=operators,
+            completed_at=now,
+            versions=self.versions,
+        )
+
+    def finalized(self, manifest: Manifest, now: float) -> list[Instruction]:
+        """The manifest is durable: the checkpoint has completed."""
+        pending = self.pending.pop(manifest.id)
+        pending.move(Phase.COMPLETED)
+        self._lift(pending)
+        self.history.completed(
+            manifest.id,
+            now,
+            size=manifest.size,
+            new_bytes=manifest.new_bytes,
+            shards=_shard_statistics(pending),
+        )
+        if not pending.is_savepoint:
+            self.failures.completed(manifest.id)
+            self._last_completed_at = now
+            self.base = manifest.id
+            self.completed = tuple(sorted((*self.completed, manifest), key=lambda m: m.id))
+            self._send_all(CompleteOrder(manifest.id))
+            for older in [p for p in self.pending.values() if p.id < manifest.id and not p.is_savepoint]:
+                self._abort(older, Reason.SUBSUMED, f"checkpoint {manifest.id} completed first", now)
+            self._retain()
+        self._out.append(Resolve(pending.request, manifest, pending.root))
+        self._advance(now)
+        return self._take()
+
+    def _retain(self) -> None:
+        in_use = {p.base for p in self.pending.values() if p.base is not None}
+        if self.base is not None:
+            in_use.add(self.base)
+        ids = dropped_ids([m.id for m in self.completed], self.config.retained, in_use)
+        if ids:
+            dropped = tuple(m for m in self.completed if m.id in ids)
+            self.completed = tuple(m for m in self.completed if m.id not in ids)
+            self._deletions += len(dropped)
+            self._out.append(Discard(dropped, self.completed))
+
+    def discarded(self, count: int, now: float) -> list[Instruction]:
+        """Checkpoints that retention dropped have been deleted, or could not be."""
+        self._deletions -= count
+        self._advance(now)
+        return self._take()
+
+    def _abort(self, pending: PendingCheckpoint, reason: Reason, detail: str, now: float) -> None:
+        del self.pending[pending.id]
+        pending.move(Phase.ABORTED, reason)
+        self._lift(pending)
+        latest = self.completed[-1].id if self.completed else None
+        self._send_all(AbortOrder(pending.id, latest))
+        self._out.append(DiscardAborted(pending.id, pending.root, pending.is_savepoint))
+        self.history.failed(pending.id, now, reason, shards=_shard_statistics(pending))
+        self._reject(pending.request, reason, detail, pending.id)
+
+    def _reject(self, request: Request, reason: Reason, detail: str, id: int | None = None) -> None:
+        error = CheckpointError(id, reason, detail)
+        self._out.append(Reject(request, error))
+        # As in Flink, a savepoint to a bad place is its user's problem, not the pipeline's.
+        if request.kind is not CheckpointKind.SAVEPOINT and self.failures.failed(id, reason):
+            self._out.append(FailPipeline(error))
+
+    def _lift(self, pending: PendingCheckpoint) -> None:
+        for name in pending.parts:
+            if name in self.queries:
+                self.queries[name].gate.lift(pending.id)
+
+    def _send_all(self, order: CompleteOrder | AbortOrder | ReleaseOrder) -> None:
+        self._out.extend(Send(host, order) for host in sorted(self.hosts))
+
+    # --- life cycle -----------------------------------------------------------------------------------------
+
+    def abort_all(self, reason: Reason, detail: str, now: float) -> list[Instruction]:
+        """Every checkpoint on its way ends here; what is queued stays queued."""
+        for pending in list(self.pending.values()):
+            if pending.phase is not Phase.FINALIZING:
+                self._abort(pending, reason, detail, now)
+        return self._take()
+
+    def release(self, query_ids: Iterable[str]) -> list[Instruction]:
+        """Tell the hosts that runs of queries are over for good."""
+        for query_id in query_ids:
+            self._send_all(ReleaseOrder(query_id))
+        return self._take()
+
+    def close(self, reason: Reason, now: float) -> list[Instruction]:
+        """Take no more requests, and end those that are waiting or on their way."""
+        self.closed = reason
+        self.schedule.stop()
+        for request in self.queue.clear():
+            self._reject(request, reason, "the coordinator is stopping")
+        for pending in list(self.pending.values()):
+            if pending.phase is not Phase.FINALIZING:
+                self._abort(pending, reason, "the coordinator is stopping", now)
+        return self._take()
+
+    def _take(self) -> list[Instruction]:
+        out, self._out = self._out, []
+        return out
+
+
+def _shard_statistics(pending: PendingCheckpoint) -> tuple[ShardStatistics, ...]:
+    return tuple(
+        ShardStatistics(
+            uid=snapshot.shard.uid,
+            shard=snapshot.shard.shard,
+            trigger=pending.triggered_at,
+            start_delay=snapshot.start_delay,
+            sync=snapshot.sync_seconds,
+            async_=snapshot.async_seconds,
+            ack=at,
+            bytes=snapshot.handle.size,
+            new_bytes=snapshot.new_bytes,
+        )
+        for snapshot, at in pending.snapshots
+    )

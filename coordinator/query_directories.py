@@ -1,0 +1,36 @@
+"""The coordinator's own directory on the driver's machine: the queries' working checkpoint directories."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+
+from ..state.locks import private_directory
+from ..state.rendezvous import runtime_directory
+from ..state.workspace import Workspace
+
+
+class QueryDirectories:
+    """A directory that lives as long as its coordinator; nobody needs anything in it afterwards."""
+
+    def __init__(self, base: Path | None, pipeline: str) -> None:
+        """Make the directory below ``base``; None: where Chandy keeps what lives on this machine only."""
+        base = base or private_directory(runtime_directory()) / "queries"
+        self._workspace = Workspace.create(base, f"{pipeline}-{uuid.uuid4().hex[:12]}")
+        self._runs = 0
+
+    def new_run(self, query: str) -> Path:
+        """A path for the working checkpoint directory of a query; nothing is there yet."""
+        self._runs += 1
+        folder = self._workspace.path / f"{self._runs}-{query}"
+        folder.mkdir()
+        return folder / "checkpoint"
+
+    def remove(self, run: Path) -> None:
+        """Delete the working directory of a run that is over."""
+        shutil.rmtree(run.parent, ignore_errors=True)
+
+    def close(self) -> None:
+        """Delete everything."""
+        self._workspace.remove()

@@ -1,0 +1,103 @@
+"""Why a request for a checkpoint was refused, or a checkpoint failed."""
+
+from __future__ import annotations
+
+import enum
+from typing import Self
+
+
+class Reason(enum.StrEnum):
+    """Why there is no checkpoint; the names are those that Flink made common.
+
+    Each has a mark, whether it counts against the tolerable number of failures, and a sentence for the user.
+    A failure of the checkpoint itself counts; a policy that refused it and the end of its pipeline do not.
+    """
+
+    counted: bool
+    """Whether the failure counts against the tolerable number."""
+    meaning: str
+    """What happened and what to do, as a sentence without its full stop."""
+
+    def __new__(cls, name: str, counted: bool, meaning: str) -> Self:
+        """Make a member whose value is its name, so that it reads the same in logs and in JSON."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.counted = counted
+        member.meaning = meaning
+        return member
+
+    PERIODIC_SCHEDULER_SHUTDOWN = (
+        "PERIODIC_SCHEDULER_SHUTDOWN",
+        False,
+        "periodic checkpoints have been stopped; ask for one by hand",
+    )
+    COORDINATOR_SHUTDOWN = (
+        "COORDINATOR_SHUTDOWN",
+        False,
+        "the coordinator has stopped; start a new one on the pipeline",
+    )
+    COORDINATOR_SUSPENDED = (
+        "COORDINATOR_SUSPENDED",
+        False,
+        "the coordinator is suspended; ask again once the pipeline runs",
+    )
+    MINIMUM_TIME = (
+        "MINIMUM_TIME",
+        False,
+        "the pause since the last completed checkpoint is not over; the next is scheduled for its end",
+    )
+    TOO_MANY_REQUESTS = (
+        "TOO_MANY_REQUESTS",
+        False,
+        "too many requests are waiting; ask again later, or raise max_queued",
+    )
+    NOT_ALL_REQUIRED_TASKS_RUNNING = (
+        "NOT_ALL_REQUIRED_TASKS_RUNNING",
+        False,
+        "not every query of the pipeline is running; ask again once all are",
+    )
+    TRIGGER_CHECKPOINT_FAILURE = (
+        "TRIGGER_CHECKPOINT_FAILURE",
+        True,
+        "the checkpoint could not be triggered",
+    )
+    IO_EXCEPTION = (
+        "IO_EXCEPTION",
+        True,
+        "reading or writing the storage failed; see whether it can be reached and written",
+    )
+    DECLINED = (
+        "DECLINED",
+        True,
+        "a participant declined to take its snapshot",
+    )
+    ASYNC_FAILURE = (
+        "ASYNC_FAILURE",
+        True,
+        "a snapshot was taken but could not be uploaded",
+    )
+    EXPIRED = (
+        "EXPIRED",
+        True,
+        "not all acknowledged in time; see the statistics for the slowest, or raise the timeout",
+    )
+    SUBSUMED = (
+        "SUBSUMED",
+        False,
+        "a newer checkpoint completed first; use that one",
+    )
+    FINALIZE_CHECKPOINT_FAILURE = (
+        "FINALIZE_CHECKPOINT_FAILURE",
+        True,
+        "all acknowledged, but the manifest could not be written",
+    )
+    JOB_FAILOVER = (
+        "JOB_FAILOVER",
+        False,
+        "the pipeline failed and restarts; ask again once it runs",
+    )
+    FENCED = (
+        "FENCED",
+        False,
+        "another coordinator has taken over the pipeline; this one may complete nothing any more",
+    )

@@ -1,0 +1,164 @@
+"""Going back to a checkpoint: choosing it, and what each query and each shard gets of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+
+from ..state.messages import Origin, ShardId
+from ..storage.catalog import Catalog
+from ..storage.errors import ObjectMissingError
+from ..storage.files import FileCache
+from ..storage.manifest import CheckpointKind, Manifest, OperatorRecord
+from ..storage.open import open_store
+from ..storage.savepoint import read_savepoint
+from ..storage.snapshots import restore_files
+from .errors import KeySchemaError, NonRestoredError, NoSuchCheckpointError, ShardCountError, StateSchemaError
+from .protocol import Protocol
+from .seeding import seed
+
+LATEST = "latest"
+NONE = "none"
+
+
+@attrs.frozen
+class RestorePoint:
+    """A completed checkpoint and where its bytes are."""
+
+    manifest: Manifest
+    root: str
+    """URI of the store that its keys are relative to."""
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it stands apart from the pipeline's chain of checkpoints."""
+        return self.manifest.kind is CheckpointKind.SAVEPOINT
+
+    def operator(self, uid: str) -> OperatorRecord | None:
+        """An operator as it was; None if there was none of this uid."""
+        return next((op for op in self.manifest.operators if op.uid == uid), None)
+
+    def origins(self, query: str) -> dict[ShardId, Origin]:
+        """Where the shards of a query's operators come from; those that held nothing are not in it."""
+        checkpoint = -1 if self.is_savepoint else self.manifest.id
+        return {
+            ShardId(operator.uid, number): Origin(self.root, checkpoint, self.batch(query), handle)
+            for operator in self.manifest.operators
+            if operator.query == query
+            for number, handle in enumerate(operator.shards)
+            if handle is not None
+        }
+
+    def has(self, query: str) -> bool:
+        """Whether the query was there."""
+        return any(record.name == query for record in self.manifest.queries)
+
+    def batch(self, query: str) -> int:
+        """The last batch of a query that belongs to it; -1 if the query was not there."""
+        return next((q.batch for q in self.manifest.queries if q.name == query), -1)
+
+
+@attrs.frozen
+class Restored:
+    """A query that is ready to start again."""
+
+    query_id: str
+    """Spark's new id for it."""
+    sink_log: dict[str, Path]
+    """The log of its file sink by the names of its files; empty if it had none."""
+
+
+def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
+    """Find the checkpoint that a user asks to restore.
+
+    Args:
+        catalog: the pipeline's checkpoints.
+        restore: "latest", "none", the id of a checkpoint, or the URI of a savepoint.
+
+    Raises:
+        NoSuchCheckpointError: there is none such.
+        DamagedError, SchemaTooNewError: its manifest cannot be read.
+    """
+    if restore == NONE:
+        return None
+    if restore == LATEST:
+        latest = catalog.latest()
+        return RestorePoint(latest, catalog.store.uri) if latest else None
+    try:
+        if isinstance(restore, int) or restore.isdigit():
+            wanted = int(restore)
+            manifest = next((m for m in catalog.completed() if m.id == wanted), None)
+            if manifest is None:
+                raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids()))
+            return RestorePoint(manifest, catalog.store.uri)
+        store = open_store(restore)
+        return RestorePoint(read_savepoint(store), store.uri)
+    except ObjectMissingError:
+        raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids())) from None
+
+
+def base_point(protocol: Protocol) -> RestorePoint | None:
+    """The checkpoint that a pipeline's state grew from, if it is one of its own."""
+    manifest = next((m for m in protocol.completed if m.id == protocol.base), None)
+    return RestorePoint(manifest, protocol.root) if manifest else None
+
+
+def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> None:
+    """Refuse an operator that cannot take up its restored state.
+
+    Raises:
+        ShardCountError, KeySchemaError, StateSchemaError: what differs.
+    """
+    was = point.operator(operator.uid) if point else None
+    if was is None:
+        return
+    if len(was.shards) != len(operator.shards):
+        raise ShardCountError(operator.uid, len(was.shards), len(operator.shards))
+    if was.key_schema != operator.key_schema:
+        raise KeySchemaError(operator.uid, was.key_schema, operator.key_schema)
+    for name, schema in was.states.items():
+        if name in operator.states and operator.states[name] != schema:
+            raise StateSchemaError(operator.uid, name, schema, operator.states[name])
+
+
+def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allow_non_restored: bool) -> None:
+    """Refuse a query that would leave restored state behind.
+
+    Raises:
+        NonRestoredError: the checkpoint has operators of this query that the query no longer has.
+    """
+    if point is None or allow_non_restored:
+        return
+    left = [op.uid for op in point.manifest.operators if op.query == name and op.uid not in set(uids)]
+    if left:
+        raise NonRestoredError(point.manifest.id, name, tuple(left))
+
+
+def restore_query(point: RestorePoint, name: str, directory: Path, cache: FileCache | None) -> Restored:
+    """Make a query's working checkpoint directory from a checkpoint.
+
+    Args:
+        point: the checkpoint; it has the query.
+        name: the query.
+        directory: the working directory to make; the restored files come to lie beside it.
+        cache: files that the machine has already.
+
+    Raises:
+        DamagedError, ObjectMissingError: a file is not as it was written; nothing goes on with it.
+    """
+    record = next(query for query in point.manifest.queries if query.name == name)
+    restored = directory.with_name("restored")
+    restore_files(open_store(point.root), record.files, restored, cache)
+    log = restored / SINK
+    return Restored(
+        seed(restored / WORKING, directory),
+        {path.name: path for path in log.iterdir()} if log.is_dir() else {},
+    )
+
+
+WORKING = "working"
+"""Where in a query's snapshot the files of its working checkpoint directory are."""
+SINK = "sink"
+"""Where in a query's snapshot the log of its file sink is."""

@@ -1,0 +1,414 @@
+"""Keeps the queries of a pipeline running: starts them, notices their end, restarts or restores them.
+
+One thread takes one event after the other, so that several reports of one accident lead to one recovery.
+A query that fails while its state is alive starts again in place: same directory, same batch, no replay. When
+state is lost the whole pipeline goes back to the checkpoint that its state grew from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+import structlog
+
+from ..state.messages import TaskFailure
+from ..storage.errors import ChandyError, FencedError, StorageError
+from ..storage.files import FileCache
+from . import progress, sink_log, spark_plan
+from .checkpointing import Checkpointing
+from .errors import (
+    PipelineFailedError,
+    PipelineStateLostError,
+    ProcessorFailedError,
+    QueryFailedError,
+    SinkNotEmptyError,
+)
+from .guarantee import guarantee
+from .local_path import local_path
+from .query import CheckpointedQuery, Definition
+from .reasons import Reason
+from .recoveries import Recovery
+from .recovery import Restored, RestorePoint, base_point, restore_query
+from .restart import RestartTracker
+from .runs import Run, Runs
+from .seeding import seed
+from .starting import start as start_spark
+from .query_directories import QueryDirectories
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = structlog.get_logger(__name__)
+
+_POLL_SECONDS = 0.02
+_STATE_IS_LOST = ("StateLostError", "HostLostError", "CannotGoBackError", "ShardMissingError", "ShardBrokenError")
+"""Errors of a task after which its state is not what it must be; Spark hands them on as text alone."""
+
+
+@attrs.frozen
+class _RunEnded:
+    run: Run
+    error: Exception | None
+
+
+@attrs.frozen
+class _StateLost:
+    why: str
+
+
+@attrs.frozen
+class _MustFail:
+    error: ChandyError
+
+
+class Supervisor:
+    """The queries of one pipeline, alive."""
+
+    def __init__(
+        self,
+        *,
+        directories: QueryDirectories,
+        runs: Runs,
+        tracker: RestartTracker,
+        clock: Callable[[], float],
+        cache: FileCache,
+        restored: RestorePoint | None,
+        resets_sinks: bool,
+    ) -> None:
+        """Make a supervisor without queries.
+
+        Args:
+            directories: where working directories go.
+            runs: the current runs; from now on changed here alone.
+            tracker: decides about restarts.
+            clock: seconds since 1970, never going back.
+            cache: files that this machine has already.
+            restored: the checkpoint to begin from; None: from the beginning.
+            resets_sinks: whether a file sink that has a log already goes back to its beginning when there
+                is no checkpoint: it was written by an earlier life of this pipeline.
+        """
+        self._directories = directories
+        self._runs = runs
+        self._tracker = tracker
+        self._clock = clock
+        self._cache = cache
+        self._initial = self._point = restored
+        self._resets_sinks = resets_sinks
+        self._queries: dict[str, CheckpointedQuery] = {}
+        self._events: queue.SimpleQueue[_RunEnded | _StateLost | _MustFail | None] = queue.SimpleQueue()
+        # Held while queries are started or stopped; never while the checkpoints' lock is.
+        self._changing = threading.RLock()
+        self._stopping = threading.Event()
+        self._lost: str | None = None
+        self._processor_failures: dict[str, TaskFailure] = {}
+        self._number = 0
+        self.recoveries: list[Recovery] = []
+        self._thread = threading.Thread(target=self._supervise, name="chandy-supervisor", daemon=True)
+
+    def begin(self, checkpointing: Checkpointing) -> None:
+        """Begin to supervise, with the checkpoints that recovery goes back to."""
+        self._checkpointing = checkpointing
+        self._thread.start()
+
+    # --- what others say ------------------------------------------------------------------------------------
+
+    def state_lost(self, why: str) -> None:
+        """State is gone: the pipeline must go back."""
+        self._lost = why
+        self._events.put(_StateLost(why))
+
+    def must_fail(self, error: ChandyError) -> None:
+        """The pipeline must fail for a reason that lies outside of its queries."""
+        self._events.put(_MustFail(error))
+
+    def processor_failed(self, failure: TaskFailure) -> None:
+        """A user's processor raised; the query's failure will follow."""
+        self._processor_failures[failure.query_id] = failure
+
+    @property
+    def queries(self) -> tuple[CheckpointedQuery, ...]:
+        """All queries, in the order in which they were started."""
+        return tuple(self._queries.values())
+
+    # --- starting and stopping ------------------------------------------------------------------------------
+
+    def start(self, definition: Definition) -> CheckpointedQuery:
+        """Start a query for the first time in this coordinator's life, from the restored checkpoint if it is there."""
+        with self._changing:
+            query = CheckpointedQuery(definition, guarantee(definition.facts), self.stop_query)
+            point = self._point
+            recovery = Recovery("start", point.manifest.id if point else None, False, self._clock())
+            run = self._restore(definition, recovery)
+            try:
+                self._start(run, query, recovery)
+            except BaseException:
+                self._forget(definition.name)
+                raise
+            self._queries[definition.name] = query
+            self.recoveries.append(recovery)
+            return query
+
+    def stop_query(self, name: str) -> None:
+        """Stop one query for good, at once."""
+        with self._changing:
+            run = self._runs.get(name)
+            if run is None or run.ended:
+                return
+            run.ended = True
+            self._queries[name].is_stopped = True
+            self._stop_spark(run)
+            self._queries[name].ended()
+        stands_at = progress.newest_committed(run.directory)
+        self._checkpointing.event(lambda protocol, now: protocol.stands(name, stands_at, now))
+
+    def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> None:
+        """Stop all queries, each after its running batch has committed.
+
+        Args:
+            order: the queries, downstream first: what a query has consumed is then sure to be committed by its
+                producer before that one is stopped.
+            timeout: seconds to wait for all the batches together; what runs longer is stopped in its batch, which
+                then counts for nothing and runs again after a restore.
+        """
+        self._stopping.set()
+        deadline = time.monotonic() + timeout
+        with self._changing:
+            for name in order:
+                run = self._runs.get(name)
+                if run is None or run.ended:
+                    continue
+                planned = progress.newest_planned(run.directory)
+                while (
+                    not progress.is_committed(run.directory, planned)
+                    and planned >= 0
+                    and run.spark is not None
+                    and run.spark.isActive
+                    and time.monotonic() < deadline
+                ):
+                    time.sleep(_POLL_SECONDS)
+                run.ended = True
+                self._stop_spark(run)
+                self._queries[name].ended()
+
+    def resume(self) -> None:
+        """Start the queries again that ``stop_gracefully`` has stopped, where they stood."""
+        with self._changing:
+            self._stopping.clear()
+            for query in self._queries.values():
+                run = self._runs.get(query.name)
+                if run is not None and run.ended:
+                    self._restart_in_place(run, "a stop that could not be carried through")
+
+    def close(self) -> None:
+        """Stop what still runs, and end the thread."""
+        self._stopping.set()
+        with self._changing:
+            for run in self._runs.all():
+                if not run.ended:
+                    run.ended = True
+                    self._stop_spark(run)
+                    self._queries[run.definition.name].ended()
+        self._events.put(None)
+        self._thread.join()
+
+    # --- runs -----------------------------------------------------------------------------------------------
+
+    def _restore(self, definition: Definition, recovery: Recovery) -> Run:
+        """Make the working directory of a new run, from the checkpoint to go back to or empty."""
+        began = time.monotonic()
+        point, name = self._point, definition.name
+        directory = self._directories.new_run(name)
+        located = spark_plan.output_path(definition.writer, definition.facts.sink)
+        output = None if located is None else local_path(located, role="output of Spark's file sink")
+        if point is not None and point.has(name):
+            restored = restore_query(point, name, directory, self._cache)
+        else:
+            restored = Restored(seed(directory / "nothing", directory), {})
+            if output is not None and not self._resets_sinks and sink_log.newest(output) >= 0:
+                raise SinkNotEmptyError(name, str(output), sink_log.newest(output))
+        if output is not None:
+            sink_log.restore(output, restored.sink_log)
+        batch = point.batch(name) if point else -1
+        self._checkpointing.look(
+            lambda protocol: protocol.add_query(
+                name,
+                restored.query_id,
+                batch=batch,
+                operators=definition.operators,
+                origins=point.origins(name) if point else {},
+                reads=definition.reads,
+            )
+        )
+        self._number += 1
+        run = Run(self._number, definition, directory, restored.query_id, output)
+        self._runs.put(run)
+        recovery.restoring += time.monotonic() - began
+        return run
+
+    def _start(self, run: Run, query: CheckpointedQuery, recovery: Recovery) -> None:
+        began = time.monotonic()
+        definition = run.definition
+        run.spark = start_spark(
+            definition.writer,
+            location=str(run.directory),
+            table=definition.table,
+            query_name=definition.facts.query_name or definition.name,
+            output=None if run.output is None else str(run.output),
+        )
+        query.runs_as(run.spark)
+        recovery.starting += time.monotonic() - began
+        threading.Thread(
+            target=self._follow, args=(run, run.spark, recovery), name=f"chandy-{query.name}", daemon=True
+        ).start()
+
+    def _follow(self, run: Run, spark: StreamingQuery, recovery: Recovery) -> None:
+        """Wait for a run's first commit, and for its end."""
+        first = progress.newest_committed(run.directory) + 1
+        began = time.monotonic()
+        error: Exception | None = None
+        try:
+            while recovery.first_batch is None and spark.isActive:
+                if progress.is_committed(run.directory, first):
+                    recovery.first_batch = time.monotonic() - began
+                    self._tracker.recovered(self._clock())
+                time.sleep(_POLL_SECONDS)
+            spark.awaitTermination()
+        except Exception as raised:  # noqa: BLE001: whatever ends a query is an end to be dealt with
+            error = raised
+        self._events.put(_RunEnded(run, error))
+
+    def _stop_spark(self, run: Run) -> None:
+        if run.spark is not None:
+            run.spark.stop()
+
+    def _forget(self, name: str) -> None:
+        run = self._runs.get(name)
+        self._runs.drop(name)
+        self._checkpointing.look(lambda protocol: protocol.remove_query(name))
+        if run is not None:
+            self._directories.remove(run.directory)
+
+    # --- supervision ----------------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        while (event := self._events.get()) is not None:
+            with self._changing:
+                try:
+                    self._take(event)
+                except Exception as error:
+                    log.exception("the pipeline cannot go on")
+                    self._fail_for_good(error)
+
+    def _take(self, event: _RunEnded | _StateLost | _MustFail) -> None:
+        match event:
+            case _RunEnded(run, _) if run.ended or self._runs.get(run.definition.name) is not run:
+                return
+            case _RunEnded(run, None):
+                run.ended = True
+                self._queries[run.definition.name].ended()
+            case _RunEnded(run, error) if error is not None:
+                run.ended = True
+                if any(name in str(error) for name in _STATE_IS_LOST):
+                    self._lost = self._lost or "a task has found it so"
+                self._recover(self._explain(run, error), run)
+            case _StateLost(why) if self._lost is not None:
+                self._recover(PipelineStateLostError(why))
+            case _MustFail(FencedError() as error):
+                self._fail_for_good(error)
+            case _MustFail(error):
+                self._lost = str(error)
+                self._recover(error)
+
+    def _recover(self, cause: ChandyError, run: Run | None = None) -> None:
+        """Restart after a failure, in place if it is one run's and no state is lost, or give up.
+
+        Args:
+            cause: the failure.
+            run: the run that has failed; None: the whole pipeline.
+        """
+        while not self._stopping.is_set():
+            delay = self._tracker.failed(self._clock(), random.random)
+            if delay is None:
+                self._fail_for_good(cause)
+                return
+            log.warning("restarting", cause=str(cause).splitlines()[0], seconds=delay)
+            if self._stopping.wait(delay):
+                return
+            try:
+                if run is not None and self._lost is None:
+                    self._restart_in_place(run, str(cause))
+                else:
+                    self._go_back(str(cause))
+                return
+            except StorageError:
+                # What was stored cannot be read: no further attempt can mend that.
+                raise
+            except Exception as error:  # noqa: BLE001: Spark raises many; the strategy bounds the attempts
+                cause = PipelineFailedError(f"it could not be started again: {error}")
+
+    def _restart_in_place(self, run: Run, cause: str) -> None:
+        """Start a query again where it stood: same directory, same batch, the state is where it was."""
+        recovery = Recovery(cause, None, True, self._clock())
+        self._number += 1
+        again = attrs.evolve(run, number=self._number, spark=None, ended=False)
+        self._runs.put(again)
+        self._start(again, self._queries[run.definition.name], recovery)
+        self.recoveries.append(recovery)
+
+    def _go_back(self, cause: str) -> None:
+        """Take the whole pipeline back to the checkpoint that its state grew from."""
+        began = time.monotonic()
+        earlier = self._runs.all()
+        for run in earlier:
+            run.ended = True
+            self._stop_spark(run)
+        self._checkpointing.event(lambda p, now: p.abort_all(Reason.JOB_FAILOVER, cause, now))
+        self._checkpointing.settle()
+        self._point = self._checkpointing.look(base_point) or self._initial
+        self._lost = None
+        # Whatever the sinks hold by now, this pipeline has written.
+        self._resets_sinks = True
+        recovery = Recovery(cause, self._point.manifest.id if self._point else None, False, self._clock())
+        recovery.stopping = time.monotonic() - began
+        log.warning("going back", checkpoint=recovery.checkpoint, cause=cause.splitlines()[0])
+        runs = [self._restore(run.definition, recovery) for run in earlier]
+        over = [run.query_id for run in earlier]
+        self._checkpointing.event(lambda protocol, _: protocol.release(over))
+        if self._point is not None:
+            restored = self._point.manifest.id
+            self._checkpointing.look(lambda protocol: protocol.history.restored(restored))
+        for run in runs:
+            query = self._queries[run.definition.name]
+            if query.is_stopped:
+                run.ended = True
+            else:
+                self._start(run, query, recovery)
+        for run in earlier:
+            self._directories.remove(run.directory)
+        self.recoveries.append(recovery)
+
+    def _fail_for_good(self, error: Exception) -> None:
+        """End every query with the error; no more checkpoints are taken."""
+        self._checkpointing.event(lambda p, now: p.close(Reason.COORDINATOR_SUSPENDED, now))
+        for run in self._runs.all():
+            run.ended = True
+            with contextlib.suppress(Exception):
+                self._stop_spark(run)
+        for query in self._queries.values():
+            if query.isActive:
+                query.ended(error)
+
+    def _explain(self, run: Run, error: Exception) -> ChandyError:
+        """Tell a query's failure in our words: the processor's traceback if it was that, else Spark's message."""
+        name = run.definition.name
+        failure = self._processor_failures.pop(run.query_id, None)
+        if failure is not None:
+            return ProcessorFailedError(name, failure.uid, failure.batch, failure.key, failure.traceback)
+        return QueryFailedError(name, str(error))

@@ -1,0 +1,120 @@
+"""What a DataStreamWriter would start, as plain values, and whether that can be checkpointed at all."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from .errors import (
+    AsyncProgressError,
+    CheckpointLocationError,
+    CleanSourceError,
+    UnreplayableSourceError,
+    UnrestartableSinkError,
+    UnsupportedTriggerError,
+)
+
+OPERATOR_PREFIX = "chandy_operator_"
+"""A Chandy operator's Python function is named by this and the hex of its uid's UTF-8."""
+
+
+class Trigger(enum.StrEnum):
+    """When a query runs its next batch; the values are the arguments of ``DataStreamWriter.trigger``."""
+
+    PROCESSING_TIME = "processingTime"
+    AVAILABLE_NOW = "availableNow"
+    ONCE = "once"
+    CONTINUOUS = "continuous"
+    REAL_TIME = "realTime"
+
+
+@attrs.frozen
+class SourceFacts:
+    """One streaming source of a query."""
+
+    name: str
+    """Its format, or its class where it has no short name."""
+    replayable: bool
+    """Whether it gives the same records again for the same offsets, in another process too."""
+    clean_source: str | None = None
+    """The option ``cleanSource`` of a file source, in lower case; None if it is off."""
+
+
+@attrs.frozen
+class SinkFacts:
+    """Where a query writes."""
+
+    format: str
+    path: str | None = None
+    table: str | None = None
+    """The table of ``toTable``."""
+    file_format: bool = False
+    """Whether Spark's own file sink writes it, which keeps a log of its batches in the output directory."""
+
+    @property
+    def foreach_batch(self) -> bool:
+        """Whether a user's function takes each batch."""
+        return self.format.lower() == "foreachbatch"
+
+
+@attrs.frozen
+class WriterFacts:
+    """A query that has not been started."""
+
+    sink: SinkFacts
+    output_mode: str
+    trigger: Trigger
+    checkpoint_location: str | None = None
+    """The writer's own option; what the session sets as a default does not count, an option goes first."""
+    query_name: str | None = None
+    async_progress: bool = False
+    """Whether the query writes its logs behind its batches, and not for each."""
+    operators: tuple[str, ...] = ()
+    """Uids of the Chandy operators in the plan, each once, in plan order."""
+    native_state: bool = False
+    """Whether Spark keeps state of its own for the query: an aggregate, a join of streams, duplicates, ..."""
+    state_provider: str = ""
+    """Class of the state store provider for that state."""
+    sources: tuple[SourceFacts, ...] = ()
+
+
+def operator_function_name(uid: str) -> str:
+    """Return the name that marks a ``mapInArrow`` function as the operator ``uid``."""
+    return OPERATOR_PREFIX + uid.encode().hex()
+
+
+def operator_uid(function_name: str) -> str | None:
+    """Return the uid of the Chandy operator whose function has this name, None if it is no operator's."""
+    if not function_name.startswith(OPERATOR_PREFIX):
+        return None
+    try:
+        return bytes.fromhex(function_name.removeprefix(OPERATOR_PREFIX)).decode()
+    except ValueError:
+        return None
+
+
+def check(facts: WriterFacts) -> None:
+    """Refuse what could not be checkpointed or restored.
+
+    Raises:
+        CheckpointLocationError: the writer sets ``checkpointLocation``.
+        UnsupportedTriggerError: continuous or real-time processing has no micro-batches.
+        AsyncProgressError: the logs do not tell which batch is the newest.
+        CleanSourceError: a file source removes what it has read.
+        UnreplayableSourceError: a source cannot be read again.
+        UnrestartableSinkError: Spark does not let a query with this sink go on from a checkpoint.
+    """
+    if facts.checkpoint_location is not None:
+        raise CheckpointLocationError(facts.checkpoint_location)
+    if facts.trigger in (Trigger.CONTINUOUS, Trigger.REAL_TIME):
+        raise UnsupportedTriggerError(facts.trigger.value)
+    if facts.async_progress:
+        raise AsyncProgressError()
+    for source in facts.sources:
+        if source.clean_source is not None:
+            raise CleanSourceError(source.name, source.clean_source)
+        if not source.replayable:
+            raise UnreplayableSourceError(source.name)
+    if facts.sink.format.lower() == "memory" and facts.output_mode != "complete":
+        raise UnrestartableSinkError(facts.sink.format, facts.output_mode)

@@ -1,0 +1,96 @@
+"""Values to JSON and back: attrs classes through one strict converter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args, get_origin
+
+import cattrs
+from cattrs.preconf.json import make_converter
+
+from .errors import CodecError
+
+T = TypeVar("T")
+
+
+def to_json(value: object) -> bytes:
+    """Return the value as canonical JSON: equal values give equal bytes (ASCII, sorted keys, no spaces)."""
+    return canonical(_CONVERTER.unstructure(value))
+
+
+def from_json(type_: type[T], data: bytes) -> T:
+    """Return the value of class ``type_`` that ``data`` holds.
+
+    Raises:
+        CodecError: not JSON, an unknown or missing key, or a value of another type.
+    """
+    return structure(type_, parse(type_.__name__, data))
+
+
+def canonical(document: object) -> bytes:
+    """Return plain JSON data as canonical JSON."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def parse(name: str, data: bytes) -> Any:
+    """Return the plain JSON data of ``data``, which should hold a ``name``.
+
+    Raises:
+        CodecError: not JSON.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CodecError(name, str(error)) from None
+
+
+def structure(type_: type[T], document: object) -> T:
+    """Return the value of class ``type_`` that plain JSON data describes.
+
+    Raises:
+        CodecError: an unknown or missing key, or a value of another type.
+    """
+    try:
+        return _CONVERTER.structure(document, type_)
+    except Exception as error:
+        # cattrs lets whatever a constructor raises through, so no narrower class holds all of it.
+        reason = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
+        raise CodecError(type_.__name__, reason) from error
+
+
+def _exactly(*types: type) -> Callable[[Any, Any], Any]:
+    """Return a hook that lets only values of these types pass; cattrs would call ``int("7")`` otherwise."""
+
+    def check(value: Any, target: Any) -> Any:
+        if type(value) not in types:
+            raise TypeError(f"expected {target.__name__}, found {value!r}")
+        return target(value)
+
+    return check
+
+
+def _has_int_keys(type_: Any) -> bool:
+    return get_origin(type_) is dict and get_args(type_)[0] is int
+
+
+def _make_converter() -> cattrs.Converter:
+    converter = make_converter(forbid_extra_keys=True)
+    for type_ in (int, str, bool):
+        converter.register_structure_hook(type_, _exactly(type_))
+    converter.register_structure_hook(float, _exactly(float, int))
+
+    @converter.register_structure_hook_factory(_has_int_keys)
+    def int_keys(type_: Any) -> Callable[[Any, Any], dict[int, Any]]:
+        value_type = get_args(type_)[1]
+
+        # A key of a JSON object is always a string.
+        def hook(document: Any, _: Any) -> dict[int, Any]:
+            return {int(key): converter.structure(value, value_type) for key, value in document.items()}
+
+        return hook
+
+    return converter
+
+
+_CONVERTER = _make_converter()

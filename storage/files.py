@@ -1,0 +1,123 @@
+"""Local files by their content: hashing, private copies, links, and a bounded cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+import structlog
+
+CHUNK = 1 << 20
+"""Bytes that are in memory at a time while a file is hashed or copied."""
+
+_log = structlog.get_logger(__name__)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def copy_hashed(source: Path, target: Path) -> tuple[int, str]:
+    """Copy a file to a new one; return size and SHA-256 of exactly the bytes that were copied."""
+    digest = hashlib.sha256()
+    size = 0
+    with source.open("rb") as reader, target.open("xb") as writer:
+        while chunk := reader.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+            writer.write(chunk)
+    return size, digest.hexdigest()
+
+
+def is_immutable(name: str) -> bool:
+    """Whether the file's owner never changes it in place, so that a hard link is as good as a copy.
+
+    RocksDB writes an SST once; MANIFEST, OPTIONS and logs it appends to.
+    """
+    return name.endswith(".sst")
+
+
+@attrs.define
+class FileCache:
+    """A machine's files of snapshots by their SHA-256: what makes recovery local.
+
+    Only immutable files belong here: an entry is a hard link to a file that others use. The cache is only
+    ever a shortcut: whatever goes wrong in it, the store has the file. Several processes may share the
+    directory.
+    """
+
+    directory: Path
+    limit_bytes: int = 16 << 30
+    """What ``trim`` lets remain; files that the store or a shard links to as well are counted in full."""
+
+    def take(self, sha256: str, size: int, path: Path) -> bool:
+        """Link the file with this content to the new file ``path``; return whether that worked.
+
+        Every byte is verified; an entry with other bytes is dropped.
+        """
+        entry = self._entry(sha256)
+        try:
+            self._link(entry, path)
+            if path.stat().st_size == size and file_sha256(path) == sha256:
+                # Last use, for trim: file systems are mounted without access times as often as not.
+                os.utime(entry)
+                return True
+            _log.warning("cached file is damaged, dropped", path=str(entry))
+            entry.unlink(missing_ok=True)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _log.warning("cache not usable", path=str(entry), error=str(error))
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        return False
+
+    def put(self, sha256: str, path: Path) -> None:
+        """Keep a file whose SHA-256 is known."""
+        entry = self._entry(sha256)
+        temporary = entry.with_name(f".{uuid.uuid4().hex}")
+        try:
+            entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                self._link(path, temporary)
+                temporary.replace(entry)
+            finally:
+                # Renaming one link of a file onto another does nothing at all.
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("file not cached", path=str(entry), error=str(error))
+
+    def trim(self) -> None:
+        """Drop the entries that were used longest ago until the rest is within the limit."""
+        try:
+            entries = []
+            for path in self.directory.glob("*/*"):
+                with suppress(FileNotFoundError):
+                    status = path.stat()
+                    entries.append((status.st_atime, status.st_size, path))
+            excess = sum(size for _, size, _ in entries) - self.limit_bytes
+            for _, size, path in sorted(entries):
+                if excess <= 0:
+                    return
+                path.unlink(missing_ok=True)
+                excess -= size
+        except OSError as error:
+            _log.warning("cache not trimmed", path=str(self.directory), error=str(error))
+
+    def _entry(self, sha256: str) -> Path:
+        return self.directory / sha256[:2] / sha256
+
+    def _link(self, source: Path, target: Path) -> None:
+        try:
+            target.hardlink_to(source)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            shutil.copyfile(source, target)

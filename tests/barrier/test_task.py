@@ -1,0 +1,258 @@
+"""A task begins its batch first, applies its changes last, and applies nothing if it does not end."""
+# The methods have PySpark's names.
+# ruff: noqa: N802, N803
+
+import attrs
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+
+from chandy.barrier.task import OperatorTask, function_name, operator_uid
+from chandy.state.errors import HostLostError, MisplacedTaskError, OutputTypeError, ProcessorError
+from chandy.state.keys import KeyCodec
+from chandy.state.messages import BeginTask, Endpoint
+from chandy.state.rows import SLICE
+from chandy.state.schema import to_json
+
+COUNT = StructType().add("count", LongType())
+INPUT = StructType().add("k", StringType()).add("n", LongType()).add("ts", TimestampType())
+OUTPUT = StructType().add("k", StringType()).add("rows", LongType())
+PROPERTIES = {"streaming.sql.batchId": "7", "sql.streaming.queryId": "query-1"}
+
+
+class Counts(StatefulProcessor):
+    def init(self, handle):
+        self.count = handle.getValueState("count", COUNT)
+
+    def handleInputRows(self, key, rows, timerValues):
+        (count,) = self.count.get() or (0,)
+        self.count.update((count + sum(1 for _ in rows),))
+        yield Row(k=key[0], rows=self.count.get()[0])
+
+    def close(self):
+        pass
+
+
+class Raises(Counts):
+    def handleInputRows(self, key, rows, timerValues):
+        raise ValueError("user's own")
+
+
+class YieldsText(Counts):
+    def handleInputRows(self, key, rows, timerValues):
+        self.count.update((1,))
+        yield Row(k=key[0], rows="many")
+
+
+class YieldsMuch(Counts):
+    def handleInputRows(self, key, rows, timerValues):
+        self.count.update((1,))
+        for n in range(2 * SLICE):
+            yield (key[0], n)
+
+
+class Host:
+    """A state host and the way to it, which notes what a task does in which order."""
+
+    def __init__(self):
+        self.events = []
+        self.held = {}
+        self.failures = []
+        self.lost = False
+
+    def connect(self, endpoint):
+        self.events.append(("connect", endpoint.address))
+        return self
+
+    def begin(self, task):
+        self.events.append(task)
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exit):
+        self.events.append("leave")
+
+    def fetch(self, shards, keys):
+        self.events.append("fetch")
+        return [self.held.get(key) for key in keys]
+
+    def apply(self, shards, keys, values):
+        self.events.append("apply")
+        self.held.update(zip(keys, values, strict=True))
+
+    def report(self, failure):
+        if self.lost:
+            raise HostLostError("unix:/nowhere", "gone")
+        self.failures.append(failure)
+
+
+class Context:
+    def __init__(self, partition, properties):
+        self._partition = partition
+        self._properties = properties
+
+    def partitionId(self):
+        return self._partition
+
+    def getLocalProperty(self, name):
+        return self._properties.get(name)
+
+
+@pytest.fixture
+def host():
+    return Host()
+
+
+@pytest.fixture(autouse=True)
+def runs_in(monkeypatch):
+    def run_in(partition=1, properties=PROPERTIES):
+        context = None if properties is None else Context(partition, properties)
+        monkeypatch.setattr(TaskContext, "get", classmethod(lambda cls: context))
+
+    run_in()
+    return run_in
+
+
+def task_of(host, processor=None):
+    return OperatorTask(
+        uid="delays",
+        key=("k",),
+        input_schema=to_json(INPUT),
+        output_schema=to_json(OUTPUT),
+        states={"count": to_json(COUNT)},
+        ddl={},
+        shards=16,
+        parallelism=4,
+        processor=cloudpickle.dumps(processor or Counts()),
+        endpoint=Endpoint("grpc://driver:1", "secret", "flights", 1 << 20, "/cache"),
+        connect=host.connect,
+    )
+
+
+def batch(*keys, shard=4):
+    return pa.RecordBatch.from_pydict(
+        {
+            "k": pa.array(keys, pa.string()),
+            "n": pa.array(range(len(keys)), pa.int64()),
+            "ts": pa.array([None] * len(keys), pa.timestamp("us", "UTC")),
+            "__chandy_shard": pa.array([shard] * len(keys), pa.int32()),
+        }
+    )
+
+
+def test_a_task_begins_its_own_shards_before_it_pulls_any_input_and_applies_after_its_last_output(host):
+    def batches():
+        host.events.append("input")
+        yield batch("a", "b", "a")
+
+    for part in task_of(host)(batches()):
+        host.events.append(part.to_pylist())
+    assert host.events == [
+        ("connect", "grpc://driver:1"),
+        BeginTask("query-1", 7, "delays", (4, 5, 6, 7)),
+        "input",
+        "fetch",
+        [{"k": "a", "rows": 2}, {"k": "b", "rows": 1}],
+        "apply",
+        "leave",
+    ]
+
+
+def test_state_of_one_task_is_seen_by_the_next(host):
+    list(task_of(host)(iter([batch("a"), batch("a", "b")])))
+    (part,) = task_of(host)(iter([batch("a", "b")]))
+    assert part.to_pylist() == [{"k": "a", "rows": 3}, {"k": "b", "rows": 2}]
+
+
+def test_a_task_without_input_begins_and_applies_nothing_changed(host):
+    assert list(task_of(host)(iter([]))) == []
+    assert host.events[1:] == [BeginTask("query-1", 7, "delays", (4, 5, 6, 7)), "apply", "leave"]
+    assert host.held == {}
+
+
+def test_a_task_that_spark_stops_pulling_applies_nothing(host):
+    running = task_of(host, YieldsMuch())(iter([batch("a")]))
+    next(running)
+    running.close()
+    assert "apply" not in host.events
+    assert host.events[-1] == "leave"
+    assert host.failures == []
+
+
+def test_a_processor_that_raises_is_reported_and_nothing_is_applied(host):
+    with pytest.raises(ProcessorError, match="user's own"):
+        list(task_of(host, Raises())(iter([batch("a")])))
+    assert "apply" not in host.events
+    (failure,) = host.failures
+    assert (failure.query_id, failure.batch, failure.uid, failure.key) == (
+        "query-1",
+        7,
+        "delays",
+        "key ('a',)",
+    )
+    assert "user's own" in failure.traceback
+
+
+def test_output_that_does_not_fit_is_reported_and_nothing_is_applied(host):
+    with pytest.raises(OutputTypeError, match="column 'rows'"):
+        list(task_of(host, YieldsText())(iter([batch("a")])))
+    assert "apply" not in host.events
+    assert "expected bigint, found 'many' (str)" in host.failures[0].traceback
+
+
+def test_the_processors_error_is_raised_also_when_it_cannot_be_reported(host):
+    host.lost = True
+    with pytest.raises(ProcessorError, match="user's own"):
+        list(task_of(host, Raises())(iter([batch("a")])))
+
+
+@pytest.mark.parametrize(
+    "properties", [None, {}, {"streaming.sql.batchId": "7"}, {"sql.streaming.queryId": "q"}]
+)
+def test_a_task_outside_of_a_streaming_batch_says_to_use_coordinator_start(host, runs_in, properties):
+    runs_in(properties=properties)
+    with pytest.raises(MisplacedTaskError, match=r"coordinator\.start"):
+        list(task_of(host)(iter([batch("a")])))
+    assert host.events == []
+
+
+def test_batch_zero_is_a_batch(host, runs_in):
+    runs_in(properties=PROPERTIES | {"streaming.sql.batchId": "0"})
+    list(task_of(host)(iter([])))
+    assert host.events[1].batch == 0
+
+
+def test_a_partition_that_the_operator_does_not_have_is_refused(host, runs_in):
+    runs_in(partition=4)
+    with pytest.raises(MisplacedTaskError, match="a partition below 4"):
+        list(task_of(host)(iter([batch("a")])))
+    assert host.events == []
+
+
+def test_rows_of_another_partitions_shards_are_refused(host):
+    with pytest.raises(MisplacedTaskError, match=r"rows of shards \[3, 8\]"):
+        list(task_of(host)(iter([batch("a"), batch("b", shard=3), batch("c", shard=8)])))
+    assert "apply" not in host.events
+
+
+def test_a_task_survives_pickling(host):
+    task = attrs.evolve(task_of(host), connect=print)
+    assert cloudpickle.loads(cloudpickle.dumps(task)) == task
+    assert task.key_schema == StructType().add("k", StringType())
+    assert KeyCodec(task.key_schema).encode(("a",))
+
+
+@pytest.mark.parametrize("uid", ["delays", "with space", "übergrößen", "a-b.c"])
+def test_an_operator_is_found_in_a_plan_by_its_functions_name(uid):
+    assert function_name(uid).isidentifier()
+    assert operator_uid(function_name(uid)) == uid
+
+
+@pytest.mark.parametrize("name", ["f", "chandy_operator_zz", "chandy_operator_ff"])
+def test_other_functions_are_no_operators(name):
+    assert operator_uid(name) is None

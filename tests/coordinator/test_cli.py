@@ -1,0 +1,326 @@
+"""The command line, on real stores."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chandy.coordinator.cli import main
+from chandy.storage import (
+    Catalog,
+    CheckpointKind,
+    LocalStore,
+    Manifest,
+    OperatorRecord,
+    QueryRecord,
+    SnapshotWriter,
+    Store,
+    claim_savepoint,
+    commit_savepoint,
+    encode_manifest,
+)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def run_json(*arguments: str) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def stored(store: Store, folder: Path, id: int, generation: int = 1, pipeline: str = "flights") -> Manifest:
+    """Store the files of a checkpoint; its manifest is yet to be committed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{id}.sst").write_bytes(bytes([id]) * 70_000)
+    (folder / "offsets").write_bytes(b"v1")
+    writer = SnapshotWriter(store, f"checkpoints/{id}/host.pack")
+    writer.add("shard", {f"{id}.sst": folder / f"{id}.sst"})
+    writer.add("query", {"offsets/41": folder / "offsets"})
+    snapshots = writer.finish()
+    return Manifest(
+        id=id,
+        kind=CheckpointKind.PERIODIC,
+        pipeline=pipeline,
+        generation=generation,
+        triggered_at=1_000_000_000.0,
+        completed_at=1_000_000_001.5,
+        queries=(QueryRecord("delays", 41, snapshots["query"].handle),),
+        operators=(
+            OperatorRecord("totals", "delays", "{}", {"sum": "{}"}, (None, snapshots["shard"].handle)),
+        ),
+        new_bytes=70_002,
+        versions={"chandy": "0.1.0"},
+    )
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> str:
+    """A storage with one pipeline and two checkpoints."""
+    store = LocalStore(tmp_path / "storage" / "flights")
+    catalog = Catalog(store)
+    catalog.take_over("driver-1", 1.0)
+    for id in (1, 2):
+        catalog.commit(stored(store, tmp_path / "files", id))
+    return (tmp_path / "storage").as_uri()
+
+
+@pytest.fixture
+def flights(storage: str, tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "storage" / "flights")
+
+
+@pytest.fixture
+def savepoint(tmp_path: Path) -> LocalStore:
+    store = LocalStore(tmp_path / "savepoint")
+    claim_savepoint(store, "driver-1")
+    commit_savepoint(store, stored(store, tmp_path / "files", 7))
+    return store
+
+
+def test_list_shows_the_checkpoints_of_the_only_pipeline(storage: str) -> None:
+    result = run("list", storage)
+    assert result.exit_code == 0
+    assert "flights: 2 checkpoints" in result.stdout
+    assert "delays@41" in result.stdout
+    assert "2001-09-09 01:46:41 UTC" in result.stdout
+    assert "1.50 s" in result.stdout
+
+
+def test_list_for_programs_has_the_facts_of_each_checkpoint(storage: str) -> None:
+    listed = run_json("list", storage)
+    assert listed["pipeline"] == "flights"
+    assert listed["savepoints"] == []
+    assert [checkpoint["id"] for checkpoint in listed["checkpoints"]] == [1, 2]
+    # I5: the size is the sum of bytes.
+    assert listed["checkpoints"][1] == {
+        "id": 2,
+        "status": "completed",
+        "problem": None,
+        "kind": "periodic",
+        "generation": 1,
+        "triggered_at": 1_000_000_000.0,
+        "completed_at": 1_000_000_001.5,
+        "seconds": 1.5,
+        "size": 70_002,
+        "new_bytes": 70_002,
+        "shards": 2,
+        "cut": {"delays": 41},
+    }
+
+
+@pytest.mark.parametrize("form", ["uri", "path", "pipeline folder", "slash"])
+def test_the_storage_may_be_said_in_several_ways(storage: str, tmp_path: Path, form: str) -> None:
+    said = {
+        "uri": storage,
+        "path": str(tmp_path / "storage"),
+        "pipeline folder": storage + "/flights",
+        "slash": storage + "/",
+    }[form]
+    assert run_json("list", said)["pipeline"] == "flights"
+
+
+def test_list_shows_pipelines_if_there_are_several(storage: str, tmp_path: Path) -> None:
+    Catalog(LocalStore(tmp_path / "storage" / "trains")).take_over("driver-1", 1.0)
+    listed = run_json("list", storage)
+    assert [(one["pipeline"], one["checkpoints"]) for one in listed["pipelines"]] == [
+        ("flights", 2),
+        ("trains", 0),
+    ]
+    assert listed["pipelines"][0]["latest"]["id"] == 2
+    assert listed["pipelines"][1]["latest"] is None
+    assert "2 pipelines" in run("list", storage).stdout
+    assert len(run_json("list", storage, "--pipeline", "flights")["checkpoints"]) == 2
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "gc"])
+def test_a_command_for_one_pipeline_asks_which_if_there_are_several(
+    storage: str, tmp_path: Path, command: str
+) -> None:
+    Catalog(LocalStore(tmp_path / "storage" / "trains")).take_over("driver-1", 1.0)
+    result = run(command, storage)
+    assert result.exit_code == 1
+    assert "--pipeline" in result.stderr
+    assert "flights, trains" in result.stderr
+    assert run(command, storage, "--pipeline", "flights").exit_code == 0
+
+
+def test_list_tells_a_damaged_manifest_and_shows_the_others(storage: str, flights: LocalStore) -> None:
+    flights.write("checkpoints/2/manifest.json", b"{}")
+    result = run("list", storage, "--json")
+    assert result.exit_code == 1
+    assert [one["status"] for one in json.loads(result.stdout)["checkpoints"]] == ["completed", "damaged"]
+    assert "checkpoints/2/manifest.json" in result.stderr
+    assert run("list", storage).exit_code == 1
+
+
+def test_list_tells_void_manifests_from_completed_ones(
+    storage: str, flights: LocalStore, tmp_path: Path
+) -> None:
+    catalog = Catalog(flights)
+    catalog.take_over("driver-2", 2.0)
+    catalog.commit(stored(flights, tmp_path / "files", 3, generation=1))
+    statuses = [one["status"] for one in run_json("list", storage)["checkpoints"]]
+    assert statuses == ["completed", "completed", "void"]
+
+
+def test_list_says_where_savepoints_were_asked_for(storage: str, flights: LocalStore) -> None:
+    flights.create("checkpoints/3/savepoint", b"s3://bucket/before")
+    assert run_json("list", storage)["savepoints"] == [{"id": 3, "uri": "s3://bucket/before"}]
+    assert "savepoint 3: s3://bucket/before" in run("list", storage).stdout
+
+
+def test_show_describes_the_latest_checkpoint_or_the_one_asked_for(storage: str) -> None:
+    assert run_json("show", storage)["id"] == 2
+    shown = run_json("show", storage, "--checkpoint", "1")
+    assert shown["id"] == 1
+    assert shown["queries"] == [{"name": "delays", "batch": 41, "files": 1, "size": 2}]
+    (operator,) = shown["operators"]
+    assert (operator["uid"], operator["shards"], operator["shards_with_state"], operator["size"]) == (
+        "totals",
+        2,
+        1,
+        70_000,
+    )
+    text = run("show", storage).stdout
+    assert all(word in text for word in ("checkpoint 2", "delays", "totals", "chandy 0.1.0", "70.0 kB"))
+
+
+def test_show_and_verify_take_a_savepoint_folder(savepoint: LocalStore) -> None:
+    assert run_json("show", savepoint.uri)["id"] == 7
+    assert run_json("verify", savepoint.uri)["checkpoints"][0]["ok"] is True
+
+
+def test_verify_finds_all_whole(storage: str) -> None:
+    verified = run_json("verify", storage)["checkpoints"]
+    assert [(one["id"], one["ok"], one["bytes"]) for one in verified] == [
+        (1, True, 70_002),
+        (2, True, 70_002),
+    ]
+    assert "whole" in run("verify", storage).stdout
+
+
+@pytest.mark.parametrize("change", ["flip", "delete"])
+def test_verify_names_the_damaged_file_and_fails(storage: str, flights: LocalStore, change: str) -> None:
+    # Promise 5
+    key = next(key for key in flights.list("shared/") if flights.read(key)[0] == 2)
+    if change == "flip":
+        flights.write(key, b"\xff" + flights.read(key)[1:])
+    else:
+        flights.delete(key)
+    result = run("verify", storage, "--json")
+    assert result.exit_code == 1
+    assert [one["ok"] for one in json.loads(result.stdout)["checkpoints"]] == [True, False]
+    assert key in result.stderr
+    assert "operator totals shard 1 2.sst" in result.stderr
+    assert run("verify", storage, "--checkpoint", "1").exit_code == 0
+    assert run("verify", storage, "--checkpoint", "2").exit_code == 1
+
+
+def test_verify_fails_on_an_unreadable_manifest(storage: str, flights: LocalStore) -> None:
+    flights.write("checkpoints/2/manifest.json", flights.read("checkpoints/2/manifest.json")[:-5])
+    result = run("verify", storage)
+    assert result.exit_code == 1
+    assert "checkpoints/2/manifest.json" in result.stderr
+
+
+def test_verify_fails_on_a_damaged_savepoint(savepoint: LocalStore) -> None:
+    savepoint.write("manifest.json", b"{}")
+    for command in ("show", "verify"):
+        result = run(command, savepoint.uri)
+        assert result.exit_code == 1
+        assert "damaged" in result.stderr
+
+
+def test_gc_spares_young_objects_unless_forced_and_deletes_nothing_in_a_dry_run(
+    storage: str, flights: LocalStore
+) -> None:
+    before = flights.list()
+    flights.write("shared/ab/garbage.sst", b"12345")
+    assert run_json("gc", storage) == {"keys": [], "bytes": 0, "young": 1, "dry_run": False}
+    expected = {"keys": ["shared/ab/garbage.sst"], "bytes": 5, "young": 0}
+    assert run_json("gc", storage, "--force", "--dry-run") == expected | {"dry_run": True}
+    assert len(flights.list()) == len(before) + 1
+    result = run("gc", storage, "--force")
+    assert "deleted 1 objects, 5 bytes" in result.stdout
+    assert flights.list() == before
+
+
+def test_gc_deletes_nothing_while_a_manifest_cannot_be_read(storage: str, flights: LocalStore) -> None:
+    flights.write("checkpoints/1/manifest.json", b"{}")
+    flights.write("shared/ab/garbage.sst", b"12345")
+    before = flights.list()
+    result = run("gc", storage, "--force")
+    assert result.exit_code == 1
+    assert flights.list() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "gopher://x"], "no store for gopher://"),
+        (["list", "relative"], "is no storage URI"),
+        (["list", "{tmp}/empty"], "found none"),
+        (["show", "{tmp}/storage", "--checkpoint", "9"], "expected checkpoint 9"),
+        (["verify", "{tmp}/storage", "--pipeline", "trains"], "found flights"),
+        (["gc", "{tmp}/storage", "--pipeline", "../x"], "pipeline name"),
+    ],
+)
+def test_an_error_is_told_on_stderr_without_a_traceback(
+    storage: str, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    result = run(*(argument.replace("{tmp}", str(tmp_path)) for argument in arguments))
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+def test_a_newer_manifest_says_to_upgrade(storage: str, flights: LocalStore) -> None:
+    document = json.loads(encode_manifest(Catalog(flights).read(2))) | {"schema": 99}
+    flights.write("checkpoints/2/manifest.json", json.dumps(document).encode())
+    result = run("show", storage)
+    assert result.exit_code == 1
+    assert "upgrade chandy" in result.stderr
+    assert "too new" in run("list", storage).stdout
+
+
+def test_names_are_not_taken_for_markup(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "storage" / "flights")
+    catalog = Catalog(store)
+    catalog.take_over("driver-1", 1.0)
+    manifest = stored(store, tmp_path / "files", 1)
+    catalog.commit(
+        Manifest(
+            id=1,
+            kind=manifest.kind,
+            pipeline="flights",
+            generation=1,
+            triggered_at=1.0,
+            completed_at=2.0,
+            queries=(QueryRecord("[bold]name[/]", 1, manifest.queries[0].files),),
+            operators=(),
+            new_bytes=0,
+        )
+    )
+    assert "[bold]name[/]" in run("show", str(tmp_path / "storage")).stdout
+
+
+def test_the_command_starts_without_spark() -> None:
+    code = "import sys, chandy.coordinator.cli; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_command_is_installed(storage: str) -> None:
+    command = Path(sys.executable).with_name("chandy")
+    result = subprocess.run([command, "list", storage], check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "flights: 2 checkpoints" in result.stdout

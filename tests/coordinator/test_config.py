@@ -1,0 +1,91 @@
+"""What a user can choose."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import attrs
+import pytest
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.errors import ChandyError, ConfigError
+from chandy.coordinator.restart import ExponentialBackoff, NoRestart
+
+
+def test_the_defaults_are_those_of_the_documentation() -> None:
+    config = CheckpointConfig()
+    assert (config.interval_seconds, config.min_pause_seconds) == (10, 0)
+    assert (config.timeout_seconds, config.savepoint_timeout_seconds) == (600, 3600)
+    assert (config.max_concurrent, config.tolerable_failures, config.retained) == (1, 3, 3)
+    assert config.restart == ExponentialBackoff(initial="1 s", maximum="1 min", attempts=10)
+    assert config.initial_delay_seconds is None
+
+
+# B10
+def test_an_interval_below_the_minimum_pause_becomes_the_minimum_pause() -> None:
+    assert CheckpointConfig(interval="5 s", min_pause="8 s").interval_seconds == 8
+    assert CheckpointConfig(interval="5 s", min_pause="3 s").interval_seconds == 5
+
+
+# E7
+def test_a_savepoint_has_its_own_timeout() -> None:
+    config = CheckpointConfig(timeout="1 min", savepoint_timeout="3 h")
+    assert (config.timeout_seconds, config.savepoint_timeout_seconds) == (60, 10_800)
+
+
+def test_without_an_interval_there_is_none_whatever_the_pause() -> None:
+    assert CheckpointConfig(interval=None, min_pause="8 s").interval_seconds is None
+
+
+def test_durations_may_be_timedeltas() -> None:
+    config = CheckpointConfig(interval=timedelta(minutes=1), initial_delay=timedelta(0))
+    assert config.interval_seconds == 60
+    assert config.initial_delay_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("interval", "0 s"),
+        ("interval", "often"),
+        ("interval", 10),
+        ("min_pause", "-1 s"),
+        ("min_pause", None),
+        ("initial_delay", "x"),
+        ("timeout", "0 s"),
+        ("savepoint_timeout", timedelta(0)),
+        ("max_concurrent", 0),
+        ("max_concurrent", 1.0),
+        ("tolerable_failures", -1),
+        ("tolerable_failures", True),
+        ("max_queued", 0),
+        ("retained", 0),
+        ("savepoints", ""),
+        ("restart", "never"),
+        ("restart", NoRestart),
+        ("host_memory", 1024),
+        ("work_dir", " "),
+        ("cache_dir", 3),
+        ("allow_unfenced", "yes"),
+        ("allow_non_restored", 1),
+        ("history", 0),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_its_field(field: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        CheckpointConfig(**{field: wrong})
+    error = caught.value
+    assert isinstance(error, ChandyError)
+    assert (error.field, error.found) == (f"CheckpointConfig.{field}", repr(wrong))
+    assert all(part in str(error) for part in (error.field, error.found, error.expected))
+
+
+def test_every_field_is_checked() -> None:
+    assert [field.name for field in attrs.fields(CheckpointConfig) if field.validator is None] == []
+
+
+def test_a_configuration_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        CheckpointConfig().retained = 0  # type: ignore[misc]
+    with pytest.raises(ConfigError):
+        attrs.evolve(CheckpointConfig(), retained=0)

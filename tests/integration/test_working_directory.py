@@ -1,0 +1,431 @@
+"""Spark's own working directory: taken at a batch while the query runs on, seeded anew, and gone on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.dataset
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming.state import GroupState
+
+from chandy.coordinator import progress, sink_log
+from chandy.coordinator.seeding import seed
+from chandy.coordinator.starting import start
+
+pytestmark = pytest.mark.spark
+
+FILES = 6
+CUT = 2
+STREAMING = "spark.sql.streaming."
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+PROVIDERS = {
+    "hdfs": {"stateStore.providerClass": HDFS},
+    "rocksdb": {
+        "stateStore.providerClass": ROCKSDB,
+        "stateStore.rocksdb.changelogCheckpointing.enabled": "false",
+    },
+    "rocksdb-changelog": {
+        "stateStore.providerClass": ROCKSDB,
+        "stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    },
+    "rocksdb-v2": {
+        "stateStore.providerClass": ROCKSDB,
+        "stateStore.rocksdb.changelogCheckpointing.enabled": "false",
+        "stateStore.checkpointFormatVersion": "2",
+    },
+    "rocksdb-changelog-v2": {
+        "stateStore.providerClass": ROCKSDB,
+        "stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "stateStore.checkpointFormatVersion": "2",
+    },
+    "rocksdb-one-store": {
+        "stateStore.providerClass": ROCKSDB,
+        "stateStore.checkpointFormatVersion": "2",
+        "join.stateFormatVersion": "3",
+    },
+}
+
+
+def records(file: int) -> list[dict[str, int]]:
+    # Every file brings keys that earlier ones had, so no batch can do without the state before it.
+    return [{"id": value, "k": value % 7} for value in range(file * 5, file * 5 + 20)]
+
+
+def add_file(folder: Path, file: int) -> None:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{file}.json"
+    hidden = folder / f".{file}.tmp"
+    hidden.write_text("\n".join(json.dumps(record) for record in records(file)))
+    os.utime(hidden, (file + 1, file + 1))
+    hidden.rename(path)
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    for file in range(FILES):
+        add_file(folder, file)
+    return folder
+
+
+def stream(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema("id long, k long").option("maxFilesPerTrigger", 1).json(str(folder))
+
+
+# --- the queries, and what a plain computation over all the input says -----------------------------------
+
+
+def count(spark: SparkSession, folder: Path) -> DataFrame:
+    return stream(spark, folder).groupBy("k").count()
+
+
+def join(spark: SparkSession, folder: Path) -> DataFrame:
+    left = stream(spark, folder)
+    right = stream(spark, folder).select(f.col("id").alias("other"), f.col("k").alias("j"))
+    return left.join(right, f.expr("id = other"))
+
+
+def duplicates(spark: SparkSession, folder: Path) -> DataFrame:
+    return stream(spark, folder).dropDuplicates(["id"])
+
+
+def pandas_state(spark: SparkSession, folder: Path) -> DataFrame:
+    def add(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        total = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
+        state.update((total,))
+        yield pd.DataFrame({"k": [key[0]], "count": [total]})
+
+    return (
+        stream(spark, folder)
+        .groupBy("k")
+        .applyInPandasWithState(add, "k long, count long", "n long", "update", "NoTimeout")
+    )
+
+
+class Counting(StatefulProcessor):
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timers: Any) -> Iterator[Row]:  # noqa: N802
+        total = (self._count.get()[0] if self._count.exists() else 0) + sum(1 for _ in rows)
+        self._count.update((total,))
+        yield Row(k=key[0], count=total)
+
+    def close(self) -> None:
+        pass
+
+
+def processor(spark: SparkSession, folder: Path) -> DataFrame:
+    counts = stream(spark, folder).groupBy("k")
+    return counts.transformWithState(Counting(), "k long, count long", "Update", "None")
+
+
+def limit(spark: SparkSession, folder: Path) -> DataFrame:
+    return stream(spark, folder).limit(70)
+
+
+def all_records() -> list[dict[str, int]]:
+    return [record for file in range(FILES) for record in records(file)]
+
+
+def last_by_key(batches: dict[int, list[Row]]) -> Counter[tuple[int, ...]]:
+    last: dict[int, int] = {}
+    for batch in sorted(batches):
+        last |= {row["k"]: row["count"] for row in batches[batch]}
+    return Counter(last.items())
+
+
+def every_row(batches: dict[int, list[Row]]) -> Counter[tuple[int, ...]]:
+    return Counter(tuple(row) for rows in batches.values() for row in rows)
+
+
+def counted() -> Counter[tuple[int, ...]]:
+    return Counter(Counter(record["k"] for record in all_records()).items())
+
+
+def joined() -> Counter[tuple[int, ...]]:
+    times = Counter(record["id"] for record in all_records())
+    return Counter({(value, value % 7, value, value % 7): number**2 for value, number in times.items()})
+
+
+def distinct() -> Counter[tuple[int, ...]]:
+    return Counter({(record["id"], record["k"]) for record in all_records()})
+
+
+def limited() -> Counter[tuple[int, ...]]:
+    return Counter((record["id"], record["k"]) for record in all_records()[:70])
+
+
+Result = Counter[tuple[int, ...]]
+Case = tuple[
+    Callable[[SparkSession, Path], DataFrame],
+    str,
+    Callable[[dict[int, list[Row]]], Result],
+    Callable[[], Result],
+]
+CASES: dict[str, Case] = {
+    "count": (count, "update", last_by_key, counted),
+    "join": (join, "append", every_row, joined),
+    "duplicates": (duplicates, "append", every_row, distinct),
+    "limit": (limit, "append", every_row, limited),
+    "applyInPandasWithState": (pandas_state, "update", last_by_key, counted),
+    "transformWithState": (processor, "update", last_by_key, counted),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "provider"),
+    [
+        ("count", "hdfs"),
+        ("count", "rocksdb"),
+        ("count", "rocksdb-changelog"),
+        ("count", "rocksdb-v2"),
+        ("count", "rocksdb-changelog-v2"),
+        ("join", "hdfs"),
+        ("join", "rocksdb-changelog"),
+        ("join", "rocksdb-changelog-v2"),
+        ("join", "rocksdb-one-store"),
+        ("duplicates", "hdfs"),
+        ("duplicates", "rocksdb"),
+        ("limit", "hdfs"),
+        ("applyInPandasWithState", "hdfs"),
+        ("transformWithState", "rocksdb"),
+        ("transformWithState", "rocksdb-changelog-v2"),
+    ],
+)
+def test_a_query_goes_on_from_files_that_were_taken_two_batches_ago(
+    case: str, provider: str, spark: SparkSession, settings: dict[str, str], inputs: Path, tmp_path: Path
+) -> None:
+    for name, value in PROVIDERS[provider].items():
+        settings[STREAMING + name] = value
+    build, mode, collect, expected = CASES[case]
+    first, second = tmp_path / "first life %41", tmp_path / "second life %41"
+    batches: dict[int, list[Row]] = {}
+    held: dict[str, Path] = {}
+
+    def sink(frame: DataFrame, batch: int) -> None:
+        batches[batch] = frame.collect()
+        if batch == CUT + 2 and not held:
+            # The query is in the middle of a later batch here.
+            held.update(progress.hold(lambda: progress.files_at(first, CUT), tmp_path / "held"))
+
+    writer = build(spark, inputs).writeStream.outputMode(mode).foreachBatch(sink).trigger(availableNow=True)
+    old = finish(start(writer, location=str(first)))
+    assert collect(batches) == expected()
+
+    before, batches_to_cut = len(batches), {batch: rows for batch, rows in batches.items() if batch <= CUT}
+    assert before > CUT + 2
+    batches.clear()
+    # What was taken must stand alone. Renamed, not deleted: Spark still uploads snapshots in the background.
+    first.rename(tmp_path / "gone")
+    new_id = seed(tmp_path / "held", second)
+    query = finish(start(writer, location=str(second)))
+
+    assert str(query.id) == new_id == progress.query_id(second) != str(old.id)
+    assert min(batches) == CUT + 1
+    assert collect(batches_to_cut | batches) == expected()
+
+
+def test_a_query_that_went_on_from_a_seed_can_be_taken_and_gone_on_from_again(
+    spark: SparkSession, settings: dict[str, str], inputs: Path, tmp_path: Path
+) -> None:
+    for name, value in PROVIDERS["rocksdb-changelog-v2"].items():
+        settings[STREAMING + name] = value
+    batches: dict[int, list[Row]] = {}
+
+    def sink(frame: DataFrame, batch: int) -> None:
+        batches[batch] = frame.collect()
+
+    writer = (
+        count(spark, inputs).writeStream.outputMode("update").foreachBatch(sink).trigger(availableNow=True)
+    )
+    finish(start(writer, location=str(tmp_path / "0")))
+    for life, cut in enumerate([1, 3]):
+        here = tmp_path / str(life)
+        progress.hold(lambda here=here, cut=cut: progress.files_at(here, cut), tmp_path / f"held-{life}")
+        seed(tmp_path / f"held-{life}", tmp_path / str(life + 1))
+        for batch in [batch for batch in batches if batch > cut]:
+            del batches[batch]
+        finish(start(writer, location=str(tmp_path / str(life + 1))))
+    assert last_by_key(batches) == counted()
+
+
+def test_the_least_files_are_few(
+    spark: SparkSession, settings: dict[str, str], inputs: Path, tmp_path: Path
+) -> None:
+    for name, value in PROVIDERS["rocksdb"].items():
+        settings[STREAMING + name] = value
+    writer = noop(count(spark, inputs), "update")
+    finish(start(writer, location=str(tmp_path / "work")))
+    files = progress.files_at(tmp_path / "work", CUT)
+    assert {name for name in files if name.startswith(("offsets", "commits", "sources", "metadata"))} == {
+        "metadata",
+        "offsets/1",
+        "offsets/2",
+        "commits/2",
+        "sources/0/0",
+        "sources/0/1",
+        "sources/0/2",
+    }
+    snapshots = [name for name in files if name.endswith(".zip")]
+    assert sorted(snapshots) == ["state/0/0/3.zip", "state/0/1/3.zip"]
+    every_sst = [
+        path for path in (tmp_path / "work" / "state").rglob("*.sst") if not path.name.startswith(".")
+    ]
+    assert 0 < len([name for name in files if name.endswith(".sst")]) < len(every_sst)
+
+
+def test_progress_says_what_has_been_planned_and_committed(
+    spark: SparkSession, inputs: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    assert progress.newest_planned(work) == progress.newest_committed(work) == -1
+    seen: list[tuple[int, int, bool, bool]] = []
+
+    def sink(frame: DataFrame, batch: int) -> None:
+        committed = progress.is_committed
+        seen.append(
+            (batch, progress.newest_planned(work), committed(work, batch - 1), committed(work, batch))
+        )
+
+    writer = stream(spark, inputs).writeStream.foreachBatch(sink).trigger(availableNow=True)
+    finish(start(writer, location=str(work)))
+    assert seen == [(batch, batch, batch > 0, False) for batch in range(FILES)]
+    assert progress.newest_planned(work) == progress.newest_committed(work) == FILES - 1
+
+
+def test_an_empty_seed_begins_anew(spark: SparkSession, inputs: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    writer = noop(stream(spark, inputs), "append")
+    finish(start(writer, location=str(first)))
+    assert progress.files_at(first, -1) == {}
+    new_id = seed(tmp_path / "nothing", second)
+    query = finish(start(writer, location=str(second)))
+    assert str(query.id) == new_id
+    assert progress.newest_committed(second) == FILES - 1
+
+
+# --- the file sink ---------------------------------------------------------------------------------------
+
+
+def test_a_parquet_sink_goes_back_with_its_query(
+    spark: SparkSession, settings: dict[str, str], tmp_path: Path
+) -> None:
+    settings["spark.sql.streaming.fileSink.log.compactInterval"] = "3"
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    for file in range(4):
+        add_file(inputs, file)
+    writer = stream(spark, inputs).writeStream.format("parquet").option("path", str(out)).partitionBy("k")
+    query = start(writer, location=str(tmp_path / "first"))
+    query.processAllAvailable()
+    progress.hold(lambda: progress.files_at(tmp_path / "first", 1), tmp_path / "held")
+    log = progress.hold(lambda: sink_log.files_at(out, 1), tmp_path / "log")
+    add_file(inputs, 4)
+    query.processAllAvailable()
+    assert query.isActive
+    later = progress.hold(lambda: sink_log.files_at(out, 4), tmp_path / "later")
+    query.stop()
+    assert "2.compact" in later
+
+    done = sink_log.restore(out, log)
+    assert done.undone == (2, 3, 4)
+    assert done.set_aside > 0
+    assert rows(spark, out) == expected_rows(range(2)) == rows_without_log(out)
+
+    seed(tmp_path / "held", tmp_path / "second")
+    add_file(inputs, 5)
+    query = start(writer, location=str(tmp_path / "second"))
+    query.processAllAvailable()
+    query.stop()
+    assert rows(spark, out) == expected_rows(range(6)) == rows_without_log(out)
+
+    # Forward again to the other history, whose files were only set aside.
+    done = sink_log.restore(out, later)
+    assert done.brought_back > 0
+    assert done.missing == ()
+    assert rows(spark, out) == expected_rows(range(5)) == rows_without_log(out)
+
+
+def test_a_table_goes_back_with_its_query(spark: SparkSession, inputs: Path, tmp_path: Path) -> None:
+    writer = stream(spark, inputs).writeStream.format("parquet").trigger(availableNow=True)
+    table = f"went_back_{tmp_path.name}"
+    finish(start(writer, location=str(tmp_path / "first"), table=table))
+    out = Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")) / table
+    progress.hold(lambda: progress.files_at(tmp_path / "first", CUT), tmp_path / "held")
+    sink_log.restore(out, progress.hold(lambda: sink_log.files_at(out, CUT), tmp_path / "log"))
+    seed(tmp_path / "held", tmp_path / "second")
+    assert Counter(
+        spark.read.parquet(str(out)).toPandas().itertuples(index=False, name=None)
+    ) == expected_rows(range(CUT + 1))
+    finish(start(writer, location=str(tmp_path / "second"), table=table))
+    found = Counter(tuple(row) for row in spark.table(table).collect())
+    assert found == expected_rows(range(FILES))
+    spark.sql(f"DROP TABLE {table}")
+
+
+def test_a_rate_source_goes_on_without_gap_or_repetition(spark: SparkSession, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    source = spark.readStream.format("rate").option("rowsPerSecond", 200).load().select("value")
+    writer = source.writeStream.format("parquet").option("path", str(out))
+    query = start(writer, location=str(tmp_path / "first"))
+    until(query, lambda: sink_log.newest(out) >= 4)
+    cut = progress.newest_committed(tmp_path / "first") - 2
+    progress.hold(lambda: progress.files_at(tmp_path / "first", cut), tmp_path / "held")
+    log = progress.hold(lambda: sink_log.files_at(out, cut), tmp_path / "log")
+    query.stop()
+    sink_log.restore(out, log)
+    seed(tmp_path / "held", tmp_path / "second")
+    query = start(writer, location=str(tmp_path / "second"))
+    until(query, lambda: progress.newest_committed(tmp_path / "second") >= cut + 2)
+    query.stop()
+    assert (tmp_path / "second" / "offsets" / str(cut + 1)).exists()
+    values = sorted(row["value"] for row in spark.read.parquet(str(out)).collect())
+    assert values == list(range(len(values)))
+    assert values
+
+
+# --- helpers ---------------------------------------------------------------------------------------------
+
+
+def noop(frame: DataFrame, mode: str) -> DataStreamWriter:
+    return frame.writeStream.outputMode(mode).format("noop").trigger(availableNow=True)
+
+
+def finish(query: StreamingQuery) -> StreamingQuery:
+    assert query.awaitTermination(120)
+    return query
+
+
+def until(query: StreamingQuery, reached: Callable[[], bool], deadline: float = 60) -> None:
+    end = time.monotonic() + deadline
+    while not reached():
+        if query.exception() is not None:
+            raise AssertionError(query.exception())
+        assert time.monotonic() < end, "the query did not get there"
+        query.awaitTermination(0.05)
+
+
+def expected_rows(files: Iterable[int]) -> Result:
+    return Counter((record["id"], record["k"]) for file in files for record in records(file))
+
+
+def rows(spark: SparkSession, out: Path) -> Result:
+    return Counter((row["id"], row["k"]) for row in spark.read.parquet(str(out)).collect())
+
+
+def rows_without_log(out: Path) -> Result:
+    table = pyarrow.dataset.dataset(out, format="parquet", partitioning="hive").to_table()
+    return Counter((row["id"], row["k"]) for row in table.to_pylist())

@@ -1,0 +1,218 @@
+"""What the tests of hosts share: a coordinator that is a real Flight server, and real host processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chandy.state.client import TaskClient
+from chandy.state.messages import (
+    Ack,
+    AskBatch,
+    BatchAnswer,
+    BeginTask,
+    ClaimAnswer,
+    ClaimShards,
+    Decline,
+    Endpoint,
+    Heartbeat,
+    HostHello,
+    Order,
+    Origin,
+    ShardId,
+    SnapshotOrder,
+    TaskFailure,
+)
+from chandy.state.rendezvous import connect
+from chandy.state.rpc import ActionServer, Call, Stream
+from chandy.storage.errors import ChandyError
+
+DEADLINE = 30.0
+
+
+Changed = dict[bytes, bytes | None]
+
+
+class StaleQueryError(ChandyError):
+    """Stands for an error class that a host does not know."""
+
+    def __str__(self) -> str:
+        return "expected query q, found another"
+
+
+class FakeCoordinator:
+    """``Control`` on a real Flight server; a test sets what it answers and reads what it was told."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.token = secrets.token_hex(16)
+        self.asked: list[AskBatch] = []
+        self.claims: list[ClaimShards] = []
+        self.acks: queue.Queue[Ack] = queue.Queue()
+        self.declines: queue.Queue[Decline] = queue.Queue()
+        self.reports: list[TaskFailure] = []
+        self.hellos: list[HostHello] = []
+        self.origins: dict[tuple[str, int], Origin] = {}
+        self.elsewhere: dict[int, str] = {}
+        self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
+        self.stale: set[str] = set()
+        self.silent = threading.Event()
+        self.claim_gate = threading.Event()
+        self.claim_gate.set()
+        self._streams: list[queue.Queue[Order | None]] = []
+        self._server: ActionServer | None = None
+        self._port = 0
+        self.start()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        cache = str(self.directory / "cache")
+        return Endpoint(f"grpc://127.0.0.1:{self._port}", self.token, "pipeline", 64 << 20, cache)
+
+    @property
+    def store(self) -> str:
+        return f"file://{self.directory / 'store'}"
+
+    def start(self) -> None:
+        actions = {
+            "ask": Call(AskBatch, self.ask),
+            "claim": Call(ClaimShards, self.claim),
+            "ack": Call(Ack, self.acks.put),
+            "decline": Call(Decline, self.declines.put),
+            "report": Call(TaskFailure, self.reports.append),
+            "orders": Stream(HostHello, self.orders),
+        }
+        self._server = ActionServer(f"grpc://127.0.0.1:{self._port}", self.token, actions)
+        self._port = self._server.port
+
+    def stop(self) -> None:
+        """Stop answering, as a driver that died."""
+        server, self._server = self._server, None
+        if server is not None:
+            for stream in self._streams:
+                stream.put(None)
+            server.shutdown()
+
+    def ask(self, ask: AskBatch) -> BatchAnswer:
+        self.asked.append(ask)
+        if ask.query_id in self.stale:
+            raise StaleQueryError
+        return BatchAnswer(self.ahead.get(ask.batch, ()))
+
+    def claim(self, claim: ClaimShards) -> ClaimAnswer:
+        self.claims.append(claim)
+        self.claim_gate.wait(DEADLINE)
+        granted = {s: self.origins.get((claim.uid, s)) for s in claim.shards if s not in self.elsewhere}
+        return ClaimAnswer(granted, {s: a for s, a in self.elsewhere.items() if s in claim.shards})
+
+    def orders(self, hello: HostHello) -> Iterator[Order]:
+        self.hellos.append(hello)
+        stream: queue.Queue[Order | None] = queue.Queue()
+        self._streams.append(stream)
+        order: Order | None = Heartbeat()
+        while order is not None:
+            if not self.silent.is_set():
+                yield order
+            try:
+                order = stream.get(timeout=0.2)
+            except queue.Empty:
+                order = Heartbeat()
+
+    def push(self, order: Order) -> None:
+        """Push an order to the newest host."""
+        self._streams[-1].put(order)
+
+    def order(
+        self, checkpoint: int, cut: int, shards: tuple[int, ...] = (0, 1), **more: object
+    ) -> SnapshotOrder:
+        """An order for shards of operator "op" of query "q"."""
+        values: dict[str, object] = {"root": self.store, "base": None, "triggered_at": time.time()} | more
+        ids = tuple(ShardId("op", shard) for shard in shards)
+        return SnapshotOrder(checkpoint, "query", "q", cut, ids, **values)  # type: ignore[arg-type]
+
+    def acked(self) -> Ack:
+        """The next acknowledgement; a decline instead is a failure."""
+        end = time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            with contextlib.suppress(queue.Empty):
+                return self.acks.get(timeout=0.02)
+            if not self.declines.empty():
+                raise AssertionError(self.declines.get().error)
+        raise AssertionError("no acknowledgement")
+
+    def restore_from(self, ack: Ack, batch: int) -> None:
+        """Let claims get the state of an acknowledged checkpoint."""
+        for snapshot in ack.snapshots:
+            origin = Origin(self.store, ack.checkpoint, batch, snapshot.handle)
+            self.origins[snapshot.shard.uid, snapshot.shard.shard] = origin
+
+    def connect(self, executor: str = "executor", lease_seconds: float = 10.0) -> TaskClient:
+        """What a task does: find or start the host of its executor."""
+        root = str(self.directory / executor)
+        return connect(self.endpoint, root, self.directory / "run", lease_seconds)
+
+    def kill_host(self) -> None:
+        """SIGKILL the newest host and wait until it is gone."""
+        pid = self.hellos[-1].pid
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for_end(pid)
+
+    @staticmethod
+    def task(batch: int, shards: tuple[int, ...] = (0, 1), query_id: str = "q") -> BeginTask:
+        return BeginTask(query_id, batch, "op", shards)
+
+    def run(self, client: TaskClient, batch: int, changes: Changed, shards: tuple[int, ...] = (0, 1)) -> None:
+        """One whole task: a key is in the shard that its first byte names, modulo the number of shards."""
+        with client.begin(self.task(batch, shards)) as access:
+            rows = sorted((shards[key[0] % len(shards)], key) for key in changes)
+            access.apply(
+                [shard for shard, _ in rows], [key for _, key in rows], [changes[key] for _, key in rows]
+            )
+
+    def read(
+        self, client: TaskClient, batch: int, keys: list[bytes], shards: tuple[int, ...] = (0, 1)
+    ) -> Changed:
+        """The state of some keys ahead of a batch, by a task that changes nothing."""
+        with client.begin(self.task(batch, shards)) as access:
+            rows = sorted((shards[key[0] % len(shards)], key) for key in keys)
+            values = access.fetch([shard for shard, _ in rows], [key for _, key in rows])
+        return {key: value for (_, key), value in zip(rows, values, strict=True)}
+
+    @staticmethod
+    def eventually(condition: Callable[[], bool], what: str) -> None:
+        """Wait for a condition of another process or thread; the deadline only ends a test that fails."""
+        end = time.monotonic() + DEADLINE
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(f"did not happen: {what}")
+            threading.Event().wait(0.005)
+
+    def wait_for_end(self, pid: int) -> None:
+        self.eventually(lambda: not running(pid), f"end of process {pid}")
+
+
+def running(pid: int) -> bool:
+    """Whether any thread of a child process runs."""
+    try:
+        return os.waitpid(pid, os.WNOHANG) == (0, 0)
+    except ChildProcessError:
+        return False
+
+
+@pytest.fixture
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCoordinator]:
+    fake = FakeCoordinator(tmp_path_factory.mktemp("c"))
+    yield fake
+    for hello in fake.hellos:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(hello.pid, signal.SIGKILL)
+    fake.stop()

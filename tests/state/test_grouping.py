@@ -1,0 +1,102 @@
+"""Rows are grouped as a plain dict would group them."""
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import ArrayType, DecimalType, DoubleType, LongType, NullType, StringType, StructType
+
+from chandy.state import grouping
+from chandy.state.grouping import group
+from chandy.state.keys import KeyCodec
+
+SCHEMA = (
+    StructType()
+    .add("name", StringType())
+    .add("number", DoubleType())
+    .add("parts", ArrayType(LongType()))
+    .add("price", DecimalType(5, 2))
+    .add("nothing", NullType())
+)
+ARROW = pa.schema(
+    [
+        ("row", pa.int64()),
+        ("name", pa.string()),
+        ("number", pa.float64()),
+        ("parts", pa.list_(pa.int64())),
+        ("price", pa.decimal128(5, 2)),
+        ("nothing", pa.null()),
+        ("shard", pa.int32()),
+    ]
+)
+_keys = st.tuples(
+    st.none() | st.sampled_from(["a", "b", ""]),
+    st.none() | st.sampled_from([0.0, -0.0, float("nan"), 1.5]),
+    st.none() | st.lists(st.none() | st.integers(0, 1), max_size=2),
+    st.none() | st.sampled_from([Decimal("0.00"), Decimal("1.50")]),
+    st.none(),
+)
+
+
+def tabled(keys, chunk, shards=4):
+    codec = KeyCodec(SCHEMA)
+    rows = [
+        dict(zip(SCHEMA.names, key, strict=True)) | {"row": at, "shard": hash(codec.encode(key)) % shards}
+        for at, key in enumerate(keys)
+    ]
+    batches = [pa.RecordBatch.from_pylist(rows[at : at + chunk], ARROW) for at in range(0, len(rows), chunk)]
+    return pa.Table.from_batches(batches, ARROW)
+
+
+def rows_by_key(groups):
+    rows = groups.table.column("row").to_pylist()
+    spans = zip(groups.bounds, groups.bounds[1:], strict=False)
+    return dict(zip(groups.keys, (rows[start:stop] for start, stop in spans), strict=True))
+
+
+@settings(deadline=None)
+@given(st.lists(_keys, max_size=30), st.integers(1, 7))
+def test_groups_are_those_of_a_dict_with_rows_in_order_of_arrival(keys, chunk):
+    codec = KeyCodec(SCHEMA)
+    expected: dict[bytes, list[int]] = {}
+    for at, key in enumerate(keys):
+        canonical = codec.encode(key)
+        expected.setdefault(canonical, []).append(at)
+    groups = group(tabled(keys, chunk), codec, "shard")
+    assert rows_by_key(groups) == expected
+    assert len(groups) == len(expected)
+
+
+@settings(deadline=None)
+@given(st.lists(_keys, max_size=30))
+def test_each_group_has_its_shard_its_key_and_lies_beside_the_others_of_its_shard(keys):
+    codec = KeyCodec(SCHEMA)
+    groups = group(tabled(keys, 10), codec, "shard")
+    assert list(groups.shards) == sorted(groups.shards)
+    assert list(groups.shards) == [hash(key) % 4 for key in groups.keys]
+    assert [codec.encode(values) for values in groups.values] == list(groups.keys)
+
+
+def test_the_shard_column_is_left_out():
+    groups = group(tabled([("a", 1.5, None, None, None)], 1), KeyCodec(SCHEMA), "shard")
+    assert groups.table.column_names == ["row", *SCHEMA.names]
+
+
+def test_no_rows_are_no_groups():
+    groups = group(ARROW.empty_table(), KeyCodec(SCHEMA), "shard")
+    assert len(groups) == 0
+    assert groups.bounds == [0]
+
+
+@settings(deadline=None)
+@given(st.lists(_keys, max_size=30))
+def test_codes_are_renumbered_before_they_overflow(keys):
+    codec, table = KeyCodec(SCHEMA), tabled(keys, 10)
+    expected = group(table, codec, "shard")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "_LIMIT", 2)
+        renumbered = group(table, codec, "shard")
+    assert rows_by_key(renumbered) == rows_by_key(expected)
+    assert list(renumbered.shards) == list(expected.shards)

@@ -1,0 +1,526 @@
+"""A keeper in this process, with real RocksDB and stores; only the coordinator is a plain object."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chandy.state.errors import CannotGoBackError, RemoteError, RestoredTooFarError, ShardMissingError
+from chandy.state.keeper import Keeper
+from chandy.state.memory import Memory
+from chandy.state.messages import (
+    AbortOrder,
+    Ack,
+    AskBatch,
+    BatchAnswer,
+    BeginTask,
+    ClaimAnswer,
+    ClaimShards,
+    CompleteOrder,
+    Decline,
+    Origin,
+    ReleaseOrder,
+    ShardId,
+    SnapshotOrder,
+    StopOrder,
+    TaskFailure,
+)
+from chandy.state.shard import Changes
+from chandy.storage.errors import DamagedError, ObjectMissingError
+from chandy.storage.files import FileCache
+from chandy.storage.local import LocalStore
+from chandy.storage.open import open_store
+from chandy.storage.store import Store
+
+DEADLINE = 30.0
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, "did not happen"
+        threading.Event().wait(0.005)
+
+
+class Coordinator:
+    """``Control`` as a plain object."""
+
+    def __init__(self) -> None:
+        self.asked: list[AskBatch] = []
+        self.claims: list[ClaimShards] = []
+        self.acks: queue.Queue[Ack] = queue.Queue()
+        self.declines: queue.Queue[Decline] = queue.Queue()
+        self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
+        self.origins: dict[int, Origin] = {}
+        self.elsewhere: dict[int, str] = {}
+        self.refusal: Exception | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def ask(self, ask: AskBatch) -> BatchAnswer:
+        self.asked.append(ask)
+        assert self.gate.wait(DEADLINE)
+        if self.refusal:
+            raise self.refusal
+        return BatchAnswer(self.ahead.get(ask.batch, ()))
+
+    def claim(self, claim: ClaimShards) -> ClaimAnswer:
+        self.claims.append(claim)
+        assert self.gate.wait(DEADLINE)
+        if self.refusal:
+            raise self.refusal
+        granted = {shard: self.origins.get(shard) for shard in claim.shards if shard not in self.elsewhere}
+        return ClaimAnswer(granted, {s: a for s, a in self.elsewhere.items() if s in claim.shards})
+
+    def ack(self, ack: Ack) -> None:
+        self.acks.put(ack)
+
+    def decline(self, decline: Decline) -> None:
+        self.declines.put(decline)
+
+    def report(self, failure: TaskFailure) -> None:
+        raise NotImplementedError
+
+
+class GatedStore(LocalStore):
+    """A store whose writes wait for a gate: an upload that takes its time."""
+
+    gate = threading.Event()
+    waiting = threading.Event()
+
+    def upload(self, path: Path, key: str) -> None:
+        GatedStore.waiting.set()
+        assert GatedStore.gate.wait(DEADLINE)
+        super().upload(path, key)
+
+    def write(self, key: str, data: bytes) -> None:
+        GatedStore.waiting.set()
+        assert GatedStore.gate.wait(DEADLINE)
+        super().write(key, data)
+
+
+class Setup:
+    def __init__(self, directory: Path, open_store: Callable[[str], Store] = open_store) -> None:
+        self.directory = directory
+        self.control = Coordinator()
+        self.store = f"file://{directory / 'store'}"
+        self.keeper = self.another("host", open_store)
+
+    def another(self, name: str, open_store: Callable[[str], Store] = open_store) -> Keeper:
+        """One more host on the machine, with a cache of its own."""
+        place = self.directory / name
+        return Keeper(name, self.control, place, Memory(32 << 20), FileCache(place / "cache"), open_store)
+
+    @staticmethod
+    def task(batch: int, shards: tuple[int, ...] = (0,), query_id: str = "q") -> BeginTask:
+        return BeginTask(query_id, batch, "op", shards)
+
+    def stage(self, batch: int, values: dict[bytes, bytes | None], shards: tuple[int, ...] = (0,)) -> None:
+        """What a task's ``apply`` does, the same changes in every shard."""
+        for shard in self.keeper.shards(self.task(batch, shards)).values():
+            changes = Changes(shard.name)
+            changes.add(list(values), list(values.values()))
+            shard.stage(batch, changes)
+
+    def run(self, batch: int, values: dict[bytes, bytes | None], shards: tuple[int, ...] = (0,)) -> None:
+        self.keeper.begin(self.task(batch, shards))
+        self.stage(batch, values, shards)
+
+    def order(self, checkpoint: int, cut: int, shards: tuple[int, ...] = (0,), **more: Any) -> SnapshotOrder:
+        values: dict[str, Any] = {"root": self.store, "base": None, "triggered_at": time.time()} | more
+        return SnapshotOrder(
+            checkpoint, "query", "q", cut, tuple(ShardId("op", shard) for shard in shards), **values
+        )
+
+    def acked(self) -> Ack:
+        end = time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            try:
+                return self.control.acks.get(timeout=0.02)
+            except queue.Empty:
+                assert self.control.declines.empty(), self.control.declines.get().error
+        raise AssertionError("no acknowledgement")
+
+    def declined(self) -> str:
+        return self.control.declines.get(timeout=DEADLINE).error
+
+    def state_of(
+        self, ack: Ack, cut: int, keys: list[bytes], shard: int = 0, root: str = ""
+    ) -> list[bytes | None]:
+        """The values of keys that another host restores from an acknowledged checkpoint."""
+        for snapshot in ack.snapshots:
+            origin = Origin(root or self.store, ack.checkpoint, cut, snapshot.handle)
+            self.control.origins[snapshot.shard.shard] = origin
+        keeper = self.another(f"reader-{ack.checkpoint}-{shard}")
+        keeper.begin(self.task(cut + 100, (shard,), query_id="restored"))
+        try:
+            return keeper.shards(self.task(cut + 100, (shard,), query_id="restored"))[shard].fetch(keys)
+        finally:
+            keeper.close()
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    made = Setup(tmp_path)
+    yield made
+    made.keeper.close()
+
+
+def big(text: bytes) -> bytes:
+    """A value that makes its file too large for the pack."""
+    return text + random.Random(0).randbytes(100_000)
+
+
+# --- asking and claiming ------------------------------------------------------------------------------------
+
+
+def test_the_coordinator_is_asked_once_a_batch_for_all_tasks(setup: Setup) -> None:
+    setup.control.gate.clear()
+    with ThreadPoolExecutor(4) as pool:
+        tasks = [pool.submit(setup.keeper.begin, setup.task(0, (shard,))) for shard in range(4)]
+        eventually(lambda: bool(setup.control.asked))
+        setup.control.gate.set()
+        for task in tasks:
+            task.result(DEADLINE)
+    assert [ask.batch for ask in setup.control.asked] == [0]
+
+
+def test_two_tasks_that_need_a_shard_claim_it_once(setup: Setup) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for task in [pool.submit(setup.keeper.begin, setup.task(0, (0, 1))) for _ in range(2)]:
+            task.result(DEADLINE)
+    assert [claim.shards for claim in setup.control.claims] == [(0, 1)]
+
+
+def test_a_refusal_reaches_the_task_and_the_next_task_asks_again(setup: Setup) -> None:
+    setup.control.refusal = RemoteError("StaleQueryError", "another id")
+    with pytest.raises(RemoteError, match="StaleQueryError: another id"):
+        setup.keeper.begin(setup.task(0))
+    setup.control.refusal = None
+    setup.keeper.begin(setup.task(0))
+    assert len(setup.control.asked) == 2
+
+
+def test_shards_of_another_host_are_named_and_asked_for_again_the_next_time(setup: Setup) -> None:
+    setup.control.elsewhere = {1: "grpc+unix:///there"}
+    assert setup.keeper.begin(setup.task(0, (0, 1))).elsewhere == {1: "grpc+unix:///there"}
+    setup.control.elsewhere = {}
+    assert setup.keeper.begin(setup.task(1, (0, 1))).elsewhere == {}
+    with pytest.raises(ShardMissingError):
+        setup.keeper.shards(setup.task(1, (2,)))
+
+
+def test_a_failed_restore_leaves_nothing_behind_and_can_be_tried_again(setup: Setup) -> None:
+    setup.run(0, {b"a": big(b"1")})
+    setup.keeper.obey(setup.order(1, 0))
+    ack = setup.acked()
+    handle = ack.snapshots[0].handle
+    damaged = next(file for file in handle.files if file.key.startswith("shared/"))
+    path = setup.directory / "store" / damaged.key
+    # The store's file is a hard link to what the cache and the shard have: damage a copy.
+    good = path.read_bytes()
+    path.unlink()
+    path.write_bytes(b"X" + good[1:])
+    setup.control.origins[0] = Origin(setup.store, 1, 0, handle)
+    other = setup.another("other")
+    with pytest.raises(DamagedError):
+        other.begin(setup.task(1, query_id="q2"))
+    with pytest.raises(ShardMissingError):
+        other.shards(setup.task(1, query_id="q2"))
+    assert list((setup.directory / "other" / "shards").iterdir()) == []
+    path.unlink()
+    with pytest.raises(ObjectMissingError):
+        other.begin(setup.task(1, query_id="q2"))
+    path.write_bytes(good)
+    other.begin(setup.task(1, query_id="q2"))
+    assert other.shards(setup.task(1, query_id="q2"))[0].fetch([b"a"]) == [big(b"1")]
+    other.close()
+
+
+def test_files_that_hold_more_than_their_checkpoint_says_are_refused(setup: Setup) -> None:
+    setup.run(5, {b"a": b"1"})
+    setup.keeper.obey(setup.order(1, 5))
+    handle = setup.acked().snapshots[0].handle
+    setup.control.origins[0] = Origin(setup.store, 1, 4, handle)
+    other = setup.another("other")
+    with pytest.raises(RestoredTooFarError):
+        other.begin(setup.task(5, query_id="q2"))
+    other.close()
+
+
+def test_shards_of_a_query_that_is_released_are_deleted_and_others_stay(setup: Setup) -> None:
+    setup.run(0, {b"a": b"1"})
+    setup.keeper.begin(setup.task(0, query_id="other"))
+    setup.keeper.obey(ReleaseOrder("q"))
+    with pytest.raises(ShardMissingError):
+        setup.keeper.shards(setup.task(0))
+    setup.keeper.shards(setup.task(0, query_id="other"))
+    assert len(list((setup.directory / "host" / "shards").iterdir())) == 1
+
+
+def test_a_stop_order_is_passed_on(setup: Setup) -> None:
+    assert not setup.keeper.stopped.is_set()
+    setup.keeper.obey(StopOrder())
+    assert setup.keeper.stopped.is_set()
+
+
+# --- snapshots ----------------------------------------------------------------------------------------------
+
+
+def test_an_order_in_the_answer_snapshots_before_the_batch(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    setup.control.ahead[1] = (setup.order(1, 0),)
+    setup.run(1, {b"a": b"1"})
+    setup.keeper.begin(setup.task(2))
+    assert setup.state_of(setup.acked(), 0, [b"a"]) == [b"0"]
+
+
+def test_a_pushed_order_snapshots_an_idle_shard(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    setup.keeper.obey(setup.order(1, 0))
+    assert setup.state_of(setup.acked(), 0, [b"a"]) == [b"0"]
+
+
+def test_a_pushed_order_leaves_out_a_later_batch_that_is_staged(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    setup.run(1, {b"a": b"1"})
+    setup.keeper.obey(setup.order(1, 0))
+    assert setup.state_of(setup.acked(), 0, [b"a"]) == [b"0"]
+
+
+def test_an_order_that_comes_both_ways_is_acknowledged_once(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    order = setup.order(1, 0)
+    setup.control.ahead[1] = (order,)
+    setup.keeper.begin(setup.task(1))
+    setup.keeper.obey(order)
+    setup.acked()
+    setup.keeper.obey(order)
+    setup.keeper.obey(setup.order(2, 0))
+    assert setup.acked().checkpoint == 2
+    assert setup.control.declines.empty()
+
+
+def test_an_order_in_the_answer_reaches_shards_that_have_no_task_in_the_batch(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"}, (0, 1, 2))
+    setup.control.ahead[1] = (setup.order(1, 0, (0, 1, 2)),)
+    setup.keeper.begin(setup.task(1, (0,)))
+    assert [snapshot.shard.shard for snapshot in setup.acked().snapshots] == [0, 1, 2]
+
+
+def test_uploads_do_not_hold_up_the_batches_that_follow(tmp_path: Path) -> None:
+    GatedStore.gate.clear()
+    GatedStore.waiting.clear()
+    setup = Setup(tmp_path, lambda uri: GatedStore(tmp_path / "store"))
+    setup.run(0, {b"a": big(b"0")})
+    setup.control.ahead[1] = (setup.order(1, 0),)
+    for batch in range(1, 6):
+        setup.run(batch, {b"a": big(b"%d" % batch)})
+    assert GatedStore.waiting.wait(DEADLINE)
+    assert setup.control.acks.empty()
+    GatedStore.gate.set()
+    assert setup.state_of(setup.acked(), 0, [b"a"]) == [big(b"0")]
+    setup.keeper.close()
+
+
+def test_a_task_takes_the_snapshot_itself_when_the_background_is_late(tmp_path: Path) -> None:
+    """No record of the next batch may reach a shard before the snapshot ahead of it."""
+    late = threading.Event()
+
+    def slow_open(uri: str) -> Store:
+        assert late.wait(DEADLINE)
+        return open_store(uri)
+
+    setup = Setup(tmp_path, slow_open)
+    setup.run(0, {b"a": b"0"}, (0, 1))
+    setup.control.ahead[1] = (setup.order(1, 0, (0, 1)),)
+    for batch in range(1, 4):
+        setup.run(batch, {b"a": b"later"}, (0, 1))
+    late.set()
+    ack = setup.acked()
+    assert [setup.state_of(ack, 0, [b"a"], shard) for shard in (0, 1)] == [[b"0"], [b"0"]]
+    setup.keeper.close()
+
+
+def test_only_what_the_base_does_not_have_is_uploaded(setup: Setup) -> None:
+    setup.run(0, {b"a": big(b"0")})
+    setup.keeper.obey(setup.order(1, 0))
+    first = setup.acked().snapshots[0]
+    setup.keeper.obey(CompleteOrder(1))
+    setup.run(1, {b"b": b"small"})
+    setup.keeper.obey(setup.order(2, 1, base=1))
+    second = setup.acked()
+    assert first.new_bytes > 100_000
+    assert second.snapshots[0].new_bytes < 10_000
+    assert setup.state_of(second, 1, [b"a", b"b"]) == [big(b"0"), b"small"]
+
+
+def test_what_a_shard_was_restored_from_is_a_base(setup: Setup) -> None:
+    setup.run(0, {b"a": big(b"0")})
+    setup.keeper.obey(setup.order(1, 0))
+    setup.control.origins[0] = Origin(setup.store, 1, 0, setup.acked().snapshots[0].handle)
+    setup.keeper = setup.another("second")
+    setup.keeper.begin(setup.task(1))
+    setup.keeper.obey(setup.order(2, 0, base=1))
+    ack = setup.acked()
+    assert ack.snapshots[0].new_bytes < 10_000
+    assert setup.state_of(ack, 0, [b"a"]) == [big(b"0")]
+
+
+def test_a_savepoint_holds_every_file_itself(setup: Setup) -> None:
+    # E2: it neither uses nor becomes a base.
+    setup.run(0, {b"a": big(b"0")})
+    setup.keeper.obey(setup.order(1, 0))
+    setup.acked()
+    root = f"file://{setup.directory / 'savepoint'}"
+    setup.keeper.obey(setup.order(2, 0, root=root))
+    savepoint = setup.acked()
+    keys = {file.key for file in savepoint.snapshots[0].handle.files}
+    assert all((setup.directory / "savepoint" / key).exists() for key in keys)
+    assert savepoint.snapshots[0].new_bytes > 100_000
+    setup.keeper.obey(CompleteOrder(2))
+    setup.keeper.obey(setup.order(3, 0, base=2))
+    after = setup.acked()
+    assert after.snapshots[0].new_bytes > 100_000
+    assert setup.state_of(after, 0, [b"a"]) == [big(b"0")]
+    assert setup.state_of(savepoint, 0, [b"a"], root=root) == [big(b"0")]
+
+
+def test_a_completed_savepoint_leaves_the_base_of_the_next_checkpoint(setup: Setup) -> None:
+    setup.run(0, {b"a": big(b"0")})
+    setup.keeper.obey(setup.order(1, 0))
+    setup.acked()
+    setup.keeper.obey(CompleteOrder(1))
+    setup.keeper.obey(setup.order(2, 0, root=f"file://{setup.directory / 'savepoint'}"))
+    setup.acked()
+    setup.keeper.obey(CompleteOrder(2))
+    setup.keeper.obey(setup.order(3, 0, base=1))
+    assert setup.acked().snapshots[0].new_bytes < 10_000
+
+
+def test_an_order_whose_cut_has_passed_is_declined_and_the_batch_goes_on(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    setup.run(1, {b"a": b"1"})
+    setup.keeper.begin(setup.task(2))
+    setup.control.ahead[3] = (setup.order(1, 0),)
+    setup.run(3, {b"a": b"3"})
+    assert setup.declined().startswith(
+        "CutPassedError: expected to snapshot shard op/0 as it is after batch 0"
+    )
+    setup.keeper.begin(setup.task(4))
+    assert setup.keeper.shards(setup.task(4))[0].fetch([b"a"]) == [b"3"]
+
+
+def test_an_order_for_a_shard_that_is_not_here_is_declined(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    setup.keeper.obey(setup.order(1, 0, (0, 7)))
+    assert setup.declined().startswith("ShardMissingError: expected state host host to have shard op/7")
+
+
+def test_a_store_that_fails_declines_the_checkpoint_and_not_the_batch(tmp_path: Path) -> None:
+    def no_store(uri: str) -> Store:
+        raise OSError("store is away")
+
+    setup = Setup(tmp_path, no_store)
+    setup.run(0, {b"a": b"0"})
+    setup.control.ahead[1] = (setup.order(1, 0),)
+    setup.run(1, {b"a": b"1"})
+    assert setup.declined() == "OSError: store is away"
+    setup.keeper.begin(setup.task(2))
+    assert setup.keeper.shards(setup.task(2))[0].fetch([b"a"]) == [b"1"]
+    eventually(lambda: not list((tmp_path / "host" / "snapshots").glob("*")))
+    setup.keeper.close()
+
+
+def test_an_aborted_checkpoint_is_neither_acknowledged_nor_declined(tmp_path: Path) -> None:
+    # C11
+    GatedStore.gate.clear()
+    GatedStore.waiting.clear()
+    setup = Setup(tmp_path, lambda uri: GatedStore(tmp_path / "store"))
+    setup.run(0, {b"a": big(b"0")})
+    setup.keeper.obey(setup.order(1, 0))
+    assert GatedStore.waiting.wait(DEADLINE)
+    setup.keeper.obey(AbortOrder(1, None))
+    assert not list((tmp_path / "host" / "snapshots").glob("*"))
+    GatedStore.gate.set()
+    setup.keeper.obey(setup.order(2, 0))
+    assert setup.acked().checkpoint == 2
+    assert setup.control.declines.empty()
+    setup.keeper.close()
+
+
+def test_a_checkpoint_that_is_aborted_when_all_is_stored_is_not_acknowledged(tmp_path: Path) -> None:
+    class AbortingStore(LocalStore):
+        def write(self, key: str, data: bytes) -> None:
+            super().write(key, data)
+            if key.startswith("checkpoints/1/"):
+                setup.keeper.obey(AbortOrder(1, None))
+
+    setup = Setup(tmp_path, lambda uri: AbortingStore(tmp_path / "store"))
+    setup.run(0, {b"a": b"0"})
+    setup.keeper.obey(setup.order(1, 0))
+    eventually(lambda: (tmp_path / "store" / "checkpoints" / "1").exists())
+    setup.keeper.obey(setup.order(2, 0))
+    assert setup.acked().checkpoint == 2
+    eventually(lambda: not list((tmp_path / "host" / "snapshots").glob("*")))
+    assert setup.control.acks.empty()
+    assert setup.control.declines.empty()
+    setup.keeper.close()
+
+
+def test_an_order_that_comes_after_its_abort_is_ignored(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    setup.keeper.obey(AbortOrder(1, None))
+    setup.control.ahead[1] = (setup.order(1, 0),)
+    setup.run(1, {b"a": b"1"})
+    setup.keeper.obey(setup.order(2, 1))
+    assert setup.acked().checkpoint == 2
+
+
+def test_a_shard_that_is_being_restored_is_waited_for(setup: Setup) -> None:
+    setup.control.gate.clear()
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(setup.keeper.begin, setup.task(0))
+        eventually(lambda: bool(setup.control.asked))
+        setup.control.gate.set()
+        task.result(DEADLINE)
+    setup.control.gate.clear()
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(setup.keeper.begin, setup.task(0, (1,)))
+        eventually(lambda: len(setup.control.claims) == 2)
+        setup.keeper.obey(setup.order(1, -1, (0, 1)))
+        setup.control.gate.set()
+        task.result(DEADLINE)
+    assert len(setup.acked().snapshots) == 2
+
+
+def test_a_local_snapshot_is_deleted_once_it_is_stored(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    setup.keeper.obey(setup.order(1, 0))
+    setup.acked()
+    eventually(lambda: not list((setup.directory / "host" / "snapshots").glob("*")))
+
+
+def test_a_batch_that_is_gone_is_refused(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    setup.run(1, {b"a": b"1"})
+    with pytest.raises(CannotGoBackError):
+        setup.keeper.begin(setup.task(0))
+
+
+def test_statistics_of_a_snapshot_say_how_long_and_how_much(setup: Setup) -> None:
+    # I4
+    setup.run(0, {b"a": big(b"0")})
+    setup.keeper.obey(setup.order(1, 0, triggered_at=time.time() - 5))
+    snapshot = setup.acked().snapshots[0]
+    assert snapshot.start_delay >= 5
+    assert 0 < snapshot.sync_seconds < snapshot.sync_seconds + snapshot.async_seconds
+    assert snapshot.new_bytes == snapshot.handle.size

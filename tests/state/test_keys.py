@@ -1,0 +1,176 @@
+"""Keys have one canonical byte string each."""
+
+import datetime
+import decimal
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CalendarIntervalType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from chandy.state.errors import KeyTypeError
+from chandy.state.keys import KeyCodec
+
+_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
+_leaves: list[tuple[DataType, st.SearchStrategy]] = [
+    (BooleanType(), st.booleans()),
+    (ByteType(), st.integers(-(2**7), 2**7 - 1)),
+    (LongType(), st.integers(-(2**63), 2**63 - 1)),
+    (FloatType(), st.floats(width=32)),
+    (DoubleType(), st.floats() | st.sampled_from([0.0, -0.0, float("nan")])),
+    (StringType(), _text),
+    (BinaryType(), st.binary(max_size=3)),
+    (DecimalType(38, 18), st.decimals(-(10**19), 10**19, places=18)),
+    (DecimalType(5, 2), st.decimals(-999, 999, places=2)),
+    (DateType(), st.dates()),
+    (TimestampType(), st.datetimes(timezones=st.just(datetime.UTC))),
+    (TimestampNTZType(), st.datetimes()),
+    (DayTimeIntervalType(), st.timedeltas(datetime.timedelta(-999), datetime.timedelta(999))),
+    (NullType(), st.none()),
+]
+
+
+@st.composite
+def typed(draw, depth=2):
+    """A type that Spark groups by, and a strategy for its values as Arrow gives them."""
+    kind = draw(st.integers(0, 4 if depth else 2))
+    if kind <= 2:
+        return draw(st.sampled_from(_leaves))
+    if kind == 3:
+        element, values = draw(typed(depth=depth - 1))
+        return ArrayType(element), st.lists(st.none() | values, max_size=2)
+    fields = draw(st.lists(typed(depth=depth - 1), min_size=1, max_size=2))
+    schema = StructType([StructField(f"f{at}", dtype) for at, (dtype, _) in enumerate(fields)])
+    return schema, st.fixed_dictionaries(
+        {f"f{at}": st.none() | values for at, (_, values) in enumerate(fields)}
+    )
+
+
+@st.composite
+def schemas_with_keys(draw):
+    fields = draw(st.lists(typed(), min_size=1, max_size=3))
+    schema = StructType([StructField(f"c{at}", dtype) for at, (dtype, _) in enumerate(fields)])
+    keys = st.tuples(*(st.none() | values for _, values in fields))
+    drawn = draw(st.lists(keys, min_size=1, max_size=6))
+    # Equal keys are rare among drawn ones.
+    return schema, [*drawn, draw(st.sampled_from(drawn))]
+
+
+def identity(value):
+    """What tells a value from others in GROUP BY, as a hashable that is not made with the code under test."""
+    if isinstance(value, float):
+        return "nan" if value != value else ("float", value)
+    if isinstance(value, dict):
+        return ("struct", *((name, identity(item)) for name, item in sorted(value.items())))
+    if isinstance(value, list | tuple):
+        return ("array", *map(identity, value))
+    return (type(value).__name__, value)
+
+
+@settings(deadline=None)
+@given(schemas_with_keys())
+def test_two_keys_have_the_same_bytes_exactly_if_they_are_equal(case):
+    schema, keys = case
+    codec = KeyCodec(schema)
+    pairs = {(identity(key), codec.encode(key)) for key in keys}
+    assert len(pairs) == len({key for key, _ in pairs}) == len({data for _, data in pairs})
+
+
+@settings(deadline=None)
+@given(schemas_with_keys())
+def test_columns_and_single_keys_have_the_same_bytes(case):
+    schema, keys = case
+    codec = KeyCodec(schema)
+    columns = [
+        pa.array(column, to_arrow_type(field.dataType, timezone="UTC"))
+        for field, column in zip(schema.fields, zip(*keys, strict=True), strict=True)
+    ]
+    assert codec.encode_columns(columns) == [codec.encode(key) for key in keys]
+
+
+@settings(deadline=None)
+@given(schemas_with_keys())
+def test_bytes_decode_to_the_key(case):
+    schema, keys = case
+    codec = KeyCodec(schema)
+    for key in keys:
+        decoded = codec.decode(codec.encode(key))
+        assert identity(decoded) == identity(key)
+        assert codec.encode(decoded) == codec.encode(key)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(_text, _text), min_size=2, max_size=2, unique=True))
+def test_where_one_column_ends_and_the_next_begins_tells_keys_apart(keys):
+    codec = KeyCodec(StructType().add("a", StringType()).add("b", StringType()))
+    assert codec.encode(keys[0]) != codec.encode(keys[1])
+
+
+def test_the_two_zeros_are_one_key_and_all_nans_are_one_key():
+    codec = KeyCodec(StructType().add("x", DoubleType()))
+    bits = pa.array([0, -(2**63), 0x7FF8000000000000, 0x7FF8000000000001, -1], pa.int64())
+    zero, minus_zero, *nans = codec.encode_columns([bits.view(pa.float64())])
+    assert zero == minus_zero
+    assert len({*nans, codec.encode((float("nan"),))}) == 1
+
+
+def test_a_timestamp_is_the_same_key_in_every_time_zone_and_two_keys_in_an_hour_that_comes_twice():
+    codec = KeyCodec(StructType().add("ts", TimestampType()))
+    berlin = ZoneInfo("Europe/Berlin")
+    twice = datetime.datetime(2020, 10, 25, 2, 30, tzinfo=berlin)
+    first, second = twice, twice.replace(fold=1)
+    assert codec.encode((first,)) == codec.encode((first.astimezone(datetime.UTC),))
+    assert codec.encode((first,)) != codec.encode((second,))
+    column = pa.array([first, second], pa.timestamp("us", "Europe/Berlin"))
+    assert codec.encode_columns([column]) == [codec.encode((first,)), codec.encode((second,))]
+
+
+def test_a_decimal_of_38_digits_keeps_them_all():
+    codec = KeyCodec(StructType().add("x", DecimalType(38, 10)))
+    low, high = (decimal.Decimal(f"{'9' * 28}.999999999{last}") for last in "89")
+    assert codec.encode((low,)) != codec.encode((high,))
+    assert codec.decode(codec.encode((high,))) == (high,)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        MapType(StringType(), LongType()),
+        ArrayType(MapType(StringType(), LongType())),
+        StructType().add("m", MapType(StringType(), LongType())),
+        VariantType(),
+        CalendarIntervalType(),
+        YearMonthIntervalType(),
+        StringType("UTF8_LCASE"),
+    ],
+)
+def test_a_type_that_rows_cannot_be_grouped_by_is_refused(dtype):
+    with pytest.raises(KeyTypeError) as refused:
+        KeyCodec(StructType().add("fine", IntegerType()).add("bad", dtype))
+    assert refused.value.column.startswith("bad")

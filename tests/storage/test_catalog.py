@@ -1,0 +1,206 @@
+"""The checkpoints of a pipeline: committing and finding them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chandy.storage import (
+    Catalog,
+    DamagedError,
+    FencedError,
+    LocalStore,
+    Manifest,
+    ObjectExistsError,
+    ObjectMissingError,
+)
+
+MakeManifest = Callable[..., Manifest]
+
+
+@pytest.fixture
+def catalog(store: LocalStore) -> Catalog:
+    return Catalog(store)
+
+
+def test_an_empty_pipeline_has_no_latest_checkpoint(catalog: Catalog) -> None:
+    assert catalog.latest() is None
+    assert catalog.list_ids() == []
+    assert catalog.completed() == []
+
+
+def test_a_committed_manifest_is_read_back(catalog: Catalog, make_manifest: MakeManifest) -> None:
+    catalog.commit(make_manifest(3))
+    assert catalog.read(3) == make_manifest(3)
+    with pytest.raises(ObjectMissingError):
+        catalog.read(4)
+
+
+def test_an_id_is_committed_once(catalog: Catalog, make_manifest: MakeManifest) -> None:
+    catalog.commit(make_manifest(3, new_bytes=1))
+    with pytest.raises(ObjectExistsError):
+        catalog.commit(make_manifest(3, new_bytes=2))
+    assert catalog.read(3).new_bytes == 1
+
+
+def test_a_savepoint_uses_its_id_up_although_it_lives_elsewhere(catalog: Catalog) -> None:
+    # H2
+    catalog.store.create("checkpoints/3/savepoint", b"file:///elsewhere")
+    assert catalog.take_over("driver-1", 1.0).next_id == 4
+    assert catalog.latest() is None
+
+
+def test_the_latest_is_the_one_with_the_highest_id_not_the_youngest(
+    catalog: Catalog, make_manifest: MakeManifest
+) -> None:
+    # H3
+    for id in (9, 10, 2):
+        catalog.commit(make_manifest(id))
+    latest = catalog.latest()
+    assert latest is not None
+    assert latest.id == 10
+
+
+@pytest.mark.parametrize("content", [b"", b'{"schema":1', b"\x00" * 100])
+def test_an_unreadable_newest_manifest_fails_loudly_and_is_not_skipped(
+    catalog: Catalog, make_manifest: MakeManifest, content: bytes
+) -> None:
+    # F3
+    catalog.commit(make_manifest(1))
+    catalog.store.write("checkpoints/2/manifest.json", content)
+    for look in (catalog.latest, catalog.completed):
+        with pytest.raises(DamagedError) as caught:
+            look()
+        assert caught.value.key == "checkpoints/2/manifest.json"
+    # Going on from an older one is possible, but somebody has to say so.
+    assert catalog.read(1).id == 1
+    assert catalog.take_over("other", 1.0).next_id == 3
+
+
+def test_a_manifest_under_another_id_is_damage(catalog: Catalog, make_manifest: MakeManifest) -> None:
+    catalog.commit(make_manifest(1))
+    catalog.store.write("checkpoints/2/manifest.json", catalog.store.read("checkpoints/1/manifest.json"))
+    with pytest.raises(DamagedError, match="expected checkpoint 2, found checkpoint 1"):
+        catalog.read(2)
+
+
+def test_the_first_life_begins_at_one(catalog: Catalog) -> None:
+    generation = catalog.take_over("driver-1", 12.5)
+    assert generation.generation == 1
+    assert generation.predecessors_end == 0
+    assert generation.next_id == 1
+    assert (generation.created_at, generation.owner) == (12.5, "driver-1")
+    assert catalog.generations() == [generation]
+
+
+def test_a_restored_savepoint_pushes_the_ids_up(catalog: Catalog) -> None:
+    assert catalog.take_over("driver-1", 1.0, first_id=8).next_id == 8
+
+
+def test_ids_are_never_used_again_whatever_happened_to_them(
+    catalog: Catalog, make_manifest: MakeManifest
+) -> None:
+    # H2
+    first = catalog.take_over("driver-1", 1.0)
+    catalog.commit(make_manifest(4, first.generation))
+    catalog.store.write("checkpoints/6/host.pack", b"left by an aborted checkpoint")
+    second = catalog.take_over("driver-2", 2.0)
+    assert (second.predecessors_end, second.next_id) == (4, 7)
+    catalog.store.delete("checkpoints/6/host.pack")
+    catalog.store.delete("checkpoints/4/manifest.json")
+    third = catalog.take_over("driver-3", 3.0)
+    assert third.next_id == 7
+
+
+def test_a_fenced_generation_completes_nothing_and_cleans_up(
+    catalog: Catalog, make_manifest: MakeManifest
+) -> None:
+    old = catalog.take_over("driver-1", 1.0)
+    catalog.commit(make_manifest(1, old.generation))
+    catalog.confirm(make_manifest(1, old.generation))
+    new = catalog.take_over("driver-2", 2.0)
+    with pytest.raises(FencedError, match=r"generation 1 .* by generation 2 \(driver-2\)"):
+        catalog.check_not_fenced(old.generation)
+    late = make_manifest(2, old.generation)
+    catalog.commit(late)
+    latest = catalog.latest()
+    assert latest is not None
+    assert latest.id == 1
+    with pytest.raises(FencedError):
+        catalog.confirm(late)
+    assert catalog.list_ids() == [1]
+    catalog.check_not_fenced(new.generation)
+
+
+def test_a_fenced_checkpoint_that_the_successor_has_seen_stays(
+    catalog: Catalog, make_manifest: MakeManifest
+) -> None:
+    old = catalog.take_over("driver-1", 1.0)
+    unconfirmed = make_manifest(1, old.generation)
+    catalog.commit(unconfirmed)
+    assert catalog.take_over("driver-2", 2.0).predecessors_end == 1
+    with pytest.raises(FencedError):
+        catalog.confirm(unconfirmed)
+    assert catalog.latest() == unconfirmed
+
+
+def test_a_claim_without_a_start_fences_but_makes_nothing_void(
+    catalog: Catalog, make_manifest: MakeManifest
+) -> None:
+    # A driver that died while it took over.
+    old = catalog.take_over("driver-1", 1.0)
+    catalog.take_over("driver-2", 2.0)
+    catalog.store.delete("generations/2.start.json")
+    late = make_manifest(1, old.generation)
+    catalog.commit(late)
+    with pytest.raises(FencedError):
+        catalog.confirm(late)
+    assert catalog.latest() == late
+    third = catalog.take_over("driver-3", 3.0)
+    assert (third.generation, third.predecessors_end) == (3, 1)
+    assert catalog.latest() == late
+
+
+def test_a_damaged_generation_record_fails_loudly(catalog: Catalog, make_manifest: MakeManifest) -> None:
+    # F3
+    catalog.take_over("driver-1", 1.0)
+    catalog.store.write("generations/1.start.json", b"{}")
+    catalog.commit(make_manifest(1))
+    for look in (catalog.latest, lambda: catalog.take_over("driver-2", 2.0)):
+        with pytest.raises(DamagedError) as caught:
+            look()
+        assert caught.value.key == "generations/1.start.json"
+
+
+def test_foreign_objects_are_no_checkpoints(catalog: Catalog) -> None:
+    for key in ("checkpoints/x/manifest.json", "checkpoints/0/manifest.json", "checkpoints/01/manifest.json"):
+        catalog.store.write(key, b"")
+    catalog.store.write("checkpoints/5/sub/manifest.json", b"")
+    catalog.store.write("generations/notes.txt", b"")
+    assert catalog.list_ids() == []
+    assert catalog.take_over("driver-1", 1.0).generation == 1
+
+
+class _Vanishing(LocalStore):
+    """Deletes an object after a list has shown it, as retention in another process may."""
+
+    victim = "checkpoints/3/manifest.json"
+
+    def list(self, prefix: str = "") -> list[str]:
+        keys = super().list(prefix)
+        if self.victim in keys:
+            self.delete(self.victim)
+        return keys
+
+
+def test_a_manifest_that_is_deleted_while_one_looks_is_not_the_latest(
+    tmp_path: Path, make_manifest: MakeManifest
+) -> None:
+    catalog = Catalog(_Vanishing(tmp_path))
+    for id in (2, 3):
+        catalog.commit(make_manifest(id))
+    latest = catalog.latest()
+    assert latest is not None
+    assert latest.id == 2

@@ -1,0 +1,94 @@
+"""JSON of values: what other packages send and what manifests are made of."""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chandy.state import messages
+from chandy.storage import Manifest
+from chandy.storage.codec import from_json, to_json
+from chandy.storage.errors import CodecError
+from chandy.storage.fencing import Claim, Generation
+from chandy.storage.manifest import FileRef, Handle
+
+
+def values(type_: Any) -> st.SearchStrategy[Any]:
+    """Return a strategy for all values of a type as our classes declare them."""
+    origin, args = typing.get_origin(type_), typing.get_args(type_)
+    if attrs.has(type_):
+        hints = typing.get_type_hints(type_)
+        return st.builds(type_, **{field.name: values(hints[field.name]) for field in attrs.fields(type_)})
+    if origin is tuple:
+        return st.lists(values(args[0]), max_size=3).map(tuple)
+    if origin is dict:
+        return st.dictionaries(values(args[0]), values(args[1]), max_size=3)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([values(arg) for arg in args])
+    if isinstance(type_, type) and issubclass(type_, enum.Enum):
+        return st.sampled_from(type_)
+    simple = {
+        int: st.integers(),
+        str: st.text(),
+        float: st.floats(allow_nan=False, allow_infinity=False),
+        bool: st.booleans(),
+        type(None): st.none(),
+    }
+    return simple[type_]
+
+
+MESSAGES = [
+    value for value in vars(messages).values() if attrs.has(value) and value.__module__ == messages.__name__
+]
+
+
+def test_there_are_messages_to_test() -> None:
+    assert messages.SnapshotOrder in MESSAGES
+    assert messages.ClaimAnswer in MESSAGES
+
+
+@pytest.mark.parametrize("type_", [*MESSAGES, Manifest, Claim, Generation], ids=lambda type_: type_.__name__)
+def test_a_value_comes_back_equal(type_: type) -> None:
+    @given(values(type_))
+    def check(value: Any) -> None:
+        assert from_json(type_, to_json(value)) == value
+
+    check()
+
+
+def test_equal_values_give_equal_bytes_whatever_the_order_of_their_keys() -> None:
+    forward = messages.ClaimAnswer(elsewhere={1: "a", 2: "b"})
+    backward = messages.ClaimAnswer(elsewhere={2: "b", 1: "a"})
+    assert to_json(forward) == to_json(backward)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b'{"name":"a","key":"k","size":1,"sha256":"s","extra":1}', "extra"),
+        (b'{"name":"a","key":"k","sha256":"s"}', "size"),
+        (b'{"name":"a","key":"k","size":"1","sha256":"s"}', "size"),
+        (b'{"name":"a","key":"k","size":1.5,"sha256":"s"}', "size"),
+        (b'{"name":"a","key":"k","size":true,"sha256":"s"}', "size"),
+        (b'{"name":7,"key":"k","size":1,"sha256":"s"}', "name"),
+        (b'{"name":', "Expecting value"),
+        (b"\x80", "decode"),
+        (b"[]", "mapping|dict|list"),
+        (b"", "Expecting value"),
+    ],
+)
+def test_anything_but_the_exact_value_is_refused_with_the_reason(data: bytes, reason: str) -> None:
+    with pytest.raises(CodecError, match=reason) as caught:
+        from_json(FileRef, data)
+    assert caught.value.type == "FileRef"
+
+
+def test_defaults_may_be_left_out() -> None:
+    assert from_json(Handle, b"{}") == Handle()

@@ -1,0 +1,269 @@
+"""Deleting dropped checkpoints and garbage, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chandy.storage import (
+    Catalog,
+    DamagedError,
+    FencedError,
+    FileRef,
+    Handle,
+    LocalStore,
+    Manifest,
+    SnapshotWriter,
+    collect_garbage,
+    discard,
+    discard_aborted,
+    restore_files,
+    verify,
+)
+from chandy.storage.collect import GRACE_SECONDS
+
+MakeManifest = Callable[..., Manifest]
+
+
+@pytest.fixture
+def catalog(store: LocalStore) -> Catalog:
+    return Catalog(store)
+
+
+def files(store: LocalStore, *keys: str) -> Handle:
+    for key in keys:
+        store.write(key, key.encode())
+    return Handle(tuple(FileRef(key, key, len(key), "ab") for key in keys))
+
+
+class _DiesAfter(LocalStore):
+    """Makes so many deletions and then dies."""
+
+    def __init__(self, root: Path, deletions: int) -> None:
+        super().__init__(root)
+        self.deletions = deletions
+
+    def delete(self, key: str) -> None:
+        if self.deletions == 0:
+            raise KeyboardInterrupt
+        self.deletions -= 1
+        super().delete(key)
+
+
+def test_discarding_deletes_the_manifest_and_what_nobody_else_needs(
+    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+) -> None:
+    one = make_manifest(
+        1, shards=[files(store, "shared/aa/a.sst", "shared/bb/b.sst", "checkpoints/1/h.pack")]
+    )
+    two = make_manifest(2, shards=[files(store, "shared/bb/b.sst", "checkpoints/2/h.pack")])
+    catalog.commit(one)
+    catalog.commit(two)
+    assert discard(store, [one], [two]) == {"shared/aa/a.sst", "checkpoints/1/h.pack"}
+    assert store.list() == ["checkpoints/2/h.pack", "checkpoints/2/manifest.json", "shared/bb/b.sst"]
+
+
+@pytest.mark.parametrize("deletions", range(4))
+def test_a_crash_while_discarding_leaves_no_manifest_with_missing_files(
+    store: LocalStore, make_manifest: MakeManifest, deletions: int
+) -> None:
+    # Promise 3
+    catalog = Catalog(store)
+    one = make_manifest(1, shards=[files(store, "shared/aa/a.sst", "checkpoints/1/h.pack")])
+    catalog.commit(one)
+    catalog.commit(make_manifest(2))
+    with pytest.raises(KeyboardInterrupt):
+        discard(_DiesAfter(store.root, min(deletions, 2)), [one], [make_manifest(2)])
+    for manifest in catalog.completed():
+        assert manifest.keys() <= set(store.list())
+    collect_garbage(catalog, time.time(), older_than=0)
+    assert all(manifest.keys() <= set(store.list()) for manifest in catalog.completed())
+
+
+def test_dropped_checkpoints_leave_the_others_restorable(
+    catalog: Catalog, store: LocalStore, tmp_path: Path, make_manifest: MakeManifest
+) -> None:
+    # Promise 2, F7: each checkpoint shares files with the one before it.
+    base: Handle | None = None
+    manifests = []
+    for id in range(1, 6):
+        folder = tmp_path / str(id)
+        folder.mkdir()
+        for number in range(id, id + 3):
+            (folder / f"{number}.sst").write_bytes(bytes([number]) * 100)
+        (folder / "CURRENT").write_bytes(str(id).encode())
+        writer = SnapshotWriter(store, f"checkpoints/{id}/host.pack", pack_below=50)
+        writer.add("0", {path.name: path for path in folder.iterdir()}, base)
+        base = writer.finish()["0"].handle
+        manifests.append(make_manifest(id, shards=[base]))
+        catalog.commit(manifests[-1])
+        discard(store, manifests[-3:-2], manifests[-2:])
+    assert catalog.list_ids() == [4, 5]
+    for manifest in catalog.completed():
+        assert verify(store, manifest).ok
+        (handle,) = manifest.operators[0].shards
+        assert handle is not None
+        restore_files(store, handle, tmp_path / f"restored-{manifest.id}")
+    assert len(store.list("shared/")) == 4
+
+
+def test_garbage_is_what_no_completed_checkpoint_references(
+    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+) -> None:
+    first = catalog.take_over("driver-1", 1.0)
+    catalog.commit(
+        make_manifest(2, first.generation, [files(store, "shared/aa/a.sst", "checkpoints/1/h.pack")])
+    )
+    catalog.take_over("driver-2", 2.0)
+    catalog.commit(make_manifest(3, first.generation, [files(store, "shared/vv/void.sst")]))  # void
+    catalog.commit(make_manifest(5, 2, [files(store, "shared/bb/b.sst", "checkpoints/5/h.pack")]))
+    needed = set(store.list()) - {"checkpoints/3/manifest.json", "shared/vv/void.sst"}
+    files(store, "checkpoints/4/aborted.pack", "checkpoints/2/late.pack", "shared/cc/c.sst", "probes/x")
+    in_flight = {"checkpoints/6/h.pack", "checkpoints/7/h.pack", "readme.txt"}
+    files(store, *in_flight)
+    found = collect_garbage(catalog, time.time(), older_than=0)
+    assert found.keys[0] == "checkpoints/3/manifest.json"
+    assert set(found.keys[1:]) == {
+        "checkpoints/2/late.pack",
+        "checkpoints/4/aborted.pack",
+        "probes/x",
+        "shared/cc/c.sst",
+        "shared/vv/void.sst",
+    }
+    assert set(store.list()) == needed | in_flight
+    assert collect_garbage(catalog, time.time(), older_than=0).keys == ()
+
+
+def test_a_dry_run_finds_the_same_and_deletes_nothing(
+    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+) -> None:
+    catalog.commit(make_manifest(2))
+    files(store, "shared/cc/c.sst", "checkpoints/1/h.pack")
+    before = store.list()
+    dry = collect_garbage(catalog, time.time(), older_than=0, dry_run=True)
+    assert store.list() == before
+    assert dry == collect_garbage(catalog, time.time(), older_than=0)
+    assert dry.bytes == len("shared/cc/c.sst") + len("checkpoints/1/h.pack")
+    assert store.list() == ["checkpoints/2/manifest.json"]
+
+
+def test_what_a_checkpoint_in_flight_has_uploaded_is_spared(
+    catalog: Catalog, store: LocalStore, tmp_path: Path, make_manifest: MakeManifest
+) -> None:
+    # Promise 2: the file is months old, but somebody has just uploaded it.
+    catalog.commit(make_manifest(2))
+    (tmp_path / "1.sst").write_bytes(b"x" * 100)
+    writer = SnapshotWriter(store, "checkpoints/3/h.pack", pack_below=0)
+    writer.add("0", {"1.sst": tmp_path / "1.sst"})
+    handle = writer.finish()["0"].handle
+    found = collect_garbage(catalog, time.time())
+    assert (found.keys, found.young) == ((), 1)
+    catalog.commit(make_manifest(3, shards=[handle]))
+    assert verify(store, catalog.read(3)).ok
+    # Without the manifest it would have been garbage once the time of grace was over.
+    store.delete("checkpoints/3/manifest.json")
+    assert collect_garbage(catalog, time.time() + GRACE_SECONDS + 60, dry_run=True).keys == (
+        handle.files[0].key,
+    )
+
+
+def test_nothing_is_deleted_as_long_as_a_manifest_cannot_be_read(
+    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+) -> None:
+    catalog.commit(make_manifest(2))
+    files(store, "shared/cc/c.sst")
+    store.write("checkpoints/1/manifest.json", b"{}")
+    before = store.list()
+    with pytest.raises(DamagedError):
+        collect_garbage(catalog, time.time(), older_than=0)
+    assert store.list() == before
+
+
+class _Completing(LocalStore):
+    """Completes a checkpoint and drops its base after the first list of manifests, as coordinators do."""
+
+    step: Callable[[], None] | None = None
+
+    def list(self, prefix: str = "") -> list[str]:
+        keys = super().list(prefix)
+        if prefix and self.step:
+            step, self.step = self.step, None
+            step()
+        return keys
+
+
+def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(
+    tmp_path: Path, make_manifest: MakeManifest
+) -> None:
+    # Promise 2: seen one by one, neither the base nor the new checkpoint may be in the list.
+    store = _Completing(tmp_path)
+    catalog = Catalog(store)
+    base = make_manifest(1, shards=[files(store, "shared/aa/a.sst")])
+    new = make_manifest(2, shards=[files(store, "shared/aa/a.sst")])
+    catalog.commit(base)
+
+    def complete() -> None:
+        catalog.commit(new)
+        discard(store, [base], [new])
+
+    store.step = complete
+    found = collect_garbage(catalog, time.time(), older_than=0)
+    assert found.keys == ()
+    assert store.read("shared/aa/a.sst")
+
+
+def test_an_aborted_checkpoint_leaves_nothing_of_its_own(
+    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+) -> None:
+    # C7, D2: shared files stay, for a later checkpoint may use them.
+    catalog.take_over("driver-1", 1.0)
+    catalog.commit(make_manifest(1, shards=[files(store, "shared/aa/a.sst", "checkpoints/1/h.pack")]))
+    before = store.list()
+    files(store, "checkpoints/2/h.pack", "checkpoints/2/savepoint", "shared/bb/b.sst")
+    catalog.commit(make_manifest(2, new_bytes=7))
+    assert discard_aborted(store, 2, 1) == {"checkpoints/2/h.pack", "checkpoints/2/manifest.json"}
+    assert store.list() == sorted([*before, "checkpoints/2/savepoint", "shared/bb/b.sst"])
+
+
+def test_discarding_an_aborted_checkpoint_spares_what_completed_ones_need(
+    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+) -> None:
+    # Promise 2: the pack of a checkpoint that retention dropped, still referenced by a later one.
+    catalog.take_over("driver-1", 1.0)
+    catalog.commit(make_manifest(2, shards=[files(store, "checkpoints/1/h.pack")]))
+    files(store, "checkpoints/1/late.pack")
+    assert discard_aborted(store, 1, 1) == {"checkpoints/1/late.pack"}
+    assert verify_keys(catalog)
+
+
+def test_a_fenced_coordinator_deletes_nothing_of_its_aborted_checkpoints(
+    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+) -> None:
+    # Promise 2: the successor may use the same id.
+    catalog.take_over("driver-1", 1.0)
+    new = catalog.take_over("driver-2", 2.0)
+    catalog.commit(make_manifest(1, new.generation, [files(store, "checkpoints/1/h.pack")]))
+    with pytest.raises(FencedError):
+        discard_aborted(store, 1, 1)
+    assert verify_keys(catalog)
+    assert len(catalog.completed()) == 1
+
+
+def test_without_a_generation_a_manifest_is_left_alone(
+    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+) -> None:
+    # It may be the successor's completed checkpoint of the same id.
+    catalog.commit(make_manifest(1, 2, [files(store, "checkpoints/1/h.pack")]))
+    files(store, "checkpoints/2/h.pack")
+    assert discard_aborted(store, 1) == frozenset()
+    assert discard_aborted(store, 1, 1) == frozenset()
+    assert discard_aborted(store, 2) == {"checkpoints/2/h.pack"}
+    assert verify_keys(catalog)
+    assert len(catalog.completed()) == 1
+
+
+def verify_keys(catalog: Catalog) -> bool:
+    return all(manifest.keys() <= set(catalog.store.list()) for manifest in catalog.completed())

@@ -1,0 +1,88 @@
+"""The manifest as a document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chandy.storage import DamagedError, FileRef, Handle, Manifest, SchemaTooNewError
+from chandy.storage.manifest_json import decode_manifest, encode_manifest
+
+STORE, KEY = "file:///store", "checkpoints/7/manifest.json"
+
+shared_fixtures = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def manifest(make_manifest: Callable[..., Manifest]) -> Manifest:
+    handle = Handle((FileRef("1.sst", "shared/ab/ab.sst", 5, "ab"), FileRef("Käse", "p.pack", 0, "cd", 9)))
+    return make_manifest(id=7, shards=(None, handle), files=handle, new_bytes=12)
+
+
+def test_a_manifest_comes_back_equal(manifest: Manifest) -> None:
+    assert decode_manifest(encode_manifest(manifest), STORE, KEY) == manifest
+
+
+def test_the_document_says_its_schema_and_hash_beside_the_body(manifest: Manifest) -> None:
+    document = json.loads(encode_manifest(manifest))
+    assert set(document) == {"schema", "sha256", "manifest"}
+    assert document["schema"] == 1
+    assert document["manifest"]["id"] == 7
+
+
+@given(data=st.data())
+@shared_fixtures
+def test_any_changed_byte_is_found_and_named(manifest: Manifest, data: st.DataObject) -> None:
+    document = bytearray(encode_manifest(manifest))
+    position = data.draw(st.integers(0, len(document) - 1))
+    document[position] ^= data.draw(st.integers(1, 255))
+    with pytest.raises((DamagedError, SchemaTooNewError)) as caught:
+        decode_manifest(bytes(document), STORE, KEY)
+    assert caught.value.key == KEY
+    assert STORE in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"), [(b",", b", "), (b"\\u00e4", b"\\u00E4"), (b'{"manifest', b' {"manifest')]
+)
+def test_even_a_change_that_json_does_not_care_for_is_found(
+    manifest: Manifest, was: bytes, now: bytes
+) -> None:
+    document = encode_manifest(manifest)
+    changed = document.replace(was, now, 1)
+    assert changed != document
+    assert json.loads(changed) == json.loads(document)
+    with pytest.raises(DamagedError):
+        decode_manifest(changed, STORE, KEY)
+
+
+@given(data=st.data())
+@shared_fixtures
+def test_a_truncated_document_is_damaged(manifest: Manifest, data: st.DataObject) -> None:
+    document = encode_manifest(manifest)
+    with pytest.raises(DamagedError):
+        decode_manifest(document[: data.draw(st.integers(0, len(document) - 1))], STORE, KEY)
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_garbage_is_damaged(data: bytes) -> None:
+    with pytest.raises(DamagedError):
+        decode_manifest(data, STORE, KEY)
+
+
+def test_an_exchanged_body_is_damaged_though_it_is_a_manifest(manifest: Manifest) -> None:
+    document = json.loads(encode_manifest(manifest))
+    document["manifest"]["id"] = 8
+    changed = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    with pytest.raises(DamagedError, match="SHA-256"):
+        decode_manifest(changed, STORE, KEY)
+
+
+def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manifest) -> None:
+    document = json.loads(encode_manifest(manifest)) | {"schema": 2, "manifest": {"anything": "new"}}
+    with pytest.raises(SchemaTooNewError, match=r"schema 2.*up to schema 1: upgrade chandy"):
+        decode_manifest(json.dumps(document).encode(), STORE, KEY)
