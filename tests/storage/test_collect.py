@@ -183,23 +183,28 @@ def test_nothing_is_deleted_as_long_as_a_manifest_cannot_be_read(
 
 
 class _Completing(LocalStore):
-    """Completes a checkpoint and drops its base after the first list of manifests, as coordinators do."""
+    """Completes a checkpoint and drops its base during the first list of manifests, as coordinators do."""
 
     step: Callable[[], None] | None = None
+    torn = False
+    """Whether that list has neither: the walk was past the new one's place, and found the old one gone."""
 
     def list(self, prefix: str = "") -> list[str]:
         keys = super().list(prefix)
         if prefix and self.step:
             step, self.step = self.step, None
             step()
+            return [] if self.torn else keys
         return keys
 
 
+@pytest.mark.parametrize("torn", [False, True])
 def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(
-    tmp_path: Path, make_manifest: MakeManifest
+    tmp_path: Path, make_manifest: MakeManifest, torn: bool
 ) -> None:
     # Promise 2: seen one by one, neither the base nor the new checkpoint may be in the list.
     store = _Completing(tmp_path)
+    store.torn = torn
     catalog = Catalog(store)
     base = make_manifest(1, shards=[files(store, "shared/aa/a.sst")])
     new = make_manifest(2, shards=[files(store, "shared/aa/a.sst")])

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -328,3 +330,44 @@ def test_a_killed_writer_leaves_only_whole_objects(store: LocalStore, after: int
     assert [catalog.read(id).queries[0].batch for id in ids] == ids
     latest = store.read("latest")
     assert latest == latest[:9] * 10000
+
+
+SLOW_WRITER = """
+import itertools, sys
+from pathlib import Path
+from chandy.storage import LocalStore
+store = LocalStore(Path(sys.argv[1]))
+for number in itertools.count(10):
+    data = b"%d" % number * (8 << 20)
+    if sys.argv[2] == "create":
+        store.create(f"objects/{number}", data)
+        store.delete(f"objects/{number - 1}")
+    else:
+        store.write("objects/latest", data)
+"""
+
+
+def half_written(root: Path) -> bool:
+    """Whether any file below ``root``, of whatever name, has some of its bytes and not all."""
+    for path in root.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file() and 0 < path.stat().st_size < 16 << 20:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("operation", ["create", "write"])
+def test_an_object_whose_writer_is_killed_in_the_middle_is_never_seen(
+    store: LocalStore, operation: str, attempt: int
+) -> None:
+    # D10: the kill comes when the bytes are seen to be half there.
+    with subprocess.Popen([sys.executable, "-c", SLOW_WRITER, str(store.root), operation]) as writer:
+        deadline = time.monotonic() + 60
+        while not half_written(store.root):
+            assert writer.poll() is None
+            assert time.monotonic() < deadline
+        writer.send_signal(signal.SIGKILL)
+    for key in store.list():
+        data = store.read(key)
+        assert data == data[:2] * (8 << 20)
