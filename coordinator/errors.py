@@ -211,6 +211,20 @@ class CleanSourceError(WriterError):
 
 
 @attrs.define(eq=False)
+class MergedOperatorError(WriterError):
+    """An operator's output goes into a union or a coalesce within the operator's own stage."""
+
+    uid: str
+
+    def __str__(self) -> str:
+        return (
+            f"expected the output of operator {self.uid!r} to be shuffled before a union or a coalesce, which "
+            "number the operator's partitions anew, found it directly below one; say .repartition(n) on the "
+            "operator's output first"
+        )
+
+
+@attrs.define(eq=False)
 class UnreplayableSourceError(WriterError):
     """A source cannot give the same records twice."""
 

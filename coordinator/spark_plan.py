@@ -39,6 +39,9 @@ _STATEFUL = frozenset(
     }
 )
 
+# Logical operators whose input always goes through a shuffle.
+_SHUFFLES = (_STATEFUL - {"GlobalLimit"}) | {"RepartitionByExpression"}
+
 _FILE_SOURCES = (
     "org.apache.spark.sql.execution.datasources.v2.FileDataSourceV2",
     "org.apache.spark.sql.execution.datasources.FileFormat",
@@ -62,6 +65,7 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         query_name=_get(options, "queryName"),
         async_progress=(_get(options, "asyncProgressTrackingEnabled") or "false").lower() == "true",
         operators=tuple(dict.fromkeys(uid for node in nodes if (uid := _operator(node)) is not None)),
+        merged_operators=tuple(dict.fromkeys(_merged(plan))),
         native_state=any(_is_stateful(node) for node in nodes),
         state_provider=spark.conf.get(_PROVIDER) or "",
         sources=tuple(source for node in nodes if (source := _source(node)) is not None),
@@ -142,6 +146,24 @@ def _operator(node: Any) -> str | None:
     if _kind(node) != "MapInArrow":
         return None
     return operator_uid(str(node.functionExpr().name()))
+
+
+def _merged(plan: Any, merged: bool = False) -> Iterator[str]:
+    """Yield the operators whose partitions Spark numbers anew, or merges, within their own stage.
+
+    A task tells by the number of its partition which shards are its own. A union and a coalesce change the
+    numbers of the stage below them, down to where a shuffle begins it.
+    """
+    if merged and (uid := _operator(plan)) is not None:
+        yield uid
+    kind = _kind(plan)
+    if kind == "Union" or (kind == "Repartition" and not plan.shuffle()):
+        merged = True
+    elif kind in _SHUFFLES or kind == "Repartition":
+        merged = False
+    children = plan.children()
+    for at in range(children.size()):
+        yield from _merged(children.apply(at), merged)
 
 
 def _source(node: Any) -> SourceFacts | None:

@@ -10,6 +10,7 @@ from .errors import (
     AsyncProgressError,
     CheckpointLocationError,
     CleanSourceError,
+    MergedOperatorError,
     UnreplayableSourceError,
     UnrestartableSinkError,
     UnsupportedTriggerError,
@@ -72,6 +73,8 @@ class WriterFacts:
     """Whether the query writes its logs behind its batches, and not for each."""
     operators: tuple[str, ...] = ()
     """Uids of the Chandy operators in the plan, each once, in plan order."""
+    merged_operators: tuple[str, ...] = ()
+    """Those of them below a union or a coalesce without a shuffle in between."""
     native_state: bool = False
     """Whether Spark keeps state of its own for the query: an aggregate, a join of streams, duplicates, ..."""
     state_provider: str = ""
@@ -103,6 +106,7 @@ def check(facts: WriterFacts) -> None:
         AsyncProgressError: the logs do not tell which batch is the newest.
         CleanSourceError: a file source removes what it has read.
         UnreplayableSourceError: a source cannot be read again.
+        MergedOperatorError: an operator's tasks could not tell which shards are theirs.
         UnrestartableSinkError: Spark does not let a query with this sink go on from a checkpoint.
     """
     if facts.checkpoint_location is not None:
@@ -116,5 +120,7 @@ def check(facts: WriterFacts) -> None:
             raise CleanSourceError(source.name, source.clean_source)
         if not source.replayable:
             raise UnreplayableSourceError(source.name)
+    if facts.merged_operators:
+        raise MergedOperatorError(facts.merged_operators[0])
     if facts.sink.format.lower() == "memory" and facts.output_mode != "complete":
         raise UnrestartableSinkError(facts.sink.format, facts.output_mode)

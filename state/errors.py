@@ -31,6 +31,22 @@ class CannotGoBackError(StateError):
 
 
 @attrs.define(eq=False)
+class NotAppliedError(StateError):
+    """A batch has committed although a task of it never ran to its end on this shard."""
+
+    shard: str
+    batch: int
+    begun: int
+
+    def __str__(self) -> str:
+        return (
+            f"expected batch {self.batch} to have run to its end on shard {self.shard} before batch {self.begun} "
+            "begins, but its task was left early: the sink took only some of its rows, as show(), take() and "
+            "limit() in foreachBatch do; have it take them all"
+        )
+
+
+@attrs.define(eq=False)
 class StaleBatchError(StateError):
     """Changes came for a batch that is not the one that the shard has begun."""
 

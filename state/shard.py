@@ -14,6 +14,7 @@ from rocksdict import Checkpoint, DbClosedError, Rdict, WriteBatch, WriteOptions
 from .errors import (
     CannotGoBackError,
     CutPassedError,
+    NotAppliedError,
     ReservedKeyError,
     ShardBrokenError,
     ShardClosedError,
@@ -134,6 +135,8 @@ class Shard:
 
         Raises:
             CannotGoBackError: the state before the batch is gone.
+            NotAppliedError: an earlier batch began here and Spark counts it as done, but its task did not run to
+                its end: going on would lose what it should have changed.
         """
         with self._lock:
             self._check()
@@ -141,6 +144,8 @@ class Shard:
             if batch < latest or batch == self._position:
                 raise CannotGoBackError(self.name, batch, latest)
             self._promote(batch - 1)
+            if self._begun is not None and self._position < self._begun < batch:
+                raise NotAppliedError(self.name, self._begun, batch)
             self._begun = batch
 
     def fetch(self, keys: list[bytes]) -> list[bytes | None]:

@@ -212,6 +212,7 @@ def test_a_refusal_reaches_the_task_and_the_next_task_asks_again(setup: Setup) -
 def test_shards_of_another_host_are_named_and_asked_for_again_the_next_time(setup: Setup) -> None:
     setup.control.elsewhere = {1: "grpc+unix:///there"}
     assert setup.keeper.begin(setup.task(0, (0, 1))).elsewhere == {1: "grpc+unix:///there"}
+    setup.keeper.shards(setup.task(0))[0].stage(0)
     setup.control.elsewhere = {}
     assert setup.keeper.begin(setup.task(1, (0, 1))).elsewhere == {}
     with pytest.raises(ShardMissingError):
@@ -409,7 +410,7 @@ def test_a_completed_savepoint_leaves_the_base_of_the_next_checkpoint(setup: Set
 def test_an_order_whose_cut_has_passed_is_declined_and_the_batch_goes_on(setup: Setup) -> None:
     setup.run(0, {b"a": b"0"})
     setup.run(1, {b"a": b"1"})
-    setup.keeper.begin(setup.task(2))
+    setup.run(2, {})
     setup.control.ahead[3] = (setup.order(1, 0),)
     setup.run(3, {b"a": b"3"})
     assert setup.declined().startswith(

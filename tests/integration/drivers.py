@@ -1,0 +1,210 @@
+"""Drivers that tests run as processes of their own and kill, and the stream that all of them count.
+
+``python drivers.py <driver> <options as JSON>``: events go to stdout, one a line; commands come on stdin.
+"""
+# The methods have PySpark's names.
+# ruff: noqa: N802, N803
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor
+
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
+from chandy.coordinator.sink_log import newest
+from chandy.coordinator.statistics import Status
+
+EVENT = "@ "
+"""What an event's line begins with: Spark prints, too."""
+KEYS = 23
+ROWS = 40
+SHARDS = 6
+INPUT = "id long, k string, v long"
+OUTPUT = "k string, n long, total long, chain long"
+
+Output = tuple[str, int, int, int]
+
+
+def records(file: int) -> list[tuple[int, str, int]]:
+    """The rows of an input file: ids grow from file to file; most keys are in it, not all."""
+    ids = range(file * ROWS, (file + 1) * ROWS)
+    return [(number, f"k{number * number % 1009 % KEYS}", number % 97) for number in ids]
+
+
+def add_file(folder: Path, file: int) -> None:
+    """Put an input file there, at once and as the newest: with one file a batch, batch n has file n."""
+    hidden = folder / f".{file:04}"
+    hidden.write_text(
+        "\n".join(json.dumps(dict(zip(("id", "k", "v"), row, strict=True))) for row in records(file))
+    )
+    os.utime(hidden, (1_600_000_000 + file, 1_600_000_000 + file))
+    hidden.rename(folder / f"{file:04}.json")
+
+
+def linked(chain: int, number: int) -> int:
+    """The next value of a hash over all ids in their order: it tells any loss, repetition or exchange."""
+    return zlib.crc32(f"{chain}:{number}".encode())
+
+
+def answer(files: Iterable[int]) -> Counter[Output]:
+    """What the operator gives out for these files, one batch each: one row for each key in each of them."""
+    state: dict[str, tuple[int, int, int]] = {}
+    rows: Counter[Output] = Counter()
+    for file in files:
+        for number, key, value in records(file):
+            n, total, chain = state.get(key, (0, 0, 0))
+            state[key] = n + 1, total + value, linked(chain, number)
+        rows.update((key, *state[key]) for key in {key for _, key, _ in records(file)})
+    return rows
+
+
+class Chain(StatefulProcessor):
+    """Counts, sums and chains, and shows the state after each batch."""
+
+    def init(self, handle: Any) -> None:
+        self.state = handle.getValueState("state", "n long, total long, chain long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        n, total, chain = self.state.get() or (0, 0, 0)
+        for row in sorted(rows, key=lambda row: row.id):
+            n, total, chain = n + 1, total + row.v, linked(chain, row.id)
+        self.state.update((n, total, chain))
+        yield Row(k=key[0], n=n, total=total, chain=chain)
+
+    def close(self) -> None:
+        pass
+
+
+def chained(coordinator: CheckpointCoordinator, spark: SparkSession, inputs: Path) -> DataFrame:
+    """The operator over the input folder, one file a batch."""
+    stream = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(inputs))
+    return coordinator.transform_with_state(
+        stream, key=["k"], processor=Chain(), output=OUTPUT, uid="chain", shards=SHARDS
+    )
+
+
+def trouble(marks: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for ``mapInArrow`` that notes each attempt and fails where a mark lies, once a mark.
+
+    It fails after it has taken all its input: the operator before it in the stage has ended then, and has applied
+    its batch. Marks are files named ``<batch>-<partition>``.
+    """
+    folder = str(marks)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        held = list(batches)
+        place = f"{context.getLocalProperty('streaming.sql.batchId')}-{context.partitionId()}"
+        (Path(folder) / f"seen-{time.time_ns()}-{place}").touch()
+        try:
+            (Path(folder) / place).unlink()
+        except FileNotFoundError:
+            yield from held
+        else:
+            raise RuntimeError(f"made to fail at {place}")
+
+    return run
+
+
+def seen(marks: Path) -> list[tuple[int, int]]:
+    """The (batch, partition) of every attempt that ``trouble`` has noted, in their order."""
+    names = sorted(path.name for path in marks.glob("seen-*"))
+    return [(int(batch), int(partition)) for _, _, batch, partition in (name.split("-") for name in names)]
+
+
+# --- the processes ---------------------------------------------------------------------------------------
+
+
+def say(*words: object) -> None:
+    """Tell the test that something has happened."""
+    os.write(1, (EVENT + " ".join(str(word) for word in words) + "\n").encode())
+
+
+def session(master: str, folder: Path) -> SparkSession:
+    """A Spark session that starts soon, warmed up as far as that goes without a stream."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.range(4).repartition(2).mapInArrow(lambda batches: batches, "id long").collect()
+    return spark
+
+
+def watch(coordinator: CheckpointCoordinator, out: Path) -> None:
+    """Tell of batches in the sink and of checkpoints, as they come; for a thread."""
+    told: set[tuple[str, int]] = set()
+    batch = newest(out)
+    while True:
+        if (now := newest(out)) > batch:
+            batch = now
+            say("sank", batch)
+        for one in coordinator.statistics().checkpoints:
+            events = ["triggered"] + ([one.status.value] if one.status is not Status.IN_PROGRESS else [])
+            for event in events:
+                if (event, one.id) not in told:
+                    told.add((event, one.id))
+                    say(event, one.id, one.reason.name if one.reason else "")
+        time.sleep(0.01)
+
+
+def stream(options: dict[str, Any]) -> None:
+    """The operator into parquet, told step by step; runs until it is killed or told to stop."""
+    folder = Path(options["folder"])
+    spark = session(options["master"], folder)
+    say("warm")
+    sys.stdin.readline()
+    say("constructing")
+    coordinator = CheckpointCoordinator(
+        spark,
+        pipeline="killed",
+        storage=str(folder / "store"),
+        config=CheckpointConfig(interval=options["interval"], restart=NoRestart()),
+    )
+    say("restored", coordinator.restored.id if coordinator.restored else 0)
+    rows = chained(coordinator, spark, folder / "in")
+    if options["marks"]:
+        rows = rows.mapInArrow(trouble(Path(options["marks"])), rows.schema)
+    out = folder / "out"
+    say("starting")
+    query = coordinator.start(rows.writeStream.format("parquet").option("path", str(out)), name="chained")
+    say("started")
+    threading.Thread(target=watch, args=(coordinator, out), daemon=True).start()
+    threading.Thread(target=_tell_of_end, args=(query,), daemon=True).start()
+    sys.stdin.readline()
+    coordinator.stop()
+    say("stopped")
+
+
+def _tell_of_end(query: Any) -> None:
+    try:
+        query.awaitTermination()
+    except Exception as error:  # noqa: BLE001: whatever it is, the test is to know
+        say("died", repr(str(error)))
+
+
+if __name__ == "__main__":
+    stream(json.loads(sys.argv[1]))
