@@ -1,0 +1,1 @@
+"""Barriers and cuts: where a checkpoint stands between batches, and the task that passes it."""

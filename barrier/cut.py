@@ -58,7 +58,7 @@ def downstream_first(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
             if producer not in reads:
                 raise UnknownQueryError(query, producer, tuple(reads))
     # The sorter puts predecessors first; a consumer must come before its producer.
-    sorter: TopologicalSorter[str] = TopologicalSorter({query: () for query in reversed(list(reads))})
+    sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(reversed(list(reads)), ()))
     for query, producers in reads.items():
         for producer in producers:
             sorter.add(producer, query)

@@ -9,7 +9,6 @@ from typing import Protocol, Self
 
 import attrs
 import pyarrow as pa
-import structlog
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -28,10 +27,11 @@ from ..state.rendezvous import connect
 from ..state.rows import RowReader, RowWriter, check_columns
 from ..state.schema import Schemas, from_json, to_json
 from ..storage.errors import ChandyError
+from ..storage.logs import logger
 
 PREFIX = "chandy_operator_"
 
-log = structlog.get_logger(__name__)
+log = logger(__name__)
 
 
 class BatchAccess(StateAccess, Protocol):

@@ -39,7 +39,7 @@ _MODULES = {
     "Statistics": "statistics",
 }
 
-__all__ = [  # noqa: F822 (they come from __getattr__)
+__all__ = [
     "ChandyError",
     "Checkpoint",
     "CheckpointConfig",

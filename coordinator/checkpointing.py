@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Protocol as Interface
 from typing import TypeVar
 
-import structlog
-
 from ..state.messages import (
     Ack,
     AskBatch,
@@ -35,6 +33,7 @@ from ..storage.catalog import Catalog
 from ..storage.collect import discard, discard_aborted
 from ..storage.errors import ChandyError, FencedError
 from ..storage.layout import pack_key, savepoint_key
+from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind, Manifest, QueryRecord
 from ..storage.open import open_store
 from ..storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint
@@ -48,7 +47,7 @@ from .reasons import Reason
 from .requests import Request
 from .statistics import Statistics
 
-log = structlog.get_logger(__name__)
+log = logger(__name__)
 
 T = TypeVar("T")
 
@@ -270,7 +269,7 @@ class Checkpointing:
         """Carry out an instruction in a pool; what it did not expect fails its checkpoint, never the pool."""
         try:
             carry_out(instruction)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             log.exception("an instruction failed", instruction=type(instruction).__name__)
             checkpoint = getattr(instruction, "checkpoint", None)
             if checkpoint is not None:
@@ -305,7 +304,9 @@ class Checkpointing:
 
     def _store_progress(self, order: do.StoreProgress) -> None:
         try:
-            writer = SnapshotWriter(open_store(order.root), pack_key(order.checkpoint, f"driver-{order.query}"))
+            writer = SnapshotWriter(
+                open_store(order.root), pack_key(order.checkpoint, f"driver-{order.query}")
+            )
             with self._progress.hold(order.query, order.cut) as files:
                 writer.add(order.query, files, order.base)
                 stored = writer.finish()[order.query]
@@ -368,19 +369,24 @@ class Checkpointing:
             if order.is_savepoint:
                 discard_savepoint(open_store(order.root), self._owner(order.checkpoint))
             else:
-                discard_aborted(self._store, order.checkpoint)
+                generation = self.look(lambda protocol: protocol.generation)
+                discard_aborted(self._store, order.checkpoint, generation)
         except (OSError, ChandyError) as error:
             log.warning("cannot delete what an aborted checkpoint left", error=str(error))
 
     def _resolve(self, order: do.Resolve) -> None:
         manifest = order.manifest
         checkpoint = Checkpoint.of(manifest, order.root)
-        log.info("checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=checkpoint.duration)
+        log.info(
+            "checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=checkpoint.duration
+        )
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_result(checkpoint)
 
     def _reject(self, order: do.Reject) -> None:
-        log.info("no checkpoint", id=order.error.id, reason=order.error.reason.value, detail=order.error.detail)
+        log.info(
+            "no checkpoint", id=order.error.id, reason=order.error.reason.value, detail=order.error.detail
+        )
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_exception(order.error)
 

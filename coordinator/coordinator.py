@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import attrs
-import structlog
 
 from ..barrier.cut import downstream_first
 from ..barrier.task import operator_task
@@ -28,6 +27,7 @@ from ..state.rendezvous import runtime_directory
 from ..storage.catalog import Catalog
 from ..storage.files import FileCache
 from ..storage.keys import validate_name
+from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind, OperatorRecord
 from ..storage.open import open_store, pipeline_uri
 from ..storage.probe import probe_exclusive_create
@@ -48,6 +48,7 @@ from .errors import (
 from .failures import FailureCounter
 from .protocol import Protocol
 from .query import CheckpointedQuery, Definition
+from .query_directories import QueryDirectories
 from .recoveries import Recovery
 from .requests import RequestQueue
 from .runs import Runs
@@ -55,7 +56,6 @@ from .schedule import Schedule
 from .service import serve
 from .statistics import History, Statistics
 from .supervisor import Supervisor
-from .query_directories import QueryDirectories
 from .writer_facts import check
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
-log = structlog.get_logger(__name__)
+log = logger(__name__)
 
 
 class CheckpointCoordinator:
@@ -108,7 +108,9 @@ class CheckpointCoordinator:
             probe_exclusive_create(store)
         catalog = Catalog(store)
         # A savepoint's id may be above all of this pipeline's.
-        wanted = recovery.choose(catalog, restore) if restore not in (recovery.LATEST, recovery.NONE) else None
+        wanted = (
+            recovery.choose(catalog, restore) if restore not in (recovery.LATEST, recovery.NONE) else None
+        )
         self._clock = _clock()
         owner = f"{socket.gethostname()}, process {os.getpid()}"
         generation = catalog.take_over(owner, self._clock(), first_id=wanted.manifest.id + 1 if wanted else 1)

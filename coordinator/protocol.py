@@ -249,7 +249,9 @@ class Protocol:
         if pending is None or pending.phase is not Phase.PLANNING:
             return
         gate = self.queries[query].gate
-        barrier = gate.place(checkpoint, planned) if stands_at is None else gate.place_at(checkpoint, stands_at)
+        barrier = (
+            gate.place(checkpoint, planned) if stands_at is None else gate.place_at(checkpoint, stands_at)
+        )
         pending.cut_at(query, barrier.cut)
 
     def planning_done(self, checkpoint: int, now: float) -> list[Instruction]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import attrs
-from pyarrow import flight
 
 from ..state.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, TaskFailure
 from ..state.rpc import ActionServer, Call, Stream

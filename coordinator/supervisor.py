@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
-import structlog
 
 from ..state.messages import TaskFailure
 from ..storage.errors import ChandyError, FencedError, StorageError
 from ..storage.files import FileCache
+from ..storage.logs import logger
 from . import progress, sink_log, spark_plan
 from .checkpointing import Checkpointing
 from .errors import (
@@ -33,6 +33,7 @@ from .errors import (
 from .guarantee import guarantee
 from .local_path import local_path
 from .query import CheckpointedQuery, Definition
+from .query_directories import QueryDirectories
 from .reasons import Reason
 from .recoveries import Recovery
 from .recovery import Restored, RestorePoint, base_point, restore_query
@@ -40,15 +41,20 @@ from .restart import RestartTracker
 from .runs import Run, Runs
 from .seeding import seed
 from .starting import start as start_spark
-from .query_directories import QueryDirectories
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-log = structlog.get_logger(__name__)
+log = logger(__name__)
 
 _POLL_SECONDS = 0.02
-_STATE_IS_LOST = ("StateLostError", "HostLostError", "CannotGoBackError", "ShardMissingError", "ShardBrokenError")
+_STATE_IS_LOST = (
+    "StateLostError",
+    "HostLostError",
+    "CannotGoBackError",
+    "ShardMissingError",
+    "ShardBrokenError",
+)
 """Errors of a task after which its state is not what it must be; Spark hands them on as text alone."""
 
 
@@ -280,7 +286,7 @@ class Supervisor:
                     self._tracker.recovered(self._clock())
                 time.sleep(_POLL_SECONDS)
             spark.awaitTermination()
-        except Exception as raised:  # noqa: BLE001: whatever ends a query is an end to be dealt with
+        except Exception as raised:  # noqa: BLE001 (whatever ends a query is an end to be dealt with)
             error = raised
         self._events.put(_RunEnded(run, error))
 
@@ -350,7 +356,7 @@ class Supervisor:
             except StorageError:
                 # What was stored cannot be read: no further attempt can mend that.
                 raise
-            except Exception as error:  # noqa: BLE001: Spark raises many; the strategy bounds the attempts
+            except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
                 cause = PipelineFailedError(f"it could not be started again: {error}")
 
     def _restart_in_place(self, run: Run, cause: str) -> None:

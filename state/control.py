@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Final, get_args
 
 import attrs
-import structlog
 from pyarrow import flight
 
 from ..storage.errors import ChandyError
+from ..storage.logs import logger
 from .errors import CoordinatorLostError
 from .messages import (
     Ack,
@@ -27,7 +27,7 @@ from .messages import (
 )
 from .rpc import ActionClient
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 _RETRY_SECONDS: Final = 0.2
 
 

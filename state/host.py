@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import signal
@@ -14,10 +15,10 @@ from typing import Final, NoReturn
 
 import attrs
 import pyarrow as pa
-import structlog
 
 from ..storage.codec import from_json
 from ..storage.files import FileCache
+from ..storage.logs import logger
 from .control import CoordinatorClient, Lease, OrderStream
 from .keeper import Keeper
 from .locks import acquire, remove_unless_held, try_acquire
@@ -35,7 +36,7 @@ READY: Final = b"ready\n"
 """What a host writes on stdout once it serves."""
 
 _LOOK_SECONDS: Final = 0.1
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 
 @attrs.frozen
@@ -154,13 +155,8 @@ def _remove_meeting(meeting: Path) -> None:
 
 def main() -> None:
     """Read the configuration from stdin and run."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     run(from_json(HostConfig, sys.stdin.buffer.read()))
 

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import structlog
-
 from ..storage.files import FileCache
+from ..storage.logs import logger
 from ..storage.open import open_store
 from ..storage.snapshots import restore_files
 from ..storage.store import Store
@@ -35,7 +34,7 @@ from .ownership import ShardKey, ShardTable
 from .rounds import Rounds
 from .shard import Shard
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 
 class Keeper:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import attrs
-import structlog
 
+from ..storage.logs import logger
 from .errors import ShardMissingError
 from .messages import ClaimShards, Control, Origin
 from .shard import Shard
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 _RESTORES = 4
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import attrs
-import structlog
 
 from ..storage.files import FileCache
 from ..storage.layout import pack_key
+from ..storage.logs import logger
 from ..storage.manifest import Handle
 from ..storage.snapshots import SnapshotWriter, StoredSnapshot
 from ..storage.store import Store
@@ -23,7 +23,7 @@ from .messages import Ack, Control, Decline, Origin, ShardId, ShardSnapshot, Sna
 from .ownership import ShardKey
 from .shard import Shard, snapshot_files
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 _UPLOADS: Final = 4
 _KEPT_HANDLES: Final = 32
 _KEPT_ROUNDS: Final = 1000

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 import attrs
 import pyarrow as pa
-import structlog
 from pyarrow import flight
 
 from ..storage.codec import from_json, to_json
 from ..storage.errors import ChandyError, StorageError
+from ..storage.logs import logger
 from .auth import TokenCheck, token_options
 from .errors import PeerLostError, RemoteError
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 T = TypeVar("T")
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-import structlog
 
+from ..storage.logs import logger
 from .locks import FileLock, acquire, locked, private_directory, remove_unless_held
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 ALIVE: Final = "alive"
 """The lock file that a living host holds in a directory of its own."""
 

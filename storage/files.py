@@ -10,12 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import attrs
-import structlog
+
+from .logs import logger
 
 CHUNK = 1 << 20
 """Bytes that are in memory at a time while a file is hashed or copied."""
 
-_log = structlog.get_logger(__name__)
+_log = logger(__name__)
 
 
 def file_sha256(path: Path) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import pytest
+
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import ChandyError, ConfigError
 from chandy.coordinator.restart import ExponentialBackoff, NoRestart

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from chandy.coordinator.durations import LONGEST, seconds, text
-from chandy.coordinator.errors import DurationError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from chandy.coordinator.durations import LONGEST, seconds, text
+from chandy.coordinator.errors import DurationError
 
 UNITS = {
     "week": 604_800_000_000,

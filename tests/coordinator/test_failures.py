@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from chandy.coordinator.failures import FailureCounter
 from chandy.coordinator.reasons import Reason
 from chandy.coordinator.schedule import Schedule
-from hypothesis import given
-from hypothesis import strategies as st
 
 COUNTED = [reason for reason in Reason if reason.counted]
 NOT_COUNTED = [reason for reason in Reason if not reason.counted]

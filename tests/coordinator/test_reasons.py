@@ -6,6 +6,7 @@ import pickle
 
 import cattrs
 import pytest
+
 from chandy.coordinator.errors import ChandyError, CheckpointError
 from chandy.coordinator.reasons import Reason
 

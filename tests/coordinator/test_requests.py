@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from chandy.coordinator.reasons import Reason
 from chandy.coordinator.requests import Decision, Drop, Hold, Request, RequestQueue, Start, Wait, decide
 from chandy.storage.manifest import CheckpointKind
-from hypothesis import given
-from hypothesis import strategies as st
 
 NOW = 1_000.0
 

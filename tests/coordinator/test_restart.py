@@ -6,6 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from chandy.coordinator.durations import seconds
 from chandy.coordinator.errors import ConfigError
 from chandy.coordinator.restart import (
@@ -15,8 +18,6 @@ from chandy.coordinator.restart import (
     RestartStrategy,
     RestartTracker,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 NOW = 1_000.0
 CHANCE = st.floats(0, 1, exclude_max=True)

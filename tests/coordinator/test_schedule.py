@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from chandy.coordinator.reasons import Reason
 from chandy.coordinator.schedule import Schedule
 from chandy.storage.manifest import CheckpointKind
-from hypothesis import given
-from hypothesis import strategies as st
 
 NOW = 1_000.0
 

@@ -10,11 +10,12 @@ import math
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from chandy.coordinator.reasons import Reason
 from chandy.coordinator.statistics import SAMPLES, History, ShardStatistics, Status, Summary
 from chandy.storage.manifest import CheckpointKind
-from hypothesis import given
-from hypothesis import strategies as st
 
 NOW = 1_000.0
 

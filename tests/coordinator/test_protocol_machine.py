@@ -1,0 +1,1076 @@
+"""The protocol as a whole against whatever can happen to it: hosts, tasks, stores and coordinators that fail.
+
+The coordinator's decisions (``Protocol``), the catalog with its fencing, retention and deletion are the real
+ones. Around them everything is a small model, which takes one step when it is told to: Spark's batches of two
+queries, one of which reads the other's output; state hosts with shards that stage as ``state/shard.py`` does,
+or are those; orders and acknowledgements on their way; the threads of the driver.
+
+A state's value is the list of the records that made it. So a state is right if it is exactly that of the
+records before the query's offset at the cut, in their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from chandy.coordinator import instructions as do
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.errors import CheckpointError, StaleQueryError, StateLostError
+from chandy.coordinator.failures import FailureCounter
+from chandy.coordinator.protocol import Protocol
+from chandy.coordinator.reasons import Reason
+from chandy.coordinator.requests import Request, RequestQueue
+from chandy.coordinator.schedule import Schedule
+from chandy.coordinator.statistics import History
+from chandy.state.errors import CannotGoBackError, CutPassedError, ShardMissingError, StaleBatchError
+from chandy.state.memory import Memory
+from chandy.state.messages import (
+    AbortOrder,
+    Ack,
+    AskBatch,
+    ClaimShards,
+    CompleteOrder,
+    Decline,
+    HostHello,
+    Order,
+    Origin,
+    ReleaseOrder,
+    ShardId,
+    ShardSnapshot,
+    SnapshotOrder,
+)
+from chandy.state.shard import Changes, Shard, snapshot_files
+from chandy.storage import collect
+from chandy.storage.catalog import Catalog
+from chandy.storage.errors import ChandyError, FencedError, ObjectExistsError, ObjectMissingError
+from chandy.storage.fencing import voided_by
+from chandy.storage.layout import MANIFEST, manifest_key, pack_key, savepoint_key, shared_key
+from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
+from chandy.storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint, read_savepoint
+from chandy.storage.store import Store
+
+ROOT = "memory://pipeline"
+KEYS = 5
+SHARDS = {"orders": 3, "totals": 2}
+"""Queries, upstream first, and the shards of the one operator of each."""
+READS: dict[str, tuple[str, ...]] = {"orders": (), "totals": ("orders",)}
+Files = dict[str, bytes]
+State = dict[int, list[int]]
+
+
+def uid_of(query: str) -> str:
+    return f"{query}-operator"
+
+
+def shards_of(query: str) -> tuple[ShardId, ...]:
+    return tuple(ShardId(uid_of(query), number) for number in range(SHARDS[query]))
+
+
+def records_of(query: str, shard: ShardId, start: int, end: int) -> State:
+    """The records from ``start`` to before ``end`` that a shard gets, by key."""
+    found: State = {}
+    for record in range(start, end):
+        key = (record + record // 3) % KEYS
+        if key % SHARDS[query] == shard.shard:
+            found.setdefault(key, []).append(record)
+    return found
+
+
+# --- the store ----------------------------------------------------------------------------------------------
+
+
+class StoreDownError(ChandyError):
+    def __str__(self) -> str:
+        return "expected the store to answer, it does not"
+
+
+class MemoryStore(Store):
+    """Objects in memory, strongly consistent, with failures on demand."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.objects: dict[str, bytes] = {}
+        self.version = 0
+        self.trouble: str | None = None
+        """The next manifest is refused ("before"), or written though its writer is told otherwise ("after")."""
+
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        if key not in self.objects:
+            raise ObjectMissingError(self.uri, key)
+        return self.objects[key][offset : None if length is None else offset + length]
+
+    def write(self, key: str, data: bytes) -> None:
+        self.version += 1
+        self.objects[key] = data
+
+    def create(self, key: str, data: bytes) -> None:
+        trouble = None
+        if key.endswith(MANIFEST):
+            trouble, self.trouble = self.trouble, None
+        if trouble == "before":
+            raise StoreDownError
+        if key in self.objects:
+            raise ObjectExistsError(self.uri, key)
+        self.write(key, data)
+        if trouble == "after":
+            raise StoreDownError
+
+    def list(self, prefix: str = "") -> list[str]:
+        return sorted(key for key in self.objects if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        self.version += 1
+        self.objects.pop(key, None)
+
+
+_unique = itertools.count()
+
+
+def put_files(
+    store: Store,
+    checkpoint: int,
+    writer: str,
+    groups: Mapping[str, Files],
+    bases: Mapping[str, Handle | None],
+) -> dict[str, Handle]:
+    """Store files as ``SnapshotWriter`` does: tables under their hash unless the base has them, others packed."""
+    pack_name = pack_key(checkpoint, f"{writer}-{next(_unique)}")
+    pack = b""
+    handles: dict[str, Handle] = {}
+    for group, files in groups.items():
+        base = bases.get(group)
+        has = {file.sha256 for file in base.files} if base else set()
+        refs = []
+        for name, content in files.items():
+            sha256 = hashlib.sha256(content).hexdigest()
+            if name.endswith(".sst"):
+                refs.append(FileRef(name, shared_key(sha256), len(content), sha256))
+                if sha256 not in has:
+                    store.write(shared_key(sha256), content)
+            else:
+                refs.append(FileRef(name, pack_name, len(content), sha256, len(pack)))
+                pack += content
+        handles[group] = Handle(tuple(refs))
+    store.write(pack_name, pack)
+    return handles
+
+
+def get_files(store: Store, handle: Handle) -> Files:
+    found = {file.name: store.read(file.key, file.offset, file.size) for file in handle.files}
+    for file in handle.files:
+        assert hashlib.sha256(found[file.name]).hexdigest() == file.sha256, f"{file.key} is damaged"
+    return found
+
+
+# --- shards -------------------------------------------------------------------------------------------------
+
+
+class ModelShard:
+    """Staging as in ``state/shard.py``, over a list of tables that are merged now and then."""
+
+    def __init__(self, files: Files, position: int) -> None:
+        self.tables = {name: content for name, content in files.items() if name.endswith(".sst")}
+        self.position = position
+        self.begun: int | None = None
+        self.staged: tuple[int, State] | None = None
+
+    def begin(self, batch: int) -> None:
+        latest = max(self.position, -1 if self.begun is None else self.begun)
+        if batch < latest or batch == self.position:
+            raise CannotGoBackError("shard", batch, latest)
+        self.promote(batch - 1)
+        self.begun = batch
+
+    def fetch(self, key: int) -> list[int]:
+        return state_of(self.tables).get(key, [])
+
+    def stage(self, batch: int, changes: State) -> None:
+        if batch != self.begun:
+            raise StaleBatchError("shard", batch, self.begun)
+        self.staged = batch, changes
+
+    def promote(self, upto: int) -> None:
+        if self.staged is None or self.staged[0] > upto:
+            return
+        (self.position, changes), self.staged = self.staged, None
+        if changes:
+            self._write(changes)
+        if len(self.tables) > 3:
+            merged = state_of(self.tables)
+            self.tables = {}
+            self._write(merged)
+
+    def checkpoint(self, cut: int) -> Files:
+        self.promote(cut)
+        if self.position > cut:
+            raise CutPassedError("shard", cut, self.position)
+        return {**self.tables, "MANIFEST-1": json.dumps(sorted(self.tables)).encode()}
+
+    def close(self) -> None:
+        pass
+
+    def _write(self, changes: State) -> None:
+        number = next(_unique)
+        self.tables[f"{number:09}.sst"] = json.dumps({"number": number, "changes": changes}).encode()
+
+
+def state_of(files: Files) -> State:
+    """What a model shard that has these files holds."""
+    state: State = {}
+    for name in sorted(name for name in files if name.endswith(".sst")):
+        state |= {int(key): value for key, value in json.loads(files[name])["changes"].items()}
+    return state
+
+
+class RealShard:
+    """The real shard, its files as bytes."""
+
+    memory: ClassVar[Memory]
+    folder: ClassVar[Path]
+
+    def __init__(self, files: Files, position: int) -> None:
+        directory = self.folder / str(next(_unique))
+        directory.mkdir()
+        for name, content in files.items():
+            (directory / name).write_bytes(content)
+        self.shard = Shard("shard", directory, self.memory, position)
+        self.begin = self.shard.begin
+
+    def fetch(self, key: int) -> list[int]:
+        (value,) = self.shard.fetch([str(key).encode()])
+        return [] if value is None else list(json.loads(value))
+
+    def stage(self, batch: int, changes: State) -> None:
+        collected = Changes("shard")
+        collected.add([str(k).encode() for k in changes], [json.dumps(v).encode() for v in changes.values()])
+        self.shard.stage(batch, collected)
+
+    def checkpoint(self, cut: int) -> Files:
+        place = self.folder / str(next(_unique))
+        self.shard.checkpoint(place, cut)
+        return {name: path.read_bytes() for name, path in snapshot_files(place).items()}
+
+    def close(self) -> None:
+        self.shard.destroy()
+
+    @classmethod
+    def state_of(cls, files: Files) -> State:
+        shard = cls(files, -1)
+        try:
+            state = {key: shard.fetch(key) for key in range(KEYS)}
+        finally:
+            shard.close()
+        return {key: value for key, value in state.items() if value}
+
+
+# --- state hosts --------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Round:
+    order: SnapshotOrder
+    taken: dict[ShardId, Files] = attrs.field(factory=dict)
+    failed: str | None = None
+    ended: bool = False
+
+
+class Host:
+    """A state host as in ``state/keeper.py``, without threads and network."""
+
+    def __init__(self, life: Life, name: str) -> None:
+        self.life, self.name = life, name
+        self.mailbox: deque[Order] = deque()
+        self.shards: dict[tuple[str, ShardId], Any] = {}
+        self.rounds: dict[tuple[int, str], Round] = {}
+        self.aborted: set[int] = set()
+        self.handles: dict[tuple[str, ShardId], dict[int, Handle]] = {}
+        self.answers: dict[str, tuple[int, tuple[SnapshotOrder, ...]]] = {}
+
+    def begin(self, query_id: str, batch: int, shard: ShardId) -> Host:
+        """Make a shard ready for a batch; return the host that has it."""
+        orders = self.ask(query_id, batch)
+        for order in orders:
+            self.accept(order)
+        if (query_id, shard) not in self.shards:
+            claim = ClaimShards(self.name, query_id, shard.uid, (shard.shard,))
+            answer = self.life.protocol.claim(claim)
+            if answer.elsewhere:
+                return self.life.hosts[answer.elsewhere[shard.shard]].begin(query_id, batch, shard)
+            self.open(query_id, shard, answer.granted[shard.shard])
+        self.ready(orders, batch, query_id, shard)
+        return self
+
+    def ready(self, orders: tuple[SnapshotOrder, ...], batch: int, query_id: str, shard: ShardId) -> None:
+        """First the snapshots ahead of the batch, then the batch."""
+        for order in orders:
+            if shard in order.shards:
+                self.take(self.accept(order), shard)
+        self.shards[query_id, shard].begin(batch)
+
+    def ask(self, query_id: str, batch: int) -> tuple[SnapshotOrder, ...]:
+        newest, known = self.answers.get(query_id, (-1, ()))
+        if newest == batch:
+            return known
+        answer = self.life.ask(AskBatch(self.name, query_id, batch))
+        if batch > newest:
+            self.answers[query_id] = batch, answer
+        return answer
+
+    def open(self, query_id: str, shard: ShardId, origin: Origin | None) -> None:
+        files = get_files(self.life.world.open(origin.root), origin.handle) if origin else {}
+        self.shards[query_id, shard] = self.life.world.shard(files, origin.batch if origin else -1)
+        if origin is not None and origin.checkpoint >= 0:
+            self.handles.setdefault((query_id, shard), {})[origin.checkpoint] = origin.handle
+
+    def accept(self, order: SnapshotOrder) -> Round:
+        key = order.checkpoint, order.query_id
+        if key not in self.rounds:
+            self.rounds[key] = Round(order, ended=order.checkpoint in self.aborted)
+        return self.rounds[key]
+
+    def take(self, this: Round, shard: ShardId) -> None:
+        if this.ended or this.failed or shard in this.taken:
+            return
+        owned = self.shards.get((this.order.query_id, shard))
+        try:
+            if owned is None:
+                raise ShardMissingError(str(shard), self.name)
+            this.taken[shard] = owned.checkpoint(this.order.cut)
+        except ChandyError as error:
+            this.failed = str(error)
+
+    def store(self, this: Round) -> None:
+        """The asynchronous part: upload, then acknowledge or decline."""
+        order = this.order
+        for shard in order.shards:
+            self.take(this, shard)
+        if this.ended:
+            return
+        this.ended = True
+        if this.failed:
+            self.life.messages.append(Decline(self.name, order.checkpoint, order.query_id, this.failed))
+            return
+        known = {shard: self.handles.setdefault((order.query_id, shard), {}) for shard in order.shards}
+        own = order.root == ROOT and order.base is not None
+        stored = put_files(
+            self.life.world.open(order.root),
+            order.checkpoint,
+            f"{self.name}-{order.query}",
+            {str(shard): files for shard, files in this.taken.items()},
+            {str(shard): known[shard].get(order.base or 0) if own else None for shard in order.shards},
+        )
+        if order.root == ROOT:
+            for shard in order.shards:
+                known[shard][order.checkpoint] = stored[str(shard)]
+        snapshots = (ShardSnapshot(shard, stored[str(shard)], 1, 0.0, 0.0, 0.0) for shard in order.shards)
+        self.life.messages.append(Ack(self.name, order.checkpoint, order.query_id, tuple(snapshots)))
+
+    def obey(self, order: Order) -> None:
+        match order:
+            case SnapshotOrder():
+                self.accept(order)
+            case AbortOrder(checkpoint):
+                self.aborted.add(checkpoint)
+                for (number, _), this in self.rounds.items():
+                    this.ended = this.ended or number == checkpoint
+                for handles in self.handles.values():
+                    handles.pop(checkpoint, None)
+            case CompleteOrder(checkpoint):
+                for handles in self.handles.values():
+                    if checkpoint in handles:
+                        for older in [number for number in handles if number < checkpoint]:
+                            del handles[older]
+            case ReleaseOrder(query_id):
+                for key in [key for key in self.shards if key[0] == query_id]:
+                    self.shards.pop(key).close()
+                    self.handles.pop(key, None)
+
+
+# --- Spark --------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Run:
+    """One life of a query under Spark, with its working directory and its sink."""
+
+    query: str
+    query_id: str
+    ends: dict[int, int]
+    """By batch the offset at which it ends: the offset log."""
+    committed: int
+    sunk: int
+    """The newest batch whose output can be read; it is readable before the batch has committed."""
+    stands: bool = False
+    done: set[ShardId] = attrs.field(factory=set)
+    """Shards for which a task of the running batch has succeeded."""
+
+    @property
+    def planned(self) -> int:
+        return max(self.ends)
+
+    @property
+    def start(self) -> int:
+        return self.ends[self.planned - 1]
+
+    @property
+    def end(self) -> int:
+        return self.ends[self.planned]
+
+
+@attrs.frozen
+class Attempt:
+    """A task that has begun its batch and has not applied its changes."""
+
+    run: Run
+    batch: int
+    held: tuple[tuple[Host, ShardId], ...]
+
+
+# --- the driver ---------------------------------------------------------------------------------------------
+
+
+class Life:
+    """One life of a coordinator, with the queries and the hosts that belong to it."""
+
+    def __init__(self, world: World, restore: str) -> None:
+        self.world = world
+        self.catalog = Catalog(world.open(ROOT))
+        first = 1 if restore == "latest" else read_savepoint(world.open(restore)).id + 1
+        started = self.catalog.take_over("driver", world.now, first)
+        self.root = ROOT if restore == "latest" else restore
+        self.point = self.catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
+        self.initial = self.point, self.root
+        self.found = {manifest.id for manifest in self.catalog.completed()}
+        config = CheckpointConfig(
+            interval="10 s",
+            retained=2,
+            max_concurrent=2,
+            tolerable_failures=1,
+            timeout="30 s",
+            savepoint_timeout="60 s",
+        )
+        self.protocol = Protocol(
+            pipeline="pipeline",
+            generation=started.generation,
+            root=ROOT,
+            config=config,
+            schedule=Schedule(10.0, initial_delay=10.0),
+            history=History(),
+            failures=FailureCounter(config.tolerable_failures),
+            queue=RequestQueue(20),
+            next_id=started.next_id,
+            completed=tuple(self.catalog.completed()),
+            base=self.point.id if self.point and self.root == ROOT else None,
+        )
+        self.works: list[Iterator[None]] = []
+        self.manifests: deque[Iterator[None]] = deque()
+        self.messages: list[Ack | Decline] = []
+        self.hosts: dict[str, Host] = {}
+        self.runs: dict[str, Run] = {}
+        self.attempts: list[Attempt] = []
+        self.answers: dict[tuple[str, int], set[int]] = {}
+        self.cuts: dict[tuple[int, str], int] = {}
+        self.lost = False
+        self.fenced = False
+        self.triggered = 0
+        self.outcomes: dict[Request, Manifest | CheckpointError] = {}
+        for executor in ("a", "b"):
+            self.join(executor)
+        for query in SHARDS:
+            self.restore(query)
+
+    # --- instructions ---------------------------------------------------------------------------------------
+
+    def take(self, instructions: list[do.Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case do.Send(host, order):
+                    if isinstance(order, SnapshotOrder):
+                        cut = self.cuts.setdefault((order.checkpoint, order.query_id), order.cut)
+                        assert cut == order.cut, "two shards have different cuts"
+                    if host in self.hosts:
+                        self.hosts[host].mailbox.append(order)
+                case do.Finalize(checkpoint):
+                    self.manifests.append(self.finalize(checkpoint))
+                case do.ChooseCut():
+                    assert instruction.checkpoint > max(self.triggered, *self.world.announced, 0)
+                    self.triggered = instruction.checkpoint
+                    self.works.append(self.choose_cut(instruction))
+                case do.StoreProgress():
+                    self.works.append(self.store_progress(instruction))
+                case do.CopyShards():
+                    self.works.append(self.copy_shards(instruction))
+                case do.Discard():
+                    self.works.append(self.discard(instruction))
+                case do.DiscardAborted():
+                    self.works.append(self.discard_aborted(instruction))
+                case do.Resolve(request, manifest):
+                    assert request not in self.outcomes
+                    self.outcomes[request] = manifest
+                    self.world.announce(self, manifest, instruction.root)
+                case do.Reject(request, error):
+                    assert request not in self.outcomes
+                    self.outcomes[request] = error
+                case do.FailPipeline():
+                    self.lost = True
+
+    def choose_cut(self, choose: do.ChooseCut) -> Iterator[None]:
+        if choose.is_savepoint:
+            self.world.open(ROOT).create(savepoint_key(choose.checkpoint), choose.root.encode())
+            claim_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint))
+        for query in choose.queries:
+            yield
+            run = self.runs[query]
+            planned, stands_at = run.planned, run.committed if run.stands else None
+            yield
+            self.protocol.cut(choose.checkpoint, query, planned=planned, stands_at=stands_at)
+        yield
+        self.take(self.protocol.planning_done(choose.checkpoint, self.world.tick()))
+
+    def owner(self, checkpoint: int) -> str:
+        return f"{self.protocol.generation}, {checkpoint}"
+
+    def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
+        yield
+        run = self.runs[order.query]
+        assert run.committed >= order.cut
+        files = {"offsets": json.dumps(run.ends[order.cut]).encode()}
+        stored = put_files(
+            self.world.open(order.root), order.checkpoint, f"driver-{order.query}", {"": files}, {}
+        )
+        yield
+        record = QueryRecord(order.query, order.cut, stored[""])
+        self.take(self.protocol.progress_stored(order.checkpoint, record, 1))
+
+    def copy_shards(self, order: do.CopyShards) -> Iterator[None]:
+        yield
+        groups = {str(shard): get_files(self.world.open(o.root), o.handle) for shard, o in order.origins}
+        stored = put_files(self.world.open(order.root), order.checkpoint, "driver-shards", groups, {})
+        yield
+        handles = {shard: stored[str(shard)] for shard, _ in order.origins}
+        self.take(self.protocol.shards_copied(order.checkpoint, order.query, handles, 1))
+
+    def finalize(self, checkpoint: int) -> Iterator[None]:
+        """As ``Checkpointing._finalize``; between any two of its calls to the store anything can happen."""
+        yield
+        manifest = self.protocol.finalize(checkpoint, self.world.tick())
+        if manifest is None:
+            return
+        root = self.protocol.pending[checkpoint].root
+        try:
+            self.catalog.check_not_fenced(manifest.generation)
+            yield
+            if manifest.kind is CheckpointKind.SAVEPOINT:
+                commit_savepoint(self.world.open(root), manifest)
+                yield
+                self.catalog.check_not_fenced(manifest.generation)
+            else:
+                self.catalog.commit(manifest)
+                yield
+                self.catalog.confirm(manifest)
+        except FencedError as error:
+            self.fenced = True
+            self.take(self.protocol.failed(checkpoint, Reason.FENCED, str(error), self.world.tick()))
+            self.take(self.protocol.close(Reason.COORDINATOR_SUSPENDED, self.world.tick()))
+        except ChandyError as error:
+            reason = Reason.FINALIZE_CHECKPOINT_FAILURE
+            self.take(self.protocol.failed(checkpoint, reason, str(error), self.world.tick()))
+        else:
+            yield
+            self.take(self.protocol.finalized(manifest, self.world.tick()))
+
+    def discard(self, order: do.Discard) -> Iterator[None]:
+        yield
+        try:
+            self.catalog.check_not_fenced(self.protocol.generation)
+            collect.discard(self.world.open(ROOT), order.dropped, order.kept)
+        except FencedError:
+            pass
+        yield
+        self.take(self.protocol.discarded(len(order.dropped), self.world.tick()))
+
+    def discard_aborted(self, order: do.DiscardAborted) -> Iterator[None]:
+        yield
+        if order.is_savepoint:
+            discard_savepoint(self.world.open(order.root), self.owner(order.checkpoint))
+            return
+        try:
+            collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.protocol.generation)
+        except FencedError:
+            pass
+
+    def work(self, works: list[Iterator[None]] | deque[Iterator[None]], number: int) -> None:
+        """Let one thing that the driver does take its next step."""
+        work = works[number]
+        if next(work, self) is self:
+            works.remove(work)
+
+    def settle(self) -> None:
+        while self.manifests:
+            self.work(self.manifests, 0)
+
+    # --- hosts ----------------------------------------------------------------------------------------------
+
+    def join(self, executor: str) -> None:
+        name = f"{executor}{next(_unique)}"
+        for old in [host for host in self.hosts if host[0] == executor]:
+            del self.hosts[old]
+        self.hosts[name] = Host(self, name)
+        lost = self.protocol.host_joined(HostHello(name, name, "machine", executor, 1))
+        self.lost = self.lost or lost
+
+    def ask(self, ask: AskBatch) -> tuple[SnapshotOrder, ...]:
+        answer, instructions = self.protocol.ask(ask)
+        self.take(instructions)
+        ahead = {order.checkpoint for order in answer.orders}
+        first = self.answers.setdefault((ask.query_id + ask.host, ask.batch), ahead)
+        # Those that have ended may be missing from a later answer.
+        assert ahead <= first, "the answer for a batch has changed"
+        assert first - ahead <= first - set(self.protocol.pending), "the answer for a batch has changed"
+        return answer.orders
+
+    def receive(self, message: Ack | Decline) -> None:
+        if isinstance(message, Ack):
+            self.take(self.protocol.ack(message, self.world.tick())[1])
+        else:
+            self.take(self.protocol.decline(message, self.world.tick()))
+
+    # --- queries --------------------------------------------------------------------------------------------
+
+    def restore(self, query: str) -> None:
+        record = next((q for q in self.point.queries if q.name == query), None) if self.point else None
+        batch, end = -1, 0
+        origins: dict[ShardId, Origin] = {}
+        if self.point is not None and record is not None:
+            store = self.world.open(self.root)
+            batch, end = record.batch, json.loads(get_files(store, record.files)["offsets"])
+            checkpoint = self.point.id if self.root == ROOT else -1
+            (operator,) = [op for op in self.point.operators if op.query == query]
+            origins = {
+                ShardId(operator.uid, number): Origin(self.root, checkpoint, batch, handle)
+                for number, handle in enumerate(operator.shards)
+                if handle is not None
+            }
+        query_id = f"{query}-{next(_unique)}"
+        operators = (OperatorRecord(uid_of(query), query, "{}", {}, (None,) * SHARDS[query]),)
+        self.protocol.add_query(
+            query, query_id, batch=batch, operators=operators, origins=origins, reads=READS[query]
+        )
+        stands = query in self.runs and self.runs[query].stands
+        self.runs[query] = Run(query, query_id, {batch: end}, batch, batch, stands)
+
+    def go_back(self) -> None:
+        """As ``Supervisor._go_back``: the whole pipeline goes to the checkpoint that its state grew from."""
+        self.take(self.protocol.abort_all(Reason.JOB_FAILOVER, "state lost", self.world.tick()))
+        self.settle()
+        self.lost = False
+        base = next((m for m in self.protocol.completed if m.id == self.protocol.base), None)
+        self.point, self.root = (base, ROOT) if base else self.initial
+        over = [run.query_id for run in self.runs.values()]
+        for query in SHARDS:
+            self.restore(query)
+        self.take(self.protocol.release(over))
+
+    def plan(self, run: Run, size: int) -> None:
+        if run.planned > run.committed:
+            return
+        start = run.ends[run.planned]
+        limit = [self.runs[producer].ends[self.runs[producer].sunk] for producer in READS[run.query]]
+        run.ends[run.planned + 1] = max(start, min([start + size, *limit]))
+        run.done = set()
+
+    def begin(self, run: Run, shards: tuple[ShardId, ...], host: int) -> Attempt | None:
+        """A task of the running batch begins, on one of the hosts."""
+        names = sorted(self.hosts)
+        try:
+            first = self.hosts[names[host % len(names)]]
+            held = tuple((first.begin(run.query_id, run.planned, shard), shard) for shard in shards)
+        except StaleQueryError:
+            return None
+        except (StateLostError, CannotGoBackError, ShardMissingError):
+            self.lost = True
+            return None
+        return Attempt(run, run.planned, held)
+
+    def apply(self, attempt: Attempt, heard: bool = True) -> None:
+        """A task stages its changes; it may fail right after, so that Spark never hears of its success."""
+        run = attempt.run
+        start, end = run.ends[attempt.batch - 1], run.ends[attempt.batch]
+        for host, shard in attempt.held:
+            here = host.shards.get((run.query_id, shard))
+            if self.hosts.get(host.name) is not host or here is None:
+                return
+            records = records_of(run.query, shard, start, end)
+            try:
+                here.stage(attempt.batch, {key: here.fetch(key) + new for key, new in records.items()})
+            except StaleBatchError:
+                return
+        if heard and self.runs[run.query] is run and attempt.batch == run.planned:
+            run.done.update(shard for _, shard in attempt.held)
+
+    def sink(self, run: Run) -> None:
+        if run.start == run.end or run.done == set(shards_of(run.query)):
+            run.sunk = run.planned
+
+    def batch(self, query: str, size: int, host: int, upto: int = 9) -> None:
+        """Run a batch, or go on with the one that runs, up to the given step."""
+        run = self.runs[query]
+        if run.stands or self.lost:
+            return
+        self.plan(run, size)
+        if run.planned == run.committed:
+            return
+        for number, shard in enumerate(shards_of(query)):
+            if upto > number and (attempt := self.begin(run, (shard,), host + number)):
+                self.apply(attempt)
+        if upto > 3:
+            self.sink(run)
+        if upto > 4 and run.sunk == run.planned:
+            run.committed = run.planned
+
+    def notice_commits(self) -> None:
+        for query, cut in self.protocol.waiting_for_commits().items():
+            if self.runs[query].committed >= cut:
+                self.take(self.protocol.committed(query, cut))
+
+    def quiet(self) -> None:
+        """Let everything that is on its way arrive."""
+        while True:
+            self.notice_commits()
+            if self.messages:
+                self.receive(self.messages.pop(0))
+            elif self.works:
+                self.work(self.works, 0)
+            elif self.manifests:
+                self.work(self.manifests, 0)
+            elif mail := [host for host in self.hosts.values() if host.mailbox]:
+                mail[0].obey(mail[0].mailbox.popleft())
+            elif open_ := [
+                (host, this)
+                for host in self.hosts.values()
+                for this in host.rounds.values()
+                if not this.ended
+            ]:
+                host, this = open_[0]
+                host.store(this)
+            else:
+                return
+
+
+class World:
+    """The stores, and the lives of coordinators; all but the newest are zombies."""
+
+    def __init__(self, shard: Callable[[Files, int], Any], state: Callable[[Files], State]) -> None:
+        self.shard, self.state = shard, state
+        self.stores: dict[str, MemoryStore] = {}
+        self.now = 1000.0
+        self.announced: dict[int, int] = {}
+        """By checkpoint that was announced as completed the generation that did it."""
+        self.savepoints: list[tuple[Manifest, str]] = []
+        self.restored: dict[tuple[str, int, int], bool] = {}
+        self.seen: object = None
+        self.lives: list[Life] = []
+        self.lives.append(Life(self, "latest"))
+
+    def open(self, root: str) -> MemoryStore:
+        return self.stores.setdefault(root, MemoryStore(root))
+
+    def tick(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    @property
+    def life(self) -> Life:
+        return self.lives[-1]
+
+    def announce(self, life: Life, manifest: Manifest, root: str) -> None:
+        if manifest.kind is CheckpointKind.SAVEPOINT:
+            assert read_savepoint(self.open(root)) == manifest
+            self.savepoints.append((manifest, root))
+            return
+        catalog = Catalog(self.open(ROOT))
+        assert catalog.read(manifest.id) == manifest, "announced before it was durable"
+        assert manifest.id not in self.announced, "an id was used twice"
+        assert voided_by(manifest.generation, manifest.id, catalog.generations()) is None
+        for successor in self.lives[self.lives.index(life) + 1 :] if life in self.lives else ():
+            assert manifest.id in successor.found, "two coordinators complete checkpoints"
+            break
+        self.announced[manifest.id] = manifest.generation
+
+    # --- promises -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The four promises, as far as the store can tell them."""
+        retained = [manifest.id for manifest in self.life.protocol.completed]
+        seen = [store.version for store in self.stores.values()], retained
+        if seen == self.seen:
+            return
+        self.seen = seen
+        catalog = Catalog(self.open(ROOT))
+        latest = catalog.latest()
+        newest = max(self.announced, default=0)
+        assert (latest.id if latest else 0) >= newest, "a completed checkpoint is not the latest"
+        # Those that were announced are restored in any case, and what a restart now would restore.
+        points = [(manifest, ROOT) for manifest in self.life.protocol.completed]
+        points += [(latest, ROOT)] if latest else []
+        for manifest, root in points + self.savepoints:
+            self.restore(manifest, root)
+
+    def restore(self, manifest: Manifest, root: str) -> None:
+        """A checkpoint restores, to exactly the effect of what lies before its cut."""
+        store = self.open(root)
+        assert (MANIFEST if root != ROOT else manifest_key(manifest.id)) in store.objects, (
+            "a manifest is gone"
+        )
+        gone = [key for key in manifest.keys() if key not in store.objects]
+        assert not gone, f"checkpoint {manifest.id} references objects that are gone: {gone}"
+        identity = root, manifest.generation, manifest.id
+        if identity in self.restored:
+            return
+        self.restored[identity] = True
+        ends = {q.name: json.loads(get_files(store, q.files)["offsets"]) for q in manifest.queries}
+        assert set(ends) == set(SHARDS)
+        assert ends["totals"] <= ends["orders"], "a query has consumed what its producer has not produced"
+        for operator in manifest.operators:
+            for number, handle in enumerate(operator.shards):
+                found = self.state(get_files(store, handle)) if handle else {}
+                expected = records_of(operator.query, ShardId(operator.uid, number), 0, ends[operator.query])
+                assert found == expected, f"{operator.uid}/{number} is not the state at the cut"
+
+
+# --- the machine --------------------------------------------------------------------------------------------
+
+SMALL = st.integers(0, 7)
+QUERY = st.sampled_from(list(SHARDS))
+
+
+class Machine(RuleBasedStateMachine):
+    """Whatever can happen, in any order."""
+
+    shard: Callable[[Files, int], Any] = staticmethod(lambda files, position: ModelShard(files, position))
+    state: Callable[[Files], State] = staticmethod(lambda files: state_of(files))
+
+    @initialize()
+    def start(self) -> None:
+        self.world = World(self.shard, self.state)
+
+    def life(self, number: int) -> Life:
+        """Mostly the newest life; now and then the one before it, which goes on as if nothing had happened."""
+        lives = self.world.lives
+        return lives[-2] if number == 0 and len(lives) > 1 else lives[-1]
+
+    # --- batches
+
+    @rule(which=SMALL, query=QUERY, size=st.integers(0, 4), host=st.integers(0, 1))
+    def a_batch_runs(self, which: int, query: str, size: int, host: int) -> None:
+        self.life(which).batch(query, size, host)
+
+    @rule(which=SMALL, query=QUERY, size=st.integers(1, 4), host=st.integers(0, 1), upto=st.integers(0, 4))
+    def a_batch_comes_to_a_stop_half_way(
+        self, which: int, query: str, size: int, host: int, upto: int
+    ) -> None:
+        self.life(which).batch(query, size, host, upto)
+
+    @rule(which=SMALL, query=QUERY, host=st.integers(0, 1), first=st.integers(0, 2), apply=st.booleans())
+    def another_attempt_begins(self, which: int, query: str, host: int, first: int, apply: bool) -> None:
+        life = self.life(which)
+        run = life.runs[query]
+        if run.planned > run.committed and not run.stands and not life.lost:
+            attempt = life.begin(run, shards_of(query)[first:] or shards_of(query), host)
+            if attempt is not None and apply:
+                life.apply(attempt, heard=False)
+            elif attempt is not None:
+                life.attempts.append(attempt)
+
+    @precondition(lambda self: self.world.life.attempts)
+    @rule(number=SMALL, heard=st.booleans())
+    def an_attempt_applies(self, number: int, heard: bool) -> None:
+        attempts = self.world.life.attempts
+        self.world.life.apply(attempts.pop(number % len(attempts)), heard)
+
+    @rule(query=QUERY)
+    def a_query_restarts_in_place(self, query: str) -> None:
+        self.world.life.runs[query].done.clear()
+
+    @rule(query=QUERY)
+    def a_query_stops_or_is_started_again(self, query: str) -> None:
+        life, run = self.world.life, self.world.life.runs[query]
+        if run.stands:
+            run.stands = False
+        elif run.planned == run.committed and not life.lost:
+            run.stands = True
+            life.take(life.protocol.stands(query, run.committed, self.world.tick()))
+
+    # --- checkpoints
+
+    @rule(which=SMALL, forced=st.booleans())
+    def a_checkpoint_is_asked_for(self, which: int, forced: bool) -> None:
+        life = self.life(which)
+        request = Request(CheckpointKind.MANUAL, forced, self.world.tick())
+        life.take(life.protocol.request(request, self.world.tick()))
+
+    @rule()
+    def a_savepoint_is_asked_for(self) -> None:
+        life = self.world.life
+        target = f"memory://savepoint/{next(_unique)}"
+        request = Request(CheckpointKind.SAVEPOINT, False, self.world.tick(), target)
+        life.take(life.protocol.request(request, self.world.tick()))
+
+    @rule(seconds=st.sampled_from([1.0, 11.0, 31.0, 61.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.now += seconds
+        for life in self.world.lives:
+            life.protocol.start_schedule(self.world.now, lambda: 0.5)
+            life.take(life.protocol.tick(self.world.tick()))
+
+    @rule(which=SMALL, number=SMALL, steps=st.integers(1, 4))
+    def the_driver_works(self, which: int, number: int, steps: int) -> None:
+        life = self.life(which)
+        for _ in range(steps):
+            if life.works:
+                life.work(life.works, number % len(life.works))
+
+    @rule(which=SMALL, steps=st.integers(1, 5))
+    def a_manifest_is_written(self, which: int, steps: int) -> None:
+        life = self.life(which)
+        for _ in range(steps):
+            if life.manifests:
+                life.work(life.manifests, 0)
+
+    @rule(which=SMALL, steps=st.integers(1, 3))
+    def orders_arrive(self, which: int, steps: int) -> None:
+        for host in self.life(which).hosts.values():
+            for _ in range(min(steps, len(host.mailbox))):
+                host.obey(host.mailbox.popleft())
+
+    @rule(which=SMALL, number=SMALL)
+    def a_host_stores_its_snapshots(self, which: int, number: int) -> None:
+        life = self.life(which)
+        open_ = [(h, this) for h in life.hosts.values() for this in h.rounds.values() if not this.ended]
+        if open_:
+            host, this = open_[number % len(open_)]
+            host.store(this)
+
+    @rule(
+        which=SMALL, number=SMALL, fate=st.sampled_from(["arrives", "arrives", "twice", "doubtful", "lost"])
+    )
+    def a_message_is_on_its_way(self, which: int, number: int, fate: str) -> None:
+        life = self.life(which)
+        if not life.messages:
+            return
+        message = life.messages.pop(number % len(life.messages))
+        if fate != "lost":
+            life.receive(message)
+        if fate == "twice":
+            life.messages.append(message)
+        if fate == "doubtful":
+            # The acknowledgement has arrived, but its sender does not know: it declines.
+            life.messages.append(Decline(message.host, message.checkpoint, message.query_id, "no answer"))
+
+    @rule(which=SMALL)
+    def commits_are_noticed(self, which: int) -> None:
+        self.life(which).notice_commits()
+
+    @rule(which=SMALL)
+    def everything_arrives(self, which: int) -> None:
+        self.life(which).quiet()
+
+    # --- failures
+
+    @rule(trouble=st.sampled_from(["before", "after"]))
+    def the_store_fails_at_the_next_manifest(self, trouble: str) -> None:
+        self.world.open(ROOT).trouble = trouble
+
+    @rule(executor=st.sampled_from("ab"), again=st.booleans())
+    def a_host_dies_and_another_takes_its_place(self, executor: str, again: bool) -> None:
+        life = self.world.life
+        for name in [name for name in life.hosts if name[0] == executor]:
+            del life.hosts[name]
+            if again:
+                lost = life.protocol.host_left(name)
+                life.lost = life.lost or lost
+        life.join(executor)
+
+    @precondition(lambda self: self.world.life.lost)
+    @rule()
+    def the_pipeline_goes_back(self) -> None:
+        self.world.life.go_back()
+
+    @rule(zombie=st.booleans(), savepoint=SMALL)
+    def another_coordinator_takes_over(self, zombie: bool, savepoint: int) -> None:
+        world = self.world
+        roots = [root for _, root in world.savepoints]
+        restore = roots[-1] if roots and savepoint == 0 else "latest"
+        before = max(world.announced, default=0)
+        if not zombie:
+            world.lives.clear()
+        successor = Life(world, restore)
+        world.lives.append(successor)
+        assert successor.protocol.next_id > before, "an id is used again"
+        if restore == "latest" and before:
+            assert successor.point is not None
+            assert successor.point.id >= before
+
+    # --- promises
+
+    @invariant()
+    def the_promises_are_kept(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        """Whatever has happened, the next checkpoint completes."""
+        if not hasattr(self, "world"):
+            return
+        world, life = self.world, self.world.life
+        world.open(ROOT).trouble = None
+        life.quiet()
+        world.now += 100_000.0
+        life.take(life.protocol.tick(world.tick()))
+        life.quiet()
+        if life.lost:
+            life.go_back()
+        for query in SHARDS:
+            life.runs[query].stands = False
+            life.batch(query, 3, 0)
+            life.batch(query, 3, 0)
+        assert not life.lost
+        request = Request(CheckpointKind.MANUAL, forced=True, created_at=world.tick())
+        life.take(life.protocol.request(request, world.tick()))
+        life.quiet()
+        assert isinstance(life.outcomes[request], Manifest), life.outcomes[request]
+        world.check()
+        for host in life.hosts.values():
+            for shard in host.shards.values():
+                shard.close()
+
+
+MANY = settings(
+    max_examples=150,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_the_promises_are_kept_whatever_happens() -> None:
+    run_state_machine_as_test(Machine, settings=MANY)

@@ -1,0 +1,533 @@
+"""Whole pipelines on real Spark: wrapped, checkpointed, stopped, restored."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql.streaming import StatefulProcessor
+
+from chandy.coordinator import (
+    CheckpointConfig,
+    CheckpointCoordinator,
+    CheckpointError,
+    FixedDelay,
+    NoRestart,
+    Reason,
+)
+from chandy.coordinator.errors import ProcessorFailedError
+from chandy.coordinator.progress import newest_committed
+from chandy.coordinator.query import CheckpointedQuery
+from chandy.storage import Catalog, open_store, pipeline_uri
+
+from .support import TOTALS, Events, Totals, eventually, last_totals
+
+pytestmark = pytest.mark.spark
+
+Make = Callable[..., CheckpointCoordinator]
+
+
+@pytest.fixture
+def make(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
+    """Makes coordinators on one storage; stops those that a test leaves running."""
+    made: list[CheckpointCoordinator] = []
+
+    def new(pipeline: str = "p", *, restore: str | int = "latest", **config: Any) -> CheckpointCoordinator:
+        chosen = CheckpointConfig(**{"interval": None, "restart": NoRestart()} | config)
+        made.append(
+            CheckpointCoordinator(
+                spark, pipeline=pipeline, storage=str(tmp_path / "store"), config=chosen, restore=restore
+            )
+        )
+        return made[-1]
+
+    yield new
+    for coordinator in made:
+        coordinator.stop(timeout="1 s")
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    return Events(tmp_path / "in")
+
+
+def totals_query(
+    coordinator: CheckpointCoordinator, spark: SparkSession, events: Events, out: Path, **more: Any
+) -> CheckpointedQuery:
+    totals = totals_of(coordinator, events.stream(spark))
+    writer = (
+        totals.writeStream.format("parquet")
+        .option("path", str(out))
+        .trigger(**more.pop("trigger", {"processingTime": "0 seconds"}))
+    )
+    return coordinator.start(writer, name="totals", **more)
+
+
+def totals_of(coordinator: CheckpointCoordinator, stream: DataFrame, uid: str = "totals") -> DataFrame:
+    return coordinator.transform_with_state(
+        stream, key=["k"], processor=Totals(), output=TOTALS, uid=uid, shards=4
+    )
+
+
+def batches(query: CheckpointedQuery) -> int:
+    """Committed batches of the working directory that the query has now."""
+    progress = query.lastProgress
+    return -1 if progress is None else int(progress["batchId"])
+
+
+def parquet(spark: SparkSession, out: Path) -> DataFrame:
+    return spark.read.parquet(str(out))
+
+
+# --- restore ------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_pipeline_goes_on_from_its_latest_checkpoint(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    # H1, H2, F1
+    events.add(3)
+    first = make(retained=2)
+    assert first.restored is None
+    query = totals_query(first, spark, events, tmp_path / "out")
+    query.processAllAvailable()
+    taken = [first.checkpoint().result(60) for _ in range(3)]
+    assert [checkpoint.id for checkpoint in taken] == [1, 2, 3]
+    assert taken[-1].batches == {"totals": 2}
+    assert taken[-1].shards == 4
+    # These batches come after the checkpoint: their effects must go, and come again.
+    events.add(2)
+    query.processAllAvailable()
+    first.stop()
+
+    second = make()
+    assert second.restored is not None
+    assert second.restored.id == 3
+    query = totals_query(second, spark, events, tmp_path / "out")
+    events.add(2)
+    query.processAllAvailable()
+    assert batches(query) == 6
+    assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
+    assert second.checkpoint().result(60).id == 4
+    store = open_store(pipeline_uri(str(tmp_path / "store"), "p"))
+    assert Catalog(store).list_ids() == [2, 3, 4] or Catalog(store).list_ids() == [3, 4]
+
+
+def test_several_queries_are_restored_at_one_consistent_cut(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    def start(coordinator: CheckpointCoordinator) -> tuple[CheckpointedQuery, CheckpointedQuery]:
+        upstream = totals_query(coordinator, spark, events, tmp_path / "middle")
+        produced = spark.readStream.schema(TOTALS).parquet(str(tmp_path / "middle"))
+        counted = produced.groupBy("k").agg(F.count("*").alias("n"), F.sum("total").alias("total"))
+        writer = counted.writeStream.outputMode("complete").foreachBatch(write_complete)
+        return upstream, coordinator.start(writer, name="counted", reads=["totals"])
+
+    out = str(tmp_path / "counted")
+
+    def write_complete(df: DataFrame, batch: int) -> None:
+        df.coalesce(1).write.mode("overwrite").parquet(out)
+
+    events.add(2)
+    first = make()
+    upstream, downstream = start(first)
+    upstream.processAllAvailable()
+    events.add(3)
+    checkpoint = first.checkpoint().result(60)
+    assert set(checkpoint.batches) == {"totals", "counted"}
+    upstream.processAllAvailable()
+    downstream.processAllAvailable()
+    first.stop()
+
+    second = make()
+    upstream, downstream = start(second)
+    upstream.processAllAvailable()
+    events.add(1)
+    upstream.processAllAvailable()
+    downstream.processAllAvailable()
+    # Every row that upstream has written was consumed exactly once.
+    expected = parquet(spark, tmp_path / "middle").groupBy("k").agg(F.count("*"), F.sum("total")).collect()
+    assert sorted(map(tuple, spark.read.parquet(out).collect())) == sorted(map(tuple, expected))
+    assert last_totals(parquet(spark, tmp_path / "middle")) == events.totals(spark)
+
+
+def test_a_checkpoint_is_restored_by_its_id(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    events.add(2)
+    first = make()
+    query = totals_query(first, spark, events, tmp_path / "out")
+    query.processAllAvailable()
+    older = first.checkpoint().result(60)
+    events.add(2)
+    query.processAllAvailable()
+    assert first.checkpoint().result(60).batches == {"totals": 3}
+    first.stop()
+
+    second = make(restore=older.id)
+    query = totals_query(second, spark, events, tmp_path / "out")
+    query.processAllAvailable()
+    assert batches(query) == 3
+    assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
+    # An id is never used again, though its checkpoint was not the one restored.
+    assert second.checkpoint().result(60).id == 3
+
+
+def test_a_savepoint_is_self_contained_and_restores_from_where_it_was_moved_to(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    # E2, E5, H16, F10
+    events.add(2)
+    first = make()
+    query = totals_query(first, spark, events, tmp_path / "out")
+    query.processAllAvailable()
+    first.checkpoint().result(60)
+    savepoint = first.savepoint("before-upgrade").result(60)
+    assert first.statistics().latest_completed is not None
+    assert savepoint.uri == (tmp_path / "store/p/savepoints/before-upgrade").as_uri()
+    first.stop()
+    moved = tmp_path / "elsewhere"
+    shutil.move(savepoint.uri.removeprefix("file://"), moved)
+    shutil.rmtree(tmp_path / "store")
+
+    second = make("other-name", restore=moved.as_uri())
+    query = totals_query(second, spark, events, tmp_path / "out")
+    # Nobody has touched a shard yet: what the savepoint holds is copied, for the checkpoint must not need it.
+    untouched = second.checkpoint().result(60)
+    assert untouched.id == savepoint.id + 1
+    events.add(1)
+    query.processAllAvailable()
+    full = second.checkpoint().result(60)
+    assert full.size == full.new_bytes or full.new_bytes > 0
+    second.stop()
+    shutil.rmtree(moved)
+
+    third = make("other-name")
+    query = totals_query(third, spark, events, tmp_path / "out")
+    events.add(1)
+    query.processAllAvailable()
+    assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
+
+
+def test_stop_with_a_savepoint_leaves_nothing_after_the_savepoint(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    events.add(30)
+    first = make()
+    query = totals_query(first, spark, events, tmp_path / "out")
+    eventually(lambda: batches(query) >= 2, "the third batch")
+    savepoint = first.stop(savepoint=str(tmp_path / "savepoint"))
+    assert savepoint is not None
+    assert not query.isActive
+    assert query.exception() is None
+    # Every batch whose output is there is in the savepoint.
+    rows = parquet(spark, tmp_path / "out").count()
+    assert rows == 7 * (savepoint.batches["totals"] + 1)
+
+    second = make(restore=savepoint.uri)
+    query = totals_query(second, spark, events, tmp_path / "out")
+    query.processAllAvailable()
+    assert parquet(spark, tmp_path / "out").count() == 7 * 30
+    assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
+
+
+def test_a_stop_whose_savepoint_fails_raises_and_the_queries_run_again(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    # E4
+    events.add(2)
+    coordinator = make()
+    query = totals_query(coordinator, spark, events, tmp_path / "out")
+    query.processAllAvailable()
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "somebody's").write_text("file")
+    with pytest.raises(CheckpointError) as caught:
+        coordinator.stop(savepoint=str(taken))
+    assert caught.value.reason is Reason.IO_EXCEPTION
+    assert [path.name for path in taken.iterdir()] == ["somebody's"]
+    assert query.isActive
+    events.add(2)
+    eventually(lambda: query.isActive and batches(query) >= 3, "batches after the failed stop")
+    coordinator.stop()
+    assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
+
+
+def test_a_query_that_ends_by_itself_is_checkpointed_and_goes_on_with_what_came_later(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    events.add(3)
+    first = make()
+    query = totals_query(first, spark, events, tmp_path / "out", trigger={"availableNow": True})
+    assert query.awaitTermination(90) is True
+    assert not query.isActive
+    assert first.checkpoint().result(60).batches == {"totals": 2}
+    first.stop()
+
+    events.add(2)
+    second = make()
+    query = totals_query(second, spark, events, tmp_path / "out", trigger={"availableNow": True})
+    query.awaitTermination(90)
+    assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
+    assert parquet(spark, tmp_path / "out").count() == 7 * 5
+
+
+def test_periodic_checkpoints_complete_while_a_stream_is_idle(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    events.add(1)
+    coordinator = make(interval="200 ms", initial_delay="100 ms")
+    query = totals_query(coordinator, spark, events, tmp_path / "out")
+    query.processAllAvailable()
+    done = coordinator.statistics().counts.completed
+    eventually(lambda: coordinator.statistics().counts.completed >= done + 2, "two more checkpoints")
+    statistics = coordinator.statistics()
+    assert statistics.counts.failed == 0
+    assert statistics.latest_completed is not None
+    assert len(statistics.latest_completed.shards) == 4
+    assert statistics.duration is not None
+    assert statistics.latest_completed.size == statistics.size.max or statistics.size is not None
+
+
+# --- sinks, sources, triggers -------------------------------------------------------------------------------
+
+
+def test_any_sink_and_source_goes_on_where_its_checkpoint_was(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    seen: dict[int, list[tuple[int, int]]] = {1: [], 2: []}
+
+    def start(coordinator: CheckpointCoordinator, life: int) -> list[CheckpointedQuery]:
+        def remember(df: DataFrame, batch: int) -> None:
+            seen[life].append((batch, df.count()))
+
+        # Spark's own state beside ours in one query, and a query without state.
+        totals = totals_of(coordinator, events.stream(spark))
+        counted = totals.groupBy("k").agg(F.count("*").alias("n"))
+        plain = events.stream(spark).where("v > 1")
+        return [
+            coordinator.start(
+                counted.writeStream.outputMode("complete").foreachBatch(remember), name="mixed"
+            ),
+            coordinator.start(plain.writeStream.format("parquet"), name="plain", table="plain_rows"),
+            coordinator.start(
+                spark.readStream.format("rate-micro-batch")
+                .option("rowsPerBatch", 5)
+                .load()
+                .writeStream.format("noop")
+                .trigger(processingTime="100 milliseconds"),
+                name="rate",
+            ),
+        ]
+
+    events.add(2)
+    first = make()
+    queries = start(first, 1)
+    assert [query.guarantee.level.value for query in queries] == [
+        "at least once",
+        "exactly once",
+        "at least once",
+    ]
+    for query in queries[:2]:
+        query.processAllAvailable()
+    checkpoint = first.checkpoint().result(60)
+    first.stop()
+
+    second = make()
+    queries = start(second, 2)
+    events.add(1)
+    for query in queries[:2]:
+        query.processAllAvailable()
+    eventually(lambda: batches(queries[2]) > checkpoint.batches["rate"], "a further batch of the rate source")
+    assert seen[1] == [(0, 7), (1, 7)]
+    assert seen[2] == [(2, 7)]
+    expected = spark.read.schema("k string, v long").json(str(events.folder)).where("v > 1").count()
+    assert spark.table("plain_rows").count() == expected
+    second.stop()
+    spark.sql("DROP TABLE plain_rows")
+
+
+@pytest.mark.parametrize(
+    "provider",
+    [
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    ],
+)
+def test_a_query_with_state_of_sparks_own_goes_back_to_its_checkpoint(
+    make: Make, spark: SparkSession, settings: dict[str, str], events: Events, tmp_path: Path, provider: str
+) -> None:
+    settings["spark.sql.streaming.stateStore.providerClass"] = provider
+    out = str(tmp_path / "out")
+
+    def write(df: DataFrame, batch: int) -> None:
+        df.coalesce(1).write.mode("overwrite").parquet(out)
+
+    def start(coordinator: CheckpointCoordinator) -> CheckpointedQuery:
+        counted = events.stream(spark).groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
+        return coordinator.start(
+            counted.writeStream.outputMode("complete").foreachBatch(write), name="counts"
+        )
+
+    events.add(4)
+    first = make()
+    query = start(first)
+    query.processAllAvailable()
+    first.checkpoint().result(60)
+    events.add(2)
+    query.processAllAvailable()
+    first.stop()
+    second = make()
+    query = start(second)
+    events.add(1)
+    query.processAllAvailable()
+    assert batches(query) == 6
+    rows = {row.k: (row.n, row.total) for row in spark.read.parquet(out).collect()}
+    assert rows == events.totals(spark)
+
+
+# --- operators ----------------------------------------------------------------------------------------------
+
+
+class Chained(StatefulProcessor):
+    """Two states: how many rows, and the largest total."""
+
+    def init(self, handle: Any) -> None:
+        self.count = handle.getValueState("count", "n long")
+        self.largest = handle.getValueState("largest", "total long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        (n,) = self.count.get() or (0,)
+        (largest,) = self.largest.get() or (-1,)
+        for row in rows:
+            n, largest = n + 1, max(largest, row.total)
+        self.count.update((n,))
+        self.largest.update((largest,))
+        yield Row(parity=key[0], n=n, largest=largest)
+
+
+def test_several_operators_in_one_query_and_several_states_in_one_processor(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    def start(coordinator: CheckpointCoordinator) -> CheckpointedQuery:
+        totals = totals_of(coordinator, events.stream(spark)).withColumn(
+            # A key of null beside others.
+            "parity",
+            F.when(F.col("k") != "k0", F.substring("k", 2, 1).cast("int") % 2 == 0),
+        )
+        chained = coordinator.transform_with_state(
+            totals,
+            key=["parity"],
+            processor=Chained(),
+            uid="chained",
+            shards=3,
+            output="parity boolean, n long, largest long",
+        )
+        return coordinator.start(
+            chained.writeStream.format("parquet").option("path", str(tmp_path / "out")), name="both"
+        )
+
+    events.add(3)
+    first = make()
+    query = start(first)
+    query.processAllAvailable()
+    assert first.checkpoint().result(60).shards == 7
+    events.add(1)
+    query.processAllAvailable()
+    first.stop()
+    second = make()
+    query = start(second)
+    events.add(1)
+    query.processAllAvailable()
+    rows = parquet(spark, tmp_path / "out").groupBy("parity").agg(F.max("n"), F.max("largest")).collect()
+    totals = events.totals(spark)
+    expected = {
+        parity: (5 * len(keys), max(totals[key][1] for key in keys))
+        for parity, keys in {None: ["k0"], True: ["k2", "k4", "k6"], False: ["k1", "k3", "k5"]}.items()
+    }
+    assert {row[0]: (row[1], row[2]) for row in rows} == expected
+
+
+class Raises(Totals):
+    """Fails at one key."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        if key == ("k3",):
+            raise ZeroDivisionError("no totals for k3")
+        return super().handleInputRows(key, rows, timerValues)
+
+
+def test_a_processor_that_raises_is_named_with_its_key_and_batch_and_its_traceback_once(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    events.add(1)
+    coordinator = make(restart=FixedDelay("10 ms", attempts=1))
+    totals = coordinator.transform_with_state(
+        events.stream(spark), key=["k"], processor=Raises(), output=TOTALS, uid="raises", shards=4
+    )
+    query = coordinator.start(totals.writeStream.format("noop"), name="totals")
+    with pytest.raises(ProcessorFailedError) as caught:
+        query.awaitTermination(90)
+    error = caught.value
+    assert (error.query, error.uid, error.batch) == ("totals", "raises", 0)
+    assert "k3" in error.key
+    assert str(error).count("ZeroDivisionError: no totals for k3") == 1
+    assert str(error).count("Traceback") == 1
+    assert query.exception() is error
+    assert not query.isActive
+    # One restart was allowed, and was in place.
+    assert [recovery.in_place for recovery in coordinator.recoveries] == [False, True]
+
+
+# --- what a barrier costs -----------------------------------------------------------------------------------
+
+GATE = """
+import time
+from pathlib import Path
+from chandy.storage.local import LocalStore
+
+gate = Path({gate!r})
+write = LocalStore.write
+
+def gated(self, key, data):
+    while gate.exists() and key.endswith(".pack"):
+        time.sleep(0.02)
+    write(self, key, data)
+
+LocalStore.write = gated
+"""
+
+
+def test_uploads_go_on_while_later_batches_run(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    # State hosts run this file when they start; without the gate's file it changes nothing.
+    gate = tmp_path / "gate"
+    custom = tmp_path / "custom" / "sitecustomize.py"
+    custom.parent.mkdir()
+    custom.write_text(GATE.format(gate=str(gate)))
+    spark.sparkContext.addPyFile(str(custom))
+    events.add(1)
+    coordinator = make()
+    query = totals_query(coordinator, spark, events, tmp_path / "out")
+    query.processAllAvailable()
+    gate.touch()
+    checkpoint = coordinator.checkpoint()
+    events.add(2)
+    query.processAllAvailable()
+    assert batches(query) == 2
+    assert not checkpoint.done()
+    gate.unlink()
+    assert checkpoint.result(60).batches == {"totals": 0}
+    coordinator.stop()
+    # It holds exactly its cut, though two batches had committed before it was durable.
+    again = make()
+    query = totals_query(again, spark, events, tmp_path / "out")
+    query.processAllAvailable()
+    assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
+    assert newest_committed(again._runs.all()[0].directory) == 2
