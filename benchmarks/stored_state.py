@@ -9,6 +9,7 @@ import msgpack
 from rocksdict import Rdict
 
 from chandy.state.keys import KeyCodec
+from chandy.state.memory import Memory
 from chandy.state.schema import from_json
 from chandy.state.shard import POSITION_KEY
 from chandy.state.values import StateName, ValueCodec
@@ -17,6 +18,7 @@ from chandy.storage.manifest import OperatorRecord
 from chandy.storage.open import open_store, pipeline_uri
 from chandy.storage.snapshots import restore_files
 
+_MEMORY = 16 * 1024 * 1024
 State = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
@@ -45,7 +47,8 @@ def _shard(directory: Path, operator: OperatorRecord, state: str) -> State:
     keys = KeyCodec(from_json(operator.key_schema))
     values = ValueCodec(from_json(operator.states[state]), StateName(operator.uid, state))
     prefix = msgpack.packb(state)
-    shard = Rdict(str(directory))
+    options = Memory(_MEMORY).options()
+    shard = Rdict(str(directory), options=options, column_families={"default": options})
     try:
         return {
             keys.decode(key.removeprefix(prefix)): values.decode(value)

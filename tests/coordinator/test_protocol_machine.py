@@ -534,8 +534,13 @@ class Life:
 
     def choose_cut(self, choose: do.ChooseCut) -> Iterator[None]:
         if choose.is_savepoint:
-            self.world.open(ROOT).create(savepoint_key(choose.checkpoint), choose.root.encode())
-            claim_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint))
+            try:
+                self.world.open(ROOT).create(savepoint_key(choose.checkpoint), choose.root.encode())
+                claim_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint))
+            except ChandyError as error:
+                reason, now = Reason.IO_EXCEPTION, self.world.tick()
+                self.take(self.protocol.failed(choose.checkpoint, reason, str(error), now))
+                return
         for query in choose.queries:
             yield
             run = self.runs[query]

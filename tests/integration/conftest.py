@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
+
+from .support import Events, Make
 
 
 @pytest.fixture(scope="session")
@@ -60,3 +66,27 @@ class _Settings(dict[str, str]):
                 self._spark.conf.unset(key)
             else:
                 self._spark.conf.set(key, value)
+
+
+@pytest.fixture
+def make(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
+    """Makes coordinators on one storage; stops those that a test leaves running."""
+    made: list[CheckpointCoordinator] = []
+
+    def new(pipeline: str = "p", *, restore: str | int = "latest", **config: Any) -> CheckpointCoordinator:
+        chosen = CheckpointConfig(**{"interval": None, "restart": NoRestart()} | config)
+        made.append(
+            CheckpointCoordinator(
+                spark, pipeline=pipeline, storage=str(tmp_path / "store"), config=chosen, restore=restore
+            )
+        )
+        return made[-1]
+
+    yield new
+    for coordinator in made:
+        coordinator.stop(timeout="1 s")
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    return Events(tmp_path / "in")

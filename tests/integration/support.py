@@ -14,9 +14,13 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StatefulProcessor
 
+from chandy.coordinator import CheckpointCoordinator
+
 # Workers do not have the tests' modules: what the tests define travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+Make = Callable[..., CheckpointCoordinator]
+"""Makes a coordinator on the test's storage."""
 EVENTS = "k string, v long"
 TOTALS = "k string, n long, total long"
 DEADLINE = 90.0

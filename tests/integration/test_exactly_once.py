@@ -16,17 +16,31 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import attrs
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from chandy.coordinator import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointCoordinator,
+    CheckpointedQuery,
+    CheckpointError,
+    FixedDelay,
+    Reason,
+)
 from chandy.coordinator.sink_log import newest
+from chandy.storage.catalog import Catalog
+from chandy.storage.errors import FencedError
+from chandy.storage.open import open_store
 
 from . import drivers
-from .drivers import EVENT, Output, add_file, answer
+from .drivers import EVENT, Output, add_file, answer, chained, seen, trouble
 
 pytestmark = pytest.mark.spark
 
@@ -124,6 +138,7 @@ class Driver:
             env={**os.environ, "CHANDY_RUNTIME_DIR": str(runtime)},
         )
         self.events: list[list[str]] = []
+        self._killed = False
         self._lines: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -162,6 +177,9 @@ class Driver:
 
     def kill(self) -> None:
         """Kill it as a machine does that fails: Python and Java at once. Its state hosts live on."""
+        if self._killed:
+            return
+        self._killed = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -279,3 +297,270 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
     assert restored == sorted(restored)
     assert len(set(restored)) > 5
     print(restored, feed.files, len(triggered), [life.all("sank")[-1:] for life in lives])
+
+
+def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
+    tmp_path: Path, runtime: Path, classes: Path
+) -> None:
+    Feed(tmp_path / "in")
+    driver = Driver(tmp_path, runtime, classes)
+    try:
+        driver.wait("warm")
+        driver.tell()
+        driver.wait("sank")
+        assert len(hosts(runtime)) == 1
+        driver.kill()
+        until(lambda: not hosts(runtime), "the lease of the hosts is over")
+    finally:
+        driver.kill()
+    assert not host_directories(runtime)
+    assert not list((runtime / "meet").iterdir())
+    # What the driver itself left goes when the next coordinator starts on this machine.
+    assert {Path(path).parts[0] for path in left_over(runtime)} <= {"queries"}
+
+
+# --- tasks -----------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_fails_after_it_has_applied_its_batch_counts_once(
+    spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path
+) -> None:
+    feed = Feed(tmp_path / "in")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    failing = [(0, 0), (0, 1), (2, 1), (3, 0), (5, 0), (5, 1), (7, 1)]
+    for batch, partition in failing:
+        (marks / f"{batch}-{partition}").touch()
+    driver = Driver(tmp_path, runtime, classes, master="local[2,3]", marks=str(marks))
+    try:
+        driver.wait("warm")
+        driver.tell()
+        while newest(tmp_path / "out") < feed.files - 1:
+            driver.wait("sank")
+        driver.tell()
+        driver.wait("stopped")
+    finally:
+        driver.kill()
+    attempts = Counter(seen(marks))
+    assert {place for place, times in attempts.items() if times == 2} == set(failing)
+    assert sum(attempts.values()) == 2 * feed.files + len(failing)
+    assert rows(spark, tmp_path / "out") == answer(range(feed.files))
+
+
+def test_a_sink_that_evaluates_the_plan_twice_counts_each_row_once(
+    spark: SparkSession, tmp_path: Path, local: Path
+) -> None:
+    feed = Feed(tmp_path / "in")
+    evaluated: list[list[Output]] = []
+
+    def twice(frame: DataFrame, batch: int) -> None:
+        evaluated.extend(collected(frame) for _ in range(2))
+
+    with coordinate(spark, tmp_path, interval="300 ms") as coordinator:
+        writer = chained(coordinator, spark, feed.folder).writeStream.foreachBatch(twice)
+        coordinator.start(writer, name="chained").processAllAvailable()
+        assert coordinator.statistics().counts.completed > 0
+    assert evaluated[0::2] == evaluated[1::2]
+    assert Counter(row for batch in evaluated[0::2] for row in batch) == answer(range(feed.files))
+
+
+def test_a_query_that_fails_while_its_hosts_live_runs_the_same_batch_again_and_no_other(
+    spark: SparkSession, tmp_path: Path, local: Path
+) -> None:
+    feed = Feed(tmp_path / "in")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    for mark in ("2-0", "5-1"):
+        (marks / mark).touch()
+    with coordinate(spark, tmp_path, interval="300 ms") as coordinator:
+        frame = chained(coordinator, spark, feed.folder)
+        query = coordinator.start(
+            parquet(frame.mapInArrow(trouble(marks), frame.schema), tmp_path / "out"), name="chained"
+        )
+        host = until_one_host(local)
+        sunk(query, tmp_path / "out", feed.files - 1)
+        assert hosts(local) == host
+        assert [(one.in_place, one.checkpoint) for one in coordinator.recoveries] == [
+            (False, None),
+            (True, None),
+            (True, None),
+        ]
+    batches = [batch for batch, _ in seen(marks)]
+    assert batches == sorted(batches)
+    attempts = Counter(seen(marks))
+    assert [
+        place for place, times in sorted(attempts.items()) if times > 1 and place in [(2, 0), (5, 1)]
+    ] == [
+        (2, 0),
+        (5, 1),
+    ]
+    assert {batch for (batch, _), times in attempts.items() if times > 1} == {2, 5}
+    assert rows(spark, tmp_path / "out") == answer(range(feed.files))
+
+
+# --- state hosts -----------------------------------------------------------------------------------------
+
+
+def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
+    spark: SparkSession, tmp_path: Path, local: Path
+) -> None:
+    chance = random.Random(4)
+    feed = Feed(tmp_path / "in")
+    out = tmp_path / "out"
+    kills = 5
+    with coordinate(spark, tmp_path, interval="500 ms", attempts=3 * kills) as coordinator:
+        query = coordinator.start(parquet(chained(coordinator, spark, feed.folder), out), name="chained")
+        for kill in range(kills):
+            (pid,) = until_one_host(local)
+            directories = host_directories(local)
+            if kill % 2:
+                coordinator.checkpoint().result(DEADLINE)
+            sunk(query, out, newest(out) + chance.randint(1, 3))
+            # No wait for anything, but a random moment.
+            time.sleep(chance.uniform(0, 0.4))
+            os.kill(pid, signal.SIGKILL)
+            until(lambda pid=pid: until_one_host(local) != {pid}, "another host")
+            feed.add(AHEAD)
+            sunk(query, out, newest(out) + 1)
+            assert not directories & host_directories(local), "the next host removes what the last one left"
+        sunk(query, out, feed.files - 1)
+        recoveries = coordinator.recoveries[1:]
+        assert len(recoveries) >= kills
+        assert not any(one.in_place for one in recoveries)
+        assert len({one.checkpoint for one in recoveries if one.checkpoint}) >= kills // 2
+    assert rows(spark, out) == answer(range(feed.files))
+
+
+# --- drivers that live too long --------------------------------------------------------------------------
+
+
+def test_a_driver_that_was_overtaken_completes_nothing_more_and_the_next_one_goes_on(
+    spark: SparkSession, tmp_path: Path, local: Path
+) -> None:
+    feed = Feed(tmp_path / "in")
+    emitted: list[list[tuple[int, list[Output]]]] = []
+    lives: list[tuple[CheckpointCoordinator, CheckpointedQuery]] = []
+    completed: list[int] = []
+
+    def start() -> None:
+        own: list[tuple[int, list[Output]]] = []
+        # Two queries of one name cannot run in one session.
+        session = spark.newSession()
+        coordinator = coordinate(session, tmp_path, interval=None)
+        writer = chained(coordinator, session, feed.folder).writeStream.foreachBatch(
+            lambda frame, batch: own.append((batch, collected(frame)))
+        )
+        lives.append((coordinator, coordinator.start(writer, name="chained")))
+        emitted.append(own)
+
+    try:
+        start()
+        for _ in range(3):
+            coordinator, query = lives[-1]
+            query.processAllAvailable()
+            completed.append(coordinator.checkpoint().result(DEADLINE).id)
+            feed.add(2)
+            query.processAllAvailable()
+            # On its way while the next one takes over: it may still complete, or not.
+            late = coordinator.checkpoint()
+            start()
+            successor, next_query = lives[-1]
+            assert successor.restored is not None
+            if (done := outcome(late)) is not None:
+                completed.append(done.id)
+            assert successor.restored.id >= completed[-1]
+            # Whatever the old one tries, it is over, and says so.
+            feed.add(1)
+            with pytest.raises(CheckpointError) as refused:
+                coordinator.checkpoint().result(DEADLINE)
+            assert refused.value.reason in (Reason.FENCED, Reason.COORDINATOR_SUSPENDED)
+            until(lambda query=query: not query.isActive, "the old query has ended")
+            assert isinstance(query.exception(), FencedError)
+            with pytest.raises(FencedError):
+                query.awaitTermination(DEADLINE)
+            assert next_query.isActive
+        lives[-1][1].processAllAvailable()
+        final = lives[-1][0].checkpoint().result(DEADLINE)
+        assert final.batches == {"chained": feed.files - 1}
+    finally:
+        for coordinator, _ in lives:
+            coordinator.stop()
+
+    catalog = Catalog(open_store(f"{tmp_path}/store/killed"))
+    generations = [manifest.generation for manifest in catalog.completed()]
+    assert generations == sorted(generations)
+    latest = catalog.latest()
+    assert latest is not None
+    assert (latest.id, latest.generation) == (final.id, len(lives))
+    expected = answer(range(feed.files))
+    for life, own in zip(lives, emitted, strict=True):
+        point = life[0].restored
+        first = point.batches["chained"] + 1 if point else 0
+        # Each life goes on right after the cut that it restored, one batch after the other.
+        assert [batch for batch, _ in own] == list(range(first, first + len(own)))
+        assert all(expected[row] == 1 for _, batch in own for row in batch)
+    by_batch = {batch: found for own in emitted for batch, found in own}
+    assert Counter(row for found in by_batch.values() for row in found) == expected
+
+
+def test_a_pipeline_that_has_stopped_leaves_no_process_and_no_file(
+    spark: SparkSession, tmp_path: Path, local: Path
+) -> None:
+    feed = Feed(tmp_path / "in")
+    with coordinate(spark, tmp_path, interval="300 ms") as coordinator:
+        writer = parquet(chained(coordinator, spark, feed.folder), tmp_path / "out")
+        coordinator.start(writer, name="chained").processAllAvailable()
+        assert len(hosts(local)) == 1
+        assert host_directories(local)
+    until(lambda: not hosts(local), "the state host has ended")
+    until(lambda: not left_over(local), "its files are gone")
+    assert not host_directories(local)
+    assert not list((local / "meet").iterdir())
+    assert not [path for path in (local / "queries").iterdir() if path.is_dir()]
+
+
+# --- helpers ---------------------------------------------------------------------------------------------
+
+
+def coordinate(
+    spark: SparkSession, folder: Path, *, interval: str | None, attempts: int = 5
+) -> CheckpointCoordinator:
+    return CheckpointCoordinator(
+        spark,
+        pipeline="killed",
+        storage=str(folder / "store"),
+        config=CheckpointConfig(interval=interval, restart=FixedDelay("100 ms", attempts=attempts)),
+    )
+
+
+def parquet(frame: DataFrame, out: Path) -> DataStreamWriter:
+    return frame.writeStream.format("parquet").option("path", str(out))
+
+
+def collected(frame: DataFrame) -> list[Output]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def sunk(query: CheckpointedQuery, out: Path, batch: int) -> None:
+    """Wait until a batch is in the sink."""
+
+    def reached() -> bool:
+        if query.exception() is not None:
+            raise AssertionError(query.exception())
+        return newest(out) >= batch
+
+    until(reached, f"batch {batch} in the sink")
+
+
+def until_one_host(runtime: Path) -> set[int]:
+    until(lambda: len(hosts(runtime)) == 1, "one state host lives")
+    return hosts(runtime)
+
+
+def outcome(late: Future[Checkpoint]) -> Checkpoint | None:
+    """What a checkpoint has come to; None if it failed because its driver was overtaken."""
+    try:
+        return late.result(DEADLINE)
+    except CheckpointError as error:
+        assert error.reason is Reason.FENCED, error
+        return None

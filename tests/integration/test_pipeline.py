@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StatefulProcessor
 
 from chandy.coordinator import (
-    CheckpointConfig,
     CheckpointCoordinator,
     CheckpointError,
     FixedDelay,
-    NoRestart,
     Reason,
 )
 from chandy.coordinator.errors import ProcessorFailedError
@@ -25,47 +23,19 @@ from chandy.coordinator.progress import newest_committed
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.storage import Catalog, open_store, pipeline_uri
 
-from .support import TOTALS, Events, Totals, eventually, last_totals
+from .support import TOTALS, Events, Make, Totals, eventually, last_totals
 
 pytestmark = pytest.mark.spark
 
-Make = Callable[..., CheckpointCoordinator]
-
-
-@pytest.fixture
-def make(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
-    """Makes coordinators on one storage; stops those that a test leaves running."""
-    made: list[CheckpointCoordinator] = []
-
-    def new(pipeline: str = "p", *, restore: str | int = "latest", **config: Any) -> CheckpointCoordinator:
-        chosen = CheckpointConfig(**{"interval": None, "restart": NoRestart()} | config)
-        made.append(
-            CheckpointCoordinator(
-                spark, pipeline=pipeline, storage=str(tmp_path / "store"), config=chosen, restore=restore
-            )
-        )
-        return made[-1]
-
-    yield new
-    for coordinator in made:
-        coordinator.stop(timeout="1 s")
-
-
-@pytest.fixture
-def events(tmp_path: Path) -> Events:
-    return Events(tmp_path / "in")
+EAGER = {"processingTime": "0 seconds"}
 
 
 def totals_query(
-    coordinator: CheckpointCoordinator, spark: SparkSession, events: Events, out: Path, **more: Any
+    coordinator: CheckpointCoordinator, spark: SparkSession, events: Events, out: Path, trigger: Any = None
 ) -> CheckpointedQuery:
     totals = totals_of(coordinator, events.stream(spark))
-    writer = (
-        totals.writeStream.format("parquet")
-        .option("path", str(out))
-        .trigger(**more.pop("trigger", {"processingTime": "0 seconds"}))
-    )
-    return coordinator.start(writer, name="totals", **more)
+    writer = totals.writeStream.format("parquet").option("path", str(out)).trigger(**trigger or EAGER)
+    return coordinator.start(writer, name="totals")
 
 
 def totals_of(coordinator: CheckpointCoordinator, stream: DataFrame, uid: str = "totals") -> DataFrame:

@@ -1,0 +1,129 @@
+"""The demo's driver as a child process: its events as they come, its death, and the end of all that it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+Event = dict[str, Any]
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+_EVENT = '{"event": '
+_DEADLINE_SECONDS = 300.0
+_HOSTS_DEADLINE_SECONDS = 30.0
+
+
+class Life:
+    """One run of ``benchmarks.driver``, in a process group with the JVM that it starts."""
+
+    def __init__(self, arguments: list[str], *, folder: Path, log: Path) -> None:
+        """Start the process.
+
+        Args:
+            arguments: of the driver.
+            folder: where it and all below it keep their files.
+            log: takes what they print.
+        """
+        self.started_at = time.time()
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        # What Spark leaves behind when it is killed is then in the demo's folder and goes with it.
+        temporary = folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        environment = {
+            **os.environ,
+            "CHANDY_RUNTIME_DIR": str(runtime(folder)),
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "TMPDIR": str(temporary),
+        }
+        self._log = log.open("a")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.driver", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            errors="replace",
+            cwd=folder,
+            env=environment,
+            # A group of its own, so that the JVM dies in the same moment.
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The driver's process."""
+        return self._process.pid
+
+    def events(self) -> Iterator[Event]:
+        """Yield what the driver tells, until it has ended.
+
+        Raises:
+            TimeoutError: it was silent for too long.
+        """
+        while True:
+            try:
+                event = self._events.get(timeout=_DEADLINE_SECONDS)
+            except queue.Empty:
+                raise TimeoutError(f"The driver said nothing for {_DEADLINE_SECONDS:g} s") from None
+            if event is None:
+                return
+            yield event
+
+    def kill(self) -> float:
+        """Kill driver and JVM with SIGKILL; return when that was, in seconds since 1970."""
+        os.killpg(self.pid, signal.SIGKILL)
+        killed_at = time.time()
+        self._process.wait()
+        return killed_at
+
+    def wait(self) -> int:
+        """Wait until the driver and its JVM have ended; return the driver's exit code."""
+        # Both hold the pipe: it ends with the last of them.
+        self._reader.join()
+        return self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(_EVENT):
+                self._events.put(json.loads(line))
+            else:
+                self._log.write(line)
+        self._events.put(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        self.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._log.close()
+
+
+def runtime(folder: Path) -> Path:
+    """Where the state hosts of all lives meet their tasks; a short name, for socket paths must be short."""
+    return folder / "r"
+
+
+def await_hosts(folder: Path) -> bool:
+    """Wait until no state host lives any more; each takes its meeting place with it. Return whether that is so."""
+    deadline = time.monotonic() + _HOSTS_DEADLINE_SECONDS
+    while any((runtime(folder) / "meet").glob("*/*.sock")):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

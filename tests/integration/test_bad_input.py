@@ -1,0 +1,328 @@
+"""Bad input gets a clear typed error at once, and nothing is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from chandy.coordinator import ChandyError, CheckpointConfig, CheckpointCoordinator
+from chandy.coordinator.errors import (
+    CheckpointLocationError,
+    CleanSourceError,
+    ConfigError,
+    CoordinatorStoppedError,
+    DuplicateNameError,
+    KeySchemaError,
+    MergedOperatorError,
+    NonRestoredError,
+    NoSuchCheckpointError,
+    OperatorMovedError,
+    ProcessorFailedError,
+    QueryFailedError,
+    SavepointTargetError,
+    ShardCountError,
+    SinkNotEmptyError,
+    StateSchemaError,
+    UnknownOperatorError,
+    UnreplayableSourceError,
+    UnsupportedTriggerError,
+)
+from chandy.state.errors import DefinitionError, KeyTypeError, UnsupportedStateError
+from chandy.storage import DamagedError, InvalidNameError, SchemaTooNewError, UnknownStoreError, layout
+
+from .support import EVENTS, TOTALS, Events, Make, Totals
+
+pytestmark = pytest.mark.spark
+
+
+def totals(coordinator: CheckpointCoordinator, stream: DataFrame, **more: Any) -> DataFrame:
+    arguments: dict[str, Any] = {
+        "key": ["k"],
+        "processor": Totals(),
+        "output": TOTALS,
+        "uid": "totals",
+        "shards": 4,
+    }
+    return coordinator.transform_with_state(stream, **arguments | more)
+
+
+@pytest.fixture
+def checkpointed(make: Make, spark: SparkSession, events: Events, tmp_path: Path) -> Path:
+    """A storage with one completed checkpoint of one query with one operator; returns its manifest's path."""
+    events.add(1)
+    coordinator = make()
+    writer = totals(coordinator, events.stream(spark)).writeStream.format("noop")
+    coordinator.start(writer, name="totals").processAllAvailable()
+    coordinator.checkpoint().result(60)
+    coordinator.stop()
+    return tmp_path / "store" / "p" / layout.manifest_key(1)
+
+
+def test_a_writer_that_cannot_be_checkpointed_is_refused_and_the_coordinator_goes_on(
+    make: Make, spark: SparkSession, events: Events
+) -> None:
+    coordinator = make()
+    stream = events.stream(spark)
+    socket = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", 1).load()
+    cleaning = spark.readStream.schema(EVENTS).option("cleanSource", "delete").json(str(events.folder))
+    refused: list[tuple[Any, type[ChandyError]]] = [
+        (
+            stream.writeStream.format("noop").option("checkpointLocation", "/tmp/mine"),
+            CheckpointLocationError,
+        ),
+        (stream.writeStream.format("noop").trigger(continuous="1 second"), UnsupportedTriggerError),
+        (stream.writeStream.format("noop").trigger(realTime="5 minutes"), UnsupportedTriggerError),
+        (socket.writeStream.format("noop"), UnreplayableSourceError),
+        (cleaning.writeStream.format("noop"), CleanSourceError),
+    ]
+    for writer, error in refused:
+        with pytest.raises(error):
+            coordinator.start(writer, name="q")
+    assert coordinator.queries == ()
+    events.add(1)
+    query = coordinator.start(stream.writeStream.format("noop"), name="q")
+    query.processAllAvailable()
+    assert coordinator.checkpoint().result(60).batches == {"q": 0}
+
+
+def test_names_are_taken_once(make: Make, spark: SparkSession, events: Events) -> None:
+    coordinator = make()
+    one = totals(coordinator, events.stream(spark))
+    with pytest.raises(DuplicateNameError, match="operator uid"):
+        totals(coordinator, events.stream(spark))
+    coordinator.start(one.writeStream.format("noop"), name="q")
+    with pytest.raises(DuplicateNameError, match="query name"):
+        coordinator.start(events.stream(spark).writeStream.format("noop"), name="q")
+    # The same operator in two queries would have two batches of one number.
+    with pytest.raises(DuplicateNameError, match="operator uid"):
+        coordinator.start(one.writeStream.format("noop"), name="other")
+    with pytest.raises(InvalidNameError):
+        coordinator.start(events.stream(spark).writeStream.format("noop"), name="../up")
+
+
+def test_an_operator_that_cannot_be_is_refused_before_anything_runs(
+    make: Make, spark: SparkSession, events: Events
+) -> None:
+    class NeedsAList(Totals):
+        def init(self, handle: Any) -> None:
+            handle.getListState("list", "v long")
+
+    coordinator = make()
+    stream = events.stream(spark)
+    wrong: list[tuple[dict[str, Any], type[ChandyError]]] = [
+        ({"key": ["missing"]}, DefinitionError),
+        ({"shards": 0}, DefinitionError),
+        ({"shards": 4, "parallelism": 5}, DefinitionError),
+        ({"processor": Totals}, DefinitionError),
+        ({"processor": NeedsAList()}, UnsupportedStateError),
+        ({"output": "not a schema"}, ChandyError),
+        ({"uid": ""}, ChandyError),
+    ]
+    for arguments, error in wrong:
+        with pytest.raises(error):
+            totals(coordinator, stream, **arguments)
+    with pytest.raises(KeyTypeError):
+        totals(coordinator, stream.selectExpr("map(k, v) as k", "v"))
+    # None of the refused has taken the uid.
+    totals(coordinator, stream)
+
+
+def test_an_operator_below_a_union_or_a_coalesce_is_refused_unless_shuffled(
+    make: Make, spark: SparkSession, events: Events
+) -> None:
+    coordinator = make()
+    out = totals(coordinator, events.stream(spark))
+    other = totals(coordinator, events.stream(spark), uid="other")
+    for merged in (out.union(other), out.where("n > 0").coalesce(1)):
+        with pytest.raises(MergedOperatorError):
+            coordinator.start(merged.writeStream.format("noop"), name="q")
+    events.add(1)
+    shuffled = out.repartition(2).union(other.repartition(2))
+    coordinator.start(shuffled.writeStream.format("noop"), name="q").processAllAvailable()
+    assert coordinator.checkpoint().result(60).shards == 8
+
+
+def test_an_operator_of_another_coordinator_is_refused(
+    make: Make, spark: SparkSession, events: Events
+) -> None:
+    out = totals(make("one"), events.stream(spark))
+    with pytest.raises(UnknownOperatorError):
+        make("two").start(out.writeStream.format("noop"), name="q")
+
+
+def test_a_checkpoint_that_does_not_fit_the_pipeline_is_refused(
+    make: Make, spark: SparkSession, events: Events, checkpointed: Path
+) -> None:
+    # H4, H6
+    class OtherSchema(Totals):
+        def init(self, handle: Any) -> None:
+            self.state = handle.getValueState("totals", "n string, total long")
+
+    coordinator = make()
+    stream = events.stream(spark)
+    with pytest.raises(ShardCountError) as caught:
+        totals(coordinator, stream, shards=8)
+    assert (caught.value.expected, caught.value.found) == (4, 8)
+    with pytest.raises(KeySchemaError):
+        totals(coordinator, stream, key=["v"])
+    with pytest.raises(StateSchemaError):
+        totals(coordinator, stream, processor=OtherSchema())
+    with pytest.raises(NonRestoredError):
+        coordinator.start(stream.writeStream.format("noop"), name="totals")
+    out = totals(coordinator, stream)
+    with pytest.raises(OperatorMovedError):
+        coordinator.start(out.writeStream.format("noop"), name="another")
+    # Its checkpoint can be restored all the same.
+    events.add(1)
+    coordinator.start(out.writeStream.format("noop"), name="totals").processAllAvailable()
+    assert coordinator.checkpoint().result(60).batches == {"totals": 1}
+    coordinator.stop()
+    # State may be left behind by those who say so; a query that is new then starts empty (H5).
+    lenient = make(allow_non_restored=True)
+    lenient.start(stream.writeStream.format("noop"), name="totals").processAllAvailable()
+
+
+def damaged(manifest: bytes) -> bytes:
+    return manifest.replace(b'"totals"', b'"totale"', 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda manifest: manifest.replace(b'"schema":1', b'"schema":2'), SchemaTooNewError),
+        (lambda manifest: manifest[: len(manifest) // 2], DamagedError),
+        (lambda manifest: b"", DamagedError),
+        (damaged, DamagedError),
+    ],
+    ids=["newer", "truncated", "empty", "damaged"],
+)
+def test_a_manifest_that_cannot_be_read_is_named_and_nothing_older_is_taken_silently(
+    make: Make, checkpointed: Path, change: Callable[[bytes], bytes], error: type[ChandyError]
+) -> None:
+    # F3
+    manifest = checkpointed.read_bytes()
+    checkpointed.write_bytes(change(manifest))
+    with pytest.raises(error, match="checkpoints/1/manifest"):
+        make()
+    checkpointed.write_bytes(manifest)
+    assert make().restored is not None
+
+
+def test_damaged_state_is_found_and_the_query_does_not_go_on(
+    make: Make, spark: SparkSession, events: Events, checkpointed: Path
+) -> None:
+    # Promise 5
+    for pack in checkpointed.parent.glob("*.pack"):
+        content = bytearray(pack.read_bytes())
+        content[len(content) // 2] ^= 1
+        pack.write_bytes(bytes(content))
+    coordinator = make()
+    out = totals(coordinator, events.stream(spark))
+    with pytest.raises(DamagedError):
+        coordinator.start(out.writeStream.format("noop"), name="totals")
+
+
+def test_what_is_to_be_restored_must_be_there(make: Make, checkpointed: Path, tmp_path: Path) -> None:
+    # H1
+    for restore in (7, "7", str(tmp_path / "nothing")):
+        with pytest.raises(NoSuchCheckpointError):
+            make(restore=restore)
+    assert make(restore="1").restored is not None
+
+
+def test_storage_and_settings_that_cannot_be_used_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UnknownStoreError, match=r"chandy\[s3\]"):
+        CheckpointCoordinator(spark, pipeline="p", storage="s3://bucket/prefix")
+    with pytest.raises(UnknownStoreError, match="carrier-pigeon"):
+        CheckpointCoordinator(spark, pipeline="p", storage="carrier-pigeon://loft")
+    with pytest.raises(InvalidNameError):
+        CheckpointCoordinator(spark, pipeline="a/b", storage=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"CheckpointConfig\.interval"):
+        CheckpointConfig(interval="soon")
+
+
+def test_a_savepoint_needs_a_place_that_is_free(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    # E5
+    events.add(1)
+    coordinator = make()
+    coordinator.start(events.stream(spark).writeStream.format("noop"), name="q").processAllAvailable()
+    with pytest.raises(SavepointTargetError):
+        coordinator.savepoint()
+    with pytest.raises(UnknownStoreError):
+        coordinator.savepoint("carrier-pigeon://loft/s")
+    coordinator.savepoint("one").result(60)
+    with pytest.raises(ChandyError, match="empty or new folder"):
+        coordinator.savepoint("one").result(60)
+    # The one that was there is as it was.
+    assert make("other", restore=str(tmp_path / "store" / "p" / "savepoints" / "one")).restored is not None
+
+
+def test_an_output_with_a_log_of_other_batches_is_refused_by_a_query_that_begins_anew(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    events.add(1)
+    first = make()
+    writer = events.stream(spark).writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    first.start(writer, name="q").processAllAvailable()
+    first.stop()
+    with pytest.raises(SinkNotEmptyError):
+        make("other").start(writer, name="q")
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 40
+
+
+class WrongType(Totals):
+    """Puts a text where a number belongs."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        self.state.update(("many", 1))
+        yield Row(k=key[0], n=1, total=1)
+
+
+def test_a_state_value_of_the_wrong_type_names_operator_state_and_field(
+    make: Make, spark: SparkSession, events: Events
+) -> None:
+    events.add(1)
+    coordinator = make()
+    out = totals(coordinator, events.stream(spark), processor=WrongType())
+    query = coordinator.start(out.writeStream.format("noop"), name="q")
+    with pytest.raises(ProcessorFailedError) as caught:
+        query.awaitTermination(90)
+    for fact in ("StateTypeError", "totals", "'n'", "many"):
+        assert fact in str(caught.value)
+
+
+def test_a_sink_that_takes_only_some_rows_of_a_batch_fails_before_state_is_lost(
+    make: Make, spark: SparkSession, events: Events
+) -> None:
+    def peek(df: DataFrame, batch: int) -> None:
+        # Leaves the tasks before their end.
+        df.limit(1).collect()
+
+    events.add(2, rows=60_000)
+    coordinator = make()
+    out = totals(coordinator, events.stream(spark).selectExpr("concat(k, v) as k", "v"), parallelism=1)
+    query = coordinator.start(out.writeStream.foreachBatch(peek), name="q")
+    with pytest.raises(QueryFailedError, match="left early"):
+        query.awaitTermination(90)
+
+
+def test_a_coordinator_that_has_stopped_says_so(make: Make, spark: SparkSession, events: Events) -> None:
+    # H12, A9
+    coordinator = make()
+    coordinator.stop()
+    coordinator.stop()
+    for call in (
+        coordinator.checkpoint,
+        lambda: coordinator.savepoint("s"),
+        lambda: coordinator.stop(savepoint="s"),
+        lambda: totals(coordinator, events.stream(spark)),
+        lambda: coordinator.start(events.stream(spark).writeStream.format("noop"), name="q"),
+    ):
+        with pytest.raises(CoordinatorStoppedError):
+            call()
