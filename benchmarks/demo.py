@@ -218,7 +218,7 @@ def _run(console: Console, course: Course, folder: Path, log: Path) -> tuple[Sto
             killed_at = life.kill()
             last = story.newest_batch
             screen.note(
-                f"SIGKILL to the driver and its JVM, process {life.pid}, after {course.date_after(last)} (batch {last})",
+                f"SIGKILL to process {life.pid} and its JVM, after {course.date_after(last)} (batch {last})",
                 "bold red",
             )
             second = [*arguments, f"--savepoint-at={course.batch_at(0.75)}"]
@@ -244,14 +244,20 @@ def _run(console: Console, course: Course, folder: Path, log: Path) -> tuple[Sto
 
 
 def _show(console: Console, course: Course, story: Story, killed_at: float) -> None:
-    for table in (_checkpoints(story.checkpoints), _recovery(story, killed_at), _worst(story.result["worst"])):
+    for table in (
+        _checkpoints(story.checkpoints),
+        _recovery(story, killed_at),
+        _worst(story.result["worst"]),
+    ):
         console.print()
         console.print(table)
     console.print()
     _verdict(console, story.result)
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1) -> Table:
+def _table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1
+) -> Table:
     """A table whose first ``left`` columns are text and the others numbers."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,13 @@ class Day:
 def write_days(flights: pa.Table, folder: Path) -> list[Day]:
     """Write a file a day; Spark's file source takes them by modification time, which therefore is the day's."""
     folder.mkdir(parents=True)
-    dates = pa.compute.add(pa.compute.multiply(flights.column("month"), 100), flights.column("day")).to_numpy()
+    dates = pa.compute.add(
+        pa.compute.multiply(flights.column("month"), 100), flights.column("day")
+    ).to_numpy()
     rows = flights.drop_columns(["month", "day"])
     starts = [0, *(i for i in range(1, len(dates)) if dates[i] != dates[i - 1]), len(dates)]
     days = []
-    for number, (start, stop) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for number, (start, stop) in enumerate(pairwise(starts)):
         date = f"2013-{dates[start] // 100:02}-{dates[start] % 100:02}"
         write_file(rows.slice(start, stop - start), folder / f"{date}.parquet", number)
         days.append(Day(date, stop - start))

@@ -511,7 +511,7 @@ class Life:
                 case do.Finalize(checkpoint):
                     self.manifests.append(self.finalize(checkpoint))
                 case do.ChooseCut():
-                    assert instruction.checkpoint > max(self.triggered, *self.world.announced, 0)
+                    assert instruction.checkpoint > self.triggered, "an id is used again"
                     self.triggered = instruction.checkpoint
                     self.works.append(self.choose_cut(instruction))
                 case do.StoreProgress():
@@ -756,28 +756,28 @@ class Life:
             if self.runs[query].committed >= cut:
                 self.take(self.protocol.committed(query, cut))
 
-    def quiet(self) -> None:
-        """Let everything that is on its way arrive."""
+    def quiet(self, hold: str = "") -> None:
+        """Let everything that is on its way arrive, but for one kind of thing."""
         while True:
-            self.notice_commits()
-            if self.messages:
+            if "commits" not in hold:
+                self.notice_commits()
+            if self.messages and "messages" not in hold:
                 self.receive(self.messages.pop(0))
-            elif self.works:
+            elif self.works and "works" not in hold:
                 self.work(self.works, 0)
-            elif self.manifests:
+            elif self.manifests and "manifests" not in hold:
                 self.work(self.manifests, 0)
-            elif mail := [host for host in self.hosts.values() if host.mailbox]:
+            elif "orders" not in hold and (mail := [host for host in self.hosts.values() if host.mailbox]):
                 mail[0].obey(mail[0].mailbox.popleft())
-            elif open_ := [
-                (host, this)
-                for host in self.hosts.values()
-                for this in host.rounds.values()
-                if not this.ended
-            ]:
+            elif open_ := self.open_rounds:
                 host, this = open_[0]
                 host.store(this)
             else:
                 return
+
+    @property
+    def open_rounds(self) -> list[tuple[Host, Round]]:
+        return [(h, this) for h in self.hosts.values() for this in h.rounds.values() if not this.ended]
 
 
 class World:
@@ -865,6 +865,10 @@ class World:
 
 SMALL = st.integers(0, 7)
 QUERY = st.sampled_from(list(SHARDS))
+FATES = ["arrives", "arrives", "arrives", "twice", "twice", "doubted", "declined", "lost"]
+HOLD = st.sampled_from(
+    ["", "", "messages", "manifests", "messages manifests", "messages manifests", "works", "orders", "commits"]
+)
 
 
 class Machine(RuleBasedStateMachine):
@@ -884,9 +888,10 @@ class Machine(RuleBasedStateMachine):
 
     # --- batches
 
-    @rule(which=SMALL, query=QUERY, size=st.integers(0, 4), host=st.integers(0, 1))
-    def a_batch_runs(self, which: int, query: str, size: int, host: int) -> None:
-        self.life(which).batch(query, size, host)
+    @rule(which=SMALL, sizes=st.lists(st.integers(0, 4), min_size=1, max_size=4), host=st.integers(0, 1))
+    def batches_run(self, which: int, sizes: list[int], host: int) -> None:
+        for size, query in zip(sizes, itertools.cycle(SHARDS), strict=False):
+            self.life(which).batch(query, size, host)
 
     @rule(which=SMALL, query=QUERY, size=st.integers(1, 4), host=st.integers(0, 1), upto=st.integers(0, 4))
     def a_batch_comes_to_a_stop_half_way(
@@ -926,20 +931,24 @@ class Machine(RuleBasedStateMachine):
 
     # --- checkpoints
 
-    @rule(which=SMALL, forced=st.booleans())
-    def a_checkpoint_is_asked_for(self, which: int, forced: bool) -> None:
+    @rule(which=SMALL, forced=st.booleans(), hold=HOLD)
+    def a_checkpoint_is_asked_for(self, which: int, forced: bool, hold: str) -> None:
         life = self.life(which)
         request = Request(CheckpointKind.MANUAL, forced, self.world.tick())
         life.take(life.protocol.request(request, self.world.tick()))
+        if hold:
+            life.quiet(hold)
 
-    @rule()
-    def a_savepoint_is_asked_for(self) -> None:
+    @rule(chance=SMALL)
+    def a_savepoint_is_asked_for(self, chance: int) -> None:
+        if chance > 2:
+            return
         life = self.world.life
         target = f"memory://savepoint/{next(_unique)}"
         request = Request(CheckpointKind.SAVEPOINT, False, self.world.tick(), target)
         life.take(life.protocol.request(request, self.world.tick()))
 
-    @rule(seconds=st.sampled_from([1.0, 11.0, 31.0, 61.0]))
+    @rule(seconds=st.sampled_from([1.0, 11.0, 11.0, 11.0, 31.0, 61.0]))
     def time_passes(self, seconds: float) -> None:
         self.world.now += seconds
         for life in self.world.lives:
@@ -969,34 +978,37 @@ class Machine(RuleBasedStateMachine):
     @rule(which=SMALL, number=SMALL)
     def a_host_stores_its_snapshots(self, which: int, number: int) -> None:
         life = self.life(which)
-        open_ = [(h, this) for h in life.hosts.values() for this in h.rounds.values() if not this.ended]
-        if open_:
+        if open_ := life.open_rounds:
             host, this = open_[number % len(open_)]
             host.store(this)
 
-    @rule(
-        which=SMALL, number=SMALL, fate=st.sampled_from(["arrives", "arrives", "twice", "doubtful", "lost"])
-    )
-    def a_message_is_on_its_way(self, which: int, number: int, fate: str) -> None:
+    @rule(which=SMALL, fates=st.lists(st.sampled_from(FATES), min_size=1, max_size=5), newest=st.booleans())
+    def messages_are_on_their_way(self, which: int, fates: list[str], newest: bool) -> None:
         life = self.life(which)
-        if not life.messages:
-            return
-        message = life.messages.pop(number % len(life.messages))
-        if fate != "lost":
-            life.receive(message)
-        if fate == "twice":
-            life.messages.append(message)
-        if fate == "doubtful":
-            # The acknowledgement has arrived, but its sender does not know: it declines.
-            life.messages.append(Decline(message.host, message.checkpoint, message.query_id, "no answer"))
+        for host, this in life.open_rounds:
+            host.store(this)
+        for fate in fates:
+            if not life.messages:
+                return
+            message = life.messages.pop(-1 if newest else 0)
+            if fate == "declined":
+                # It could not be stored, or it was, and its sender never heard that its word had arrived.
+                message = Decline(message.host, message.checkpoint, message.query_id, "the store is full")
+            if fate != "lost":
+                life.receive(message)
+            if fate == "twice":
+                life.messages.append(message)
+            if fate == "doubted":
+                decline = Decline(message.host, message.checkpoint, message.query_id, "no answer to my word")
+                life.messages.append(decline)
 
     @rule(which=SMALL)
     def commits_are_noticed(self, which: int) -> None:
         self.life(which).notice_commits()
 
-    @rule(which=SMALL)
-    def everything_arrives(self, which: int) -> None:
-        self.life(which).quiet()
+    @rule(which=SMALL, hold=HOLD)
+    def everything_arrives(self, which: int, hold: str) -> None:
+        self.life(which).quiet(hold)
 
     # --- failures
 
@@ -1004,12 +1016,14 @@ class Machine(RuleBasedStateMachine):
     def the_store_fails_at_the_next_manifest(self, trouble: str) -> None:
         self.world.open(ROOT).trouble = trouble
 
-    @rule(executor=st.sampled_from("ab"), again=st.booleans())
-    def a_host_dies_and_another_takes_its_place(self, executor: str, again: bool) -> None:
+    @rule(executor=st.sampled_from("ab"), noticed=st.booleans(), chance=SMALL)
+    def a_host_dies_and_another_takes_its_place(self, executor: str, noticed: bool, chance: int) -> None:
         life = self.world.life
+        if chance > 2:
+            return
         for name in [name for name in life.hosts if name[0] == executor]:
             del life.hosts[name]
-            if again:
+            if noticed:
                 lost = life.protocol.host_left(name)
                 life.lost = life.lost or lost
         life.join(executor)
@@ -1019,11 +1033,13 @@ class Machine(RuleBasedStateMachine):
     def the_pipeline_goes_back(self) -> None:
         self.world.life.go_back()
 
-    @rule(zombie=st.booleans(), savepoint=SMALL)
-    def another_coordinator_takes_over(self, zombie: bool, savepoint: int) -> None:
+    @rule(zombie=st.booleans(), chance=SMALL, savepoint=st.booleans())
+    def another_coordinator_takes_over(self, zombie: bool, chance: int, savepoint: bool) -> None:
         world = self.world
+        if chance > 2:
+            return
         roots = [root for _, root in world.savepoints]
-        restore = roots[-1] if roots and savepoint == 0 else "latest"
+        restore = roots[-1] if roots and savepoint and chance == 0 else "latest"
         before = max(world.announced, default=0)
         if not zombie:
             world.lives.clear()

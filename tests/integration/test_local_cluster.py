@@ -1,0 +1,82 @@
+"""Several executors: a state host beside each, and tasks that meet their shards wherever Spark puts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
+
+from .support import TOTALS, Events, Totals, last_totals
+
+pytestmark = pytest.mark.spark
+
+
+def test_shards_on_two_executors_are_checkpointed_and_restored(tmp_path: Path) -> None:
+    # Spark allows one session a process, and this one needs executors of its own.
+    with tempfile.TemporaryDirectory(prefix="chandy-") as runtime:
+        environment = {**os.environ, "CHANDY_RUNTIME_DIR": runtime, "PYSPARK_PYTHON": sys.executable}
+        root = Path(__file__).parents[2]
+        driver = [sys.executable, "-m", "tests.integration.test_local_cluster", str(tmp_path)]
+        done = subprocess.run(driver, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    # Two hosts shared the eight shards, in both lives of the coordinator; who got how many is Spark's to say.
+    assert [(len(owned), sum(owned)) for owned in found["owned"]] == [(2, 8), (2, 8)]
+    assert found["restored"] == 1
+    assert found["batches"] == {"q": 11}
+    assert found["exact"] is True
+
+
+def main(folder: Path) -> None:
+    spark = (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    events = Events(folder / "in")
+    owned, batches, restored = [], {}, None
+    for _ in range(2):
+        events.add(6)
+        config = CheckpointConfig(interval=None)
+        with CheckpointCoordinator(
+            spark, pipeline="p", storage=str(folder / "store"), config=config
+        ) as coordinator:
+            restored = coordinator.restored
+            totals = coordinator.transform_with_state(
+                events.stream(spark),
+                key=["k"],
+                processor=Totals(),
+                output=TOTALS,
+                uid="t",
+                shards=8,
+                parallelism=4,
+            )
+            query = coordinator.start(
+                totals.writeStream.format("parquet").option("path", str(folder / "out")), name="q"
+            )
+            query.processAllAvailable()
+            batches = coordinator.checkpoint().result(60).batches
+            ownership = coordinator._checkpointing.look(lambda protocol: protocol.queries["q"].ownership)
+            owned.append([len(ownership.owned_by(host)) for host in ownership.owners()])
+    exact = last_totals(spark.read.parquet(str(folder / "out"))) == events.totals(spark)
+    print(
+        json.dumps({"owned": owned, "batches": batches, "restored": restored and restored.id, "exact": exact})
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
