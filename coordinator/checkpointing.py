@@ -8,6 +8,7 @@ written by one thread, one after the other.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import tempfile
 import threading
@@ -41,6 +42,7 @@ from ..storage.snapshots import SnapshotWriter, copy_snapshot
 from ..storage.store import Store
 from . import instructions as do
 from .checkpoint import Checkpoint
+from .errors import CheckpointError
 from .links import HostLinks
 from .protocol import Protocol
 from .reasons import Reason
@@ -116,7 +118,9 @@ class Checkpointing:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = threading.Event()
+        self._ended = threading.Event()
         self._futures: dict[Request, Future[Checkpoint]] = {}
+        self._streams: dict[str, object] = {}
         # An Event among the instructions is set once all manifests before it are written; None is the end.
         self._instructions: queue.SimpleQueue[do.Instruction | threading.Event | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="chandy-io")
@@ -153,10 +157,15 @@ class Checkpointing:
         future: Future[Checkpoint] = Future()
         # Whoever waits may not cancel: the checkpoint is everybody's.
         future.set_running_or_notify_cancel()
+        if self._closed.is_set():
+            future.set_exception(CheckpointError(None, Reason.COORDINATOR_SHUTDOWN))
+            return future
         with self._lock:
             self._futures[request] = future
             self._queue(self._protocol.request(request, self._clock()))
         self._wake.set()
+        if self._ended.is_set():
+            self._refuse_the_rest()
         return future
 
     def start_schedule(self, chance: Callable[[], float]) -> None:
@@ -201,13 +210,26 @@ class Checkpointing:
 
     def orders(self, hello: HostHello) -> Iterator[Order]:
         """The stream of orders to one host; the host counts as living as long as it reads it."""
-        if self.look(lambda protocol: protocol.host_joined(hello)):
+        # A host may have opened a new stream before the end of its broken one is noticed.
+        stream = object()
+
+        def joins(protocol: Protocol) -> bool:
+            self._streams[hello.host] = stream
+            return protocol.host_joined(hello)
+
+        def leaves(protocol: Protocol) -> bool:
+            if self._streams.get(hello.host) is not stream:
+                return False
+            del self._streams[hello.host]
+            return protocol.host_left(hello.host)
+
+        if self.look(joins):
             self._on_state_lost(f"a new state host took the place of one on {hello.machine}")
         log.info("state host connected", host=hello.host, machine=hello.machine, pid=hello.pid)
         try:
             yield from self._links.orders(hello.host)
         finally:
-            if not self._closed.is_set() and self.look(lambda protocol: protocol.host_left(hello.host)):
+            if not self._closed.is_set() and self.look(leaves):
                 log.warning("state host lost", host=hello.host, machine=hello.machine)
                 self._on_state_lost(f"state host {hello.host} on {hello.machine} is gone")
 
@@ -358,7 +380,10 @@ class Checkpointing:
             self._catalog.confirm(manifest)
 
     def _discard(self, order: do.Discard) -> None:
+        generation = self.look(lambda protocol: protocol.generation)
         try:
+            # What a successor keeps is no longer this coordinator's to say.
+            self._catalog.check_not_fenced(generation)
             discard(self._store, order.dropped, order.kept)
         except (OSError, ChandyError) as error:
             log.warning("cannot delete old checkpoints; `chandy gc` can", error=str(error))
@@ -417,3 +442,13 @@ class Checkpointing:
             thread.join(_STOP_SECONDS)
         self._pool.shutdown(wait=True)
         self._finalizer.shutdown(wait=True)
+        self._ended.set()
+        self._refuse_the_rest()
+
+    def _refuse_the_rest(self) -> None:
+        """Fail the requests that came when nobody was left to hand instructions on."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                instruction = self._instructions.get_nowait()
+                if isinstance(instruction, do.Reject):
+                    self._reject(instruction)

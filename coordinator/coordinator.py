@@ -365,13 +365,13 @@ class CheckpointCoordinator:
         order = self._checkpointing.look(
             lambda p: downstream_first({name: query.reads for name, query in p.queries.items()})
         )
-        self._supervisor.stop_gracefully(order, seconds(timeout))
+        stopped = self._supervisor.stop_gracefully(order, seconds(timeout))
         taken: Checkpoint | None = None
         if target is not None:
             try:
                 taken = self._checkpointing.request(CheckpointKind.SAVEPOINT, target=target).result()
             except BaseException:
-                self._supervisor.resume()
+                self._supervisor.resume(stopped)
                 raise
         self._stopped = True
         atexit.unregister(self._abandon)

@@ -94,6 +94,8 @@ class Protocol:
     queries: dict[str, QueryState] = attrs.field(factory=dict)
     hosts: dict[str, HostHello] = attrs.field(factory=dict)
     pending: dict[int, PendingCheckpoint] = attrs.field(factory=dict)
+    suspended: bool = False
+    """Whether the pipeline is going back: no checkpoint is triggered meanwhile."""
     closed: Reason | None = None
     """Why no request is taken any more."""
     _last_completed_at: float | None = None
@@ -142,7 +144,8 @@ class Protocol:
         """A state host has reported. Returns whether state was lost with an earlier one of its executor."""
         replaced = [h.host for h in self.hosts.values() if h.executor == hello.executor]
         self.hosts[hello.host] = hello
-        return any([self.host_left(host) for host in replaced if host != hello.host])
+        # A list, for each of them has left.
+        return any([self.host_left(host) for host in replaced if host != hello.host])  # noqa: C419
 
     def host_left(self, host: str) -> bool:
         """A state host is gone. Returns whether it owned shards, so that their state is lost."""
@@ -183,7 +186,8 @@ class Protocol:
 
     def next_deadline(self) -> float | None:
         """When ``tick`` has something to do at the earliest; None: only after another event."""
-        times = [pending.deadline for pending in self.pending.values()]
+        # One whose manifest is being written does not expire any more.
+        times = [p.deadline for p in self.pending.values() if p.phase is not Phase.FINALIZING]
         if self.closed is None and self.schedule.next_at is not None:
             times.append(self.schedule.next_at)
         return min(times, default=None)
@@ -192,7 +196,7 @@ class Protocol:
 
     def _advance(self, now: float) -> None:
         """Start what the queue holds, as far as the policy lets it."""
-        while True:
+        while not self.suspended:
             decision = requests.decide(
                 self.queue,
                 now,
@@ -364,7 +368,8 @@ class Protocol:
         pending = self.pending.get(ack.checkpoint)
         name = next((n for n, q in self.queries.items() if q.query_id == ack.query_id), None)
         if pending is None or name is None:
-            if 0 < ack.checkpoint < self.next_id and not self._is_completed(ack.checkpoint):
+            late = pending is None and 0 < ack.checkpoint < self.next_id
+            if late and not self._is_completed(ack.checkpoint):
                 self._out.append(DiscardAborted(ack.checkpoint, self.root, is_savepoint=False))
             return tuple(AckResult.UNKNOWN for _ in ack.snapshots), self._take()
         results = []
@@ -395,7 +400,14 @@ class Protocol:
         return self._take()
 
     def decline(self, decline: Decline, now: float) -> list[Instruction]:
-        """A state host cannot do its part."""
+        """A state host cannot do its part.
+
+        It is too late to say so when all parts are durable: whoever acknowledged and did not hear that its
+        word had arrived declines afterwards, and the manifest may be there by then.
+        """
+        pending = self.pending.get(decline.checkpoint)
+        if pending is None or pending.phase is Phase.FINALIZING:
+            return self._take()
         return self.failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
 
     def failed(self, checkpoint: int, reason: Reason, detail: str, now: float) -> list[Instruction]:
@@ -498,11 +510,18 @@ class Protocol:
 
     # --- life cycle -----------------------------------------------------------------------------------------
 
-    def abort_all(self, reason: Reason, detail: str, now: float) -> list[Instruction]:
-        """Every checkpoint on its way ends here; what is queued stays queued."""
+    def suspend(self, cause: str, now: float) -> list[Instruction]:
+        """The pipeline goes back: checkpoints on their way end here, and what is queued waits for ``resume``."""
+        self.suspended = True
         for pending in list(self.pending.values()):
             if pending.phase is not Phase.FINALIZING:
-                self._abort(pending, reason, detail, now)
+                self._abort(pending, Reason.JOB_FAILOVER, cause, now)
+        return self._take()
+
+    def resume(self, now: float) -> list[Instruction]:
+        """The queries are those of the restored checkpoint now."""
+        self.suspended = False
+        self._advance(now)
         return self._take()
 
     def release(self, query_ids: Iterable[str]) -> list[Instruction]:

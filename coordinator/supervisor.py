@@ -12,6 +12,7 @@ import queue
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 _POLL_SECONDS = 0.02
+_REMEMBERED = 100
+"""Recoveries that are remembered."""
 _STATE_IS_LOST = (
     "StateLostError",
     "HostLostError",
@@ -115,7 +118,7 @@ class Supervisor:
         self._lost: str | None = None
         self._processor_failures: dict[str, TaskFailure] = {}
         self._number = 0
-        self.recoveries: list[Recovery] = []
+        self.recoveries: deque[Recovery] = deque(maxlen=_REMEMBERED)
         self._thread = threading.Thread(target=self._supervise, name="chandy-supervisor", daemon=True)
 
     def begin(self, checkpointing: Checkpointing) -> None:
@@ -174,8 +177,8 @@ class Supervisor:
         stands_at = progress.newest_committed(run.directory)
         self._checkpointing.event(lambda protocol, now: protocol.stands(name, stands_at, now))
 
-    def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> None:
-        """Stop all queries, each after its running batch has committed.
+    def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> list[Run]:
+        """Stop all queries, each after its running batch has committed; return the runs that were stopped.
 
         Args:
             order: the queries, downstream first: what a query has consumed is then sure to be committed by its
@@ -185,6 +188,7 @@ class Supervisor:
         """
         self._stopping.set()
         deadline = time.monotonic() + timeout
+        stopped: list[Run] = []
         with self._changing:
             for name in order:
                 run = self._runs.get(name)
@@ -202,15 +206,15 @@ class Supervisor:
                 run.ended = True
                 self._stop_spark(run)
                 self._queries[name].ended()
+                stopped.append(run)
+        return stopped
 
-    def resume(self) -> None:
-        """Start the queries again that ``stop_gracefully`` has stopped, where they stood."""
+    def resume(self, stopped: list[Run]) -> None:
+        """Start queries again that ``stop_gracefully`` has stopped, where they stood."""
         with self._changing:
             self._stopping.clear()
-            for query in self._queries.values():
-                run = self._runs.get(query.name)
-                if run is not None and run.ended:
-                    self._restart_in_place(run, "a stop that could not be carried through")
+            for run in stopped:
+                self._restart_in_place(run, "a stop that could not be carried through")
 
     def close(self) -> None:
         """Stop what still runs, and end the thread."""
@@ -320,7 +324,6 @@ class Supervisor:
                 run.ended = True
                 self._queries[run.definition.name].ended()
             case _RunEnded(run, error) if error is not None:
-                run.ended = True
                 if any(name in str(error) for name in _STATE_IS_LOST):
                     self._lost = self._lost or "a task has found it so"
                 self._recover(self._explain(run, error), run)
@@ -375,7 +378,7 @@ class Supervisor:
         for run in earlier:
             run.ended = True
             self._stop_spark(run)
-        self._checkpointing.event(lambda p, now: p.abort_all(Reason.JOB_FAILOVER, cause, now))
+        self._checkpointing.event(lambda protocol, now: protocol.suspend(cause, now))
         self._checkpointing.settle()
         self._point = self._checkpointing.look(base_point) or self._initial
         self._lost = None
@@ -387,6 +390,7 @@ class Supervisor:
         runs = [self._restore(run.definition, recovery) for run in earlier]
         over = [run.query_id for run in earlier]
         self._checkpointing.event(lambda protocol, _: protocol.release(over))
+        self._checkpointing.event(lambda protocol, now: protocol.resume(now))
         if self._point is not None:
             restored = self._point.manifest.id
             self._checkpointing.look(lambda protocol: protocol.history.restored(restored))

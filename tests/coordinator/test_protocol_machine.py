@@ -556,7 +556,11 @@ class Life:
     def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
         yield
         run = self.runs[order.query]
-        assert run.committed >= order.cut
+        if run.committed < order.cut:
+            # The query has gone back meanwhile, and with it its directory.
+            now = self.world.tick()
+            self.take(self.protocol.failed(order.checkpoint, Reason.IO_EXCEPTION, "not in the directory", now))
+            return
         files = {"offsets": json.dumps(run.ends[order.cut]).encode()}
         stored = put_files(
             self.world.open(order.root), order.checkpoint, f"driver-{order.query}", {"": files}, {}
@@ -684,7 +688,7 @@ class Life:
 
     def go_back(self) -> None:
         """As ``Supervisor._go_back``: the whole pipeline goes to the checkpoint that its state grew from."""
-        self.take(self.protocol.abort_all(Reason.JOB_FAILOVER, "state lost", self.world.tick()))
+        self.take(self.protocol.suspend("state lost", self.world.tick()))
         self.settle()
         self.lost = False
         base = next((m for m in self.protocol.completed if m.id == self.protocol.base), None)
@@ -693,6 +697,7 @@ class Life:
         for query in SHARDS:
             self.restore(query)
         self.take(self.protocol.release(over))
+        self.take(self.protocol.resume(self.world.tick()))
 
     def plan(self, run: Run, size: int) -> None:
         if run.planned > run.committed:

@@ -410,11 +410,11 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
     with coordinate(spark, tmp_path, interval="500 ms", attempts=3 * kills) as coordinator:
         query = coordinator.start(parquet(chained(coordinator, spark, feed.folder), out), name="chained")
         for kill in range(kills):
-            (pid,) = until_one_host(local)
-            directories = host_directories(local)
             if kill % 2:
                 coordinator.checkpoint().result(DEADLINE)
             sunk(query, out, newest(out) + chance.randint(1, 3))
+            (pid,) = until_one_host(local)
+            directories = host_directories(local)
             # No wait for anything, but a random moment.
             time.sleep(chance.uniform(0, 0.4))
             os.kill(pid, signal.SIGKILL)
