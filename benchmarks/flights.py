@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -102,19 +104,21 @@ class Day:
     flights: int
 
 
+def by_day(flights: pa.Table) -> Iterator[pa.Table]:
+    """Cut all flights into one table a day."""
+    dates = pc.add(pc.multiply(flights.column("month"), 100), flights.column("day")).to_numpy()
+    for start, stop in pairwise([0, *(np.flatnonzero(np.diff(dates)) + 1).tolist(), len(dates)]):
+        yield flights.slice(start, stop - start)
+
+
 def write_days(flights: pa.Table, folder: Path) -> list[Day]:
     """Write a file a day; Spark's file source takes them by modification time, which therefore is the day's."""
     folder.mkdir(parents=True)
-    dates = pa.compute.add(
-        pa.compute.multiply(flights.column("month"), 100), flights.column("day")
-    ).to_numpy()
-    rows = flights.drop_columns(["month", "day"])
-    starts = [0, *(i for i in range(1, len(dates)) if dates[i] != dates[i - 1]), len(dates)]
     days = []
-    for number, (start, stop) in enumerate(pairwise(starts)):
-        date = f"2013-{dates[start] // 100:02}-{dates[start] % 100:02}"
-        write_file(rows.slice(start, stop - start), folder / f"{date}.parquet", number)
-        days.append(Day(date, stop - start))
+    for number, flown in enumerate(by_day(flights)):
+        date = f"2013-{flown.column('month')[0].as_py():02}-{flown.column('day')[0].as_py():02}"
+        write_file(flown.drop_columns(["month", "day"]), folder / f"{date}.parquet", number)
+        days.append(Day(date, len(flown)))
     return days
 
 

@@ -26,13 +26,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
 import attrs
 import click
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
@@ -189,18 +192,27 @@ class Contest:
         return measured(PYSPARK, query.recentProgress, self._given.warm_up)
 
 
-def write_input(folder: Path, rows_per_batch: int, batches: int, short: int, warm_up: int) -> Input:
-    """Write the flights, over and over, as files of half a batch each."""
-    year = flights.read_flights().select([flights.KEY, "dep_delay"])
-    rows = rows_per_batch // FILES_PER_BATCH
-    twice = pa.concat_tables([year, year])
+def write_input(folder: Path, fleets: int, batches: int, short: int, warm_up: int) -> Input:
+    """Write day after day the flights of that day, once for each fleet, as two files with half the fleets each."""
+    year = flights.read_flights()
     given = Input(folder / "long", folder / "short", warm_up)
     for place, count in ((given.long, batches + warm_up), (given.short, short + warm_up)):
         place.mkdir(parents=True)
-        for number in range(count * FILES_PER_BATCH):
-            part = twice.slice(number * rows % len(year), rows)
-            flights.write_file(part, place / f"{number:05}.parquet", number)
+        for number, day in enumerate(islice(flights.by_day(year), count)):
+            for half in range(FILES_PER_BATCH):
+                part = _fleets(day.select([flights.KEY, "dep_delay"]), range(half, fleets, FILES_PER_BATCH))
+                file = number * FILES_PER_BATCH + half
+                flights.write_file(part, place / f"{file:05}.parquet", file)
     return given
+
+
+def _fleets(day: pa.Table, numbers: range) -> pa.Table:
+    """The day once for each fleet, whose number is then part of its aircraft's."""
+    rows = pa.array(np.tile(np.arange(len(day)), len(numbers)))
+    fleet = pa.array(np.repeat(np.array(numbers), len(day))).cast(pa.string())
+    repeated = day.take(rows).combine_chunks()
+    names = pc.binary_join_element_wise(repeated.column(flights.KEY), fleet, "-")
+    return repeated.set_column(0, flights.KEY, names)
 
 
 def turns(rounds: int) -> Iterator[list[str]]:
@@ -237,18 +249,18 @@ class Verdict:
 
 @click.command()
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--rows-per-batch", type=click.IntRange(1000, 600_000), default=336_000, show_default=True)
+@click.option("--fleets", type=click.IntRange(min=2), default=100, show_default=True)
 @click.option(
-    "--batches", type=click.IntRange(min=2), default=40, show_default=True, help="Chandy's, a stream."
+    "--batches", type=click.IntRange(min=2), default=30, show_default=True, help="Chandy's, a stream."
 )
 @click.option(
-    "--short", type=click.IntRange(min=2), default=4, show_default=True, help="PySpark's, a stream."
+    "--short", type=click.IntRange(min=2), default=2, show_default=True, help="PySpark's, a stream."
 )
 @click.option(
     "--warm-up", type=int, default=2, show_default=True, help="Batches of a stream that do not count."
 )
 @click.option("--check", is_flag=True, help="End with code 1 when a goal is not met.")
-def main(rounds: int, rows_per_batch: int, batches: int, short: int, warm_up: int, check: bool) -> None:
+def main(rounds: int, fleets: int, batches: int, short: int, warm_up: int, check: bool) -> None:
     """Measure rows a second of one keyed processor on Chandy and on PySpark's own operator."""
     console = Console()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -256,7 +268,7 @@ def main(rounds: int, rows_per_batch: int, batches: int, short: int, warm_up: in
     os.environ["CHANDY_RUNTIME_DIR"] = str(runtime(folder))
     streams: list[list[Stream]] = []
     try:
-        given = write_input(folder, rows_per_batch, batches, short, warm_up)
+        given = write_input(folder, fleets, batches, short, warm_up)
         with _output_to(folder / "spark.log"):
             spark = session(folder)
         contest = Contest(spark, given, folder)
@@ -277,9 +289,9 @@ def main(rounds: int, rows_per_batch: int, batches: int, short: int, warm_up: in
     console.print(
         f"with checkpoints {verdict.times_pyspark:.1f} times PySpark's (goal {FASTER_THAN_PYSPARK:g}), "
         f"{verdict.kept:.1%} of what it is without (goal {KEPT_WITH_CHECKPOINTS:.0%}); "
-        f"{rows_per_batch:,} rows a batch"
+        f"{fleets} fleets"
     )
-    _write(streams, verdict, rows_per_batch)
+    _write(streams, verdict, fleets)
     if check and not verdict.met:
         raise SystemExit(1)
 
@@ -319,11 +331,11 @@ def _table(streams: Sequence[Sequence[Stream]], verdict: Verdict) -> Table:
     return table
 
 
-def _write(streams: Sequence[Sequence[Stream]], verdict: Verdict, rows_per_batch: int) -> None:
+def _write(streams: Sequence[Sequence[Stream]], verdict: Verdict, fleets: int) -> None:
     """Write the figures as JSON, and the chart."""
     RESULTS.mkdir(exist_ok=True)
     facts = {
-        "rows_per_batch": rows_per_batch,
+        "fleets": fleets,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "verdict": attrs.asdict(verdict),
         "rounds": [
@@ -336,7 +348,7 @@ def _write(streams: Sequence[Sequence[Stream]], verdict: Verdict, rows_per_batch
         name: [one.rate for streams_of_round in streams for one in streams_of_round if one.contestant == name]
         for name in verdict.rates
     }
-    title = f"One keyed processor, {rows_per_batch:,} rows a batch, two cores"
+    title = f"One keyed processor, {fleets} fleets, two cores"
     bars(RESULTS / "operator.png", title=title, axis="rows a second (dots: rounds)", rounds=rounds)
 
 

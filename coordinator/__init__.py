@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint as Checkpoint
     from .config import CheckpointConfig as CheckpointConfig
     from .coordinator import CheckpointCoordinator as CheckpointCoordinator
+    from .environment import check_environment as check_environment
     from .errors import ChandyError as ChandyError
     from .errors import CheckpointError as CheckpointError
     from .guarantee import Guarantee as Guarantee
@@ -27,6 +28,7 @@ _MODULES = {
     "Checkpoint": "checkpoint",
     "CheckpointConfig": "config",
     "CheckpointCoordinator": "coordinator",
+    "check_environment": "environment",
     "ChandyError": "errors",
     "CheckpointError": "errors",
     "Guarantee": "guarantee",
@@ -53,6 +55,7 @@ __all__ = [
     "Reason",
     "Recovery",
     "Statistics",
+    "check_environment",
 ]
 
 

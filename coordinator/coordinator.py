@@ -36,7 +36,7 @@ from .checkpoint import Checkpoint
 from .checkpointing import Checkpointing
 from .config import CheckpointConfig
 from .durations import Duration, seconds
-from .environment import check_environment, check_session
+from .environment import check_pyspark, check_session
 from .errors import (
     CoordinatorStoppedError,
     DuplicateNameError,
@@ -97,8 +97,9 @@ class CheckpointCoordinator:
             ChandyError: one of its subclasses: the machine, the session, the storage or the checkpoint to
                 restore is not as it must be. Nothing has been started then.
         """
-        check_environment()
+        # Not the whole environment: a session that runs has its Java, and asking for it takes half a second.
         check_session(spark)
+        check_pyspark(spark.version)
         self._spark = spark
         _use_this_python(spark)
         self._pipeline = validate_name("pipeline", pipeline)

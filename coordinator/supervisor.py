@@ -351,10 +351,12 @@ class Supervisor:
             if self._stopping.wait(delay):
                 return
             try:
-                if run is not None and self._lost is None:
-                    self._restart_in_place(run, str(cause))
-                else:
+                if run is None or self._lost is not None:
+                    # Should this fail half-way, the next attempt goes back, too: the run is given up.
+                    run = None
                     self._go_back(str(cause))
+                else:
+                    self._restart_in_place(run, str(cause))
                 return
             except StorageError:
                 # What was stored cannot be read: no further attempt can mend that.

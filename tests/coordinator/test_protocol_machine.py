@@ -20,21 +20,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
-
+import pytest
+from chandy.barrier.barrier import Barrier
+from chandy.barrier.gate import Gate
 from chandy.coordinator import instructions as do
+from chandy.coordinator import protocol as protocol_module
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError, StateLostError
 from chandy.coordinator.failures import FailureCounter
+from chandy.coordinator.pending import AckResult, PendingCheckpoint
 from chandy.coordinator.protocol import Protocol
 from chandy.coordinator.reasons import Reason
 from chandy.coordinator.requests import Request, RequestQueue
@@ -66,6 +60,16 @@ from chandy.storage.layout import MANIFEST, manifest_key, pack_key, savepoint_ke
 from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint, read_savepoint
 from chandy.storage.store import Store
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 ROOT = "memory://pipeline"
 KEYS = 5
@@ -1088,15 +1092,198 @@ class Machine(RuleBasedStateMachine):
                 shard.close()
 
 
-MANY = settings(
-    max_examples=150,
-    stateful_step_count=50,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+def effort(examples: int) -> settings:
+    """The same examples in every run, so that what is found is always found."""
+    return settings(
+        max_examples=examples,
+        stateful_step_count=50,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+    )
 
 
 def test_the_promises_are_kept_whatever_happens() -> None:
-    run_state_machine_as_test(Machine, settings=MANY)
+    run_state_machine_as_test(Machine, settings=settings(effort(400), phases=tuple(Phase)))
+
+
+def test_the_promises_are_kept_with_real_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RealShard, "memory", Memory(32 << 20), raising=False)
+    monkeypatch.setattr(RealShard, "folder", tmp_path, raising=False)
+
+    class RealMachine(Machine):
+        shard = RealShard
+        state = staticmethod(RealShard.state_of)
+
+    run_state_machine_as_test(RealMachine, settings=effort(6))
+
+
+# --- does it find anything? ---------------------------------------------------------------------------------
+
+
+def apply_before_the_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """The batch is begun first, and what a shard then holds is taken for the state at the cut."""
+
+    def ready(
+        host: Host, orders: tuple[SnapshotOrder, ...], batch: int, query_id: str, shard: ShardId
+    ) -> None:
+        host.shards[query_id, shard].begin(batch)
+        for order in orders:
+            if shard in order.shards:
+                host.take(host.accept(order), shard)
+
+    def checkpoint(shard: ModelShard, cut: int) -> Files:
+        shard.promote(10**9)
+        return {**shard.tables, "MANIFEST-1": b""}
+
+    patch.setattr(Host, "ready", ready)
+    patch.setattr(ModelShard, "checkpoint", checkpoint)
+
+
+def count_an_acknowledgement_twice(patch: pytest.MonkeyPatch) -> None:
+    """It is counted how many have acknowledged, not who."""
+    right = PendingCheckpoint.acknowledge_shard
+
+    def acknowledge(
+        pending: PendingCheckpoint, query: str, shard: ShardId, handle: Handle | None, new_bytes: int = 0
+    ) -> AckResult:
+        result = right(pending, query, shard, handle, new_bytes)
+        wanted = pending.parts[query].wanted if query in pending.parts else None
+        if result is AckResult.DUPLICATE and wanted:
+            wanted.pop()
+        return result
+
+    patch.setattr(PendingCheckpoint, "acknowledge_shard", acknowledge)
+
+
+def cut_two_shards_differently(patch: pytest.MonkeyPatch) -> None:
+    """Each host gets the cut that it would have had if it had been told one batch earlier or later."""
+    right = Host.accept
+
+    def accept(host: Host, order: SnapshotOrder) -> Round:
+        earlier = host.name[0] == "b"
+        return right(host, attrs.evolve(order, cut=order.cut - 1) if earlier else order)
+
+    patch.setattr(Host, "accept", accept)
+
+
+def apply_a_batch_twice(patch: pytest.MonkeyPatch) -> None:
+    """A batch that begins again finds what its first attempt has done."""
+
+    def begin(shard: ModelShard, batch: int) -> None:
+        shard.promote(batch)
+        shard.begun = batch
+
+    patch.setattr(ModelShard, "begin", begin)
+
+
+def place_a_barrier_before_a_batch_that_has_passed(patch: pytest.MonkeyPatch) -> None:
+    """What was planned when it was looked at is taken for the cut, whatever has passed the gate since."""
+
+    def place(gate: Gate, checkpoint: int, planned: int) -> Barrier:
+        return gate.place_at(checkpoint, planned - 1)
+
+    patch.setattr(Gate, "place", place)
+
+
+def change_the_answer_for_a_batch(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks again for a batch is told of the barriers that were placed since, too."""
+
+    def passes(gate: Gate, batch: int) -> tuple[Barrier, ...]:
+        gate.passed = max(gate.passed, batch - 1)
+        return tuple(b for b in gate._barriers if b.is_ahead_of(batch))
+
+    patch.setattr(Gate, "passes", passes)
+    patch.setattr(Gate, "place", lambda gate, checkpoint, planned: gate.place_at(checkpoint, gate.passed))
+
+
+def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
+    right = protocol_module.downstream_first
+    patch.setattr(protocol_module, "downstream_first", lambda reads: right(reads)[::-1])
+
+
+def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
+    """Retention deletes all objects of a dropped checkpoint."""
+    right = collect.discard
+    patch.setattr(collect, "discard", lambda store, dropped, kept: right(store, dropped, ()))
+
+
+def delete_the_base_of_a_pending_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    right = protocol_module.dropped_ids
+    patch.setattr(protocol_module, "dropped_ids", lambda ids, retained, in_use: right(ids, retained))
+
+
+def announce_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
+    def finalize(life: Life, checkpoint: int) -> Iterator[None]:
+        manifest = life.protocol.finalize(checkpoint, life.world.tick())
+        if manifest is not None:
+            life.take(life.protocol.finalized(manifest, life.world.tick()))
+            yield
+            life.catalog.commit(manifest)
+
+    patch.setattr(Life, "finalize", finalize)
+
+
+def never_look_for_a_successor(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Catalog, "check_not_fenced", lambda catalog, generation: None)
+
+
+def delete_a_successors_objects(patch: pytest.MonkeyPatch) -> None:
+    """What an aborted checkpoint has left is deleted without a look at whose it is."""
+
+    def discard_aborted(store: Store, checkpoint: int, generation: int) -> None:
+        for key in store.list(f"checkpoints/{checkpoint}/"):
+            store.delete(key)
+
+    patch.setattr(collect, "discard_aborted", discard_aborted)
+
+
+def abort_a_checkpoint_whose_manifest_is_being_written(patch: pytest.MonkeyPatch) -> None:
+    def decline(protocol: Protocol, decline: Decline, now: float) -> list[do.Instruction]:
+        return protocol.failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
+
+    patch.setattr(Protocol, "decline", decline)
+
+
+def use_ids_again(patch: pytest.MonkeyPatch) -> None:
+    right = Protocol._abort
+
+    def abort(protocol: Protocol, pending: PendingCheckpoint, *why: Any) -> None:
+        right(protocol, pending, *why)
+        protocol.next_id = pending.id
+
+    patch.setattr(Protocol, "_abort", abort)
+
+
+def forget_a_request_that_waits(patch: pytest.MonkeyPatch) -> None:
+    """Nothing starts when a checkpoint was aborted."""
+    patch.setattr(Protocol, "_trigger", lambda protocol, request, now: None)
+
+
+BUGS = [
+    apply_before_the_snapshot,
+    count_an_acknowledgement_twice,
+    cut_two_shards_differently,
+    apply_a_batch_twice,
+    place_a_barrier_before_a_batch_that_has_passed,
+    change_the_answer_for_a_batch,
+    cut_upstream_first,
+    delete_what_others_need,
+    delete_the_base_of_a_pending_checkpoint,
+    announce_before_the_manifest_is_durable,
+    never_look_for_a_successor,
+    delete_a_successors_objects,
+    abort_a_checkpoint_whose_manifest_is_being_written,
+    use_ids_again,
+    forget_a_request_that_waits,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_the_machine_finds(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, KeyError)):
+        run_state_machine_as_test(Machine, settings=effort(400))

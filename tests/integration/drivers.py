@@ -96,7 +96,9 @@ def chained(coordinator: CheckpointCoordinator, spark: SparkSession, inputs: Pat
     )
 
 
-def trouble(marks: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def trouble(
+    marks: Path, error: str = "made to fail"
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for ``mapInArrow`` that notes each attempt and fails where a mark lies, once a mark.
 
     It fails after it has taken all its input: the operator before it in the stage has ended then, and has applied
@@ -114,7 +116,7 @@ def trouble(marks: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
         except FileNotFoundError:
             yield from held
         else:
-            raise RuntimeError(f"made to fail at {place}")
+            raise RuntimeError(f"{error} at {place}")
 
     return run
 

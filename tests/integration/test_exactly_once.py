@@ -23,6 +23,7 @@ import attrs
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from chandy.coordinator import (
@@ -33,8 +34,11 @@ from chandy.coordinator import (
     CheckpointError,
     FixedDelay,
     Reason,
+    starting,
+    supervisor,
 )
 from chandy.coordinator.sink_log import newest
+from chandy.state.errors import HostLostError
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import FencedError
 from chandy.storage.open import open_store
@@ -428,6 +432,33 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
         assert not any(one.in_place for one in recoveries)
         assert len({one.checkpoint for one in recoveries if one.checkpoint}) >= kills // 2
     assert rows(spark, out) == answer(range(feed.files))
+
+
+def test_going_back_begins_anew_as_a_whole_when_it_fails_half_way(
+    spark: SparkSession, tmp_path: Path, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Feed(tmp_path / "in")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    (marks / "4-0").touch()
+    starts: list[str] = []
+
+    def start(writer: DataStreamWriter, **options: str) -> StreamingQuery:
+        starts.append(options["location"])
+        if len(starts) == 2:
+            raise RuntimeError("Spark does not start")
+        return starting.start(writer, **options)
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    with coordinate(spark, tmp_path, interval="300 ms") as coordinator:
+        frame = chained(coordinator, spark, feed.folder)
+        # As of a task that finds its host gone before anybody else does.
+        failing = frame.mapInArrow(trouble(marks, HostLostError.__name__), frame.schema)
+        query = coordinator.start(parquet(failing, tmp_path / "out"), name="chained")
+        sunk(query, tmp_path / "out", feed.files - 1)
+        assert [one.in_place for one in coordinator.recoveries] == [False, False]
+    assert len(set(starts)) == 3
+    assert rows(spark, tmp_path / "out") == answer(range(feed.files))
 
 
 # --- drivers that live too long --------------------------------------------------------------------------
