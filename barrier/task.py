@@ -16,6 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from ..state import keygroups
+from ..state.collector import unhurried
 from ..state.dataframe import SHARD, check_input, keyed
 from ..state.errors import DefinitionError, MisplacedTaskError, OutputTypeError, ProcessorError
 from ..state.grouping import group
@@ -28,8 +29,7 @@ from ..state.rows import RowReader, RowWriter, check_columns
 from ..state.schema import Schemas, from_json, to_json
 from ..storage.errors import ChandyError
 from ..storage.logs import logger
-
-PREFIX = "chandy_operator_"
+from .operator_name import function_name
 
 log = logger(__name__)
 
@@ -54,19 +54,6 @@ class StateClient(Protocol):
     def report(self, failure: TaskFailure) -> None:
         """Tell the coordinator that a processor raised."""
         ...
-
-
-def function_name(uid: str) -> str:
-    """Return the name that an operator's function has in a Spark plan."""
-    return PREFIX + uid.encode().hex()
-
-
-def operator_uid(name: str) -> str | None:
-    """Return the operator whose function has this name in a Spark plan, None if it is no operator's."""
-    try:
-        return bytes.fromhex(name.removeprefix(PREFIX)).decode() if name.startswith(PREFIX) else None
-    except ValueError:
-        return None
 
 
 @attrs.frozen
@@ -148,7 +135,8 @@ class OperatorTask:
         shards = keygroups.ranges(self.shards, self.parallelism)[here.partition]
         client = self.connect(self.endpoint)
         try:
-            with client.begin(BeginTask(here.query_id, here.batch, self.uid, tuple(shards))) as access:
+            begin = BeginTask(here.query_id, here.batch, self.uid, tuple(shards))
+            with unhurried(), client.begin(begin) as access:
                 yield from self._run(batches, here, shards, access)
         except (ProcessorError, OutputTypeError) as error:
             self._report(client, here, error)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..barrier.operator_name import operator_uid
 from .local_path import is_local
-from .writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts, operator_uid
+from .writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

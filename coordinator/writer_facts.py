@@ -16,9 +16,6 @@ from .errors import (
     UnsupportedTriggerError,
 )
 
-OPERATOR_PREFIX = "chandy_operator_"
-"""A Chandy operator's Python function is named by this and the hex of its uid's UTF-8."""
-
 
 class Trigger(enum.StrEnum):
     """When a query runs its next batch; the values are the arguments of ``DataStreamWriter.trigger``."""
@@ -80,21 +77,6 @@ class WriterFacts:
     state_provider: str = ""
     """Class of the state store provider for that state."""
     sources: tuple[SourceFacts, ...] = ()
-
-
-def operator_function_name(uid: str) -> str:
-    """Return the name that marks a ``mapInArrow`` function as the operator ``uid``."""
-    return OPERATOR_PREFIX + uid.encode().hex()
-
-
-def operator_uid(function_name: str) -> str | None:
-    """Return the uid of the Chandy operator whose function has this name, None if it is no operator's."""
-    if not function_name.startswith(OPERATOR_PREFIX):
-        return None
-    try:
-        return bytes.fromhex(function_name.removeprefix(OPERATOR_PREFIX)).decode()
-    except ValueError:
-        return None
 
 
 def check(facts: WriterFacts) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from chandy.barrier.task import OperatorTask, function_name, operator_uid
+from chandy.barrier.task import OperatorTask
 from chandy.state.errors import HostLostError, MisplacedTaskError, OutputTypeError, ProcessorError
 from chandy.state.keys import KeyCodec
 from chandy.state.messages import BeginTask, Endpoint
@@ -245,14 +245,3 @@ def test_a_task_survives_pickling(host):
     assert cloudpickle.loads(cloudpickle.dumps(task)) == task
     assert task.key_schema == StructType().add("k", StringType())
     assert KeyCodec(task.key_schema).encode(("a",))
-
-
-@pytest.mark.parametrize("uid", ["delays", "with space", "übergrößen", "a-b.c"])
-def test_an_operator_is_found_in_a_plan_by_its_functions_name(uid):
-    assert function_name(uid).isidentifier()
-    assert operator_uid(function_name(uid)) == uid
-
-
-@pytest.mark.parametrize("name", ["f", "chandy_operator_zz", "chandy_operator_ff"])
-def test_other_functions_are_no_operators(name):
-    assert operator_uid(name) is None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from chandy.coordinator.errors import (
     AsyncProgressError,
@@ -22,8 +20,6 @@ from chandy.coordinator.writer_facts import (
     Trigger,
     WriterFacts,
     check,
-    operator_function_name,
-    operator_uid,
 )
 
 GOOD = WriterFacts(
@@ -32,20 +28,6 @@ GOOD = WriterFacts(
     trigger=Trigger.PROCESSING_TIME,
     sources=(SourceFacts("json", replayable=True),),
 )
-
-
-@given(st.text())
-def test_a_uid_survives_in_a_functions_name(uid: str) -> None:
-    name = operator_function_name(uid)
-    assert name.isidentifier()
-    assert operator_uid(name) == uid
-
-
-@pytest.mark.parametrize(
-    "name", ["f", "chandy_operator", "chandy_operator_xyz", "chandy_operator_ff", "<lambda>"]
-)
-def test_other_functions_are_no_operators(name: str) -> None:
-    assert operator_uid(name) is None
 
 
 def test_a_plain_query_is_taken() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from chandy.barrier.operator_name import function_name
 from chandy.coordinator.errors import (
     AsyncProgressError,
     CheckpointLocationError,
@@ -19,7 +20,7 @@ from chandy.coordinator.errors import (
     UnsupportedTriggerError,
 )
 from chandy.coordinator.spark_plan import facts, output_path
-from chandy.coordinator.writer_facts import SourceFacts, Trigger, check, operator_function_name
+from chandy.coordinator.writer_facts import SourceFacts, Trigger, check
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +34,7 @@ def operator(uid: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
 
-    run.__name__ = operator_function_name(uid)
+    run.__name__ = function_name(uid)
     return run
 
 

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StructType
 
-from chandy.barrier.task import function_name, operator_task
+from chandy.barrier.operator_name import function_name
+from chandy.barrier.task import operator_task
 from chandy.state.dataframe import SHARD, keyed
 from chandy.state.errors import (
     DefinitionError,
