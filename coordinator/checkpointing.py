@@ -259,6 +259,9 @@ class Checkpointing:
         except (OSError, ChandyError) as error:
             log.warning("cannot look for a commit", query=query, batch=batch, error=str(error))
             return False
+        except KeyError:
+            # The query could not be started after all; its checkpoints are being aborted.
+            return False
 
     def _dispatch(self) -> None:
         """Hand instructions on, in their order."""

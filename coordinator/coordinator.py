@@ -255,6 +255,7 @@ class CheckpointCoordinator:
         validate_name("query", name)
         if name in self._names:
             raise DuplicateNameError("query name", name)
+        self._checkpointing.look(lambda protocol: protocol.check_reads(name, tuple(reads)))
         facts = spark_plan.facts(writer, table=table)
         check(facts)
         if facts.native_state and self._config.work_dir is None and not _is_local(self._spark):

@@ -119,16 +119,30 @@ class Protocol:
         Raises:
             UnknownQueryError, QueryCycleError: ``reads`` cannot be.
         """
-        downstream_first({**{n: q.reads for n, q in self.queries.items()}, name: reads})
+        self.check_reads(name, reads)
         shards = tuple(ShardId(op.uid, number) for op in operators for number in range(len(op.shards)))
         self.queries[name] = QueryState(
             name, query_id, Gate(batch), operators, Ownership(shards, dict(origins)), reads, batch
         )
         self.required.discard(name)
 
-    def remove_query(self, name: str) -> None:
-        """A query could not be started after all."""
+    def check_reads(self, name: str, reads: tuple[str, ...]) -> None:
+        """Check that a query can read the output of others.
+
+        Raises:
+            UnknownQueryError, QueryCycleError: it cannot.
+        """
+        downstream_first({**{n: query.reads for n, query in self.queries.items()}, name: reads})
+
+    def remove_query(self, name: str, now: float) -> list[Instruction]:
+        """A query could not be started after all; checkpoints that wait for it end here."""
+        for pending in list(self.pending.values()):
+            if name in pending.parts or pending.phase is Phase.PLANNING:
+                detail = f"query {name!r} could not be started"
+                self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now)
         self.queries.pop(name, None)
+        self._advance(now)
+        return self._take()
 
     def stands(self, name: str, batch: int, now: float) -> list[Instruction]:
         """A query has been stopped for good after ``batch``: no later batch of it will ever commit."""

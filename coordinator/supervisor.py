@@ -154,9 +154,8 @@ class Supervisor:
             query = CheckpointedQuery(definition, guarantee(definition.facts), self.stop_query)
             point = self._point
             recovery = Recovery("start", point.manifest.id if point else None, False, self._clock())
-            run = self._restore(definition, recovery)
             try:
-                self._start(run, query, recovery)
+                self._start(self._restore(definition, recovery), query, recovery)
             except BaseException:
                 self._forget(definition.name)
                 raise
@@ -224,7 +223,9 @@ class Supervisor:
                 if not run.ended:
                     run.ended = True
                     self._stop_spark(run)
-                    self._queries[run.definition.name].ended()
+            for query in self._queries.values():
+                if query.isActive:
+                    query.ended()
         self._events.put(None)
         self._thread.join()
 
@@ -246,6 +247,9 @@ class Supervisor:
         if output is not None:
             sink_log.restore(output, restored.sink_log)
         batch = point.batch(name) if point else -1
+        self._number += 1
+        run = Run(self._number, definition, directory, restored.query_id, output)
+        self._runs.put(run)
         self._checkpointing.look(
             lambda protocol: protocol.add_query(
                 name,
@@ -256,9 +260,6 @@ class Supervisor:
                 reads=definition.reads,
             )
         )
-        self._number += 1
-        run = Run(self._number, definition, directory, restored.query_id, output)
-        self._runs.put(run)
         recovery.restoring += time.monotonic() - began
         return run
 
@@ -300,8 +301,8 @@ class Supervisor:
 
     def _forget(self, name: str) -> None:
         run = self._runs.get(name)
+        self._checkpointing.event(lambda protocol, now: protocol.remove_query(name, now))
         self._runs.drop(name)
-        self._checkpointing.look(lambda protocol: protocol.remove_query(name))
         if run is not None:
             self._directories.remove(run.directory)
 

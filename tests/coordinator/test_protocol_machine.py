@@ -114,6 +114,7 @@ class MemoryStore(Store):
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.objects: dict[str, bytes] = {}
+        self.deleted: dict[str, bytes] = {}
         self.version = 0
         self.trouble: str | None = None
         """The next manifest is refused ("before"), or written though its writer is told otherwise ("after")."""
@@ -144,7 +145,8 @@ class MemoryStore(Store):
 
     def delete(self, key: str) -> None:
         self.version += 1
-        self.objects.pop(key, None)
+        if key in self.objects:
+            self.deleted[key] = self.objects.pop(key)
 
 
 _unique = itertools.count()
@@ -179,7 +181,11 @@ def put_files(
     return handles
 
 
-def get_files(store: Store, handle: Handle) -> Files:
+def get_files(store: MemoryStore, handle: Handle, cached: bool = False) -> Files:
+    """Bring files back; with a cache also those that have been deleted."""
+    if cached:
+        objects = store.deleted | store.objects
+        return {f.name: objects[f.key][f.offset : f.offset + f.size] for f in handle.files}
     found = {file.name: store.read(file.key, file.offset, file.size) for file in handle.files}
     for file in handle.files:
         assert hashlib.sha256(found[file.name]).hexdigest() == file.sha256, f"{file.key} is damaged"
@@ -341,7 +347,7 @@ class Host:
         return answer
 
     def open(self, query_id: str, shard: ShardId, origin: Origin | None) -> None:
-        files = get_files(self.life.world.open(origin.root), origin.handle) if origin else {}
+        files = self.life.files(origin.root, origin.handle) if origin else {}
         self.shards[query_id, shard] = self.life.world.shard(files, origin.batch if origin else -1)
         if origin is not None and origin.checkpoint >= 0:
             self.handles.setdefault((query_id, shard), {})[origin.checkpoint] = origin.handle
@@ -579,7 +585,7 @@ class Life:
 
     def copy_shards(self, order: do.CopyShards) -> Iterator[None]:
         yield
-        groups = {str(shard): get_files(self.world.open(o.root), o.handle) for shard, o in order.origins}
+        groups = {str(shard): self.files(o.root, o.handle) for shard, o in order.origins}
         stored = put_files(self.world.open(order.root), order.checkpoint, "driver-shards", groups, {})
         yield
         handles = {shard: stored[str(shard)] for shard, _ in order.origins}
@@ -640,6 +646,10 @@ class Life:
         while self.manifests:
             self.work(self.manifests, 0)
 
+    def files(self, root: str, handle: Handle) -> Files:
+        """A zombie restores from its cache: what it needs, its successor may have dropped."""
+        return get_files(self.world.open(root), handle, cached=self in self.world.lives[:-1])
+
     # --- hosts ----------------------------------------------------------------------------------------------
 
     def join(self, executor: str) -> None:
@@ -673,8 +683,7 @@ class Life:
         batch, end = -1, 0
         origins: dict[ShardId, Origin] = {}
         if self.point is not None and record is not None:
-            store = self.world.open(self.root)
-            batch, end = record.batch, json.loads(get_files(store, record.files)["offsets"])
+            batch, end = record.batch, json.loads(self.files(self.root, record.files)["offsets"])
             checkpoint = self.point.id if self.root == ROOT else -1
             (operator,) = [op for op in self.point.operators if op.query == query]
             origins = {
@@ -951,13 +960,17 @@ class Machine(RuleBasedStateMachine):
 
     # --- checkpoints
 
-    @rule(which=SMALL, forced=st.booleans(), hold=HOLD)
-    def a_checkpoint_is_asked_for(self, which: int, forced: bool, hold: str) -> None:
+    @rule(which=SMALL, forced=st.booleans(), busy=st.integers(0, 5), hold=HOLD)
+    def a_checkpoint_is_asked_for(self, which: int, forced: bool, busy: int, hold: str) -> None:
         life = self.life(which)
         request = Request(CheckpointKind.MANUAL, forced, self.world.tick())
         life.take(life.protocol.request(request, self.world.tick()))
-        if hold:
-            life.quiet(hold)
+        for _ in range(busy):
+            if life.works:
+                life.work(life.works, -1)
+            for query in SHARDS:
+                life.batch(query, 2, 0)
+        life.quiet(hold)
 
     @rule(chance=SMALL)
     def a_savepoint_is_asked_for(self, chance: int) -> None:
@@ -975,25 +988,23 @@ class Machine(RuleBasedStateMachine):
             life.protocol.start_schedule(self.world.now, lambda: 0.5)
             life.take(life.protocol.tick(self.world.tick()))
 
-    @rule(which=SMALL, number=SMALL, steps=st.integers(1, 4), busy=st.booleans())
-    def the_driver_works(self, which: int, number: int, steps: int, busy: bool) -> None:
+    @rule(which=SMALL, number=SMALL, steps=st.integers(1, 4))
+    def the_driver_works(self, which: int, number: int, steps: int) -> None:
         life = self.life(which)
         for _ in range(steps):
             if life.works:
                 life.work(life.works, number % len(life.works))
-            for query in SHARDS if busy else ():
-                life.batch(query, 2, number)
 
     @rule(which=SMALL, steps=st.integers(1, 5), doubt=st.booleans())
     def a_manifest_is_written(self, which: int, steps: int, doubt: bool) -> None:
         life = self.life(which)
+        life.quiet("manifests")
         for _ in range(steps):
             if life.manifests:
                 life.work(life.manifests, 0)
-        if doubt:
+        for checkpoint, query_id in list(life.cuts) if doubt else ():
             # A host whose word has arrived did not hear so, and declines.
-            for checkpoint, query_id in list(life.cuts):
-                life.receive(Decline("a", checkpoint, query_id, "no answer to my word"))
+            life.receive(Decline("a", checkpoint, query_id, "no answer to my word"))
 
     @rule(which=SMALL, steps=st.integers(1, 3))
     def orders_arrive(self, which: int, steps: int) -> None:
@@ -1011,8 +1022,7 @@ class Machine(RuleBasedStateMachine):
     @rule(which=SMALL, fates=st.lists(st.sampled_from(FATES), min_size=1, max_size=5), newest=st.booleans())
     def messages_are_on_their_way(self, which: int, fates: list[str], newest: bool) -> None:
         life = self.life(which)
-        for host, this in life.open_rounds:
-            host.store(this)
+        life.quiet("messages manifests")
         for fate in fates:
             if not life.messages:
                 return
@@ -1059,13 +1069,28 @@ class Machine(RuleBasedStateMachine):
     def the_pipeline_goes_back(self) -> None:
         self.world.life.go_back()
 
-    @precondition(lambda self: len(self.world.lives) > 1)
-    @rule(gives_up=st.booleans())
-    def a_zombie_goes_on(self, gives_up: bool) -> None:
-        zombie = self.world.lives[-2]
+    @rule(hold=HOLD, before=HOLD, gives_up=st.booleans(), chance=SMALL)
+    def another_coordinator_takes_over_in_a_checkpoint(
+        self, hold: str, before: str, gives_up: bool, chance: int
+    ) -> None:
+        """The old one has got so far with its checkpoint, and goes on when the new one has got so far."""
+        if chance > 3:
+            return
+        zombie = self.world.life
+        self.asked(zombie, hold)
+        self.world.lives.append(Life(self.world, "latest"))
+        self.asked(self.world.life, before)
         if gives_up:
             zombie.go_back()
         zombie.quiet()
+        self.world.life.quiet()
+
+    def asked(self, life: Life, hold: str) -> None:
+        for query in SHARDS:
+            life.batch(query, 3, 0)
+        request = Request(CheckpointKind.MANUAL, True, self.world.tick())
+        life.take(life.protocol.request(request, self.world.tick()))
+        life.quiet(hold)
 
     @rule(zombie=st.booleans(), chance=SMALL, savepoint=st.booleans(), hold=HOLD)
     def another_coordinator_takes_over(self, zombie: bool, chance: int, savepoint: bool, hold: str) -> None:

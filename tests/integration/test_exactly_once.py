@@ -273,7 +273,6 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
             # No wait for anything, but the moment itself.
             time.sleep(moment.after)
             driver.kill()
-            print(moment, driver.events[1:][-4:], time.monotonic())
         spare.wait("warm")
         spare.tell()
         # Among these files is every key: what comes out shows the whole state.
@@ -299,7 +298,9 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
         known = max([known, *life.all("completed")])
     assert restored == sorted(restored)
     assert len(set(restored)) > 5
-    print(restored, feed.files, [life.all("sank")[-1:] for life in lives])
+    # Of hosts and drivers that were killed nothing is left, either.
+    until(lambda: not hosts(runtime), "all leases are over")
+    assert not left_over(runtime)
 
 
 def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
@@ -410,27 +411,30 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
     chance = random.Random(4)
     feed = Feed(tmp_path / "in")
     out = tmp_path / "out"
-    kills = 5
-    with coordinate(spark, tmp_path, interval="500 ms", attempts=3 * kills) as coordinator:
+    kills = 0
+    with coordinate(spark, tmp_path, interval="500 ms", attempts=30) as coordinator:
         query = coordinator.start(parquet(chained(coordinator, spark, feed.folder), out), name="chained")
-        for kill in range(kills):
-            if kill % 2:
-                coordinator.checkpoint().result(DEADLINE)
+        for times in (1, 2, 1, 2):
             sunk(query, out, newest(out) + chance.randint(1, 3))
-            (pid,) = until_one_host(local)
-            directories = host_directories(local)
-            # No wait for anything, but a random moment.
-            time.sleep(chance.uniform(0, 0.4))
-            os.kill(pid, signal.SIGKILL)
-            until(lambda pid=pid: until_one_host(local) != {pid}, "another host")
+            if times == 2:
+                coordinator.checkpoint().result(DEADLINE)
+            # The second time while the next one still restores.
+            for _ in range(times):
+                (pid,) = until_one_host(local)
+                directories = host_directories(local)
+                # No wait for anything, but a random moment.
+                time.sleep(chance.uniform(0, 0.4))
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+                until(lambda pid=pid: until_one_host(local) != {pid}, "another host")
             feed.add(AHEAD)
             sunk(query, out, newest(out) + 1)
             assert not directories & host_directories(local), "the next host removes what the last one left"
         sunk(query, out, feed.files - 1)
         recoveries = coordinator.recoveries[1:]
-        assert len(recoveries) >= kills
+        assert len(recoveries) >= kills - 1
         assert not any(one.in_place for one in recoveries)
-        assert len({one.checkpoint for one in recoveries if one.checkpoint}) >= kills // 2
+        assert len({one.checkpoint for one in recoveries if one.checkpoint}) >= 3
     assert rows(spark, out) == answer(range(feed.files))
 
 
