@@ -65,8 +65,8 @@ class Screen:
         self._next_line = 0.1
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=40),
-            TextColumn("{task.completed:,.0f} of {task.total:,.0f} flights"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
             TextColumn("{task.fields[date]}"),
             TimeElapsedColumn(),
             console=console,
@@ -162,9 +162,9 @@ class DemoFailed(Exception):
 @click.option("--days-per-batch", type=click.IntRange(min=1), default=7, show_default=True)
 def main(keep: bool, days_per_batch: int) -> None:
     """Kill the driver of a stream of 336,776 flights half-way, go on from a checkpoint, check every aircraft."""
-    console = Console()
+    console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
+        console = Console(width=PLAIN_WIDTH, highlight=False)
     began = time.monotonic()
     # Resolved: a socket's path is long enough without the links of a temporary folder.
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()

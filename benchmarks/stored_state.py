@@ -50,10 +50,12 @@ def _shard(directory: Path, operator: OperatorRecord, state: str) -> State:
     options = Memory(_MEMORY).options()
     shard = Rdict(str(directory), options=options, column_families={"default": options})
     try:
-        return {
-            keys.decode(key.removeprefix(prefix)): values.decode(value)
-            for key, value in shard.items()
-            if key != POSITION_KEY and key.startswith(prefix)
-        }
+        found: State = {}
+        for key, value in shard.items():
+            # In raw mode both are bytes, whatever the stub says.
+            assert isinstance(key, bytes) and isinstance(value, bytes)
+            if key != POSITION_KEY and key.startswith(prefix):
+                found[keys.decode(key.removeprefix(prefix))] = values.decode(value)
+        return found
     finally:
         shard.close()

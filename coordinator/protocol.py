@@ -382,9 +382,8 @@ class Protocol:
         pending = self.pending.get(ack.checkpoint)
         name = next((n for n, q in self.queries.items() if q.query_id == ack.query_id), None)
         if pending is None or name is None:
-            late = pending is None and 0 < ack.checkpoint < self.next_id
-            if late and not self._is_completed(ack.checkpoint):
-                self._out.append(DiscardAborted(ack.checkpoint, self.root, is_savepoint=False))
+            if pending is None:
+                self._discard_late(ack.checkpoint)
             return tuple(AckResult.UNKNOWN for _ in ack.snapshots), self._take()
         results = []
         for snapshot in ack.snapshots:
@@ -400,6 +399,8 @@ class Protocol:
         if (pending := self.pending.get(checkpoint)) is not None:
             pending.acknowledge_query(progress, new_bytes)
             self._finish_if_complete(pending)
+        else:
+            self._discard_late(checkpoint)
         return self._take()
 
     def shards_copied(
@@ -411,6 +412,8 @@ class Protocol:
                 pending.acknowledge_shard(query, shard, handle)
             pending.new_bytes += new_bytes
             self._finish_if_complete(pending)
+        else:
+            self._discard_late(checkpoint)
         return self._take()
 
     def decline(self, decline: Decline, now: float) -> list[Instruction]:
@@ -431,8 +434,11 @@ class Protocol:
             self._advance(now)
         return self._take()
 
-    def _is_completed(self, checkpoint: int) -> bool:
-        return any(manifest.id == checkpoint for manifest in self.completed)
+    def _discard_late(self, checkpoint: int) -> None:
+        """Something was stored for a checkpoint that has ended."""
+        completed = any(manifest.id == checkpoint for manifest in self.completed)
+        if 0 < checkpoint < self.next_id and not completed:
+            self._out.append(DiscardAborted(checkpoint, self.root, is_savepoint=False))
 
     # --- outcomes -------------------------------------------------------------------------------------------
 

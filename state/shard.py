@@ -160,10 +160,14 @@ class Shard:
         """Take all that a batch changes, in place of what an earlier attempt at it has staged.
 
         Raises:
-            StaleBatchError: the batch is not the one that has begun.
+            StaleBatchError: the batch is not the one that has begun, or it is in RocksDB already.
         """
         with self._lock:
             self._check()
+            if batch == self._position:
+                # A snapshot has written it, for it has committed; an attempt that is left over has perhaps
+                # read its effect and would add to it.
+                raise StaleBatchError(self.name, batch, batch + 1)
             if batch != self._begun:
                 raise StaleBatchError(self.name, batch, self._begun)
             self._staged = _Staged(batch, changes.at(batch) if changes else None)

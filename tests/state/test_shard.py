@@ -120,6 +120,17 @@ def test_changes_of_an_attempt_that_spark_has_given_up_are_refused(shard: Shard)
     assert shard.fetch([b"a"]) == [None]
 
 
+def test_an_attempt_that_is_left_over_when_a_snapshot_has_written_its_batch_is_refused(
+    shard: Shard, tmp_path: Path
+) -> None:
+    run(shard, 4, {b"a": b"4"})
+    shard.checkpoint(tmp_path / "checkpoint", 4)
+    with pytest.raises(StaleBatchError):
+        shard.stage(4, changes({b"a": b"4, and once more"}))
+    shard.begin(5)
+    assert shard.fetch([b"a"]) == [b"4"]
+
+
 def test_a_batch_that_was_left_early_but_has_committed_is_not_passed_over(shard: Shard) -> None:
     run(shard, 0, {b"a": b"0"})
     shard.begin(1)
