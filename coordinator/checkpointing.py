@@ -33,7 +33,7 @@ from ..state.messages import (
 from ..storage.catalog import Catalog
 from ..storage.collect import discard, discard_aborted
 from ..storage.errors import ChandyError, FencedError
-from ..storage.layout import pack_key, savepoint_key
+from ..storage.layout import pack_key, savepoint_key, trigger_key
 from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind, Manifest, QueryRecord
 from ..storage.open import open_store
@@ -55,6 +55,8 @@ T = TypeVar("T")
 
 _COMMIT_POLL_SECONDS = 0.02
 """How soon the commit of a cut is noticed in a query that is idle; looked at only while one is awaited."""
+_FENCE_SECONDS = 5.0
+"""How soon it is noticed at the latest that another coordinator has taken over; a checkpoint notices at once."""
 _STOP_SECONDS = 30.0
 """How long closing waits for a manifest that is being written."""
 
@@ -236,19 +238,32 @@ class Checkpointing:
     # --- threads --------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Notice commits of cuts, and time."""
+        """Notice commits of cuts, time, and a successor."""
+        look_at = self._clock() + _FENCE_SECONDS
         while not self._closed.is_set():
+            if self._clock() >= look_at:
+                look_at = self._clock() + _FENCE_SECONDS
+                if self.look(lambda protocol: protocol.closed) is None:
+                    self._pool.submit(self._look_for_successor)
             waiting, deadline = self.look(lambda p: (p.waiting_for_commits(), p.next_deadline()))
             for name, cut in waiting.items():
                 if self._is_committed(name, cut):
                     self._committed(name, cut)
             if deadline is not None and self._clock() >= deadline:
                 self.event(lambda protocol, now: protocol.tick(now))
-            pause = None if deadline is None else max(0.0, deadline - self._clock())
-            if waiting:
-                pause = min(_COMMIT_POLL_SECONDS, _COMMIT_POLL_SECONDS if pause is None else pause)
-            self._wake.wait(pause)
+            until = look_at if deadline is None else min(look_at, deadline)
+            pause = max(0.0, until - self._clock())
+            self._wake.wait(min(pause, _COMMIT_POLL_SECONDS) if waiting else pause)
             self._wake.clear()
+
+    def _look_for_successor(self) -> None:
+        """Fail the pipeline if another coordinator has taken it over: both would write into the same sinks."""
+        try:
+            self._catalog.check_not_fenced(self.look(lambda protocol: protocol.generation))
+        except FencedError as error:
+            self._on_failure(error)
+        except (OSError, ChandyError) as error:
+            log.warning("cannot look for a successor", error=str(error))
 
     def _committed(self, query: str, batch: int) -> None:
         self.event(lambda protocol, now: protocol.committed(query, batch))
@@ -307,14 +322,16 @@ class Checkpointing:
     # --- instructions ---------------------------------------------------------------------------------------
 
     def _choose_cut(self, choose: do.ChooseCut) -> None:
-        if choose.is_savepoint:
-            try:
-                # The id leaves a trace in the pipeline's own store too: it must never be used again.
+        kind = CheckpointKind.SAVEPOINT.value if choose.is_savepoint else "checkpoint"
+        try:
+            # Before anything else: no later life uses the id again, whatever becomes of this one.
+            self._store.create(trigger_key(choose.checkpoint), kind.encode())
+            if choose.is_savepoint:
                 self._store.create(savepoint_key(choose.checkpoint), choose.root.encode())
                 claim_savepoint(open_store(choose.root), self._owner(choose.checkpoint))
-            except (OSError, ChandyError) as error:
-                self._failed(choose.checkpoint, Reason.IO_EXCEPTION, error)
-                return
+        except (OSError, ChandyError) as error:
+            self._failed(choose.checkpoint, Reason.IO_EXCEPTION, error)
+            return
         for query in choose.queries:
             self._cut(choose.checkpoint, query)
         self.event(lambda protocol, now: protocol.planning_done(choose.checkpoint, now))

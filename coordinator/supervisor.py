@@ -310,16 +310,15 @@ class Supervisor:
 
     def _supervise(self) -> None:
         while (event := self._events.get()) is not None:
-            with self._changing:
-                try:
-                    self._take(event)
-                except Exception as error:
-                    log.exception("the pipeline cannot go on")
-                    self._fail_for_good(error)
+            try:
+                self._take(event)
+            except Exception as error:
+                log.exception("the pipeline cannot go on")
+                self._fail_for_good(error)
 
     def _take(self, event: _RunEnded | _StateLost | _MustFail) -> None:
         match event:
-            case _RunEnded(run, _) if run.ended or self._runs.get(run.definition.name) is not run:
+            case _RunEnded(run, _) if self._is_over(run):
                 return
             case _RunEnded(run, None):
                 run.ended = True
@@ -335,6 +334,10 @@ class Supervisor:
             case _MustFail(error):
                 self._lost = str(error)
                 self._recover(error)
+
+    def _is_over(self, run: Run) -> bool:
+        """Whether a run was stopped, or another has taken its place."""
+        return run.ended or self._runs.get(run.definition.name) is not run
 
     def _recover(self, cause: ChandyError, run: Run | None = None) -> None:
         """Restart after a failure, in place if it is one run's and no state is lost, or give up.
@@ -352,12 +355,15 @@ class Supervisor:
             if self._stopping.wait(delay):
                 return
             try:
-                if run is None or self._lost is not None:
-                    # Should this fail half-way, the next attempt goes back, too: the run is given up.
-                    run = None
-                    self._go_back(str(cause))
-                else:
-                    self._restart_in_place(run, str(cause))
+                with self._changing:
+                    if self._stopping.is_set() or (run is not None and self._is_over(run)):
+                        return
+                    if run is None or self._lost is not None:
+                        # Should this fail half-way, the next attempt goes back, too: the run is given up.
+                        run = None
+                        self._go_back(str(cause))
+                    else:
+                        self._restart_in_place(run, str(cause))
                 return
             except StorageError:
                 # What was stored cannot be read: no further attempt can mend that.
@@ -410,13 +416,14 @@ class Supervisor:
     def _fail_for_good(self, error: Exception) -> None:
         """End every query with the error; no more checkpoints are taken."""
         self._checkpointing.event(lambda p, now: p.close(Reason.COORDINATOR_SUSPENDED, now))
-        for run in self._runs.all():
-            run.ended = True
-            with contextlib.suppress(Exception):
-                self._stop_spark(run)
-        for query in self._queries.values():
-            if query.isActive:
-                query.ended(error)
+        with self._changing:
+            for run in self._runs.all():
+                run.ended = True
+                with contextlib.suppress(Exception):
+                    self._stop_spark(run)
+            for query in self._queries.values():
+                if query.isActive:
+                    query.ended(error)
 
     def _explain(self, run: Run, error: Exception) -> ChandyError:
         """Tell a query's failure in our words: the processor's traceback if it was that, else Spark's message."""

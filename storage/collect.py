@@ -18,7 +18,7 @@ import attrs
 from .catalog import Catalog
 from .errors import ObjectMissingError
 from .fencing import voided_by
-from .layout import CHECKPOINTS, PROBES, checkpoint_of, is_shared, manifest_key, savepoint_key
+from .layout import CHECKPOINTS, PROBES, checkpoint_of, is_shared, manifest_key, savepoint_key, trigger_key
 from .manifest import Manifest
 from .retention import deletable
 from .store import Store
@@ -53,6 +53,7 @@ def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest])
     keys = deletable(dropped, kept)
     for manifest in dropped:
         store.delete(manifest_key(manifest.id))
+        store.delete(trigger_key(manifest.id))
     for key in sorted(keys):
         store.delete(key)
     return keys
@@ -61,8 +62,8 @@ def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest])
 def discard_aborted(store: Store, checkpoint: int, generation: int | None = None) -> frozenset[str]:
     """Delete what was written for a checkpoint alone that will never complete; return the keys.
 
-    What completed checkpoints reference stays, and so do shared files: a later checkpoint may want those,
-    and ``collect_garbage`` finds the ones that nobody wants.
+    The notes that the id was used stay, and so does what completed checkpoints reference. Shared files stay,
+    too: a later checkpoint may want them, and ``collect_garbage`` finds those that nobody wants.
 
     Args:
         store: the pipeline's.
@@ -82,7 +83,9 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
     if own in found and catalog.read(checkpoint).generation != generation:
         return frozenset()
     others = (manifest for manifest in catalog.completed() if manifest.id != checkpoint)
-    keys = found - {savepoint_key(checkpoint)}.union(*(manifest.keys() for manifest in others))
+    keys = found - {savepoint_key(checkpoint), trigger_key(checkpoint)}.union(
+        *(manifest.keys() for manifest in others)
+    )
     # The manifest first, if it came into being although its write was said to have failed.
     for key in sorted(keys, key=lambda key: (key != own, key)):
         store.delete(key)
@@ -115,7 +118,8 @@ def collect_garbage(
     newest = max((manifest.id for manifest in completed), default=0)
     # A void manifest is garbage at any age, and goes before what it references.
     garbage = {manifest_key(manifest.id): store.stat(manifest_key(manifest.id)).size for manifest in void}
-    spared = {*needed, *garbage, *(manifest_key(manifest.id) for manifest in completed)}
+    own = {key(manifest.id) for manifest in completed for key in (manifest_key, trigger_key)}
+    spared = {*needed, *garbage, *own}
     young = 0
     for key in _candidates(objects, spared, newest):
         with suppress(ObjectMissingError):

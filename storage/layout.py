@@ -29,6 +29,11 @@ def manifest_key(checkpoint: int) -> str:
     return f"{CHECKPOINTS}{checkpoint}/{MANIFEST}"
 
 
+def trigger_key(checkpoint: int) -> str:
+    """Key of the note that this id was used: created before anything else of the checkpoint, with its kind."""
+    return f"{CHECKPOINTS}{checkpoint}/trigger"
+
+
 def savepoint_key(checkpoint: int) -> str:
     """Key of the note that this id went to a savepoint; its content is the savepoint's URI."""
     return f"{CHECKPOINTS}{checkpoint}/savepoint"

@@ -648,7 +648,11 @@ class Life:
 
     def files(self, root: str, handle: Handle) -> Files:
         """A zombie restores from its cache: what it needs, its successor may have dropped."""
-        return get_files(self.world.open(root), handle, cached=self in self.world.lives[:-1])
+        cached = self in self.world.lives[:-1]
+        try:
+            return get_files(self.world.open(root), handle, cached)
+        except ObjectMissingError as error:
+            raise AssertionError(f"a restore does not find {error.key}") from error
 
     # --- hosts ----------------------------------------------------------------------------------------------
 
@@ -1184,7 +1188,7 @@ def test_the_promises_are_kept_with_real_shards(tmp_path: Path, monkeypatch: pyt
         shard = RealShard
         state = staticmethod(RealShard.state_of)
 
-    run_state_machine_as_test(RealMachine, settings=effort(6))
+    run_state_machine_as_test(RealMachine, settings=effort(15))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------
