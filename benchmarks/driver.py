@@ -6,6 +6,7 @@ It tells what happens as lines of JSON on stdout; Spark's own noise goes there a
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -15,7 +16,6 @@ from typing import Any
 
 import attrs
 import click
-import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
@@ -98,7 +98,7 @@ def main(
 ) -> None:
     """Run the pipeline from its latest checkpoint to the end of the stream, then check the result."""
     say("process")
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     work = Work(folder)
     spark = session(work)
     spark.sparkContext.setLogLevel("ERROR")

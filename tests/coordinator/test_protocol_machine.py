@@ -757,8 +757,8 @@ class Life:
         if run.start == run.end or run.done == set(shards_of(run.query)):
             run.sunk = run.planned
 
-    def batch(self, query: str, size: int, host: int, upto: int = 9) -> None:
-        """Run a batch, or go on with the one that runs, up to the given step."""
+    def batch(self, query: str, size: int, host: int, upto: int = 9, again: bool = False) -> None:
+        """Run a batch, or go on with the one that runs, up to the given step; each task twice if so wished."""
         run = self.runs[query]
         if run.stands or self.lost:
             return
@@ -768,6 +768,8 @@ class Life:
         for number, shard in enumerate(shards_of(query)):
             if upto > number and (attempt := self.begin(run, (shard,), host + number)):
                 self.apply(attempt)
+                if again and (second := self.begin(run, (shard,), host)):
+                    self.apply(second)
         if upto > 3:
             self.sink(run)
         if upto > 4 and run.sunk == run.planned:
@@ -888,6 +890,7 @@ class World:
 
 SMALL = st.integers(0, 7)
 QUERY = st.sampled_from(list(SHARDS))
+BATCHES = st.lists(st.tuples(QUERY, st.integers(0, 4)), min_size=1, max_size=4)
 FATES = ["arrives", "arrives", "arrives", "twice", "twice", "doubted", "declined", "lost"]
 HOLD = st.sampled_from(
     [
@@ -921,10 +924,10 @@ class Machine(RuleBasedStateMachine):
 
     # --- batches
 
-    @rule(which=SMALL, sizes=st.lists(st.integers(0, 4), min_size=1, max_size=4), host=st.integers(0, 1))
-    def batches_run(self, which: int, sizes: list[int], host: int) -> None:
-        for size, query in zip(sizes, itertools.cycle(SHARDS), strict=False):
-            self.life(which).batch(query, size, host)
+    @rule(which=SMALL, batches=BATCHES, host=st.integers(0, 1), again=st.booleans())
+    def batches_run(self, which: int, batches: list[tuple[str, int]], host: int, again: bool) -> None:
+        for query, size in batches:
+            self.life(which).batch(query, size, host, again=again)
 
     @rule(which=SMALL, query=QUERY, size=st.integers(1, 4), host=st.integers(0, 1), upto=st.integers(0, 4))
     def a_batch_comes_to_a_stop_half_way(
@@ -1227,7 +1230,7 @@ def count_an_acknowledgement_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_two_shards_differently(patch: pytest.MonkeyPatch) -> None:
-    """Each host gets the cut that it would have had if it had been told one batch earlier or later."""
+    """The hosts of one executor take their snapshots one batch earlier than the others."""
     right = Host.accept
 
     def accept(host: Host, order: SnapshotOrder) -> Round:
@@ -1244,7 +1247,11 @@ def apply_a_batch_twice(patch: pytest.MonkeyPatch) -> None:
         shard.promote(batch)
         shard.begun = batch
 
+    def stage(shard: ModelShard, batch: int, changes: State) -> None:
+        shard.staged = batch, changes
+
     patch.setattr(ModelShard, "begin", begin)
+    patch.setattr(ModelShard, "stage", stage)
 
 
 def apply_what_a_left_over_attempt_has_made(patch: pytest.MonkeyPatch) -> None:
