@@ -42,7 +42,7 @@ from chandy.state.messages import (
 )
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import ChandyError, FencedError, StoreFailedError
-from chandy.storage.layout import manifest_key
+from chandy.storage.layout import manifest_key, trigger_key
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord
 from chandy.storage.savepoint import read_savepoint
@@ -278,7 +278,7 @@ def test_a_manifest_that_cannot_be_written_fails_the_future_and_the_previous_sta
     error = setup.error(future)
     assert (error.id, error.reason) == (2, Reason.FINALIZE_CHECKPOINT_FAILURE)
     assert "no space left" in error.detail
-    eventually(lambda: not setup.store.list("checkpoints/2/"))
+    eventually(lambda: setup.store.list("checkpoints/2/") == [trigger_key(2)])
     latest = setup.catalog.latest()
     assert latest is not None
     assert latest.id == 1
@@ -298,7 +298,7 @@ def test_a_failure_after_the_manifest_was_written_takes_it_back_and_keeps_the_ol
     setup.host.acknowledge(2)
     assert setup.error(future).reason is Reason.FINALIZE_CHECKPOINT_FAILURE
     eventually(lambda: setup.host.heard_of(AbortOrder) == [AbortOrder(2, 1)])
-    eventually(lambda: not setup.store.list("checkpoints/2/"))
+    eventually(lambda: setup.store.list("checkpoints/2/") == [trigger_key(2)])
     assert [manifest.id for manifest in setup.catalog.completed()] == [1]
 
 
@@ -386,10 +386,11 @@ def test_requests_while_it_closes_all_come_to_an_end(setup: Setup) -> None:
 def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_stored(setup: Setup) -> None:
     pending, queued = setup.request(), setup.request()
     setup.host.ordered(1)
-    eventually(lambda: bool(setup.store.list("checkpoints/1/")))
+    eventually(lambda: len(setup.store.list("checkpoints/1/")) > 1)
     setup.close()
     assert [setup.error(future).reason for future in (pending, queued)] == [Reason.COORDINATOR_SHUTDOWN] * 2
-    assert setup.store.list("checkpoints/") == []
+    # That its id was used remains.
+    assert setup.store.list("checkpoints/") == [trigger_key(1)]
     assert setup.host.heard[-1] == StopOrder()
     # Messages that come later change nothing and raise nothing.
     setup.host.acknowledge(1)
@@ -531,7 +532,7 @@ def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_
     setup.completed()
     future = setup.request()
     setup.host.ordered(2)
-    eventually(lambda: bool(setup.store.list("checkpoints/2/")))
+    eventually(lambda: len(setup.store.list("checkpoints/2/")) > 1)
     before = setup.store.list("checkpoints/")
     successor = setup.catalog.take_over("another driver", 2000.0)
     setup.host.acknowledge(2)
