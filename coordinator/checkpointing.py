@@ -32,7 +32,7 @@ from ..state.messages import (
 )
 from ..storage.catalog import Catalog
 from ..storage.collect import discard, discard_aborted
-from ..storage.errors import ChandyError, FencedError
+from ..storage.errors import ChandyError, FencedError, ObjectMissingError
 from ..storage.layout import pack_key, savepoint_key, trigger_key
 from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind, Manifest, QueryRecord
@@ -324,17 +324,30 @@ class Checkpointing:
     def _choose_cut(self, choose: do.ChooseCut) -> None:
         kind = CheckpointKind.SAVEPOINT.value if choose.is_savepoint else "checkpoint"
         try:
+            # A successor's ids are its own.
+            self._catalog.check_not_fenced(self.look(lambda protocol: protocol.generation))
             # Before anything else: no later life uses the id again, whatever becomes of this one.
             self._store.create(trigger_key(choose.checkpoint), kind.encode())
             if choose.is_savepoint:
                 self._store.create(savepoint_key(choose.checkpoint), choose.root.encode())
                 claim_savepoint(open_store(choose.root), self._owner(choose.checkpoint))
+        except FencedError as error:
+            self._failed(choose.checkpoint, Reason.FENCED, error)
+            self._on_failure(error)
+            return
         except (OSError, ChandyError) as error:
             self._failed(choose.checkpoint, Reason.IO_EXCEPTION, error)
             return
         for query in choose.queries:
             self._cut(choose.checkpoint, query)
         self.event(lambda protocol, now: protocol.planning_done(choose.checkpoint, now))
+        for query in choose.queries:
+            # One that was stopped between the two looks at it will never commit what was planned.
+            if (batch := self._progress.stands_at(query)) is not None:
+                self._stands(query, batch)
+
+    def _stands(self, query: str, batch: int) -> None:
+        self.event(lambda protocol, now: protocol.stands(query, batch, now))
 
     def _cut(self, checkpoint: int, query: str) -> None:
         planned, stands_at = self._progress.planned(query), self._progress.stands_at(query)
@@ -379,6 +392,10 @@ class Checkpointing:
         if manifest is None:
             return
         root = self.look(lambda protocol: protocol.pending[order.checkpoint].root)
+        if doomed := self.look(lambda protocol: protocol.doomed(manifest)):
+            error = ObjectMissingError(root, min(doomed))
+            self._failed(order.checkpoint, Reason.FINALIZE_CHECKPOINT_FAILURE, error)
+            return
         try:
             self._commit(manifest, root)
         except FencedError as error:

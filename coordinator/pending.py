@@ -80,6 +80,8 @@ class PendingCheckpoint:
     snapshots: list[tuple[ShardSnapshot, float]] = attrs.field(factory=list)
     """What hosts have acknowledged, and when."""
     new_bytes: int = 0
+    doomed: set[str] = attrs.field(factory=set)
+    """Objects that retention has been deleting while this checkpoint was on its way."""
 
     @property
     def kind(self) -> CheckpointKind:

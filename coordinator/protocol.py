@@ -28,6 +28,7 @@ from ..state.messages import (
     SnapshotOrder,
 )
 from ..storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from ..storage.retention import deletable
 from ..storage.retention import dropped as dropped_ids
 from . import requests
 from .config import CheckpointConfig
@@ -100,6 +101,8 @@ class Protocol:
     """Why no request is taken any more."""
     _last_completed_at: float | None = None
     _deletions: int = 0
+    _doomed: set[str] = attrs.field(factory=set)
+    """Objects that are being deleted."""
     _out: list[Instruction] = attrs.field(factory=list)
 
     # --- who takes part -------------------------------------------------------------------------------------
@@ -249,6 +252,7 @@ class Protocol:
             deadline=now + timeout,
         )
         self.next_id += 1
+        pending.doomed |= self._doomed
         self.pending[pending.id] = pending
         self.history.started(pending.id, pending.kind, now)
         order = downstream_first({name: query.reads for name, query in self.queries.items()})
@@ -461,6 +465,14 @@ class Protocol:
             versions=self.versions,
         )
 
+    def doomed(self, manifest: Manifest) -> frozenset[str]:
+        """Objects that a manifest about to be written needs, but that retention may have deleted meanwhile.
+
+        An object is named by its content: what a checkpoint uploads can be what an old one had, too.
+        """
+        pending = self.pending[manifest.id]
+        return frozenset() if pending.is_savepoint else manifest.keys() & pending.doomed
+
     def finalized(self, manifest: Manifest, now: float) -> list[Instruction]:
         """The manifest is durable: the checkpoint has completed."""
         pending = self.pending.pop(manifest.id)
@@ -495,11 +507,17 @@ class Protocol:
             dropped = tuple(m for m in self.completed if m.id in ids)
             self.completed = tuple(m for m in self.completed if m.id not in ids)
             self._deletions += len(dropped)
+            doomed = deletable(dropped, self.completed)
+            self._doomed |= doomed
+            for pending in self.pending.values():
+                pending.doomed |= doomed
             self._out.append(Discard(dropped, self.completed))
 
     def discarded(self, count: int, now: float) -> list[Instruction]:
         """Checkpoints that retention dropped have been deleted, or could not be."""
         self._deletions -= count
+        if not self._deletions:
+            self._doomed.clear()
         self._advance(now)
         return self._take()
 

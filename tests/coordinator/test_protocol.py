@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import attrs
 import pytest
 
 from chandy.barrier.cut import UnknownQueryError
@@ -953,6 +954,32 @@ def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:
     bench.acknowledge(3)
     bench.finalize(3)
     assert [m.id for m in bench.protocol.completed] == [3]
+
+
+def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> None:
+    # Checkpoint 1 is being deleted when checkpoint 3 is triggered, and 3 has uploaded the very same bytes.
+    bench = Bench(retained=1)
+    first = bench.completed()
+    bench.completed()
+    assert bench.of(do.Discard)
+    bench.request()
+    bench.plan(3)
+    for ack in bench.acks(3):
+        again = tuple(attrs.evolve(one, handle=handle("1")) for one in ack.snapshots)
+        bench.ack(attrs.evolve(ack, snapshots=again))
+    bench.store_progress(3)
+    manifest = bench.protocol.finalize(3, bench.now)
+    assert manifest is not None
+    assert bench.protocol.doomed(manifest) == {"1"} <= first.keys()
+    bench(bench.protocol.failed(3, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone", bench.now))
+    # Once the deletion is done, the next checkpoint can have the same bytes again.
+    bench.settle_deletions()
+    bench.request()
+    bench.plan(4)
+    bench.acknowledge(4)
+    manifest = bench.protocol.finalize(4, bench.now)
+    assert manifest is not None
+    assert bench.protocol.doomed(manifest) == frozenset()
 
 
 # --- failures -----------------------------------------------------------------------------------------------
