@@ -58,7 +58,10 @@ class CheckpointConfig:
     host_memory: int = attrs.field(default=512 * MIB, validator=fields.whole(at_least=16 * MIB))
     """Bytes of RocksDB memory (block cache and write buffers) that one state host may use."""
     work_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Where the queries' working checkpoint directories go; None: under the storage."""
+    """Directory for the queries' working checkpoint directories; None: a private one on the driver's machine.
+
+    Queries with state of Spark's own need one that all executors reach, where these are not the driver itself.
+    """
     cache_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Directory on each machine where files of snapshots are kept for local recovery; None: one is chosen."""
     allow_unfenced: bool = attrs.field(default=False, validator=fields.instance(bool))

@@ -85,7 +85,7 @@ def test_a_stopped_pipeline_goes_on_from_its_latest_checkpoint(
     assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
     assert second.checkpoint().result(60).id == 4
     store = open_store(pipeline_uri(str(tmp_path / "store"), "p"))
-    assert Catalog(store).list_ids() == [2, 3, 4] or Catalog(store).list_ids() == [3, 4]
+    assert Catalog(store).list_ids() == [2, 3, 4]
 
 
 def test_several_queries_are_restored_at_one_consistent_cut(
@@ -172,8 +172,7 @@ def test_a_savepoint_is_self_contained_and_restores_from_where_it_was_moved_to(
     assert untouched.id == savepoint.id + 1
     events.add(1)
     query.processAllAvailable()
-    full = second.checkpoint().result(60)
-    assert full.size == full.new_bytes or full.new_bytes > 0
+    second.checkpoint().result(60)
     second.stop()
     shutil.rmtree(moved)
 
@@ -261,7 +260,6 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     assert statistics.latest_completed is not None
     assert len(statistics.latest_completed.shards) == 4
     assert statistics.duration is not None
-    assert statistics.latest_completed.size == statistics.size.max or statistics.size is not None
 
 
 # --- sinks, sources, triggers -------------------------------------------------------------------------------
