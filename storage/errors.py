@@ -127,8 +127,9 @@ class UnknownStoreError(StorageError):
         if self.extra is None:
             return f"no store for {self.scheme}:// (in {self.uri!r}); supported: {supported}"
         return (
-            f"the store for {self.scheme}:// (in {self.uri!r}) is not installed: no module {self.missing!r}; "
-            f'install it with `pip install "chandy[{self.extra}]"`; supported: {supported}'
+            f"the store for {self.scheme}:// (in {self.uri!r}) is not installed: no module {self.missing!r}; it comes "
+            f'with the extra {self.extra!r} of a version of Chandy that has it: `pip install --upgrade "chandy'
+            f'[{self.extra}]"`; supported as it is: {supported}'
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -47,7 +48,7 @@ def open_store(uri: str) -> Store:
     if scheme.lower() == "file":
         return LocalStore(_file_path(uri))
     backend = BACKENDS.get(scheme.lower())
-    supported = ("file", *BACKENDS)
+    supported = ("file", *(name for name, one in BACKENDS.items() if importlib.util.find_spec(one.module)))
     if backend is None:
         raise UnknownStoreError(uri, scheme, supported, None)
     try:

@@ -47,15 +47,18 @@ def test_a_uri_that_names_no_place_is_refused(uri: str) -> None:
         open_store(uri)
 
 
-def test_an_unknown_scheme_is_named_with_what_there_is() -> None:
-    with pytest.raises(UnknownStoreError, match=r"no store for gopher://.*file://, .*s3://") as caught:
+def test_an_unknown_scheme_is_named_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS, "here", Backend("chandy.storage.local", "here"))
+    monkeypatch.setitem(BACKENDS, "away", Backend("chandy.storage.no_such_module", "away"))
+    with pytest.raises(UnknownStoreError, match=r"no store for gopher://.*file://, .*here://") as caught:
         open_store("gopher://x")
     assert caught.value.extra is None
+    assert "away" not in caught.value.supported
 
 
 def test_a_backend_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BACKENDS, "s3", Backend("chandy.storage.no_such_module", "s3"))
-    with pytest.raises(UnknownStoreError, match=r'pip install "chandy\[s3\]"') as caught:
+    with pytest.raises(UnknownStoreError, match=r'pip install --upgrade "chandy\[s3\]"') as caught:
         open_store("s3://bucket/prefix")
     assert caught.value.missing == "chandy.storage.no_such_module"
 
