@@ -59,6 +59,9 @@ class Schedule:
         self.ticked_at = now
         missed = math.floor((now - self.next_at) / self.interval)
         self.next_at += (missed + 1) * self.interval
+        if self.next_at <= now:
+            # The product was rounded down, onto the tick itself.
+            self.next_at += self.interval
 
     def postpone(self, until: float) -> None:
         """The tick came too early and was refused: tick once it no longer is, and go on from there."""
