@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 import attrs
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import StructType
 
-from ..state import keygroups
+from ..state import engine, keygroups
+from ..state.access import StateAccess
 from ..state.collector import unhurried
-from ..state.dataframe import SHARD, check_input, keyed
-from ..state.errors import DefinitionError, MisplacedTaskError, OutputTypeError, ProcessorError
-from ..state.grouping import group
-from ..state.handle import StateHandle, declared_states
+from ..state.dataframe import SHARD, Combiner, check_input, keyed
+from ..state.engine import OperatorSpec, Run
+from ..state.errors import (
+    AggregateOverflowError,
+    ArrowResultError,
+    DefinitionError,
+    MisplacedTaskError,
+    OutputTypeError,
+    ProcessorError,
+)
 from ..state.keys import KeyCodec
 from ..state.messages import BeginTask, Endpoint, TaskFailure
-from ..state.processor import ProcessorRun, StateAccess
 from ..state.rendezvous import connect
-from ..state.rows import RowReader, RowWriter, check_columns
-from ..state.schema import Schemas, from_json, to_json
+from ..state.rows import check_columns
+from ..state.schema import from_json, to_json
 from ..storage.errors import ChandyError
 from ..storage.logs import logger
+from ..storage.manifest import StateRecord
 from .operator_name import function_name
 
 log = logger(__name__)
+
+UserError = ProcessorError | OutputTypeError | ArrowResultError | AggregateOverflowError
+"""What a user's code or data did; it would do it again."""
+_USER_ERRORS: Final = (ProcessorError, OutputTypeError, ArrowResultError, AggregateOverflowError)
 
 
 class BatchAccess(StateAccess, Protocol):
@@ -61,6 +70,7 @@ class Place:
     """Where a task runs: which partition of which batch of which query."""
 
     query_id: str
+    run_id: str
     batch: int
     partition: int
 
@@ -79,7 +89,9 @@ def place(context: TaskContext | None, uid: str, parallelism: int) -> Place:
     partition = context.partitionId()
     if partition >= parallelism:
         raise MisplacedTaskError(uid, f"a partition below {parallelism}", f"partition {partition}")
-    return Place(query_id, int(batch), partition)
+    # Spark runs all jobs of a query's run in a job group of that name.
+    run_id = context.getLocalProperty("spark.jobGroup.id") or ""
+    return Place(query_id, run_id, int(batch), partition)
 
 
 @attrs.frozen
@@ -87,26 +99,18 @@ class OperatorTask:
     """A keyed operator as a function for ``mapInArrow``, with all that a task needs to run it.
 
     A call begins the batch on the task's shards before it pulls any input: so a task without rows passes
-    the barrier, too. Then it holds its whole partition of the micro-batch in memory as Arrow, sorted by
-    key; of the rows as Python objects only some ten thousand at a time. Output leaves as it comes. The
-    changes of state are applied at the very end, after the last output was taken and before the generator
-    ends. So if Spark fails the task, or stops pulling (a limit), nothing is applied; and a task that Spark
-    counts as done has applied.
+    the barrier, too. Output leaves as it comes. The changes of state are applied at the very end, after the
+    last output was taken and before the generator ends. So if Spark fails the task, or stops pulling (a
+    limit), nothing is applied; and a task that Spark counts as done has applied.
     """
 
     uid: str
-    key: tuple[str, ...]
-    input_schema: str
-    """Schema of the rows as Spark's JSON, without the shard column."""
-    output_schema: str
-    states: dict[str, str]
-    """Schema of each declared state by its name, as Spark's JSON."""
-    ddl: dict[str, str]
-    """What the processor's DDL texts mean, as Spark's JSON by text: a task has no parser."""
+    key: str
+    """Schema of the key columns as Spark's JSON."""
     shards: int
     parallelism: int
-    processor: bytes
-    """The StatefulProcessor, by cloudpickle; every task unpickles its own."""
+    spec: bytes
+    """The ``OperatorSpec``, by cloudpickle; every task unpickles its own."""
     endpoint: Endpoint
     connect: Callable[[Endpoint], StateClient] = connect
     """How a task finds its state host."""
@@ -114,21 +118,37 @@ class OperatorTask:
     @property
     def key_schema(self) -> StructType:
         """Schema of the key columns."""
-        schema = from_json(self.input_schema)
-        return StructType([schema[name] for name in self.key])
+        return from_json(self.key)
 
-    def over(self, df: DataFrame) -> DataFrame:
-        """Return the operator's output over ``df``, the DataFrame that it was defined for."""
-        output = from_json(self.output_schema)
-        return keyed(df, self.key, self.shards, self.parallelism, self, output, function_name(self.uid))
+    def with_states(self, states: dict[str, StateRecord]) -> OperatorTask:
+        """Return the same operator with other records of its states: those that know what was written before."""
+        return attrs.evolve(self, spec=_pickled(attrs.evolve(self._spec(), states=states)))  # type: ignore[misc]
+
+    def over(self, df: DataFrame, combiner: Combiner | None = None) -> DataFrame:
+        """Return the operator's output over ``df``, the DataFrame that it was defined for.
+
+        Args:
+            df: has the key columns.
+            combiner: what makes rows fewer before they are sent to their partitions.
+        """
+        return keyed(
+            df,
+            self.key_schema.names,
+            self.shards,
+            self.parallelism,
+            self,
+            from_json(self._spec().output),
+            function_name(self.uid),
+            combiner,
+        )
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the operator over one partition of a micro-batch.
 
         Raises:
             MisplacedTaskError: the task does not run where its shards are its own.
-            ProcessorError: the processor raised.
-            OutputTypeError: it yielded a row that does not fit the output schema.
+            ProcessorError: the user's code raised.
+            OutputTypeError, ArrowResultError, AggregateOverflowError: what it gave does not fit.
             ChandyError: the state host could not begin the batch, give values or take changes.
         """
         here = place(TaskContext.get(), self.uid, self.parallelism)
@@ -137,35 +157,41 @@ class OperatorTask:
         try:
             begin = BeginTask(here.query_id, here.batch, self.uid, tuple(shards))
             with unhurried(), client.begin(begin) as access:
-                yield from self._run(batches, here, shards, access)
-        except (ProcessorError, OutputTypeError) as error:
+                run = Run(
+                    uid=self.uid,
+                    query_id=here.query_id,
+                    run_id=here.run_id,
+                    batch=here.batch,
+                    partition=here.partition,
+                    shards=shards,
+                    times=access.times,
+                )
+                # The context ends it at once: on an error here, nothing is left to the garbage collector.
+                with self._spec().open(run) as operator:
+                    own = self._own(batches, run)
+                    output = engine.run(operator, own, KeyCodec(self.key_schema), SHARD, access)
+                    yield from access.spent.on_output(output)
+        except _USER_ERRORS as error:
             self._report(client, here, error)
             raise
 
-    def _run(
-        self, batches: Iterator[pa.RecordBatch], here: Place, shards: range, access: BatchAccess
-    ) -> Iterator[pa.RecordBatch]:
-        schema = from_json(self.input_schema)
-        codec, writer = KeyCodec(self.key_schema), RowWriter(from_json(self.output_schema), self.uid)
-        run = ProcessorRun(
-            processor=cloudpickle.loads(self.processor),
-            handle=StateHandle(self.uid, Schemas(parse=None, known=dict(self.ddl))),
-            operator=self.uid,
-            batch=here.batch,
-            states=self.states,
-        )
-        groups = group(_table(batches, schema), codec, SHARD)
-        foreign = set(groups.shards) - set(shards)
-        if foreign:
-            expected = f"rows of shards {shards.start} to {shards.stop - 1} in partition {here.partition}"
-            raise MisplacedTaskError(self.uid, expected, f"rows of shards {sorted(foreign)}")
-        # Closing at once: on an error here, the processor's close is not left to the garbage collector.
-        with contextlib.closing(run.outputs(groups, RowReader(schema.names), access)) as outputs:
-            for rows in outputs:
-                yield writer.batch(rows)
-        access.apply(run.changes.shards, run.changes.keys, run.changes.values)
+    def _spec(self) -> OperatorSpec:
+        spec: OperatorSpec = cloudpickle.loads(self.spec)
+        return spec
 
-    def _report(self, client: StateClient, here: Place, error: ProcessorError | OutputTypeError) -> None:
+    def _own(self, batches: Iterator[pa.RecordBatch], run: Run) -> Iterator[pa.RecordBatch]:
+        """Pass on batches whose rows all belong to the task's shards."""
+        for batch in batches:
+            shards = batch.column(SHARD).to_numpy()
+            if len(shards) and (shards.min() < run.shards.start or shards.max() >= run.shards.stop):
+                foreign = [shard for shard in np.unique(shards).tolist() if shard not in run.shards]
+                expected = (
+                    f"rows of shards {run.shards.start} to {run.shards.stop - 1} in partition {run.partition}"
+                )
+                raise MisplacedTaskError(self.uid, expected, f"rows of shards {foreign}")
+            yield batch
+
+    def _report(self, client: StateClient, here: Place, error: UserError) -> None:
         where, trace = (
             (error.where, error.traceback) if isinstance(error, ProcessorError) else ("", str(error))
         )
@@ -181,8 +207,7 @@ def operator_task(
     *,
     uid: str,
     key: Sequence[str],
-    processor: StatefulProcessor,
-    output: StructType | str,
+    spec: OperatorSpec,
     shards: int,
     parallelism: int,
     endpoint: Endpoint,
@@ -190,50 +215,29 @@ def operator_task(
     """Define a keyed operator over ``df``, on the driver. ``task.over(df)`` is its output.
 
     Raises:
-        DefinitionError: ``uid``, ``key``, ``shards``, ``parallelism`` or ``processor`` cannot be used.
+        DefinitionError: ``uid``, ``key``, ``shards``, ``parallelism`` or ``spec`` cannot be used.
         KeyTypeError: rows cannot be grouped by a key column.
-        SchemaError: the schema of the input, the output or a state cannot be used.
-        DeclarationError, UnsupportedStateError: the processor declares states that cannot be had.
+        SchemaError: the schema of the input or the output cannot be used.
     """
     if not isinstance(uid, str) or not uid:
         raise DefinitionError("uid", "a text that is not empty", repr(uid))
-    check_input(df, key)
+    key_schema = check_input(df, key)
     keygroups.check(shards, parallelism)
-    output_schema = Schemas().resolve(output, f"the output of operator {uid!r}")
-    check_columns(output_schema, f"the output of operator {uid!r}")
-    pickled = _pickled(processor)
-    schemas = Schemas()
-    states = declared_states(cloudpickle.loads(pickled), uid, schemas)
+    check_columns(from_json(spec.output), f"the output of operator {uid!r}")
     return OperatorTask(
         uid=uid,
-        key=tuple(key),
-        input_schema=to_json(df.schema),
-        output_schema=to_json(output_schema),
-        states=states,
-        ddl=dict(schemas.known),
+        key=to_json(key_schema),
         shards=shards,
         parallelism=parallelism,
-        processor=pickled,
+        spec=_pickled(spec),
         endpoint=endpoint,
     )
 
 
-def _pickled(processor: object) -> bytes:
-    if not isinstance(processor, StatefulProcessor):
-        found = f"the class {processor.__name__}" if isinstance(processor, type) else type(processor).__name__
-        raise DefinitionError("processor", "an instance of pyspark.sql.streaming.StatefulProcessor", found)
+def _pickled(spec: OperatorSpec) -> bytes:
     try:
-        pickled: bytes = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
+        pickled: bytes = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
     except Exception as error:
         found = f"one that cannot: {type(error).__name__}: {error}"
         raise DefinitionError("processor", "an object that can be pickled", found) from error
     return pickled
-
-
-def _table(batches: Iterator[pa.RecordBatch], schema: StructType) -> pa.Table:
-    """Return all batches as a table with the columns of ``schema`` and the shard, also if there are none."""
-    held = list(batches)
-    if held:
-        return pa.Table.from_batches(held)
-    with_shard = StructType([*schema.fields, StructField(SHARD, IntegerType())])
-    return to_arrow_schema(with_shard, timezone="UTC").empty_table()

@@ -1,33 +1,77 @@
-"""Draws the chart of a benchmark: one bar a contestant, one dot a round."""
+"""Draws the charts of benchmarks, to be read on a light page and on a dark one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_INK = "#7d8590"
+"""Reads on white and on black."""
+_OWN, _PEER = "#2f81f7", "#9e9e9e"
 
 
 def bars(path: Path, *, title: str, axis: str, rounds: Mapping[str, Sequence[float]]) -> None:
-    """Write a PNG with a bar as long as the median of each contestant's rounds."""
+    """Draw a bar as long as the median of each contestant's rounds; Chandy's own in another colour.
+
+    Args:
+        path: where to; its suffix says the format, ``.png`` or ``.svg``.
+        title: over the chart.
+        axis: what is measured.
+        rounds: each contestant's figures.
+    """
+    names = list(rounds)[::-1]
+    medians = [median(rounds[name]) for name in names]
+    figure, axes = _axes(height=1.2 + 0.55 * len(names))
+    colors = [_OWN if name.startswith("Chandy") else _PEER for name in names]
+    axes.barh(names, medians, color=colors, height=0.6)
+    for place, name in enumerate(names):
+        axes.plot([min(rounds[name]), max(rounds[name])], [place, place], color=_INK, linewidth=1.5)
+        text = f"  {medians[place]:,.0f}"
+        axes.text(max(rounds[name]), place, text, va="center", fontweight="bold", color=_INK)
+    axes.set_xlim(0, max(map(max, rounds.values())) * 1.15)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xlabel(axis, color=_INK)
+    _save(path, figure, axes, title)
+
+
+def lines(
+    path: Path, *, title: str, x: str, y: str, series: Mapping[str, Sequence[tuple[float, float]]]
+) -> None:
+    """Draw a line for each series of points, over a logarithmic x axis."""
+    figure, axes = _axes(height=4.5)
+    for name, points in series.items():
+        axes.plot(*zip(*points, strict=True), marker="o", label=name)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(x, color=_INK)
+    axes.set_ylabel(y, color=_INK)
+    axes.legend(frameon=False, labelcolor=_INK)
+    _save(path, figure, axes, title)
+
+
+def _axes(height: float) -> tuple[Any, Axes]:
     # Not at the top: it takes a second, and only this needs it.
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names = list(rounds)[::-1]
-    medians = [median(rounds[name]) for name in names]
-    figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.7 * len(names)), layout="constrained")
-    axes.barh(names, medians, color="#4c78a8", height=0.6)
-    for place, name in enumerate(names):
-        axes.plot(rounds[name], [place] * len(rounds[name]), "o", color="#222222", markersize=4, alpha=0.7)
-        text = f"  {medians[place]:,.0f}"
-        axes.text(max(rounds[name]), place, text, va="center", fontweight="bold")
-    axes.set_xlim(0, max(map(max, rounds.values())) * 1.15)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_xlabel(axis)
-    axes.set_title(title, loc="left")
+    figure, axes = pyplot.subplots(figsize=(9, height), layout="constrained")
+    return figure, axes
+
+
+def _save(path: Path, figure: Any, axes: Axes, title: str) -> None:
+    from matplotlib import pyplot
+
+    axes.set_title(title, loc="left", color=_INK)
+    axes.tick_params(colors=_INK)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_INK)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, transparent=True)
     pyplot.close(figure)

@@ -25,9 +25,10 @@ from chandy.coordinator import (
     CheckpointedQuery,
     Recovery,
 )
+from chandy.state import read_state
+from chandy.storage import pipeline_uri
 
 from . import flights
-from .stored_state import read_state
 
 PIPELINE, QUERY, UID = "flights", "delays", "delays"
 SAVEPOINT = "three-quarters"
@@ -195,8 +196,8 @@ def _tell_result(spark: SparkSession, work: Work, checkpoint: int) -> None:
     # By name: max over structs compares their first field, flights, first.
     last = written.groupBy(flights.KEY).agg(F.max(F.struct(*columns)).alias("last"))
     final = _by_aircraft(last.select(flights.KEY, "last.*"), columns)
-    held = read_state(work.storage, PIPELINE, checkpoint, UID, "totals", work.root / "read")
-    state = {key[0]: value for key, value in held.items()}
+    held = read_state(spark, pipeline_uri(work.storage, PIPELINE), checkpoint, UID, "totals")
+    state = _by_aircraft(held, columns[:-1])
     say(
         "result",
         aircraft=len(expected),

@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Protocol as Interface
 from typing import TypeVar
 
+import attrs
+
 from ..state.messages import (
     Ack,
     AskBatch,
     BatchAnswer,
+    BatchTimes,
     ClaimAnswer,
     ClaimShards,
     Decline,
@@ -32,7 +35,13 @@ from ..state.messages import (
 )
 from ..storage.catalog import Catalog
 from ..storage.collect import discard, discard_aborted
-from ..storage.errors import ChandyError, FencedError, ObjectMissingError
+from ..storage.errors import (
+    ChandyError,
+    FencedError,
+    ObjectMissingError,
+    OutcomeUnknownError,
+    StoreFailedError,
+)
 from ..storage.layout import pack_key, savepoint_key, trigger_key
 from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind, Manifest, QueryRecord
@@ -57,6 +66,8 @@ _COMMIT_POLL_SECONDS = 0.02
 """How soon the commit of a cut is noticed in a query that is idle; looked at only while one is awaited."""
 _FENCE_SECONDS = 5.0
 """How soon it is noticed at the latest that another coordinator has taken over; a checkpoint notices at once."""
+_ASK_AGAIN_SECONDS = 2.0
+"""How soon a store is asked again what has become of a manifest."""
 _STOP_SECONDS = 30.0
 """How long closing waits for a manifest that is being written."""
 
@@ -74,6 +85,10 @@ class Progress(Interface):
 
     def is_committed(self, query: str, batch: int) -> bool:
         """Whether a batch has committed."""
+        ...
+
+    def times(self, query_id: str, batch: int) -> BatchTimes:
+        """When a planned batch of the query with this Spark id is."""
         ...
 
     def hold(self, query: str, batch: int) -> AbstractContextManager[Mapping[str, Path]]:
@@ -127,6 +142,10 @@ class Checkpointing:
         self._instructions: queue.SimpleQueue[do.Instruction | threading.Event | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="chandy-io")
         self._finalizer = ThreadPoolExecutor(1, thread_name_prefix="chandy-manifests")
+        # Deleting thousands of objects takes its time, and no checkpoint waits for it.
+        self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="chandy-cleaner")
+        # Checkpoints of which nobody could tell whether their manifest was written.
+        self._unknown: set[int] = set()
         self._threads = [
             threading.Thread(target=self._dispatch, name="chandy-dispatch", daemon=True),
             threading.Thread(target=self._watch, name="chandy-watch", daemon=True),
@@ -188,7 +207,8 @@ class Checkpointing:
             self._queue(instructions)
         if instructions:
             self._wake.set()
-        return answer
+        # Spark has logged the times of a batch before its tasks run; so every attempt at it gets the same ones.
+        return attrs.evolve(answer, times=self._progress.times(ask.query_id, ask.batch))
 
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         """Make a host the owner of shards."""
@@ -293,9 +313,9 @@ class Checkpointing:
                 case do.CopyShards():
                     self._pool.submit(self._carefully, self._copy_shards, instruction)
                 case do.Discard():
-                    self._pool.submit(self._carefully, self._discard, instruction)
+                    self._cleaner.submit(self._carefully, self._discard, instruction)
                 case do.DiscardAborted():
-                    self._pool.submit(self._carefully, self._discard_aborted, instruction)
+                    self._cleaner.submit(self._carefully, self._discard_aborted, instruction)
                 case do.Resolve():
                     self._pool.submit(self._carefully, self._resolve, instruction)
                 case do.Reject():
@@ -327,7 +347,8 @@ class Checkpointing:
             # A successor's ids are its own.
             self._catalog.check_not_fenced(self.look(lambda protocol: protocol.generation))
             # Before anything else: no later life uses the id again, whatever becomes of this one.
-            self._store.create(trigger_key(choose.checkpoint), kind.encode())
+            note = f"{kind} of {self._owner(choose.checkpoint)}"
+            self._store.create(trigger_key(choose.checkpoint), note.encode())
             if choose.is_savepoint:
                 self._store.create(savepoint_key(choose.checkpoint), choose.root.encode())
                 claim_savepoint(open_store(choose.root), self._owner(choose.checkpoint))
@@ -357,11 +378,16 @@ class Checkpointing:
         generation = self.look(lambda protocol: protocol.generation)
         return f"{self._store.uri}, generation {generation}, checkpoint {checkpoint}"
 
+    def _store_of(self, checkpoint: int, root: str) -> Store:
+        """The store of a checkpoint, on which nothing is tried again once its time is over."""
+        pending = self.look(lambda protocol: protocol.pending.get(checkpoint))
+        left = pending.deadline - self._clock() if pending else 0.0
+        return open_store(root).within(max(0.0, left))
+
     def _store_progress(self, order: do.StoreProgress) -> None:
         try:
-            writer = SnapshotWriter(
-                open_store(order.root), pack_key(order.checkpoint, f"driver-{order.query}")
-            )
+            store = self._store_of(order.checkpoint, order.root)
+            writer = SnapshotWriter(store, pack_key(order.checkpoint, f"driver-{order.query}"))
             with self._progress.hold(order.query, order.cut) as files:
                 writer.add(order.query, files, order.base)
                 stored = writer.finish()[order.query]
@@ -375,7 +401,7 @@ class Checkpointing:
         try:
             with tempfile.TemporaryDirectory(prefix="chandy-copy-") as folder:
                 pack = pack_key(order.checkpoint, f"driver-{order.query}-shards")
-                writer = SnapshotWriter(open_store(order.root), pack)
+                writer = SnapshotWriter(self._store_of(order.checkpoint, order.root), pack)
                 for number, (_, origin) in enumerate(order.origins):
                     scratch = Path(folder) / str(number)
                     copy_snapshot(open_store(origin.root), origin.handle, writer, str(number), scratch)
@@ -402,6 +428,8 @@ class Checkpointing:
             self._failed(order.checkpoint, Reason.FENCED, error)
             self._on_failure(error)
         except (OSError, ChandyError) as error:
+            if isinstance(error, OutcomeUnknownError):
+                self._unknown.add(order.checkpoint)
             self._failed(order.checkpoint, Reason.FINALIZE_CHECKPOINT_FAILURE, error)
         else:
             self.event(lambda protocol, now: protocol.finalized(manifest, now))
@@ -410,11 +438,16 @@ class Checkpointing:
         """Make a manifest durable: the commit point of its checkpoint."""
         self._catalog.check_not_fenced(manifest.generation)
         if manifest.kind is CheckpointKind.SAVEPOINT:
-            commit_savepoint(open_store(root), manifest)
+            commit_savepoint(open_store(root), manifest, self._be_patient)
             self._catalog.check_not_fenced(manifest.generation)
         else:
-            self._catalog.commit(manifest)
-            self._catalog.confirm(manifest)
+            self._catalog.commit(manifest, self._be_patient)
+            self._catalog.confirm(manifest, self._be_patient)
+
+    def _be_patient(self, error: StoreFailedError) -> bool:
+        """Wait until a store may be asked again; return whether to: as long as the coordinator lives."""
+        log.warning("a manifest's fate is not known, asking again", error=str(error))
+        return not self._closed.wait(_ASK_AGAIN_SECONDS)
 
     def _discard(self, order: do.Discard) -> None:
         generation = self.look(lambda protocol: protocol.generation)
@@ -427,6 +460,8 @@ class Checkpointing:
         self.event(lambda protocol, now: protocol.discarded(len(order.dropped), now))
 
     def _discard_aborted(self, order: do.DiscardAborted) -> None:
+        if order.checkpoint in self._unknown:
+            return
         try:
             if order.is_savepoint:
                 discard_savepoint(open_store(order.root), self._owner(order.checkpoint))
@@ -479,6 +514,7 @@ class Checkpointing:
             thread.join(_STOP_SECONDS)
         self._pool.shutdown(wait=True)
         self._finalizer.shutdown(wait=True)
+        self._cleaner.shutdown(wait=True)
         self._ended.set()
         self._refuse_the_rest()
 

@@ -16,31 +16,24 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from ..storage import locate
 from ..storage.catalog import Catalog
 from ..storage.collect import GRACE_SECONDS, collect_garbage
-from ..storage.errors import ChandyError, DamagedError, ObjectMissingError, SchemaTooNewError
+from ..storage.errors import (
+    ChandyError,
+    DamagedError,
+    NothingHereError,
+    ObjectMissingError,
+    SchemaTooNewError,
+)
 from ..storage.fencing import voided_by
-from ..storage.layout import CHECKPOINTS, GENERATIONS, MANIFEST, checkpoint_of, savepoint_key
+from ..storage.layout import CHECKPOINTS, checkpoint_of, savepoint_key
 from ..storage.manifest import Manifest, OperatorRecord
-from ..storage.open import open_store, pipeline_uri
-from ..storage.savepoint import read_savepoint
 from ..storage.store import Store
-from ..storage.verify import Report, verify
+from ..storage.verify import Report, damaged_objects, verify_all
 
 PIPED_WIDTH = 200
 """Columns of a table that no terminal shows."""
-
-
-@attrs.define(eq=False)
-class NothingHereError(ChandyError):
-    """A storage URI with no such pipeline, checkpoint or savepoint."""
-
-    uri: str
-    wanted: str
-    found: str
-
-    def __str__(self) -> str:
-        return f"expected {self.wanted} in {self.uri}, found {self.found}"
 
 
 class _Commands(click.Group):
@@ -96,7 +89,7 @@ class Entry:
 @_json
 def list_(uri: str, pipeline: str | None, as_json: bool) -> None:
     """List checkpoints; or the pipelines, if the storage has several."""
-    pipelines = _pipelines(uri, pipeline)
+    pipelines = locate.pipelines(uri, pipeline)
     entries = {name: _entries(Catalog(store)) for name, store in pipelines.items()}
     if len(pipelines) == 1:
         ((name, store),) = pipelines.items()
@@ -216,7 +209,10 @@ def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) 
 @_checkpoint
 @_json
 def verify_(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) -> None:
-    """Read every byte of all completed checkpoints, of one, or of a savepoint, and check it."""
+    """Read every byte of all completed checkpoints, of one, or of a savepoint, and check it.
+
+    Names every damaged or missing object and the checkpoints that need it.
+    """
     unreadable: list[Entry] = []
     savepoint = _savepoint(uri, pipeline, checkpoint)
     if savepoint or checkpoint is not None:
@@ -227,11 +223,13 @@ def verify_(uri: str, pipeline: str | None, checkpoint: int | None, as_json: boo
         entries = _entries(Catalog(store))
         manifests = [entry.manifest for entry in entries if entry.manifest and entry.status == "completed"]
         unreadable = [entry for entry in entries if not entry.readable]
-    reports = [(manifest.id, verify(store, manifest)) for manifest in manifests]
+    reports = list(zip([manifest.id for manifest in manifests], verify_all(store, manifests), strict=True))
+    damaged = damaged_objects(dict(reports))
     if as_json:
         found = [_report(id, report) for id, report in reports]
         found += [{"id": entry.id, "ok": False, "problem": entry.problem} for entry in unreadable]
-        _print_json({"store": store.uri, "checkpoints": found})
+        objects = [attrs.asdict(one) for one in damaged]
+        _print_json({"store": store.uri, "checkpoints": found, "damaged": objects})
     else:
         rows = [
             [str(id), _verdict(report), str(report.files), decimal(report.bytes)] for id, report in reports
@@ -240,7 +238,7 @@ def verify_(uri: str, pipeline: str | None, checkpoint: int | None, as_json: boo
         columns = ["id", "result", "files", "whole"]
         _print_table(store.uri, columns, rows, numbers=("id", "files", "whole"))
     problems = [f"checkpoint {id}: {problem}" for id, report in reports for problem in report.problems]
-    _tell_problems([*problems, *(entry.problem or entry.status for entry in unreadable)])
+    _tell_problems([*problems, *map(str, damaged), *(entry.problem or entry.status for entry in unreadable)])
 
 
 def _verdict(report: Report) -> str:
@@ -282,35 +280,8 @@ def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool
 # --- finding ------------------------------------------------------------------------------------------------
 
 
-def _pipelines(uri: str, wanted: str | None) -> dict[str, Store]:
-    """Return the stores of the pipelines at a URI by name, of the wanted one only if there is a name."""
-    if wanted is not None:
-        store = open_store(pipeline_uri(uri, wanted))
-        if not (store.list(CHECKPOINTS) or store.list(GENERATIONS)):
-            raise NothingHereError(uri, f"the pipeline {wanted!r}", _names(uri))
-        return {wanted: store}
-    store = open_store(uri)
-    keys = store.list()
-    if any(key.startswith(GENERATIONS) for key in keys):
-        return {uri.rstrip("/").rpartition("/")[2]: store}
-    names = _names_in(keys)
-    if not names:
-        raise NothingHereError(uri, "a pipeline's checkpoints", "none")
-    return {name: open_store(pipeline_uri(uri, name)) for name in names}
-
-
-def _names(uri: str) -> str:
-    return ", ".join(_names_in(open_store(uri).list())) or "no pipeline"
-
-
-def _names_in(keys: Iterable[str]) -> list[str]:
-    """Return the folders that a coordinator has begun to work in: it leaves the record of its generation."""
-    parts = (key.partition("/") for key in keys)
-    return sorted({name for name, _, rest in parts if rest.startswith(GENERATIONS)})
-
-
 def _only(uri: str, pipeline: str | None) -> Store:
-    pipelines = _pipelines(uri, pipeline)
+    pipelines = locate.pipelines(uri, pipeline)
     if len(pipelines) > 1:
         raise NothingHereError(uri, "one pipeline, or --pipeline to say which", ", ".join(pipelines))
     return next(iter(pipelines.values()))
@@ -320,13 +291,8 @@ def _savepoint(uri: str, pipeline: str | None, checkpoint: int | None) -> tuple[
     """Return the savepoint at a URI; None if there is none, or a checkpoint is asked for."""
     if pipeline is not None or checkpoint is not None:
         return None
-    store = open_store(uri)
-    try:
-        return store, read_savepoint(store)
-    except ObjectMissingError as error:
-        if error.key != MANIFEST:
-            raise
-        return None
+    found = locate.savepoint(uri)
+    return None if found is None else (found.store, found.manifest)
 
 
 def _one(uri: str, pipeline: str | None, checkpoint: int | None) -> tuple[Store, Manifest]:
@@ -403,7 +369,7 @@ def _details(manifest: Manifest) -> dict[str, Any]:
             "shards_with_state": _filled(operator),
             "size": _size(operator),
             "key_schema": operator.key_schema,
-            "states": operator.states,
+            "states": {name: attrs.asdict(state) for name, state in operator.states.items()},
         }
         for operator in manifest.operators
     ]

@@ -56,7 +56,8 @@ class CheckpointConfig:
     )
     """What is done when the pipeline fails."""
     host_memory: int = attrs.field(default=512 * MIB, validator=fields.whole(at_least=16 * MIB))
-    """Bytes of RocksDB memory (block cache and write buffers) that one state host may use."""
+    """Bytes of memory that one state host may use for state: half for RocksDB's caches and buffers, a quarter for
+    values that were used lately, a quarter for changes that wait for a checkpoint."""
     work_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Directory for the queries' working checkpoint directories; None: a private one on the driver's machine.
 
@@ -64,10 +65,21 @@ class CheckpointConfig:
     """
     cache_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Directory on each machine where files of snapshots are kept for local recovery; None: one is chosen."""
+    timer_period: Duration = attrs.field(default="1 s", validator=fields.positive_duration)
+    """How long a query is idle until a batch looks for timers of processing time: how late one may fire.
+
+    Timers of event time need none: their batch follows at once when the watermark has advanced.
+    """
     allow_unfenced: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Use a store that cannot create exclusively. Two drivers on one pipeline can then both go on."""
     allow_non_restored: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Restore although the checkpoint holds a query or an operator that the pipeline no longer has."""
+    claim: bool = attrs.field(default=False, validator=fields.instance(bool))
+    """Whether a savepoint that is restored belongs to this pipeline from then on.
+
+    Such a savepoint is deleted when nothing needs it any more: a checkpoint has completed since, and the
+    coordinator that was restored from it has stopped. Otherwise nothing in it is ever changed or deleted.
+    """
     history: int = attrs.field(default=32, validator=fields.whole(at_least=1))
     """How many checkpoints that have ended the statistics show one by one."""
 
@@ -80,6 +92,11 @@ class CheckpointConfig:
     def min_pause_seconds(self) -> float:
         """``min_pause`` in seconds."""
         return seconds(self.min_pause)
+
+    @property
+    def timer_period_seconds(self) -> float:
+        """``timer_period`` in seconds."""
+        return seconds(self.timer_period)
 
     @property
     def initial_delay_seconds(self) -> float | None:

@@ -16,21 +16,36 @@ from concurrent.futures import Future
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
 from ..barrier.cut import downstream_first
 from ..barrier.task import operator_task
+from ..state import keygroups
+from ..state.aggregate_operator import Combine, aggregation
+from ..state.arrow_processor import ArrowProcessor, arrow_spec
+from ..state.dataframe import Combiner, check_input
+from ..state.engine import OperatorSpec
+from ..state.initial_state import initial_rows, write_down
+from ..state.keygroups import check as check_shards
 from ..state.messages import Endpoint
+from ..state.pandas_style import PandasSettings
+from ..state.processor import processor_spec
 from ..state.rendezvous import runtime_directory
+from ..state.spent import Spent
+from ..state.style import StyleName
+from ..state.time_mode import TimeMode, check_output_mode
 from ..storage.catalog import Catalog
+from ..storage.errors import ChandyError
 from ..storage.files import FileCache
 from ..storage.keys import validate_name
 from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind, OperatorRecord
 from ..storage.open import open_store, pipeline_uri
+from ..storage.ownership import claim_restored, drop_claimed
 from ..storage.probe import probe_exclusive_create
+from ..storage.uri import join_uri
 from . import recovery, spark_plan
 from .checkpoint import Checkpoint
 from .checkpointing import Checkpointing
@@ -40,12 +55,14 @@ from .environment import check_pyspark, check_session
 from .errors import (
     CoordinatorStoppedError,
     DuplicateNameError,
+    NoSuchOperatorError,
     OperatorMovedError,
     SavepointTargetError,
     SharedDirectoryError,
     UnknownOperatorError,
 )
 from .failures import FailureCounter
+from .lookup import Lookup
 from .protocol import Protocol
 from .query import CheckpointedQuery, Definition
 from .query_directories import QueryDirectories
@@ -56,10 +73,11 @@ from .schedule import Schedule
 from .service import serve
 from .statistics import History, Statistics
 from .supervisor import Supervisor
+from .ticks import Ticks
 from .writer_facts import check
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, GroupedData, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
@@ -117,6 +135,11 @@ class CheckpointCoordinator:
         generation = catalog.take_over(owner, self._clock(), first_id=wanted.manifest.id + 1 if wanted else 1)
         # Only what is found after the take-over is sure to be the latest.
         self._point = wanted or recovery.choose(catalog, restore)
+        self._catalog, self._generation = catalog, generation.generation
+        source = self._point.root if self._point else ""
+        if self._config.claim and self._point is not None and self._point.is_savepoint:
+            claim_restored(catalog, open_store(source), self._generation)
+        self._drop_claimed(self._generation - 1, source)
         self._operators: dict[str, OperatorRecord] = {}
         self._names: set[str] = set()
         self._stopped = False
@@ -135,7 +158,8 @@ class CheckpointCoordinator:
             failures=FailureCounter(self._config.tolerable_failures),
             queue=RequestQueue(self._config.max_queued),
             next_id=generation.next_id,
-            completed=tuple(catalog.completed()),
+            # Whoever says which checkpoint to take may do so because a newer one cannot be read.
+            completed=tuple(catalog.readable() if wanted else catalog.completed()),
             base=self._point.manifest.id if self._point and not self._point.is_savepoint else None,
             required=set() if self._config.allow_non_restored else self._restored_queries(),
             versions=_versions(),
@@ -143,15 +167,20 @@ class CheckpointCoordinator:
         if self._point is not None:
             protocol.history.restored(self._point.manifest.id)
         cache = Path(self._config.cache_dir or runtime_directory() / "cache")
+        file_cache = FileCache(cache)
         work = Path(self._config.work_dir) if self._config.work_dir else None
         self._directories = QueryDirectories(work, pipeline)
+        self._ticks = Ticks(
+            self._directories.ticks(), max(1, round(self._config.timer_period_seconds * 1000))
+        )
         self._runs = Runs()
         self._supervisor = Supervisor(
             directories=self._directories,
             runs=self._runs,
             tracker=self._config.restart.tracker(),
             clock=self._clock,
-            cache=FileCache(cache),
+            cache=file_cache,
+            ticks=self._ticks,
             restored=self._point,
             resets_sinks=restore == recovery.LATEST and generation.generation > 1,
         )
@@ -175,6 +204,7 @@ class CheckpointCoordinator:
             memory=self._config.host_memory,
             cache=str(cache),
         )
+        self._lookup = Lookup(spark, self._checkpointing, self._runs, token, file_cache, self._clock)
         # A driver that ends without stop must not hang on the hosts' open streams.
         atexit.register(self._abandon)
         log.info(
@@ -197,42 +227,226 @@ class CheckpointCoordinator:
         uid: str,
         shards: int = 16,
         parallelism: int | None = None,
+        time_mode: str = "None",
+        output_mode: str = "append",
+        initial_state: DataFrame | GroupedData | None = None,
     ) -> DataFrame:
-        """Run a PySpark ``StatefulProcessor`` over a keyed stream, its state with this pipeline's checkpoints.
+        """Run a PySpark ``StatefulProcessor`` of rows over a keyed stream, its state with this pipeline's checkpoints.
+
+        A processor is written for one of PySpark's two methods, and so for one of these two: this is
+        ``GroupedData.transformWithState``, the other is ``transform_with_state_in_pandas``.
 
         Args:
             df: a streaming DataFrame.
             key: names of the columns to group by.
-            processor: as for ``GroupedData.transformWithState`` (rows, not pandas).
+            processor: as for ``GroupedData.transformWithState``.
             output: schema of the rows that it yields; DDL or a ``StructType``.
             uid: name of the operator, unique in the pipeline and stable across restarts.
             shards: slices of the key space; fixed for the operator's life.
             parallelism: tasks that run it, at most as many as shards; None: Spark's default parallelism.
+            time_mode: "None", "ProcessingTime" (timers and times to live by the time of the batch) or "EventTime"
+                (timers by the watermark, rows that are late are dropped).
+            output_mode: "append" or "update"; it makes no difference here, for all rows that a processor yields
+                go out.
+            initial_state: rows that the operator's state begins with, a DataFrame that has the key columns; it may
+                be grouped, as PySpark takes it. It is computed here and now, but only if the operator is not in
+                the restored checkpoint; ``handleInitialState`` is called in the operator's first batch.
 
         Raises:
             ChandyError: one of its subclasses: an argument cannot be used, or the restored checkpoint's state of
                 this uid does not fit.
         """
-        self._check_running()
-        validate_name("operator uid", uid)
-        if uid in self._operators:
-            raise DuplicateNameError("operator uid", uid)
-        task = operator_task(
+        return self._processor(
+            StyleName.ROWS,
             df,
+            key,
+            processor,
+            output,
+            uid,
+            shards,
+            parallelism,
+            time_mode,
+            output_mode,
+            initial_state,
+        )
+
+    def transform_with_state_in_pandas(
+        self,
+        df: DataFrame,
+        *,
+        key: Sequence[str],
+        processor: StatefulProcessor,
+        output: str | StructType,
+        uid: str,
+        shards: int = 16,
+        parallelism: int | None = None,
+        time_mode: str = "None",
+        output_mode: str = "append",
+        initial_state: DataFrame | GroupedData | None = None,
+    ) -> DataFrame:
+        """Run a PySpark ``StatefulProcessor`` of pandas DataFrames: ``GroupedData.transformWithStateInPandas``.
+
+        It gets the rows of a key as DataFrames of at most 10,000 rows and yields DataFrames with the columns of
+        the output; ``chandy.state.frames`` says which types the columns have.
+
+        Args, Raises: as for ``transform_with_state``.
+        """
+        return self._processor(
+            StyleName.PANDAS,
+            df,
+            key,
+            processor,
+            output,
+            uid,
+            shards,
+            parallelism,
+            time_mode,
+            output_mode,
+            initial_state,
+        )
+
+    def _processor(
+        self,
+        style: StyleName,
+        df: DataFrame,
+        key: Sequence[str],
+        processor: StatefulProcessor,
+        output: str | StructType,
+        uid: str,
+        shards: int,
+        parallelism: int | None,
+        time_mode: str,
+        output_mode: str,
+        initial_state: DataFrame | GroupedData | None,
+    ) -> DataFrame:
+        self._check_uid(uid)
+        mode = TimeMode.read(time_mode)
+        check_output_mode(output_mode)
+        check_input(df, key)
+        check_shards(shards, 1)
+        was = self._point.operator(uid) if self._point else None
+        spec = processor_spec(
+            df.schema,
             uid=uid,
             key=key,
             processor=processor,
             output=output,
+            style=style,
+            mode=mode,
+            settings=PandasSettings.read(df.sparkSession.conf),
+            restored=was.states if was else (),
+        )
+        if initial_state is not None:
+            rows = initial_rows(initial_state, key, df)
+            if was is None:
+                folder = self._directories.initial_state(uid)
+                initial = write_down(rows, key, shards, self._default_parallelism(shards), folder)
+                spec = attrs.evolve(spec, initial=initial)
+        return self._operator(df, uid, key, spec, shards, parallelism, time_mode=mode, dropped=spec.dropped)
+
+    def transform_with_arrow(
+        self,
+        df: DataFrame,
+        *,
+        key: Sequence[str],
+        processor: ArrowProcessor,
+        output: str | StructType,
+        uid: str,
+        shards: int = 16,
+        parallelism: int | None = None,
+    ) -> DataFrame:
+        """Run an ``ArrowProcessor`` over a keyed stream: many keys at a time, as whole columns.
+
+        Args:
+            df: a streaming DataFrame.
+            key: names of the columns to group by.
+            processor: gets keys, their rows and their states, returns output and new states.
+            output: schema of its output; DDL or a ``StructType``.
+            uid, shards, parallelism: as for ``transform_with_state``.
+
+        Raises:
+            ChandyError: as for ``transform_with_state``.
+        """
+        self._check_uid(uid)
+        spec = arrow_spec(df.schema, uid=uid, processor=processor, output=output)
+        return self._operator(df, uid, key, spec, shards, parallelism)
+
+    def aggregate(
+        self,
+        df: DataFrame,
+        by: Sequence[str],
+        *,
+        uid: str,
+        shards: int = 16,
+        parallelism: int | None = None,
+        combine: Combine = "auto",
+        **columns: tuple[str, str],
+    ) -> DataFrame:
+        """Keep running aggregates by key: ``aggregate(df, by=["carrier"], uid="delays", total=("delay", "sum"))``.
+
+        For each batch there is one row for every key that has rows in it: the key, and the totals of all its rows
+        so far, with nulls, NaN and types as Spark SQL has them. The functions are count (of ``"*"`` all rows), sum,
+        mean, min, max, first, last, variance, stddev, var_pop, stddev_pop and approx_distinct. First and last
+        go by batches; inside of a batch it is open which row comes first, as in Spark.
+
+        Args:
+            df: a streaming DataFrame.
+            by: names of the columns to group by.
+            uid, shards, parallelism: as for ``transform_with_state``.
+            combine: whether rows of one key are combined before they are sent to the key's task, so that a
+                frequent key makes no slow task; "auto": as long as that makes them fewer.
+            columns: by name of the output's column the name of a column and a function.
+
+        Raises:
+            ChandyError: as for ``transform_with_state``. A sum that does not fit into its type any more fails the
+                query with an ``AggregateOverflowError``.
+        """
+        self._check_uid(uid)
+        check_input(df, by)
+        made = aggregation(df.schema, by, columns, uid=uid, combine=combine)
+        return self._operator(made.rows(df), uid, by, made.spec, shards, parallelism, made.combiner)
+
+    def _check_uid(self, uid: str) -> None:
+        self._check_running()
+        validate_name("operator uid", uid)
+        if uid in self._operators:
+            raise DuplicateNameError("operator uid", uid)
+
+    def _operator(
+        self,
+        df: DataFrame,
+        uid: str,
+        key: Sequence[str],
+        spec: OperatorSpec,
+        shards: int,
+        parallelism: int | None,
+        combiner: Combiner | None = None,
+        time_mode: TimeMode = TimeMode.NONE,
+        dropped: Sequence[str] = (),
+    ) -> DataFrame:
+        """Put an operator into the pipeline; its states take up what the restored checkpoint has."""
+        task = operator_task(
+            df,
+            uid=uid,
+            key=key,
+            spec=spec,
             shards=shards,
-            parallelism=parallelism or min(self._spark.sparkContext.defaultParallelism, shards),
+            parallelism=self._default_parallelism(shards) if parallelism is None else parallelism,
             endpoint=self._endpoint,
         )
-        record = OperatorRecord(
-            uid=uid, query="", key_schema=task.key_schema.json(), states=task.states, shards=(None,) * shards
+        declared = OperatorRecord(
+            uid=uid, query="", key_schema=task.key, states=dict(spec.states), shards=(None,) * shards
         )
-        recovery.check_operator(self._point, record)
-        self._operators[uid] = record
-        return task.over(df)
+        record = recovery.check_operator(self._point, declared)
+        kept = {name: state for name, state in record.states.items() if name not in dropped}
+        self._operators[uid] = attrs.evolve(record, states=kept)
+        # The record knows states that are no longer declared, too; the task has nothing to do with them.
+        states = {name: record.states[name] for name in declared.states}
+        return task.with_states(states).over(self._ticks.attach(df, uid, time_mode), combiner)
+
+    def _default_parallelism(self, shards: int) -> int:
+        keygroups.check(shards, parallelism=1)
+        return min(self._spark.sparkContext.defaultParallelism, shards)
 
     def start(
         self, writer: DataStreamWriter, *, name: str, table: str | None = None, reads: Sequence[str] = ()
@@ -319,8 +533,10 @@ class CheckpointCoordinator:
             target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{secrets.token_hex(3)}"
         if "/" not in target:
             validate_name("savepoint", target)
-            folder = default or f"{self._checkpointing.look(lambda p: p.root)}/savepoints"
-            target = f"{folder.rstrip('/')}/{self._pipeline}/{target}" if default else f"{folder}/{target}"
+            root = self._checkpointing.look(lambda p: p.root)
+            target = (
+                join_uri(default, self._pipeline, target) if default else join_uri(root, "savepoints", target)
+            )
         return open_store(target).uri
 
     def statistics(self) -> Statistics:
@@ -341,6 +557,47 @@ class CheckpointCoordinator:
     def queries(self) -> tuple[CheckpointedQuery, ...]:
         """The pipeline's queries, in the order in which they were started."""
         return self._supervisor.queries
+
+    # --- state ----------------------------------------------------------------------------------------------
+
+    def get(self, operator: str, key: Any, state: str | None = None) -> Any:
+        """Return what a state variable holds for a key now: after the newest committed batch of its query.
+
+        After a restore, before the first batch, that is what the checkpoint has.
+
+        Args:
+            operator: uid of an operator whose query runs.
+            key: the values of the key columns as a tuple or as a dict by column, or the value itself if the key is
+                one column.
+            state: name of the state variable; None: the only one.
+
+        Returns:
+            A ``Row`` for value state, a list of them for list state, a dict of them by the map's keys (as tuples)
+            for map state; None if there is none for the key, or it has expired.
+
+        Raises:
+            NoSuchOperatorError, UnknownStateError: there is no such operator or state.
+            KeyShapeError: the key has other columns than the operator's.
+            QueryNotRunningError: the operator's query has not been started, or has ended.
+            StateLostError, StateUnreachableError: its state host is gone; the pipeline is about to go back.
+        """
+        return self._lookup.get(self._known(operator), key, state)
+
+    def spent(self, operator: str) -> Spent:
+        """Return what an operator's tasks have spent their time on since its state hosts began with its query.
+
+        Raises:
+            NoSuchOperatorError: there is no such operator.
+            StateUnreachableError: a state host is gone.
+        """
+        return self._lookup.spent(self._known(operator))
+
+    def _known(self, operator: str) -> OperatorRecord:
+        self._check_running()
+        record = self._operators.get(operator)
+        if record is None:
+            raise NoSuchOperatorError(operator, tuple(sorted(self._operators)))
+        return record
 
     # --- stopping -------------------------------------------------------------------------------------------
 
@@ -381,7 +638,16 @@ class CheckpointCoordinator:
         self._checkpointing.close()
         self._server.shutdown()
         self._directories.close()
+        self._drop_claimed(self._generation)
         return taken
+
+    def _drop_claimed(self, ended: int, in_use: str = "") -> None:
+        """Delete savepoints of this pipeline's own that nothing needs now that generations have ended."""
+        try:
+            self._catalog.check_not_fenced(self._generation)
+            drop_claimed(self._catalog, open_store, ended, [in_use])
+        except (OSError, ChandyError) as error:
+            log.warning("cannot delete a claimed savepoint; the next coordinator will", error=str(error))
 
     def _abandon(self) -> None:
         """End the streams to the hosts, and with them the hosts; nothing is waited for."""

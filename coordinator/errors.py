@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from ..state.errors import PeerLostError
+from ..state.errors import StateSchemaError as StateSchemaError
 from ..storage.errors import ChandyError
 from .reasons import Reason
 
@@ -357,22 +359,6 @@ class KeySchemaError(ChandyError):
 
 
 @attrs.define(eq=False)
-class StateSchemaError(ChandyError):
-    """A state variable's schema differs from the one that it was written with."""
-
-    uid: str
-    state: str
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        return (
-            f"expected state {self.state!r} of operator {self.uid!r} to be {self.expected} as in the checkpoint, "
-            f"found {self.found}; give the changed state another name"
-        )
-
-
-@attrs.define(eq=False)
 class NonRestoredError(ChandyError):
     """A restore would leave state behind."""
 
@@ -537,4 +523,77 @@ class SharedDirectoryError(ChandyError):
             f"expected a working directory that all executors of {self.master} reach, because query "
             f"{self.query!r} keeps state of Spark's own, found the driver's local one; set "
             "CheckpointConfig(work_dir=...) to a directory that is mounted everywhere"
+        )
+
+
+@attrs.define(eq=False)
+class NoSuchOperatorError(ChandyError):
+    """State was asked for of an operator that the pipeline does not have."""
+
+    uid: str
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"expected the uid of an operator ({', '.join(self.known) or 'there is none yet'}), found {self.uid!r}"
+
+
+@attrs.define(eq=False)
+class UnknownStateError(ChandyError):
+    """A state variable was asked for that an operator does not have, or none was named where there are several."""
+
+    uid: str
+    state: str | None
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        found = "no name" if self.state is None else repr(self.state)
+        return (
+            f"operator {self.uid!r}: expected the name of one of its states "
+            f"({', '.join(self.known) or 'it has none'}), found {found}; say get(..., state=NAME)"
+        )
+
+
+@attrs.define(eq=False)
+class KeyShapeError(ChandyError):
+    """A key was asked for that has other columns than the operator's keys."""
+
+    uid: str
+    columns: tuple[str, ...]
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"operator {self.uid!r}: expected a key of the columns {', '.join(self.columns)} as a tuple in this "
+            f"order, a dict by column, or the value itself if it is one column; found {self.found}"
+        )
+
+
+@attrs.define(eq=False)
+class QueryNotRunningError(ChandyError):
+    """State was asked for of a query that does not run."""
+
+    uid: str
+    query: str
+    """Name of the operator's query; empty if it has not been started."""
+
+    def __str__(self) -> str:
+        query = (
+            f"query {self.query!r}, found it stopped or going back"
+            if self.query
+            else "a query, found none started"
+        )
+        return (
+            f"operator {self.uid!r}: expected it to run in {query}; start the query, or read a checkpoint's state "
+            "with chandy.state.read_state"
+        )
+
+
+@attrs.define(eq=False)
+class StateUnreachableError(PeerLostError):
+    """A state host did not answer when the value of a key was asked for."""
+
+    def __str__(self) -> str:
+        return (
+            f"expected the state host at {self.address} to answer, it does not ({self.detail}); when it is gone, the "
+            "pipeline goes back to its latest checkpoint by itself: ask again then"
         )

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from ..state.batch_log import newest_committed as newest_committed
 from .compact_log import names_at
 from .errors import FilesVanishedError, IncompleteDirectoryError
 from .listing import files_below, folders_in, link_or_copy, numbers_in
@@ -24,11 +25,6 @@ _ATTEMPTS = 5
 def newest_planned(directory: Path) -> int:
     """Return the newest batch in the offset log, -1 if none has been planned."""
     return max(numbers_in(directory / "offsets"), default=-1)
-
-
-def newest_committed(directory: Path) -> int:
-    """Return the newest batch in the commit log, -1 if none has committed."""
-    return max(numbers_in(directory / "commits"), default=-1)
 
 
 def is_committed(directory: Path, batch: int) -> bool:

@@ -32,7 +32,7 @@ from ..storage.retention import deletable
 from ..storage.retention import dropped as dropped_ids
 from . import requests
 from .config import CheckpointConfig
-from .errors import CheckpointError, StaleQueryError
+from .errors import CheckpointError, StaleQueryError, StateLostError
 from .failures import FailureCounter
 from .instructions import (
     ChooseCut,
@@ -69,6 +69,18 @@ class QueryState:
     reads: tuple[str, ...] = ()
     committed: int = -1
     """The newest batch that is known to have committed."""
+
+
+@attrs.frozen
+class Places:
+    """Where the state of one operator is."""
+
+    query_id: str
+    """Spark's id of its query."""
+    addresses: tuple[str, ...]
+    """Of the hosts that own some of its shards."""
+    untouched: dict[int, Origin | None]
+    """By shard that no batch has come to yet, where its state is to come from; None: it is empty."""
 
 
 @attrs.define
@@ -325,6 +337,27 @@ class Protocol:
         query = self._query(claim.query_id, None)
         wanted = [ShardId(claim.uid, shard) for shard in claim.shards]
         return query.ownership.claim(claim.host, wanted, query.gate.passed, self.hosts)
+
+    def places(self, name: str, uid: str) -> Places:
+        """Where the state of an operator of a query is now.
+
+        Raises:
+            StateLostError: a shard's host is gone; the pipeline is about to go back.
+        """
+        query = self.queries[name]
+        ownership = query.ownership
+        addresses: dict[str, None] = {}
+        for host in sorted(ownership.owners()):
+            owned = next((shard for shard in ownership.owned_by(host) if shard.uid == uid), None)
+            if owned is None:
+                continue
+            if host not in self.hosts:
+                raise StateLostError(uid, owned.shard, f"its state host {host} is gone")
+            addresses[self.hosts[host].address] = None
+        untouched = {
+            shard.shard: ownership.origins.get(shard) for shard in ownership.unowned() if shard.uid == uid
+        }
+        return Places(query.query_id, tuple(addresses), untouched)
 
     def committed(self, name: str, batch: int) -> list[Instruction]:
         """A batch of a query is known to have committed."""

@@ -27,6 +27,18 @@ class QueryDirectories:
         folder.mkdir()
         return folder / "checkpoint"
 
+    def ticks(self) -> Path:
+        """The folder for what sources of ticks watch."""
+        folder = self._workspace.path / "ticks"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def initial_state(self, uid: str) -> Path:
+        """A folder for the rows that an operator's state begins with."""
+        folder = self._workspace.path / "initial" / uid
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def remove(self, run: Path) -> None:
         """Delete the working directory of a run that is over."""
         shutil.rmtree(run.parent, ignore_errors=True)

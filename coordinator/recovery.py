@@ -7,15 +7,17 @@ from pathlib import Path
 
 import attrs
 
+from ..state.evolution import evolve
 from ..state.messages import Origin, ShardId
 from ..storage.catalog import Catalog
-from ..storage.errors import ObjectMissingError
+from ..storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
 from ..storage.files import FileCache
 from ..storage.manifest import CheckpointKind, Manifest, OperatorRecord
 from ..storage.open import open_store
 from ..storage.savepoint import read_savepoint
 from ..storage.snapshots import restore_files
-from .errors import KeySchemaError, NonRestoredError, NoSuchCheckpointError, ShardCountError, StateSchemaError
+from ..storage.verify import missing_object, newest_intact
+from .errors import KeySchemaError, NonRestoredError, NoSuchCheckpointError, ShardCountError
 from .protocol import Protocol
 from .seeding import seed
 
@@ -79,17 +81,19 @@ def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
 
     Raises:
         NoSuchCheckpointError: there is none such.
+        DamagedCheckpointError: the latest is damaged; names the newest one that is not.
         DamagedError, SchemaTooNewError: its manifest cannot be read.
     """
     if restore == NONE:
         return None
     if restore == LATEST:
-        latest = catalog.latest()
+        latest = _intact_latest(catalog)
         return RestorePoint(latest, catalog.store.uri) if latest else None
     try:
         if isinstance(restore, int) or restore.isdigit():
             wanted = int(restore)
-            manifest = next((m for m in catalog.completed() if m.id == wanted), None)
+            # A newer one that cannot be read may be the reason why this one was chosen.
+            manifest = next((m for m in catalog.readable() if m.id == wanted), None)
             if manifest is None:
                 raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids()))
             return RestorePoint(manifest, catalog.store.uri)
@@ -99,28 +103,51 @@ def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
         raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids())) from None
 
 
+def _intact_latest(catalog: Catalog) -> Manifest | None:
+    """Return the latest checkpoint, if there is one and nothing of it is missing.
+
+    Raises:
+        DamagedCheckpointError: it is damaged; names the newest one that is not.
+    """
+    try:
+        latest = catalog.latest()
+        missing = missing_object(catalog.store, latest) if latest else None
+        if missing is None:
+            return latest
+        damage = DamagedError(catalog.store.uri, missing, "an object", "none")
+    except DamagedError as error:
+        damage = error
+    intact = newest_intact(catalog)
+    raise DamagedCheckpointError(
+        damage.store, damage.key, damage.expected, damage.found, intact.id if intact else None
+    )
+
+
 def base_point(protocol: Protocol) -> RestorePoint | None:
     """The checkpoint that a pipeline's state grew from, if it is one of its own."""
     manifest = next((m for m in protocol.completed if m.id == protocol.base), None)
     return RestorePoint(manifest, protocol.root) if manifest else None
 
 
-def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> None:
-    """Refuse an operator that cannot take up its restored state.
+def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> OperatorRecord:
+    """Return an operator with all versions of its states; refuse one that cannot take up its restored state.
 
     Raises:
         ShardCountError, KeySchemaError, StateSchemaError: what differs.
     """
     was = point.operator(operator.uid) if point else None
     if was is None:
-        return
+        return operator
     if len(was.shards) != len(operator.shards):
         raise ShardCountError(operator.uid, len(was.shards), len(operator.shards))
     if was.key_schema != operator.key_schema:
         raise KeySchemaError(operator.uid, was.key_schema, operator.key_schema)
-    for name, schema in was.states.items():
-        if name in operator.states and operator.states[name] != schema:
-            raise StateSchemaError(operator.uid, name, schema, operator.states[name])
+    states = {
+        name: evolve(was.states.get(name), now, operator.uid, name) for name, now in operator.states.items()
+    }
+    # The values of a state that is no longer declared stay in the shards, and so does what is known of them: the
+    # state may be declared again.
+    return attrs.evolve(operator, states=was.states | states)
 
 
 def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allow_non_restored: bool) -> None:

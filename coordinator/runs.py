@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..state.batch_log import batch_times
+from ..state.messages import BatchTimes
 from . import progress, sink_log
+from .errors import StaleQueryError
 from .query import Definition
 from .recovery import SINK, WORKING
 
@@ -74,6 +77,18 @@ class Runs:
     def is_committed(self, query: str, batch: int) -> bool:
         """Whether a batch has committed."""
         return progress.is_committed(self._current[query].directory, batch)
+
+    def times(self, query_id: str, batch: int) -> BatchTimes:
+        """When a planned batch of the query with this Spark id is.
+
+        Raises:
+            StaleQueryError: the query has gone back to a checkpoint since.
+            BatchLogError: Spark's log does not tell.
+        """
+        run = next((run for run in self.all() if run.query_id == query_id), None)
+        if run is None:
+            raise StaleQueryError(query_id, batch)
+        return batch_times(run.directory, batch, single_watermark=run.definition.facts.single_watermark)
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:

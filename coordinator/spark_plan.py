@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..barrier.operator_name import operator_uid
+from ..state.ticks import TICKS
 from .local_path import is_local
 from .writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _OWN_CATALOG = "spark_catalog"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+_MANY_WATERMARKS = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 # By class name in org.apache.spark.sql.execution.streaming.
 _TRIGGERS = {
@@ -70,7 +74,18 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         native_state=any(_is_stateful(node) for node in nodes),
         state_provider=spark.conf.get(_PROVIDER) or "",
         sources=tuple(source for node in nodes if (source := _source(node)) is not None),
+        no_data_batches=spark.conf.get(_NO_DATA_BATCHES) == "true",
+        single_watermark=spark.conf.get(_MANY_WATERMARKS) == "false",
     )
+
+
+def has_ticks(df: DataFrame) -> bool:
+    """Say whether a source of ticks is in a DataFrame's plan."""
+    return _ticks(df._jdf.queryExecution().analyzed())
+
+
+def _ticks(plan: Any) -> bool:
+    return any(source.name == TICKS for node in _nodes(plan) if (source := _source(node)) is not None)
 
 
 def output_path(writer: DataStreamWriter, sink: SinkFacts) -> str | None:
@@ -157,12 +172,14 @@ def _merged(plan: Any, merged: bool = False) -> Iterator[str]:
     """
     if merged and (uid := _operator(plan)) is not None:
         yield uid
-    kind = _kind(plan)
-    if kind == "Union" or (kind == "Repartition" and not plan.shuffle()):
+    kind, children = _kind(plan), plan.children()
+    if kind == "Union" and all(_ticks(children.apply(at)) for at in range(1, children.size())):
+        # Ticks come behind the input and without partitions of their own: its numbers stay.
+        pass
+    elif kind == "Union" or (kind == "Repartition" and not plan.shuffle()):
         merged = True
     elif kind in _SHUFFLES or kind == "Repartition":
         merged = False
-    children = plan.children()
     for at in range(children.size()):
         yield from _merged(children.apply(at), merged)
 

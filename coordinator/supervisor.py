@@ -42,6 +42,7 @@ from .restart import RestartTracker
 from .runs import Run, Runs
 from .seeding import seed
 from .starting import start as start_spark
+from .ticks import Ticks
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -88,6 +89,7 @@ class Supervisor:
         tracker: RestartTracker,
         clock: Callable[[], float],
         cache: FileCache,
+        ticks: Ticks,
         restored: RestorePoint | None,
         resets_sinks: bool,
     ) -> None:
@@ -99,6 +101,7 @@ class Supervisor:
             tracker: decides about restarts.
             clock: seconds since 1970, never going back.
             cache: files that this machine has already.
+            ticks: told of every run before it begins.
             restored: the checkpoint to begin from; None: from the beginning.
             resets_sinks: whether a file sink that has a log already goes back to its beginning when there
                 is no checkpoint: it was written by an earlier life of this pipeline.
@@ -108,6 +111,7 @@ class Supervisor:
         self._tracker = tracker
         self._clock = clock
         self._cache = cache
+        self._ticks = ticks
         self._initial = self._point = restored
         self._resets_sinks = resets_sinks
         self._queries: dict[str, CheckpointedQuery] = {}
@@ -266,6 +270,7 @@ class Supervisor:
     def _start(self, run: Run, query: CheckpointedQuery, recovery: Recovery) -> None:
         began = time.monotonic()
         definition = run.definition
+        self._ticks.watch(definition, run.directory)
         run.spark = start_spark(
             definition.writer,
             location=str(run.directory),

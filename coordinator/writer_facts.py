@@ -77,6 +77,10 @@ class WriterFacts:
     state_provider: str = ""
     """Class of the state store provider for that state."""
     sources: tuple[SourceFacts, ...] = ()
+    no_data_batches: bool = True
+    """Whether Spark may run a batch without data: ``spark.sql.streaming.noDataMicroBatches.enabled``."""
+    single_watermark: bool = False
+    """Whether Spark takes for late what lies before a batch's own watermark, as in ``batch_log.batch_times``."""
 
 
 def check(facts: WriterFacts) -> None:

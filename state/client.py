@@ -1,9 +1,11 @@
-"""A task's side of its state host: begin a batch, fetch values, apply changes."""
+"""A task's side of its state host: begin a batch, fetch values, scan, apply changes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -12,14 +14,15 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ..storage.codec import to_json
+from .access import BYTES, Entries, ShardColumn
 from .errors import AppliedTwiceError, HostLostError, RoutingError, ShardMissingError
-from .messages import BeginTask, Begun, TaskFailure
+from .messages import BatchTimes, BeginTask, Begun, TaskFailure
 from .rpc import ActionClient
-from .wire import APPLY, BYTES, COMMIT, FETCH, REQUEST, ROWS
+from .spent import Spent
+from .wire import APPLY, COMMIT, FETCH, REQUEST, SCAN, Page, messages
 
 _HOPS: Final = 4
-
-ShardColumn = np.ndarray[Any, np.dtype[np.int32]]
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class TaskClient:
@@ -39,22 +42,28 @@ class TaskClient:
             HostLostError: the host, or the owner of a shard, does not answer.
             ChandyError: the coordinator refused, or a shard could not be restored.
         """
-        owners: dict[str, tuple[int, ...]] = {}
+        owners: dict[str, list[int]] = {}
+        fresh: set[int] = set()
+        times = BatchTimes()
         pending = {self.address: task.shards}
         for _ in range(_HOPS):
             elsewhere: dict[str, list[int]] = {}
             for address, shards in pending.items():
                 begun = self._client(address).call("begin", _with_shards(task, shards), Begun)
-                here = tuple(shard for shard in shards if shard not in begun.elsewhere)
-                owners[address] = owners.get(address, ()) + here
+                here = [shard for shard in shards if shard not in begun.elsewhere]
+                owners.setdefault(address, []).extend(here)
+                fresh.update(begun.fresh)
+                # Every host has them from the coordinator.
+                times = begun.times
                 for shard, other in begun.elsewhere.items():
                     elsewhere.setdefault(other, []).append(shard)
             if not elsewhere:
-                return BatchAccess(
-                    task,
-                    {shard: address for address, shards in owners.items() for shard in shards},
-                    {a: _Exchange(self._client(a), _with_shards(task, s)) for a, s in owners.items() if s},
-                )
+                exchanges = {
+                    _Exchange(self._client(address), _with_shards(task, tuple(here))): here
+                    for address, here in owners.items()
+                    if here
+                }
+                return BatchAccess(task, times, frozenset(fresh), exchanges)
             pending = {address: tuple(sorted(shards)) for address, shards in elsewhere.items()}
         raise RoutingError(task.uid, tuple(sorted(shard for shards in pending.values() for shard in shards)))
 
@@ -75,79 +84,113 @@ class TaskClient:
 
 
 class BatchAccess:
-    """A task's shards in one batch. Used from one thread; ends with ``apply``, or with nothing changed.
+    """``StateAccess`` over state hosts; a host may be this task's own or another one that owns some shards.
 
     A context manager: leaving it without ``apply`` gives the batch up.
     """
 
-    def __init__(self, task: BeginTask, owners: dict[int, str], exchanges: dict[str, _Exchange]) -> None:
+    def __init__(
+        self, task: BeginTask, times: BatchTimes, fresh: frozenset[int], exchanges: dict[_Exchange, list[int]]
+    ) -> None:
         self.task = task
-        self._exchanges = exchanges
+        self._times = times
+        self._fresh = fresh
+        self.spent = Spent(tasks=1)
+        self._begun = time.perf_counter()
         self._open = True
+        self._exchanges = list(exchanges)
         # Which exchange serves a shard: looked up for whole columns at a time.
-        self._by_number = list(exchanges.values())
-        numbers = {address: number for number, address in enumerate(exchanges)}
-        self._routes = np.full(max(owners, default=-1) + 1, -1, np.int16)
-        for shard, address in owners.items():
-            self._routes[shard] = numbers[address]
+        self._routes = np.full(max(task.shards, default=-1) + 1, -1, np.int16)
+        for number, shards in enumerate(exchanges.values()):
+            self._routes[shards] = number
 
-    def fetch(self, shards: Sequence[int] | ShardColumn, keys: list[bytes]) -> list[bytes | None]:
-        """Return the values of keys as of the batch before, in their order; None for a key that is not there.
+    @property
+    def times(self) -> BatchTimes:
+        """When the batch is, in processing time and in event time."""
+        return self._times
+
+    @property
+    def fresh(self) -> frozenset[int]:
+        """The task's shards that no batch has been applied to, in all their history."""
+        return self._fresh
+
+    def fetch(self, shards: ShardColumn, keys: pa.Array) -> pa.Array:
+        """Return the values of keys as of the batch before, in their order; null for a key that is not there.
 
         Args:
-            shards: the shard of each key; rows of one shard lie together.
-            keys: as many.
+            shards: the shard of each key; those of one shard side by side.
+            keys: of type ``BYTES``.
 
         Raises:
             ShardMissingError: a shard is not one of the task's.
             HostLostError: a host does not answer.
             AppliedTwiceError: after ``apply`` or ``close``.
         """
-        column = self._column(shards, len(keys))
-        if not keys:
-            return []
-        if len(self._by_number) == 1:
-            return self._by_number[0].fetch(column, keys)
-        values: list[bytes | None] = [None] * len(keys)
-        for exchange, rows in self._split(column):
-            found = exchange.fetch(column[rows], [keys[row] for row in rows.tolist()])
-            for row, value in zip(rows.tolist(), found, strict=True):
-                values[row] = value
-        return values
+        self._check(shards, keys)
+        if not len(keys):
+            return pa.array([], BYTES)
+        with self.spent.on_state():
+            if len(self._exchanges) == 1:
+                return _joined(self._exchanges[0].fetch(shards, keys))
+            parts: list[pa.Array] = []
+            places: list[Rows] = []
+            for exchange, rows in self._split(shards):
+                parts += exchange.fetch(shards[rows], keys.take(rows))
+                places.append(rows)
+            return _joined(parts).take(np.argsort(np.concatenate(places)))
 
-    def apply(
-        self, shards: Sequence[int] | ShardColumn, keys: list[bytes], values: list[bytes | None]
-    ) -> None:
+    def scan(self, start: bytes, stop: bytes) -> Iterator[Entries]:
+        """Yield what the task's shards held as of the batch before, for keys from ``start`` to before ``stop``.
+
+        In the order of keys within a shard, one shard after the other, in pieces of moderate size.
+
+        Raises:
+            HostLostError, AppliedTwiceError: as for ``fetch``.
+        """
+        for number, exchange in enumerate(self._exchanges):
+            shards = np.flatnonzero(self._routes == number).astype(np.int32)
+            first, complete = start, not len(shards)
+            while not complete:
+                if not self._open:
+                    raise AppliedTwiceError(self.task.batch)
+                with self.spent.on_state():
+                    page = exchange.scan(shards, first, start, stop)
+                complete = page.complete
+                if len(page.entries):
+                    if not complete:
+                        # The next page begins in the same shard, behind the last key.
+                        shards = shards[np.searchsorted(shards, page.entries.shards[-1]) :]
+                        first = page.entries.keys[-1].as_py() + b"\x00"
+                    yield page.entries
+
+    def apply(self, changes: Iterable[Entries]) -> None:
         """Stage all that the task changes, on each of its shards as a whole, and end the access.
 
-        To be called exactly once, at the task's end, with no rows if there is no change.
-
-        Args:
-            shards: the shard of each key; rows of one shard lie together.
-            keys: as many.
-            values: as many; None deletes the key.
+        To be called exactly once, at the task's end, with nothing if there is no change. Of two changes of
+        one key the later one wins; a null value deletes the key.
 
         Raises:
             StaleBatchError: Spark has gone on without this attempt.
             ShardMissingError, HostLostError, AppliedTwiceError: as for ``fetch``.
         """
-        column = self._column(shards, len(keys))
+        if not self._open:
+            raise AppliedTwiceError(self.task.batch)
         try:
-            if len(self._by_number) == 1:
-                self._by_number[0].send(column, keys, values)
-            else:
-                for exchange, rows in self._split(column):
-                    some = rows.tolist()
-                    exchange.send(column[rows], [keys[row] for row in some], [values[row] for row in some])
-            for exchange in self._by_number:
-                exchange.commit()
+            for entries in changes:
+                self._check(entries.shards, entries.keys)
+                with self.spent.on_state():
+                    self._send(entries)
+            self.spent.seconds = time.perf_counter() - self._begun
+            # One of the hosts keeps the account.
+            for exchange, spent in zip(self._exchanges, chain([self.spent], repeat(Spent())), strict=False):
+                exchange.commit(spent)
         finally:
             self.close()
 
     def close(self) -> None:
         """End the access; what was not applied is given up. Closing twice is no error."""
         self._open = False
-        for exchange in self._by_number:
+        for exchange in self._exchanges:
             exchange.close()
 
     def __enter__(self) -> Self:
@@ -158,22 +201,28 @@ class BatchAccess:
     ) -> None:
         self.close()
 
-    def _column(self, shards: Sequence[int] | ShardColumn, rows: int) -> ShardColumn:
+    def _check(self, shards: ShardColumn, keys: pa.Array) -> None:
         if not self._open:
             raise AppliedTwiceError(self.task.batch)
-        column = np.asarray(shards, np.int32)
-        if len(column) != rows:
-            raise ValueError(f"expected a shard for each of {rows} keys, found {len(column)}")
-        if rows:
-            unknown = (column < 0) | (column >= len(self._routes))
-            unknown[~unknown] = self._routes[column[~unknown]] < 0
+        if len(shards) != len(keys):
+            raise ValueError(f"expected a shard for each of {len(keys)} keys, found {len(shards)}")
+        if len(shards):
+            unknown = (shards < 0) | (shards >= len(self._routes))
+            unknown[~unknown] = self._routes[shards[~unknown]] < 0
             if unknown.any():
-                raise ShardMissingError(f"{self.task.uid}/{column[unknown][0]}", "(this task)")
-        return column
+                raise ShardMissingError(f"{self.task.uid}/{shards[unknown][0]}", "(this task)")
 
-    def _split(self, column: ShardColumn) -> Iterator[tuple[_Exchange, np.ndarray[Any, np.dtype[np.int64]]]]:
-        routes = self._routes[column]
-        for number, exchange in enumerate(self._by_number):
+    def _send(self, entries: Entries) -> None:
+        if len(self._exchanges) == 1:
+            self._exchanges[0].send(entries)
+            return
+        for exchange, rows in self._split(entries.shards):
+            some = Entries(entries.shards[rows], entries.keys.take(rows), entries.values.take(rows))
+            exchange.send(some)
+
+    def _split(self, shards: ShardColumn) -> Iterator[tuple[_Exchange, Rows]]:
+        routes = self._routes[shards]
+        for number, exchange in enumerate(self._exchanges):
             rows = np.flatnonzero(routes == number)
             if len(rows):
                 yield exchange, rows
@@ -187,43 +236,47 @@ class _Exchange:
         self._task = task
         self._stream: tuple[flight.FlightStreamWriter, flight.FlightStreamReader] | None = None
 
-    def fetch(self, shards: ShardColumn, keys: list[bytes]) -> list[bytes | None]:
-        values: list[bytes | None] = []
+    def fetch(self, shards: ShardColumn, keys: pa.Array) -> list[pa.Array]:
+        values: list[pa.Array] = []
         with self._client.errors():
             writer, reader = self._opened()
             # One message at a time: with more under way, both sides could wait for the other to read.
-            for start in range(0, len(keys), ROWS):
-                some = keys[start : start + ROWS]
-                request = [
-                    pa.array(shards[start : start + ROWS]),
-                    pa.array(some, pa.binary()),
-                    _nulls(len(some)),
-                ]
+            for start, stop in messages(keys):
+                rows = stop - start
+                request = [pa.array(shards[start:stop]), keys.slice(start, rows), pa.nulls(rows, BYTES)]
                 writer.write_with_metadata(pa.record_batch(request, schema=REQUEST), FETCH)
-                while len(values) < start + len(some):
-                    values += reader.read_chunk().data.column(0).to_pylist()
+                while rows > 0:
+                    values.append(reader.read_chunk().data.column(0))
+                    rows -= len(values[-1])
         return values
 
-    def send(self, shards: ShardColumn, keys: list[bytes], values: list[bytes | None]) -> None:
+    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> Page:
+        """Ask for a page: from ``first`` in the first shard, from ``start`` in the others."""
+        starts = [first, *[start] * (len(shards) - 1)]
+        request = [pa.array(shards), pa.array(starts, BYTES), pa.array([stop] * len(shards), BYTES)]
+        with self._client.errors():
+            writer, reader = self._opened()
+            writer.write_with_metadata(pa.record_batch(request, schema=REQUEST), SCAN)
+            answer = reader.read_chunk()
+            return Page.unpack(answer.data, answer.app_metadata.to_pybytes())
+
+    def send(self, entries: Entries) -> None:
+        columns = [pa.array(entries.shards), entries.keys, entries.values]
+        request = pa.record_batch(columns, schema=REQUEST)
         with self._client.errors():
             writer, reader = self._opened()
             try:
-                for start, stop in _messages(keys, values):
-                    columns = [
-                        pa.array(shards[start:stop]),
-                        pa.array(keys[start:stop], pa.binary()),
-                        pa.array(values[start:stop], pa.binary()),
-                    ]
-                    writer.write_with_metadata(pa.record_batch(columns, schema=REQUEST), APPLY)
+                for start, stop in messages(entries.keys, entries.values):
+                    writer.write_with_metadata(request.slice(start, stop - start), APPLY)
             except (flight.FlightError, pa.ArrowException, OSError):
                 # The host has ended the stream, and its reason is where answers are read.
                 reader.read_chunk()
                 raise
 
-    def commit(self) -> None:
+    def commit(self, spent: Spent) -> None:
         with self._client.errors():
             writer, reader = self._opened()
-            writer.write_metadata(COMMIT)
+            writer.write_metadata(COMMIT + to_json(spent))
             reader.read_chunk()
 
     def close(self) -> None:
@@ -245,25 +298,8 @@ class _Exchange:
         return self._stream
 
 
-def _messages(keys: list[bytes], values: list[bytes | None]) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of rows that make a message of moderate size each."""
-    for start in range(0, len(keys), ROWS):
-        stop = min(start + ROWS, len(keys))
-        size, first = 0, start
-        if sum(map(len, keys[start:stop])) + sum(map(len, filter(None, values[start:stop]))) <= BYTES:
-            yield start, stop
-            continue
-        for row in range(start, stop):
-            size += len(keys[row]) + len(values[row] or b"")
-            if size > BYTES:
-                yield first, row + 1
-                size, first = 0, row + 1
-        if first < stop:
-            yield first, stop
-
-
-def _nulls(rows: int) -> pa.Array:
-    return pa.nulls(rows, pa.binary())
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def _with_shards(task: BeginTask, shards: tuple[int, ...]) -> BeginTask:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
+import attrs
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
-from . import keygroups
+from . import keygroups, parcels
 from .errors import DefinitionError
+from .hashing import can_hash, shards_of
 from .keys import KeyCodec
 from .rows import check_columns
 
@@ -18,6 +21,14 @@ SHARD = "__chandy_shard"
 """The column that carries each row's shard to the function; it comes after all others."""
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@attrs.frozen
+class Combiner:
+    """Makes rows fewer before they are sent to their partitions: several rows of one key into one."""
+
+    function: ArrowFunction
+    """Takes rows as they come, with the column ``SHARD`` last, and yields others with ``SHARD`` last."""
 
 
 def check_input(df: DataFrame, key: Sequence[str]) -> StructType:
@@ -52,6 +63,7 @@ def keyed(
     function: ArrowFunction,
     output: StructType,
     name: str,
+    combiner: Combiner | None = None,
 ) -> DataFrame:
     """Return ``df`` sent through ``function``, each row to the partition that serves the shard of its key.
 
@@ -64,25 +76,56 @@ def keyed(
             ``SHARD``. Rows come in no particular order of shards: Spark sorts no streaming DataFrame.
         output: schema of the batches that the function yields.
         name: name that the function has in Spark's plan.
+        combiner: what rows go through before they are sent; the function gets what it yields.
 
     Raises:
         DefinitionError, KeyTypeError, SchemaError: as ``check_input`` and ``keygroups.check`` say.
     """
-    check_input(df, key)
+    key_schema = check_input(df, key)
     keygroups.check(shards, parallelism)
     check_columns(output, "the output")
     shard = F.pmod(F.xxhash64(*map(_column, key)), F.lit(shards)).cast("int")
     partition = F.expr(keygroups.partition_expression(SHARD, shards, parallelism))
 
+    if combiner is None:
+        sent, receive = df.withColumn(SHARD, shard).repartitionById(parallelism, partition), function
+    else:
+        # A column more costs a row as much again on its way to Python: the shard is found out there if it can be.
+        known = can_hash(key_schema)
+        before = combiner.function
+        combine = partial(_located, before, tuple(key), shards) if known else before
+        pack = parcels.Packer(SHARD, shards, parallelism)
+        rows = df if known else df.withColumn(SHARD, shard)
+        packed = rows.mapInArrow(lambda batches: pack(combine(batches)), parcels.SCHEMA)
+        sent = packed.repartitionById(parallelism, F.col(parcels.PARTITION))
+
+        def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return function(parcels.unpack(batches))
+
     def operator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return function(batches)
+        return receive(batches)
 
     operator.__name__ = operator.__qualname__ = name
-    return df.withColumn(SHARD, shard).repartitionById(parallelism, partition).mapInArrow(operator, output)
+    return sent.mapInArrow(operator, output)
+
+
+def _located(
+    function: ArrowFunction, key: Sequence[str], shards: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run a function over rows with their shards, which these batches do not have yet."""
+    return function(
+        batch.append_column(SHARD, pa.array(shards_of([batch.column(name) for name in key], shards)))
+        for batch in batches
+    )
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as Spark SQL has it, whatever characters are in it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
 
 
 def _check_distinct(argument: str, names: list[str], df: DataFrame) -> None:

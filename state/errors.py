@@ -308,6 +308,33 @@ class KeyTypeError(StateError):
 
 
 @attrs.define(eq=False)
+class KeyValueError(StateError):
+    """A key has values that its columns cannot have."""
+
+    column: str
+    """Path of the key column at fault; empty for the key as a whole."""
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        column = f"key column {self.column!r}" if self.column else "the key"
+        return f"expected {column} to be {self.expected}, found {self.found}"
+
+
+@attrs.define(eq=False)
+class NoSuchStateError(StateError):
+    """A checkpoint does not have what is to be read of it."""
+
+    checkpoint: int
+    wanted: str
+    there: tuple[str, ...]
+
+    def __str__(self) -> str:
+        there = ", ".join(map(repr, self.there)) or "none"
+        return f"expected {self.wanted} in checkpoint {self.checkpoint}, which has {there}"
+
+
+@attrs.define(eq=False)
 class DeclarationError(StateError):
     """A processor declares a state in a way that cannot be carried out."""
 
@@ -327,9 +354,23 @@ class UnsupportedStateError(StateError):
     feature: str
 
     def __str__(self) -> str:
+        return f"operator {self.operator!r} uses {self.feature}, which Chandy does not support"
+
+
+@attrs.define(eq=False)
+class StateSchemaError(StateError):
+    """A state is declared as something that what was written of it cannot be read as."""
+
+    uid: str
+    state: str
+    expected: str
+    found: str
+    detail: str
+
+    def __str__(self) -> str:
         return (
-            f"operator {self.operator!r} uses {self.feature}, which Chandy does not support; "
-            "it supports value state without time to live"
+            f"expected state {self.state!r} of operator {self.uid!r} to be {self.expected} as in the checkpoint, or "
+            f"what that may become, found {self.found}: {self.detail}; give the changed state another name"
         )
 
 
@@ -361,8 +402,39 @@ class NoKeyError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"state {self.state!r} of operator {self.operator!r} belongs to a key: use it in "
-            "handleInputRows, not in init, in close or after the key's rows"
+            f"state {self.state!r} of operator {self.operator!r} belongs to a key: use it in handleInputRows, "
+            "handleExpiredTimer or handleInitialState, not in init, in close or after the key's turn"
+        )
+
+
+@attrs.define(eq=False)
+class TimeModeError(StateError):
+    """A processor uses timers in a time mode that has none."""
+
+    operator: str
+    call: str
+    """The method of the handle."""
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.call} of operator {self.operator!r} expected time mode {self.expected}, found {self.found!r}: "
+            "give time_mode where the operator is defined"
+        )
+
+
+@attrs.define(eq=False)
+class InitialStateError(StateError):
+    """The rows that an operator's state begins with cannot be read."""
+
+    path: str
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"expected rows of an initial state in {self.path}: {self.detail}; on a cluster, set work_dir of the "
+            "configuration to a directory that driver and executors share"
         )
 
 
@@ -401,6 +473,40 @@ class ProcessorError(StateError):
 
 
 @attrs.define(eq=False)
+class ArrowResultError(StateError):
+    """What an Arrow processor returned does not fit."""
+
+    operator: str
+    part: str
+    """The part at fault, e.g. a state by its name."""
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.part} that the Arrow processor of operator {self.operator!r} returned: "
+            f"expected {self.expected}, found {self.found}"
+        )
+
+
+@attrs.define(eq=False)
+class AggregateOverflowError(StateError):
+    """An aggregate grew beyond its type."""
+
+    operator: str
+    aggregate: str
+    """The function and its column."""
+    type: str
+    """The type that cannot hold it, as Spark writes it."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.aggregate} of operator {self.operator!r} does not fit into {self.type} any more: nothing of "
+            "the batch was kept; cast the column to a wider type, or to double"
+        )
+
+
+@attrs.define(eq=False)
 class MisplacedTaskError(StateError):
     """An operator's task does not run where its shards are its own."""
 
@@ -412,4 +518,19 @@ class MisplacedTaskError(StateError):
         return (
             f"operator {self.operator!r} expected {self.expected}, found {self.found}: start the query with "
             "coordinator.start, and put a repartition between the operator and a union or coalesce after it"
+        )
+
+
+@attrs.define(eq=False)
+class BatchLogError(ChandyError):
+    """A log of batches in a query's working checkpoint directory is not as Spark writes it."""
+
+    path: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: expected {self.expected}, found {self.found}; nothing but Spark may write into a query's "
+            "working directory, and this version reads the logs of Spark 4.3"
         )

@@ -1,17 +1,12 @@
-"""PySpark's StatefulProcessorHandle over values that were fetched ahead.
-
-A kind of state is a class with a ``prefix``, ``enter`` and ``leave``: the run of a processor enters every
-state with what the shard holds for a key, lets the processor work, and takes from ``leave`` what the shard
-is to hold.
-"""
+"""PySpark's StatefulProcessorHandle: what a processor declares its states with, and where it sets its timers."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator
-from typing import Any, NoReturn
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Final
 
-import msgpack
+import attrs
 from pyspark.sql.streaming.stateful_processor import (
     ListState,
     MapState,
@@ -21,93 +16,89 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
-from . import schema as schemas
-from .errors import DeclarationError, NoKeyError, UnsupportedStateError
-from .schema import Schemas
-from .values import StateName, ValueCodec
+from ..storage.manifest import StateKind, StateRecord
+from . import keyspace
+from .errors import DeclarationError
+from .list_state import HeldList
+from .map_state import HeldMap
+from .packing import Packing
+from .schema import Schemas, from_json, to_json
+from .time_mode import TimeMode
+from .timers import Timers
+from .value_state import HeldValue
+from .values import StateName
+from .variable import CurrentKey
+
+_NO_ID: Final = uuid.UUID(int=0)
 
 
-class _Outside(enum.Enum):
-    """Stands for the state of no key."""
+@attrs.frozen
+class QueryInfo:
+    """Which query, run and batch a processor works for; the methods are those of Spark's own ``QueryInfo``."""
 
-    KEY = "outside of any key"
+    query_id: uuid.UUID = _NO_ID
+    run_id: uuid.UUID = _NO_ID
+    batch: int = -1
+    """-1 on the driver, where ``init`` runs without a batch."""
 
+    def getQueryId(self) -> uuid.UUID:  # noqa: N802 (Spark's name)
+        """Spark's id of the query; a query that went back to a checkpoint has a new one."""
+        return self.query_id
 
-class HeldValue(ValueState):
-    """One value for each key. What a processor got or gave is a copy: changing it later changes no state."""
+    def getRunId(self) -> uuid.UUID:  # noqa: N802
+        """Spark's id of this run of the query; another one after every restart."""
+        return self.run_id
 
-    def __init__(self, schema: StructType, name: StateName) -> None:
-        """Declare the state.
-
-        Raises:
-            UnsupportedStateError: a field has a type that a state cannot hold.
-        """
-        self.schema = schema
-        self.prefix: bytes = msgpack.packb(name.state)
-        """What a key's bytes are appended to for the state's key in the shard. As msgpack text it is
-        self-delimiting and never begins with a zero byte, so no two states share a key, nor has one a
-        shard's own."""
-        self._name = name
-        self._codec = ValueCodec(schema, name)
-        self._data: bytes | _Outside | None = _Outside.KEY
-
-    def enter(self, data: bytes | None) -> None:
-        """Turn to another key, for which the shard holds ``data``."""
-        self._data = data
-
-    def leave(self) -> bytes | None:
-        """Turn away from the key; return what the shard is to hold for it."""
-        data = self._current()
-        self._data = _Outside.KEY
-        return data
-
-    def exists(self) -> bool:
-        """Whether the key has a value."""
-        return self._current() is not None
-
-    def get(self) -> tuple[Any, ...] | None:
-        """Return the key's value, None if it has none."""
-        data = self._current()
-        return None if data is None else self._codec.decode(data)
-
-    def update(self, newValue: tuple[Any, ...]) -> None:  # noqa: N803 (PySpark's name)
-        """Set the key's value.
-
-        Raises:
-            StateTypeError: the value does not fit the state's schema.
-        """
-        self._current()
-        self._data = self._codec.encode(newValue)
-
-    def clear(self) -> None:
-        """Remove the key's value."""
-        self._current()
-        self._data = None
-
-    def _current(self) -> bytes | None:
-        if isinstance(self._data, _Outside):
-            raise NoKeyError(self._name.operator, self._name.state)
-        return self._data
+    def getBatchId(self) -> int:  # noqa: N802
+        """The number of the batch."""
+        return self.batch
 
 
 class StateHandle(StatefulProcessorHandle):
-    """What a processor declares its states with, in ``init``."""
+    """What a processor gets in ``init``.
 
-    def __init__(self, operator: str, schemas: Schemas) -> None:
+    Beyond PySpark's it has ``getQueryInfo``, as Spark's handle for Scala and Java.
+    """
+
+    def __init__(
+        self,
+        operator: str,
+        schemas: Schemas,
+        mode: TimeMode = TimeMode.NONE,
+        stored: Mapping[str, StateRecord] | None = None,
+        info: QueryInfo = QueryInfo(),
+    ) -> None:
+        """Make a handle for one run of ``init``.
+
+        Args:
+            operator: its uid, for errors.
+            schemas: reads schemas.
+            mode: the time mode.
+            stored: what is known of the states' earlier schemas, by name; None on the driver.
+            info: what ``getQueryInfo`` says.
+        """
         # PySpark's own constructor takes a connection to the JVM; every method of it is overridden here.
         self._operator = operator
         self._schemas = schemas
+        self._mode = mode
+        self._stored = stored or {}
+        self._info = info
         self._open = True
-        self.states: dict[str, HeldValue] = {}
+        self.current = CurrentKey(operator)
+        """The key that the states turn to."""
+        self.timers = Timers(mode, operator, self.current)
+        self.variables: dict[str, HeldValue | HeldList | HeldMap] = {}
         """The declared states by name, in order of declaration."""
+        self.declared: dict[str, StateRecord] = {}
+        """What was declared, by name; each with its present schema only."""
+        self.dropped: list[str] = []
+        """Names of states that ``deleteIfExists`` was called for."""
 
     def seal(self) -> None:
         """End the declarations: ``init`` is over."""
         self._open = False
 
-    def declared(self) -> dict[str, str]:
-        """Return the schema of each state by its name, as Spark's JSON."""
-        return {name: schemas.to_json(state.schema) for name, state in self.states.items()}
+    # --- states ---------------------------------------------------------------------------------------------
 
     def getValueState(  # noqa: N802 (PySpark's name)
         self,
@@ -115,58 +106,189 @@ class StateHandle(StatefulProcessorHandle):
         schema: StructType | str,
         ttlDurationMs: int | None = None,  # noqa: N803
     ) -> ValueState:
-        """Declare a value state, or return the one that was declared with this name and schema.
+        """Declare a value state, or return the one that was declared with the same arguments.
+
+        Args:
+            stateName: its name; not empty, and not beginning with "$".
+            schema: of its values, a StructType or DDL.
+            ttlDurationMs: milliseconds of processing time after which a value expires; None or 0: never.
 
         Raises:
-            DeclarationError: it is declared with another schema, without a name, or after ``init``.
+            DeclarationError: it is declared otherwise already, cannot have this name, has a time to live without
+                processing time, or ``init`` is over.
             SchemaError: the schema is not one of a struct.
-            UnsupportedStateError: with a time to live, or a type that a state cannot hold.
+            UnsupportedStateError: a field has a type that a state cannot hold.
         """
-        if ttlDurationMs is not None:
-            self._unsupported("a time to live of states")
-        if not self._open:
-            raise DeclarationError(stateName, self._operator, "states are declared in init, and init is over")
-        if not isinstance(stateName, str) or not stateName:
-            raise DeclarationError(str(stateName), self._operator, "a state needs a name")
-        resolved = self._schemas.resolve(schema, f"state {stateName!r} of operator {self._operator!r}")
-        known = self.states.get(stateName)
-        if known is None:
-            known = self.states[stateName] = HeldValue(resolved, StateName(self._operator, stateName))
-        elif known.schema != resolved:
-            detail = f"it has schema {known.schema.simpleString()} already, and now {resolved.simpleString()}"
-            raise DeclarationError(stateName, self._operator, detail)
-        return known
+        record = self._record(StateKind.VALUE, stateName, schema, ttlDurationMs)
+        if stateName not in self.variables:
+            name, prefix = StateName(self._operator, stateName), keyspace.value_prefix(stateName)
+            packing = self._packing(record, name)
+            self.variables[stateName] = HeldValue(name, prefix, packing, record.ttl_ms, self.current)
+        return self.variables[stateName]  # type: ignore[return-value]
 
-    def getListState(self, *args: Any, **kwargs: Any) -> ListState:  # noqa: N802
-        """Refuse: there is no list state."""
-        self._unsupported("list state")
+    def getListState(  # noqa: N802
+        self,
+        stateName: str,  # noqa: N803
+        schema: StructType | str,
+        ttlDurationMs: int | None = None,  # noqa: N803
+    ) -> ListState:
+        """Declare a list state; with a time to live, every element expires by itself.
 
-    def getMapState(self, *args: Any, **kwargs: Any) -> MapState:  # noqa: N802
-        """Refuse: there is no map state."""
-        self._unsupported("map state")
+        Args, Raises: as for ``getValueState``.
+        """
+        record = self._record(StateKind.LIST, stateName, schema, ttlDurationMs)
+        if stateName not in self.variables:
+            name, prefix = StateName(self._operator, stateName), keyspace.value_prefix(stateName)
+            packing = self._packing(record, name)
+            self.variables[stateName] = HeldList(name, prefix, packing, record.ttl_ms, self.current)
+        return self.variables[stateName]  # type: ignore[return-value]
 
-    def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
-        """Refuse: there are no timers."""
-        self._unsupported("timers")
+    def getMapState(  # noqa: N802
+        self,
+        stateName: str,  # noqa: N803
+        userKeySchema: StructType | str,  # noqa: N803
+        valueSchema: StructType | str,  # noqa: N803
+        ttlDurationMs: int | None = None,  # noqa: N803
+    ) -> MapState:
+        """Declare a map state; with a time to live, every entry expires by itself.
 
-    def deleteTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
-        """Refuse: there are no timers."""
-        self._unsupported("timers")
+        Args:
+            stateName: as for ``getValueState``.
+            userKeySchema: of the map's keys, a StructType or DDL.
+            valueSchema: of its values.
+            ttlDurationMs: as for ``getValueState``.
 
-    def listTimers(self) -> Iterator[int]:  # noqa: N802
-        """Refuse: there are no timers."""
-        self._unsupported("timers")
+        Raises:
+            DeclarationError, SchemaError, UnsupportedStateError: as for ``getValueState``.
+        """
+        record = self._record(StateKind.MAP, stateName, valueSchema, ttlDurationMs, userKeySchema)
+        if stateName not in self.variables:
+            name, prefix = StateName(self._operator, stateName), keyspace.value_prefix(stateName)
+            keys = Packing([from_json(record.map_key or "")], StateName(self._operator, f"{stateName}.key"))
+            self.variables[stateName] = HeldMap(
+                name, prefix, keys, self._packing(record, name), record.ttl_ms, self.current
+            )
+        return self.variables[stateName]  # type: ignore[return-value]
 
     def deleteIfExists(self, stateName: str) -> None:  # noqa: N802, N803
-        """Refuse: a state cannot be dropped as a whole."""
-        self._unsupported("deleteIfExists")
+        """Delete a state that the processor no longer declares: its values, and what the checkpoint knows of it.
 
-    def _unsupported(self, feature: str) -> NoReturn:
-        raise UnsupportedStateError(self._operator, feature)
+        Raises:
+            DeclarationError: the same ``init`` declares it, or is over. (Spark takes the first and fails later.)
+        """
+        self._check(stateName)
+        if stateName in self.declared:
+            raise DeclarationError(stateName, self._operator, "deleteIfExists was called for it, too")
+        if stateName not in self.dropped:
+            self.dropped.append(stateName)
+
+    # --- timers ---------------------------------------------------------------------------------------------
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
+        """Set a timer for the current key; one that is there already stays as it is.
+
+        Raises:
+            TimeModeError: the time mode is "None".
+            NoKeyError: no key is being processed, as in ``init``.
+        """
+        self.timers.register(expiryTimestampMs)
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
+        """Take back a timer of the current key; nothing happens if there is none.
+
+        Raises:
+            TimeModeError, NoKeyError: as for ``registerTimer``.
+        """
+        self.timers.delete(expiryTimestampMs)
+
+    def listTimers(self) -> Iterator[int]:  # noqa: N802
+        """Return the timers of the current key, in order of time.
+
+        Raises:
+            TimeModeError, NoKeyError: as for ``registerTimer``.
+        """
+        return self.timers.list()
+
+    # --- the query ------------------------------------------------------------------------------------------
+
+    def getQueryInfo(self) -> QueryInfo:  # noqa: N802
+        """Return which query, run and batch the processor works for."""
+        return self._info
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _record(
+        self,
+        kind: StateKind,
+        name: str,
+        schema: StructType | str,
+        ttl_ms: int | None,
+        map_key: StructType | str | None = None,
+    ) -> StateRecord:
+        self._check(name)
+        if name in self.dropped:
+            raise DeclarationError(name, self._operator, "deleteIfExists was called for it, too")
+        what = f"state {name!r} of operator {self._operator!r}"
+        resolved = self._schemas.resolve(schema, what)
+        key = None if map_key is None else self._schemas.resolve(map_key, f"the map keys of {what}")
+        record = StateRecord(
+            versions=(to_json(resolved),),
+            kind=kind,
+            map_key=None if key is None else to_json(key),
+            ttl_ms=self._ttl(name, ttl_ms),
+        )
+        known = self.declared.setdefault(name, record)
+        if known != record:
+            detail = f"it is declared as {_told(known)} already, and now as {_told(record)}"
+            raise DeclarationError(name, self._operator, detail)
+        return record
+
+    def _check(self, name: str) -> None:
+        if not self._open:
+            raise DeclarationError(name, self._operator, "states are declared in init, and init is over")
+        if not isinstance(name, str) or not name or name.startswith(keyspace.HIDDEN):
+            raise DeclarationError(
+                str(name),
+                self._operator,
+                f"a state needs a name that does not begin with {keyspace.HIDDEN!r}",
+            )
+
+    def _ttl(self, name: str, ttl_ms: int | None) -> int | None:
+        # 0 is none, as in Spark.
+        if not ttl_ms:
+            return None
+        if isinstance(ttl_ms, bool) or not isinstance(ttl_ms, int) or ttl_ms < 0:
+            detail = f"its time to live has to be a number of milliseconds, found {ttl_ms!r}"
+            raise DeclarationError(name, self._operator, detail)
+        if self._mode is not TimeMode.PROCESSING:
+            detail = f"a time to live needs time_mode 'ProcessingTime', found {self._mode.value!r}"
+            raise DeclarationError(name, self._operator, detail)
+        return ttl_ms
+
+    def _packing(self, record: StateRecord, name: StateName) -> Packing:
+        known = self._stored.get(name.state, record)
+        return Packing([from_json(version) for version in known.versions], name)
 
 
-def declared_states(processor: StatefulProcessor, operator: str, schemas: Schemas) -> dict[str, str]:
-    """Return the schema of each state that a processor declares, as Spark's JSON by name.
+def _told(record: StateRecord) -> str:
+    schema = from_json(record.versions[-1]).simpleString()
+    keys = "" if record.map_key is None else f" with keys {from_json(record.map_key).simpleString()}"
+    ttl = "" if record.ttl_ms is None else f", {record.ttl_ms} ms to live"
+    return f"a {record.kind.value} of {schema}{keys}{ttl}"
+
+
+@attrs.frozen
+class Declared:
+    """What a processor declares in ``init``."""
+
+    states: dict[str, StateRecord]
+    """By name, each with its present schema only."""
+    dropped: tuple[str, ...]
+    """Names that ``deleteIfExists`` was called for."""
+
+
+def declarations(processor: StatefulProcessor, operator: str, schemas: Schemas, mode: TimeMode) -> Declared:
+    """Return what a processor declares.
 
     Runs ``init`` and ``close`` of the processor, as Spark does on the driver, so give it a copy. What
     ``schemas`` learns of DDL has to travel to the tasks.
@@ -174,9 +296,9 @@ def declared_states(processor: StatefulProcessor, operator: str, schemas: Schema
     Raises:
         DeclarationError, SchemaError, UnsupportedStateError: as ``StateHandle`` says.
     """
-    handle = StateHandle(operator, schemas)
+    handle = StateHandle(operator, schemas, mode)
     try:
         processor.init(handle)
     finally:
         processor.close()
-    return handle.declared()
+    return Declared(handle.declared, tuple(handle.dropped))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from .errors import RestoredTooFarError
 from .memory import Memory
 from .messages import (
     AbortOrder,
+    AskAccount,
     BeginTask,
     Begun,
     CompleteOrder,
@@ -25,14 +27,17 @@ from .messages import (
     Heartbeat,
     Order,
     Origin,
+    ReadValues,
     ReleaseOrder,
     SnapshotOrder,
     StopOrder,
     TaskFailure,
+    Values,
 )
 from .ownership import ShardKey, ShardTable
 from .rounds import Rounds
-from .shard import Shard
+from .shard import NOTHING, Shard
+from .spent import Spent
 
 _log = logger(__name__)
 
@@ -60,6 +65,8 @@ class Keeper:
         self._numbers = itertools.count()
         self._answers = Answers(host, control.ask)
         self._table = ShardTable(host, control, self._open_shard)
+        self._lock = threading.Lock()
+        self._spent: defaultdict[tuple[str, str], Spent] = defaultdict(Spent)
         self._rounds = Rounds(host, control, self._table.get, directory / "snapshots", open_store, cache)
 
     def begin(self, task: BeginTask) -> Begun:
@@ -77,7 +84,8 @@ class Keeper:
         self._rounds.snapshot_ahead(answer.orders, shards)
         for found in shards.values():
             found.begin(task.batch)
-        return Begun(acquired.elsewhere)
+        fresh = [key.shard for key, found in shards.items() if found.position == NOTHING]
+        return Begun(acquired.elsewhere, answer.times, tuple(fresh))
 
     def shards(self, task: BeginTask) -> dict[int, Shard]:
         """Return shards that were begun here.
@@ -86,6 +94,32 @@ class Keeper:
             ShardMissingError: one is not here.
         """
         return {shard: self._table.get(ShardKey(task.query_id, task.uid, shard)) for shard in task.shards}
+
+    def read(self, request: ReadValues) -> Values:
+        """Return what the operator's shards here have; the shard of a key need not be known."""
+        keys = [bytes.fromhex(key) for key in request.keys]
+        values: list[bytes | None] = [None] * len(keys)
+        for shard in self._table.of_operator(request.query_id, request.uid):
+            # A key is in no more than one shard.
+            values = [
+                known if found is None else found
+                for known, found in zip(values, shard.read(keys, request.committed), strict=True)
+            ]
+        return Values(tuple(None if value is None else value.hex() for value in values))
+
+    def spent(self, task: BeginTask, spent: Spent) -> None:
+        """Enter what a task has spent its time on."""
+        with self._lock:
+            self._spent[task.query_id, task.uid].add(spent)
+
+    def account(self, request: AskAccount) -> Spent:
+        """Return what the operator's tasks have spent here, and RocksDB for them."""
+        total = Spent()
+        with self._lock:
+            total.add(self._spent[request.query_id, request.uid])
+        for shard in self._table.of_operator(request.query_id, request.uid):
+            total.add(shard.spent)
+        return total
 
     def report(self, failure: TaskFailure) -> None:
         """Pass on that a processor raised."""
@@ -103,6 +137,9 @@ class Keeper:
             case ReleaseOrder(query_id):
                 self._rounds.forget(self._table.release(query_id))
                 self._answers.forget(query_id)
+                with self._lock:
+                    for known in [known for known in self._spent if known[0] == query_id]:
+                        del self._spent[known]
             case StopOrder():
                 self.stopped.set()
             case Heartbeat():

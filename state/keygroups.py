@@ -20,6 +20,9 @@ def check(shards: int, parallelism: int) -> None:
     Raises:
         DefinitionError: unless ``1 <= parallelism <= shards <= MAX_SHARDS``.
     """
+    for argument, number in (("shards", shards), ("parallelism", parallelism)):
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise DefinitionError(argument, "a whole number", repr(number))
     if not 1 <= shards <= MAX_SHARDS:
         raise DefinitionError("shards", f"between 1 and {MAX_SHARDS}", str(shards))
     if not 1 <= parallelism <= shards:

@@ -1,28 +1,16 @@
 """Keys as bytes: one canonical byte string for each tuple of key values that Spark's GROUP BY tells apart.
 
-A key is a msgpack array of its columns in order. Two keys have the same bytes exactly if Spark groups them
-together: -0.0 is 0.0, every NaN is one NaN, null is a value, a timestamp is its instant whatever the time
-zone.
-
-| type | msgpack |
-|---|---|
-| boolean, integers, string, binary, null | its own |
-| float, double | a 64-bit float, zero and NaN made one |
-| decimal | text of the unscaled integer |
-| date; timestamp, timestamp_ntz, interval; time | integer: days; microseconds; nanoseconds |
-| struct, array | an array |
-
-msgpack values are self-delimiting: what follows a key's bytes cannot be taken for a part of it.
+A key is a packed row (see ``packing``) of its columns, made canonical before: -0.0 is 0.0, every NaN is one NaN,
+a timestamp is its instant whatever the time zone. Null is a value. So two keys have the same bytes exactly if Spark
+groups them together. The version in the first byte is always 0, and there is no expiry.
 """
 
 from __future__ import annotations
 
-import datetime
 import decimal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -38,29 +26,41 @@ from pyspark.sql.types import (
     MapType,
     NullType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
     TimeType,
 )
 
-from .errors import KeyTypeError
-from .values import INTEGER_BITS
+from .access import BYTES
+from .errors import KeyTypeError, KeyValueError
+from .packing import Packing
+from .values import INTEGER_BITS, StateName
 
 Convert = Callable[[Any], Any]
 
 _NAN = float("nan")
 _WIDE = decimal.Context(prec=76)
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND = datetime.timedelta(microseconds=1)
-
-_AS_INTEGER: dict[type[DataType], tuple[pa.DataType, pa.DataType]] = {
-    DateType: (pa.date32(), pa.int32()),
-    TimestampNTZType: (pa.timestamp("us"), pa.int64()),
-    DayTimeIntervalType: (pa.duration("us"), pa.int64()),
-    TimeType: (pa.time64("ns"), pa.int64()),
+_PLAIN = {
+    *INTEGER_BITS,
+    BooleanType,
+    BinaryType,
+    NullType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+    DayTimeIntervalType,
+    TimeType,
 }
-"""Arrow types through which a column becomes its canonical integers."""
+"""Types whose values are canonical as they are packed."""
+
+
+class _KeyName(StateName):
+    """Names the key in errors."""
+
+    def misfit(self, field: str, expected: str, found: str) -> KeyValueError:
+        return KeyValueError(field, expected, found)
 
 
 class KeyCodec:
@@ -73,107 +73,149 @@ class KeyCodec:
             KeyTypeError: rows cannot be grouped by a column.
         """
         self.schema = schema
-        self._canonical = []
-        self._original = []
-        for field in schema.fields:
-            canonical, original = _converters(field.name, field.dataType)
-            self._canonical.append(canonical)
-            self._original.append(original)
-        self._pack: Callable[[Any], bytes] = msgpack.Packer().pack
+        self._canonical = [_canonical(field.name, field.dataType) for field in schema.fields]
+        # Whether a column can have nulls may differ between two plans of one query; a key's bytes may not.
+        nullable = StructType([StructField(field.name, field.dataType) for field in schema.fields])
+        self._packing = Packing([nullable], _KeyName("", "key"))
 
     def encode(self, key: Sequence[Any]) -> bytes:
-        """Return the bytes of a key whose values are Arrow's: aware timestamps, dicts for structs."""
-        return self._pack(
-            [
+        """Return the bytes of one key, with its values in the order of the key columns.
+
+        The values may be as Arrow gives them or as PySpark shows them: a struct is a dict, a Row or a tuple; a
+        timestamp is an aware datetime, or a naive one in Python's local time zone, as which PySpark's ``collect``
+        shows it. A float or double may be given as an int and a decimal as an int or with fewer digits, if it is
+        the same number.
+
+        Raises:
+            KeyValueError: it has other values than the key columns can have.
+        """
+        # A text is a sequence, too, and a single value in place of a key is the likeliest mistake.
+        if not isinstance(key, tuple | list) or len(key) != len(self._canonical):
+            return self._packing.pack_row(key)
+        return self._packing.pack_row(
+            tuple(
                 value if value is None or convert is None else convert(value)
                 for convert, value in zip(self._canonical, key, strict=True)
-            ]
+            )
         )
 
-    def encode_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
-        """Return the bytes of the key in each row of key columns of equal length."""
-        lists = [
-            self.column(position, column).to_pylist()
-            if is_simple(self.schema.fields[position].dataType)
-            else _map(self._canonical[position], column.to_pylist())
-            for position, column in enumerate(columns)
-        ]
-        return list(map(self._pack, zip(*lists, strict=True)))
+    def encode_columns(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return the bytes of the key in each row of key columns of equal length; of type ``BYTES``."""
+        rows = pa.StructArray.from_arrays(self.canonical(columns), names=self.schema.names)
+        return self._packing.pack(rows)
 
-    def column(self, position: int, column: pa.Array) -> pa.Array:
-        """Return a column of a simple type with equal values for equal keys, as msgpack is to hold them."""
-        dtype = self.schema.fields[position].dataType
-        if isinstance(dtype, FloatType | DoubleType):
-            # Adding zero turns -0.0 into 0.0.
-            wide = pc.add(column.cast(pa.float64()), 0.0)
-            return pc.if_else(pc.is_nan(wide), _NAN, wide)
-        if isinstance(dtype, TimestampType):
-            return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-        if type(dtype) in _AS_INTEGER:
-            first, second = _AS_INTEGER[type(dtype)]
-            return column.cast(first).cast(second)
-        return column
+    def canonical(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+        """Return key columns with equal values where Spark takes two values for equal."""
+        return [_canonical_column(column) for column in columns]
 
     def decode(self, data: bytes) -> tuple[Any, ...]:
-        """Return the key that has these bytes, as rows show it; timestamps are in UTC."""
-        return tuple(
-            value if value is None or convert is None else convert(value)
-            for convert, value in zip(self._original, msgpack.unpackb(data), strict=True)
-        )
+        """Return the key that has these bytes, as rows of the input have it; timestamps are in UTC."""
+        columns = self.decode_columns(pa.array([data], BYTES)).columns
+        return tuple(column[0].as_py() for column in columns)
+
+    def decode_columns(self, data: pa.Array) -> pa.Table:
+        """Return the key columns of keys, given their bytes (of type ``BYTES``); timestamps are in UTC."""
+        rows = self._packing.unpack(data)
+        return pa.Table.from_arrays(rows.flatten(), names=self.schema.names)
 
 
-def is_simple(dtype: DataType) -> bool:
-    """Whether Arrow can bring a column of this type into canonical form as a whole."""
-    return not isinstance(dtype, StructType | ArrayType | DecimalType | NullType)
+def _canonical(column: str, dtype: DataType) -> Convert | None:
+    """Return what makes a value that is not None canonical, None if it is that already.
 
-
-def _map(convert: Convert | None, values: list[Any]) -> list[Any]:
-    return values if convert is None else [None if value is None else convert(value) for value in values]
-
-
-def _converters(column: str, dtype: DataType) -> tuple[Convert | None, Convert | None]:
-    """Return what makes a value canonical and what undoes it, both for values that are not None."""
+    Values of another type pass as they are: the packing refuses them.
+    """
     kind = type(dtype)
-    if kind in INTEGER_BITS or kind in (BooleanType, BinaryType, NullType):
-        return None, None
+    if kind in _PLAIN:
+        return None
     if isinstance(dtype, StringType):
         if not dtype.isUTF8BinaryCollation():
             raise KeyTypeError(column, dtype.simpleString(), "does not compare strings by their bytes")
-        return None, None
+        return None
     if kind in (FloatType, DoubleType):
-        return lambda value: _NAN if value != value else value + 0.0, None
+        return _canonical_float
     if isinstance(dtype, DecimalType):
-        scale = dtype.scale
-        return (
-            lambda value: str(int(value.scaleb(scale, _WIDE))),
-            lambda text: decimal.Decimal(text).scaleb(-scale, _WIDE),
-        )
-    if isinstance(dtype, TimestampType):
-        return lambda value: (value - _EPOCH) // _MICROSECOND, lambda count: _EPOCH + count * _MICROSECOND
-    if isinstance(dtype, TimestampNTZType):
-        start = _EPOCH.replace(tzinfo=None)
-        return lambda value: (value - start) // _MICROSECOND, lambda count: start + count * _MICROSECOND
-    if kind in _AS_INTEGER:
-        return dtype.toInternal, dtype.fromInternal
+        return _canonical_decimal(column, dtype)
     if isinstance(dtype, ArrayType):
-        to_element, from_element = _converters(f"{column}[]", dtype.elementType)
-        return lambda values: _map(to_element, values), lambda values: _map(from_element, values)
+        element = _nullable(_canonical(f"{column}[]", dtype.elementType))
+        return lambda items: list(map(element, items)) if isinstance(items, list | tuple) else items
     if isinstance(dtype, StructType):
-        return _struct(column, dtype)
+        return _canonical_struct(column, dtype)
     what = "Spark does not group by" if isinstance(dtype, MapType) else "is not supported in a key"
     raise KeyTypeError(column, dtype.simpleString(), what)
 
 
-def _struct(column: str, dtype: StructType) -> tuple[Convert, Convert]:
-    fields = [(name, *_converters(f"{column}.{name}", dtype[name].dataType)) for name in dtype.names]
+def _canonical_float(value: Any) -> Any:
+    if value.__class__ is int:
+        try:
+            return float(value) if float(value) == value else value
+        except OverflowError:
+            return value
+    if not isinstance(value, float):
+        return value
+    # Adding zero turns -0.0 into 0.0.
+    return _NAN if value != value else value + 0.0
 
-    def canonical(value: dict[str, Any]) -> list[Any]:
-        return [_map(to_field, [value[name]])[0] for name, to_field, _ in fields]
 
-    def original(items: list[Any]) -> dict[str, Any]:
-        return {
-            name: _map(from_field, [item])[0]
-            for (name, _, from_field), item in zip(fields, items, strict=True)
-        }
+def _canonical_decimal(column: str, dtype: DecimalType) -> Convert:
+    exponent = decimal.Decimal(1).scaleb(-dtype.scale)
 
-    return canonical, original
+    def convert(value: Any) -> Any:
+        number = decimal.Decimal(value) if value.__class__ is int else value
+        # Rounded to the column's scale, it would be another key.
+        if (
+            isinstance(number, decimal.Decimal)
+            and number.is_finite()
+            and number.quantize(exponent, context=_WIDE) != number
+        ):
+            raise KeyValueError(column, f"{dtype.simpleString()} without rounding", repr(value))
+        return number
+
+    return convert
+
+
+def _canonical_struct(column: str, dtype: StructType) -> Convert:
+    fields = [
+        (field.name, _nullable(_canonical(f"{column}.{field.name}", field.dataType)))
+        for field in dtype.fields
+    ]
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, dict):
+            known = {name: convert(value[name]) for name, convert in fields if name in value}
+            return {**value, **known}
+        if isinstance(value, tuple | list) and len(value) == len(fields):
+            return [convert(item) for (_, convert), item in zip(fields, value, strict=True)]
+        return value
+
+    return convert
+
+
+def _nullable(convert: Convert | None) -> Convert:
+    if convert is None:
+        return lambda value: value
+    return lambda value: None if value is None else convert(value)
+
+
+def _canonical_column(column: pa.Array) -> pa.Array:
+    """Return a column whose floats are canonical, at whatever depth."""
+    dtype = column.type
+    if pa.types.is_floating(dtype):
+        summed = pc.add(column, pa.scalar(0.0, dtype))
+        return pc.if_else(pc.is_nan(summed), pa.scalar(_NAN, dtype), summed)
+    if not _has_floats(dtype):
+        return column
+    if pa.types.is_struct(dtype):
+        children = [_canonical_column(column.field(at)) for at in range(dtype.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(dtype), mask=column.is_null())
+    children = [_canonical_column(column.values)]
+    return pa.Array.from_buffers(
+        dtype, len(column), column.buffers()[:2], offset=column.offset, children=children
+    )
+
+
+def _has_floats(dtype: pa.DataType) -> bool:
+    if pa.types.is_struct(dtype):
+        return any(_has_floats(field.type) for field in dtype)
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        return _has_floats(dtype.value_type)
+    return bool(pa.types.is_floating(dtype))

@@ -30,7 +30,8 @@ class Endpoint:
     """Random secret of this coordinator life; task, host and coordinator present it to each other."""
     pipeline: str
     memory: int
-    """Bytes of RocksDB memory (block cache and write buffers) that one state host may use."""
+    """Bytes of memory that one state host may use for state: RocksDB's caches and write buffers, values that
+    were used lately, and changes that wait for a checkpoint."""
     cache: str
     """Directory on each machine where files of snapshots are kept by their SHA-256; may not exist yet."""
 
@@ -50,11 +51,26 @@ class BeginTask:
 
 
 @attrs.frozen
+class BatchTimes:
+    """When a batch is. The same for every attempt at it, for Spark logs it before the batch runs."""
+
+    timestamp_ms: int = 0
+    """Processing time: when Spark planned the batch, in milliseconds since 1970."""
+    watermark_ms: int = 0
+    """Event time: no row up to here is expected any more; timers up to here are due. 0: there is no watermark yet."""
+    late_ms: int = 0
+    """Rows of event time up to here are late: the watermark of the batch before."""
+
+
+@attrs.frozen
 class Begun:
     """The shards are ready for the batch, apart from those that another host owns."""
 
     elsewhere: dict[int, str] = attrs.field(factory=dict)
     """Address of the owner by shard; the task begins these there."""
+    times: BatchTimes = BatchTimes()
+    fresh: tuple[int, ...] = ()
+    """Shards that no batch has been applied to, in all their history."""
 
 
 @attrs.frozen
@@ -67,6 +83,34 @@ class TaskFailure:
     key: str
     """The key as text."""
     traceback: str
+
+
+@attrs.frozen
+class ReadValues:
+    """What do these keys of an operator have, as of a batch that has committed? Asked while the query runs."""
+
+    query_id: str
+    uid: str
+    keys: tuple[str, ...]
+    """In hexadecimal."""
+    committed: int
+    """The last batch of which it is known that it has committed."""
+
+
+@attrs.frozen
+class AskAccount:
+    """What have the tasks of an operator spent their time on? Answered with ``Spent``."""
+
+    query_id: str
+    uid: str
+
+
+@attrs.frozen
+class Values:
+    """What a host's shards have."""
+
+    values: tuple[str | None, ...]
+    """For each key that was asked, in hexadecimal; None if none of the operator's shards here has it."""
 
 
 # --- coordinator -> state host ------------------------------------------------------------------------------
@@ -159,6 +203,7 @@ class BatchAnswer:
     """The orders ahead of a batch. For one host and batch the answer never changes."""
 
     orders: tuple[SnapshotOrder, ...] = ()
+    times: BatchTimes = BatchTimes()
 
 
 @attrs.frozen

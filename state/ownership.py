@@ -97,6 +97,18 @@ class ShardTable:
             raise ShardMissingError(str(key), self._host)
         return found
 
+    def of_operator(self, query_id: str, uid: str) -> list[Shard]:
+        """Return an operator's shards that are here, waiting for those that are being restored.
+
+        Raises:
+            ChandyError: a restore failed.
+        """
+        with self._lock:
+            futures = [
+                future for key, future in self._shards.items() if (key.query_id, key.uid) == (query_id, uid)
+            ]
+        return [shard for future in futures if isinstance(shard := future.result(), Shard)]
+
     def release(self, query_id: str) -> list[ShardKey]:
         """Close and delete the shards of a query that is over; return their keys."""
         with self._lock:

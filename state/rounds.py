@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -17,11 +17,12 @@ from ..storage.files import FileCache
 from ..storage.layout import pack_key
 from ..storage.logs import logger
 from ..storage.manifest import Handle
-from ..storage.snapshots import SnapshotWriter, StoredSnapshot
+from ..storage.snapshots import SnapshotWriter, Source, StoredSnapshot
 from ..storage.store import Store
 from .messages import Ack, Control, Decline, Origin, ShardId, ShardSnapshot, SnapshotOrder
 from .ownership import ShardKey
-from .shard import Shard, snapshot_files
+from .shard import Shard
+from .snapshot import Snapshot
 
 _log = logger(__name__)
 _UPLOADS: Final = 4
@@ -33,9 +34,9 @@ V = TypeVar("V")
 
 @attrs.frozen
 class LocalSnapshot:
-    """The synchronous part of one shard's snapshot is done: its files cannot change any more."""
+    """The synchronous part of one shard's snapshot is done: what belongs to it cannot change any more."""
 
-    files: dict[str, Path]
+    snapshot: Snapshot
     started: float
     """Seconds since 1970."""
     sync_seconds: float
@@ -69,20 +70,44 @@ class Round:
                 place = self.directory / str(len(self._taken))
         if first:
             try:
-                future.set_result(_take(shard, place, self.order.cut))
+                local = _take(shard, place, self.order.cut)
+                future.set_result(local)
+                if self.ended.is_set() or self.cancelled.is_set():
+                    local.snapshot.cancel()
             except Exception as error:  # noqa: BLE001 - the round declines with it
                 future.set_exception(error)
         else:
             future.exception()
         return future
 
+    def cancel(self) -> None:
+        """Give it up: snapshots that were taken are not written."""
+        self.cancelled.set()
+        self._give_up()
+
+    def end(self) -> None:
+        """Let go of all snapshots, written or not, and delete their files."""
+        self.ended.set()
+        self._give_up()
+        with self._lock:
+            # The round is remembered for long, and a snapshot would keep its shard in memory.
+            self._taken.clear()
+
+    def _give_up(self) -> None:
+        with self._lock:
+            taken = list(self._taken.values())
+        for future in taken:
+            if future.done() and future.exception() is None:
+                future.result().snapshot.cancel()
+        # A snapshot that is being written just now deletes its own.
+        shutil.rmtree(self.directory, ignore_errors=True)
+
 
 def _take(shard: Shard, place: Path, cut: int) -> LocalSnapshot:
     started, begin = time.time(), time.monotonic()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    shard.checkpoint(place, cut)
+    snapshot = shard.snapshot(place, cut)
     ended = time.monotonic()
-    return LocalSnapshot(snapshot_files(place), started, ended - begin, ended)
+    return LocalSnapshot(snapshot, started, ended - begin, ended)
 
 
 @attrs.define
@@ -96,7 +121,7 @@ class _History:
 
 
 class Rounds:
-    """All rounds of a host. No method but ``take`` of a round touches a shard; uploads hold no lock."""
+    """All rounds of a host. Only ``take`` and a snapshot's ``files`` touch a shard; uploads hold no lock."""
 
     def __init__(
         self,
@@ -167,9 +192,8 @@ class Rounds:
             for history in self._history.values():
                 history.handles.pop(checkpoint, None)
         for found in rounds:
-            found.cancelled.set()
             # Uploads that have not begun fail without their files, which ends the round soon.
-            shutil.rmtree(found.directory, ignore_errors=True)
+            found.cancel()
 
     def complete(self, checkpoint: int) -> None:
         """Drop the handles that a completed checkpoint replaces as a base."""
@@ -205,27 +229,34 @@ class Rounds:
                 log.warning("declined", error=repr(error))
                 self._decline(order, f"{type(error).__name__}: {error}")
         finally:
-            this.ended.set()
-            shutil.rmtree(this.directory, ignore_errors=True)
+            this.end()
 
     def _store(self, this: Round) -> tuple[ShardSnapshot, ...]:
         order = this.order
         key = pack_key(order.checkpoint, f"{self._host}-{order.query_id}")
         writer = SnapshotWriter(self._open_store(order.root), key, pool=self._pool, cache=self._cache)
-        taken: dict[ShardKey, LocalSnapshot] = {}
+        files: dict[ShardKey, dict[str, Path]] = {}
         try:
-            for shard in this.keys:
+            # First what is quick, for all: writing one shard must not keep another from its cut.
+            taken = {shard: this.take(shard, self._find(shard)).result() for shard in this.keys}
+            for shard, local in taken.items():
                 if this.cancelled.is_set():
                     break
-                taken[shard] = this.take(shard, self._find(shard)).result()
+                files[shard] = local.snapshot.files()
                 history = self._history_of(shard)
-                writer.add(str(shard), taken[shard].files, self._base(order, history), history.known)
+                writer.add(
+                    str(shard),
+                    files[shard],
+                    self._base(order, history),
+                    history.known,
+                    self._source(order, history),
+                )
         finally:
             # The files must stay until every upload that was begun has ended.
             stored = writer.finish()
-        for shard in taken:
-            self._prune(shard, taken[shard])
-        return tuple(_snapshot(shard, taken[shard], stored[str(shard)], order) for shard in taken)
+        for shard, names in files.items():
+            self._prune(shard, names)
+        return tuple(_snapshot(shard, taken[shard], stored[str(shard)], order) for shard in files)
 
     def _base(self, order: SnapshotOrder, history: _History) -> Handle | None:
         with self._lock:
@@ -234,6 +265,12 @@ class Rounds:
             )
         # A handle is relative to its store: in another one, its files are not there.
         return handle if root == order.root else None
+
+    def _source(self, order: SnapshotOrder, history: _History) -> Source | None:
+        """Where a savepoint's files may be already: what the pipeline's own store has, its service can copy."""
+        with self._lock:
+            elsewhere = [known for known in history.handles.values() if known[0] != order.root]
+        return Source(self._open_store(elsewhere[-1][0]), elsewhere[-1][1]) if elsewhere else None
 
     def _history_of(self, key: ShardKey) -> _History:
         with self._lock:
@@ -245,10 +282,10 @@ class Rounds:
             history.handles[checkpoint] = (root, handle)
             _trim(history.handles, _KEPT_HANDLES)
 
-    def _prune(self, key: ShardKey, snapshot: LocalSnapshot) -> None:
+    def _prune(self, key: ShardKey, names: Container[str]) -> None:
         history = self._history_of(key)
         for name, size in list(history.known):
-            if name not in snapshot.files:
+            if name not in names:
                 history.known.pop((name, size), None)
 
     def _decline(self, order: SnapshotOrder, text: str) -> None:

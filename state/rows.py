@@ -104,10 +104,10 @@ def row_type(names: Sequence[str]) -> type[Row]:
     """
     members: dict[str, Any] = {"__slots__": (), "__fields__": list(names)}
     # namedtuple's getters read a tuple's item directly; itemgetter would go through Row's own lookup.
-    getters = vars(namedtuple("_Getters", [f"at{position}" for position in range(len(names))]))
+    getters = namedtuple("_Getters", [f"at{position}" for position in range(len(names))])  # type: ignore[misc]
     for position, name in reversed(list(enumerate(names))):
         if not hasattr(Row, name) and not name.startswith("__"):
-            members[name] = getters[f"at{position}"]
+            members[name] = vars(getters)[f"at{position}"]
     return type("Row", (Row,), members)
 
 
@@ -128,22 +128,29 @@ class RowReader:
         Rows are made for up to ``SLICE`` at a time; a group with more rows makes them as it is read. Groups
         have to be taken in order; one may be left before its end.
         """
-        first = 0
-        while first < len(bounds) - 1:
-            start, last = bounds[first], first + 1
-            while last < len(bounds) - 1 and bounds[last + 1] - start <= SLICE:
-                last += 1
-            if bounds[last] - start > SLICE:
-                yield self._slices(table, start, bounds[last])
+        for first, last in stretches(bounds):
+            start, stop = bounds[first], bounds[last]
+            if stop - start > SLICE:
+                yield self._slices(table, start, stop)
             else:
-                rows = self.rows(table.slice(start, bounds[last] - start))
+                rows = self.rows(table.slice(start, stop - start))
                 for low, high in zip(bounds[first:last], bounds[first + 1 : last + 1], strict=True):
                     yield iter(rows[low - start : high - start])
-            first = last
 
     def _slices(self, table: pa.Table, start: int, stop: int) -> Iterator[Row]:
         parts = (table.slice(low, min(SLICE, stop - low)) for low in range(start, stop, SLICE))
         return chain.from_iterable(map(self.rows, parts))
+
+
+def stretches(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield from which to which group there are at most ``SLICE`` rows together, or one group that has more."""
+    first = 0
+    while first < len(bounds) - 1:
+        start, last = bounds[first], first + 1
+        while last < len(bounds) - 1 and bounds[last + 1] - start <= SLICE:
+            last += 1
+        yield first, last
+        first = last
 
 
 def to_pylist(column: pa.Array | pa.ChunkedArray) -> list[Any]:

@@ -6,8 +6,19 @@ import json
 from collections.abc import Callable
 
 import attrs
+import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
 
 from .errors import SchemaError
 
@@ -23,6 +34,27 @@ def to_json(schema: StructType) -> str:
 def from_json(text: str) -> StructType:
     """Return the schema that ``to_json`` wrote."""
     return StructType.fromJson(json.loads(text))
+
+
+def arrow_struct(schema: StructType) -> pa.StructType:
+    """Return the Arrow type of rows of a schema; timestamps are in UTC, char and varchar are strings."""
+    return to_arrow_type(plain_strings(schema), timezone="UTC")
+
+
+def plain_strings(dtype: DataType) -> DataType:
+    """Return a type with strings in place of char and varchar, for which PySpark has no Arrow type."""
+    if isinstance(dtype, CharType | VarcharType):
+        return StringType()
+    if isinstance(dtype, ArrayType):
+        return ArrayType(plain_strings(dtype.elementType), dtype.containsNull)
+    if isinstance(dtype, MapType):
+        key, value = plain_strings(dtype.keyType), plain_strings(dtype.valueType)
+        return MapType(key, value, dtype.valueContainsNull)
+    if isinstance(dtype, StructType):
+        return StructType(
+            [StructField(field.name, plain_strings(field.dataType), field.nullable) for field in dtype.fields]
+        )
+    return dtype
 
 
 @attrs.define

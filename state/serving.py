@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from itertools import chain
+
 import pyarrow as pa
 from pyarrow import flight
 
 from ..storage.codec import from_json
+from .access import BYTES
 from .errors import ShardMissingError
 from .keeper import Keeper
-from .messages import BeginTask, TaskFailure
+from .messages import AskAccount, BeginTask, ReadValues, TaskFailure
 from .rpc import ActionServer, Call, handler_errors
 from .shard import Changes, Shard
-from .wire import ANSWER, APPLY, COMMIT, FETCH, STAGED, runs
+from .spent import Spent
+from .wire import ANSWER, APPLY, COMMIT, FETCH, ROWS, SCAN, SIZE, STAGED, Page, messages, runs
 
 
 class HostServer(ActionServer):
     """Serves a keeper's shards to tasks."""
 
     def __init__(self, location: str, token: str, host: str, keeper: Keeper) -> None:
-        actions = {"begin": Call(BeginTask, keeper.begin), "report": Call(TaskFailure, keeper.report)}
+        actions = {
+            "begin": Call(BeginTask, keeper.begin),
+            "read": Call(ReadValues, keeper.read),
+            "account": Call(AskAccount, keeper.account),
+            "report": Call(TaskFailure, keeper.report),
+        }
         super().__init__(location, token, actions)
         self._host = host
         self._keeper = keeper
@@ -40,10 +51,13 @@ class HostServer(ActionServer):
                     case value if value == FETCH:
                         for batch in access.fetch(message.data):
                             writer.write_batch(batch)
+                    case value if value == SCAN:
+                        writer.write_with_metadata(*access.scan(message.data).pack())
                     case value if value == APPLY:
                         access.collect(message.data)
-                    case value if value == COMMIT:
+                    case value if value.startswith(COMMIT):
                         access.commit()
+                        self._keeper.spent(task, from_json(Spent, value.removeprefix(COMMIT)))
                         writer.write_metadata(STAGED)
 
 
@@ -56,17 +70,33 @@ class _Access:
         self._shards = shards
         self._changes: dict[int, Changes] = {}
 
-    def fetch(self, request: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Return the values of the request's keys, in its order."""
+    def fetch(self, request: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the values of the request's keys, in its order."""
         keys = request.column(1).to_pylist()
-        values: list[bytes | None] = []
-        for shard, start, stop in runs(request.column(0).to_numpy()):
-            found = self._shard(shard).fetch(keys[start:stop])
-            values = values + found if values else found
-        column = pa.array(values, pa.binary())
-        # More than 2 GiB of values come as several arrays.
-        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        return [pa.record_batch([chunk], schema=ANSWER) for chunk in chunks]
+        found = [
+            self._shard(shard).fetch(keys[start:stop])
+            for shard, start, stop in runs(request.column(0).to_numpy())
+        ]
+        values = pa.array(found[0] if len(found) == 1 else list(chain.from_iterable(found)), BYTES)
+        for start, stop in messages(values):
+            yield pa.record_batch([values.slice(start, stop - start)], schema=ANSWER)
+
+    def scan(self, request: pa.RecordBatch) -> Page:
+        """Return the first of what the request's shards hold in its ranges."""
+        shards: list[int] = []
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        size = 0
+        for shard, start, stop in zip(*(column.to_pylist() for column in request.columns), strict=True):
+            with contextlib.closing(self._shard(shard).scan(start, stop)) as entries:
+                for key, value in entries:
+                    if len(keys) == ROWS or size > SIZE:
+                        return Page.of(shards, keys, values, complete=False)
+                    shards.append(shard)
+                    keys.append(key)
+                    values.append(value)
+                    size += len(key) + len(value)
+        return Page.of(shards, keys, values, complete=True)
 
     def collect(self, request: pa.RecordBatch) -> None:
         """Add changes to those that wait for the commit."""

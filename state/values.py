@@ -1,12 +1,13 @@
-"""State values as bytes, by the schema of their state: checked on the way in, msgpack inside.
+"""Single values by their Spark type: checked and made storable on the way in, Python's own on the way out.
 
-A value is a msgpack array of its fields in schema order. Integers, floats, booleans, strings, bytes and
-null are msgpack's own; a date, timestamp, time or interval is the integer that Spark keeps for it; a
-decimal is text; a struct is an array; a map is an array of pairs, so that its keys can have any type. What
-``decode`` returns is what PySpark's ``ValueState.get`` returns: a tuple, with Row for structs, naive local
-time for timestamps.
+What is stored of a value is what msgpack takes. Integers, floats, booleans, strings, bytes and null are as they
+are; a date, timestamp, time or interval is the integer that Spark keeps for it; a decimal is its unscaled
+integer in 16 bytes, little-endian; a struct is an array; a map is an array of pairs, so that its keys can have
+any type. What comes back is what PySpark's ``ValueState.get`` returns: Row for structs, naive local time for
+timestamps.
 
-PySpark stores null for a value of another type (an int in a double field); here that is an error.
+PySpark stores null for a value of another type (an int in a double field); here that is an error. A map may be
+given as a list of pairs, too, as which the rows of the input have it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-import msgpack
 import numpy as np
 from pyspark.sql.types import (
     ArrayType,
@@ -46,7 +46,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from .errors import StateTypeError, UnsupportedStateError
+from .errors import StateError, StateTypeError, UnsupportedStateError
+from .slots import DECIMAL_BYTES
 
 Convert = Callable[[Any], Any]
 
@@ -60,7 +61,7 @@ _TEMPORAL: dict[type[DataType], type[Any]] = {
     TimeType: datetime.time,
     DayTimeIntervalType: datetime.timedelta,
 }
-_PLAIN: dict[type[DataType], type] = {
+PLAIN: dict[type[DataType], type] = {
     BooleanType: bool,
     ByteType: int,
     ShortType: int,
@@ -70,10 +71,7 @@ _PLAIN: dict[type[DataType], type] = {
     StringType: str,
     BinaryType: bytes,
 }
-"""Types whose values msgpack takes and gives as they are."""
-
-_SIGNATURES = 64
-"""How many combinations of field types one codec remembers; above that, values are checked field by field."""
+"""Types whose values are stored as they are, and the Python type of these."""
 
 _WIDE = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
 
@@ -85,9 +83,13 @@ class StateName:
     operator: str
     state: str
 
-    def mismatch(self, field: str, expected: str, value: object) -> StateTypeError:
+    def mismatch(self, field: str, expected: str, value: object) -> StateError:
         """Return the error that says what ``field`` expected and what it was given."""
-        return StateTypeError(self.operator, self.state, field, expected, describe(value))
+        return self.misfit(field, expected, describe(value))
+
+    def misfit(self, field: str, expected: str, found: str) -> StateError:
+        """Return the error that says what ``field`` expected and what was found."""
+        return StateTypeError(self.operator, self.state, field, expected, found)
 
 
 def describe(value: object) -> str:
@@ -96,99 +98,20 @@ def describe(value: object) -> str:
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
-class ValueCodec:
-    """Turns the values of one state into bytes and back."""
-
-    def __init__(self, schema: StructType, name: StateName) -> None:
-        """Compile the codec.
-
-        Raises:
-            UnsupportedStateError: a field has a type that a state cannot hold.
-        """
-        self._name = name
-        self._schema = schema
-        self._pack: Callable[[Any], bytes] = msgpack.Packer().pack
-        self._encoders = [
-            _encoder(name, field.name, field.dataType, field.nullable) for field in schema.fields
-        ]
-        self._decoders = [_decoder(field.dataType) for field in schema.fields]
-        self._flat = not any(self._decoders)
-        self._primary = [_PLAIN.get(type(field.dataType)) for field in schema.fields]
-        self._bounds = [
-            (position, *bounds(field.dataType))
-            for position, field in enumerate(schema.fields)
-            if type(field.dataType) in INTEGER_BITS
-        ]
-        self._signatures: set[tuple[type, ...]] = set()
-
-    def encode(self, value: Any) -> bytes:
-        """Return the bytes of ``value``: a tuple, Row or list with one item a field, in schema order.
-
-        Raises:
-            StateTypeError: it has another shape, or an item has another type than its field.
-        """
-        if type(value) is tuple and tuple(map(type, value)) in self._signatures:
-            for position, low, high in self._bounds:
-                item = value[position]
-                if item is not None and not low <= item <= high:
-                    break
-            else:
-                try:
-                    return self._pack(value)
-                except ValueError:
-                    # A string that is not UTF-8: the slow way says which.
-                    pass
-        return self._encode_checked(value)
-
-    def decode(self, data: bytes) -> tuple[Any, ...]:
-        """Return the value that ``encode`` was given, as PySpark would return it.
-
-        Raises:
-            StateTypeError: the bytes hold another number of fields than the schema has.
-        """
-        items: tuple[Any, ...] = msgpack.unpackb(data, use_list=not self._flat)
-        if len(items) != len(self._decoders):
-            raise StateTypeError(
-                self._name.operator,
-                self._name.state,
-                "",
-                f"stored values with {len(self._decoders)} fields, as the processor declares it",
-                f"one with {len(items)}, written under another schema",
-            )
-        if self._flat:
-            return items
-        return tuple(
-            item if decode is None or item is None else decode(item)
-            for item, decode in zip(items, self._decoders, strict=True)
-        )
-
-    def _encode_checked(self, value: Any) -> bytes:
-        if not isinstance(value, tuple | list) or len(value) != len(self._encoders):
-            shape = ", ".join(
-                f"{field.name} {field.dataType.simpleString()}" for field in self._schema.fields
-            )
-            raise self._name.mismatch("", f"a tuple of {len(self._encoders)} ({shape})", value)
-        data = self._pack([encode(item) for encode, item in zip(self._encoders, value, strict=True)])
-        self._remember(tuple(map(type, value)))
-        return data
-
-    def _remember(self, signature: tuple[type, ...]) -> None:
-        """Let values of these types pass without a check of each field, if that is the same."""
-        plain = all(
-            found is primary or (primary is not None and found is type(None))
-            for found, primary in zip(signature, self._primary, strict=True)
-        )
-        if plain and len(self._signatures) < _SIGNATURES:
-            self._signatures.add(signature)
-
-
 def bounds(dtype: DataType) -> tuple[int, int]:
     """Return the least and the greatest value of an integer type."""
     bits = INTEGER_BITS[type(dtype)]
     return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
-def _encoder(name: StateName, path: str, dtype: DataType, nullable: bool) -> Convert:
+def encoder(name: StateName, path: str, dtype: DataType, nullable: bool) -> Convert:
+    """Return what checks a value of a type and turns it into what is stored.
+
+    It raises StateTypeError, with the path inside the field, for a value of another type.
+
+    Raises:
+        UnsupportedStateError: a state cannot hold the type.
+    """
     expected = dtype.simpleString()
     convert = _convert(name, path, dtype)
 
@@ -220,7 +143,7 @@ def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
 
         return integer
     if kind in (BooleanType, DoubleType):
-        return _exact(_PLAIN[kind])
+        return _exact(PLAIN[kind])
     if isinstance(dtype, FloatType):
         return lambda value: ctypes.c_float(_exact(float)(value)).value
     if isinstance(dtype, _TEXT):
@@ -232,16 +155,19 @@ def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
     if kind in _TEMPORAL:
         return _temporal(dtype)
     if isinstance(dtype, ArrayType):
-        element = _encoder(name, f"{path}[]", dtype.elementType, dtype.containsNull)
+        element = encoder(name, f"{path}[]", dtype.elementType, dtype.containsNull)
         return lambda value: [element(item) for item in _instance(value, (list, tuple, np.ndarray))]
     if isinstance(dtype, MapType):
         if not _hashable(dtype.keyType):
             raise UnsupportedStateError(
                 name.operator, f"a map with array or map keys in state {name.state!r}"
             )
-        key = _encoder(name, f"{path}.key", dtype.keyType, False)
-        item = _encoder(name, f"{path}.value", dtype.valueType, dtype.valueContainsNull)
-        return lambda value: [[key(k), item(v)] for k, v in _instance(value, (dict,)).items()]
+        key = encoder(name, f"{path}.key", dtype.keyType, False)
+        item = encoder(name, f"{path}.value", dtype.valueType, dtype.valueContainsNull)
+        return lambda value: [
+            [key(k), item(v)]
+            for k, v in (value.items() if isinstance(value, dict) else _instance(value, (list,)))
+        ]
     if isinstance(dtype, StructType):
         return _struct(name, path, dtype)
     if isinstance(dtype, NullType):
@@ -289,13 +215,14 @@ def _binary(value: Any) -> bytes:
 
 def _decimal(dtype: DecimalType) -> Convert:
     exponent = decimal.Decimal(1).scaleb(-dtype.scale)
-    limit = decimal.Decimal(10) ** (dtype.precision - dtype.scale)
+    limit = 10**dtype.precision
 
-    def encode(value: Any) -> str:
+    def encode(value: Any) -> bytes:
         scaled = _instance(value, (decimal.Decimal,)).quantize(exponent, context=_WIDE)
-        if not abs(scaled) < limit:
+        unscaled = int(scaled.scaleb(dtype.scale, _WIDE))
+        if not -limit < unscaled < limit:
             raise ValueError(value)
-        return str(scaled)
+        return unscaled.to_bytes(DECIMAL_BYTES, "little", signed=True)
 
     return encode
 
@@ -315,7 +242,7 @@ def _temporal(dtype: DataType) -> Convert:
 
 def _struct(name: StateName, path: str, dtype: StructType) -> Convert:
     fields = [
-        (field.name, _encoder(name, f"{path}.{field.name}", field.dataType, field.nullable))
+        (field.name, encoder(name, f"{path}.{field.name}", field.dataType, field.nullable))
         for field in dtype.fields
     ]
 
@@ -331,23 +258,54 @@ def _struct(name: StateName, path: str, dtype: StructType) -> Convert:
     return encode
 
 
-def _decoder(dtype: DataType) -> Convert | None:
-    """Return what turns an unpacked item that is not None into a Python value; None if it is one already."""
+def decoder(dtype: DataType) -> Convert | None:
+    """Return what turns a stored value that is not None into a Python value; None if it is one already."""
     if isinstance(dtype, DecimalType):
-        return decimal.Decimal
+        return from_unscaled(dtype)
     if type(dtype) in _TEMPORAL:
         return dtype.fromInternal
     if isinstance(dtype, ArrayType):
-        element = _nullable(_decoder(dtype.elementType))
+        element = _nullable(decoder(dtype.elementType))
         return lambda items: [element(item) for item in items]
     if isinstance(dtype, MapType):
-        key, item = _nullable(_decoder(dtype.keyType)), _nullable(_decoder(dtype.valueType))
+        key, item = _nullable(decoder(dtype.keyType)), _nullable(decoder(dtype.valueType))
         return lambda pairs: {key(k): item(v) for k, v in pairs}
     if isinstance(dtype, StructType):
         # A Row class made from names keeps their order; Row(**fields) would, too, but cannot hold every name.
-        row, fields = Row(*dtype.names), [_nullable(_decoder(field.dataType)) for field in dtype.fields]
+        row, fields = Row(*dtype.names), [_nullable(decoder(field.dataType)) for field in dtype.fields]
         return lambda items: row(*(decode(item) for decode, item in zip(fields, items, strict=True)))
     return None
+
+
+def arrow_decoder(dtype: DataType) -> Convert | None:
+    """Return what turns a stored value that is not None into what Arrow takes; None if it is that already.
+
+    Arrow takes the integers of dates and times as they are, wherever these may lie outside Python's calendar.
+    """
+    if isinstance(dtype, DecimalType):
+        return from_unscaled(dtype)
+    if isinstance(dtype, ArrayType):
+        element = _nullable(arrow_decoder(dtype.elementType))
+        return lambda items: [element(item) for item in items]
+    if isinstance(dtype, MapType):
+        key, item = _nullable(arrow_decoder(dtype.keyType)), _nullable(arrow_decoder(dtype.valueType))
+        return lambda pairs: [(key(k), item(v)) for k, v in pairs]
+    if isinstance(dtype, StructType):
+        names, fields = dtype.names, [_nullable(arrow_decoder(field.dataType)) for field in dtype.fields]
+        return lambda items: {
+            name: decode(item) for name, decode, item in zip(names, fields, items, strict=True)
+        }
+    return None
+
+
+def from_unscaled(dtype: DecimalType) -> Convert:
+    """Return what turns the bytes of a decimal's unscaled integer into the decimal."""
+    scale = dtype.scale
+
+    def decode(data: bytes) -> decimal.Decimal:
+        return decimal.Decimal(int.from_bytes(data, "little", signed=True)).scaleb(-scale, _WIDE)
+
+    return decode
 
 
 def _nullable(decode: Convert | None) -> Convert:

@@ -6,13 +6,17 @@ from .collect import Garbage, collect_garbage, discard, discard_aborted
 from .errors import (
     ChandyError,
     CodecError,
+    DamagedCheckpointError,
     DamagedError,
     FencedError,
     InvalidKeyError,
     InvalidNameError,
     InvalidUriError,
+    NothingHereError,
     ObjectExistsError,
     ObjectMissingError,
+    OutcomeUnknownError,
+    SavepointClaimedError,
     SavepointPlaceError,
     SchemaTooNewError,
     StorageError,
@@ -27,19 +31,34 @@ from .local import LocalStore
 from .manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
 from .manifest_json import decode_manifest, encode_manifest
 from .open import open_store, pipeline_uri
+from .ownership import ClaimedSavepoint, claim_restored, drop_claimed
 from .probe import probe_exclusive_create
 from .retention import deletable, dropped
+from .retrying import Patience, RetryingStore, RetryPolicy, create_surely
 from .savepoint import claim_savepoint, commit_savepoint, discard_savepoint, read_savepoint
-from .snapshots import RestoreReport, SnapshotWriter, StoredSnapshot, copy_snapshot, restore_files
+from .snapshots import RestoreReport, SnapshotWriter, Source, StoredSnapshot, copy_snapshot, restore_files
 from .store import ObjectStat, Store
-from .verify import Problem, Report, verify
+from .uri import join_uri
+from .verify import (
+    DamagedObject,
+    Problem,
+    Report,
+    damaged_objects,
+    missing_object,
+    newest_intact,
+    verify,
+    verify_all,
+)
 
 __all__ = [
     "Catalog",
     "ChandyError",
     "CheckpointKind",
+    "ClaimedSavepoint",
     "CodecError",
+    "DamagedCheckpointError",
     "DamagedError",
+    "DamagedObject",
     "FencedError",
     "FileCache",
     "FileRef",
@@ -51,35 +70,49 @@ __all__ = [
     "InvalidUriError",
     "LocalStore",
     "Manifest",
+    "NothingHereError",
     "ObjectExistsError",
     "ObjectMissingError",
     "ObjectStat",
     "OperatorRecord",
+    "OutcomeUnknownError",
+    "Patience",
     "Problem",
     "QueryRecord",
     "Report",
     "RestoreReport",
+    "RetryPolicy",
+    "RetryingStore",
+    "SavepointClaimedError",
     "SavepointPlaceError",
     "SchemaTooNewError",
     "SnapshotWriter",
+    "Source",
     "StorageError",
     "Store",
     "StoreFailedError",
     "StoredSnapshot",
     "UnfencedStoreError",
     "UnknownStoreError",
+    "claim_restored",
     "claim_savepoint",
     "collect_garbage",
     "commit_savepoint",
     "copy_snapshot",
+    "create_surely",
+    "damaged_objects",
     "decode_manifest",
     "deletable",
     "discard",
     "discard_aborted",
     "discard_savepoint",
+    "drop_claimed",
     "dropped",
     "encode_manifest",
     "from_json",
+    "join_uri",
+    "missing_object",
+    "newest_intact",
     "open_store",
     "pipeline_uri",
     "probe_exclusive_create",
@@ -88,4 +121,5 @@ __all__ = [
     "to_json",
     "validate_name",
     "verify",
+    "verify_all",
 ]

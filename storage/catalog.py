@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from typing import TypeVar
 
 from .codec import from_json, to_json
-from .errors import CodecError, DamagedError, FencedError, ObjectExistsError, ObjectMissingError
+from .errors import (
+    CodecError,
+    DamagedError,
+    FencedError,
+    ObjectExistsError,
+    ObjectMissingError,
+    SchemaTooNewError,
+)
 from .fencing import Claim, Generation, begin, voided_by
 from .layout import (
     CHECKPOINTS,
@@ -20,6 +28,7 @@ from .layout import (
 )
 from .manifest import Manifest
 from .manifest_json import decode_manifest, encode_manifest
+from .retrying import Patience, create_surely, no_patience, until_known
 from .store import Store
 
 T = TypeVar("T")
@@ -110,6 +119,22 @@ class Catalog:
             manifest for manifest in manifests if not voided_by(manifest.generation, manifest.id, started)
         ]
 
+    def readable(self) -> list[Manifest]:
+        """As ``completed``, without those whose manifest cannot be read.
+
+        For whoever has been told which older checkpoint to take in place of a damaged one.
+        """
+        started = self.generations()
+        found = []
+        for checkpoint in self.list_ids():
+            try:
+                manifest = self.read(checkpoint)
+            except (DamagedError, ObjectMissingError, SchemaTooNewError):
+                continue
+            if not voided_by(manifest.generation, checkpoint, started):
+                found.append(manifest)
+        return found
+
     def generations(self) -> list[Generation]:
         """Return the start records of all generations, ascending.
 
@@ -141,21 +166,31 @@ class Catalog:
         self.check_not_fenced(claim.generation)
         return generation
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: Manifest, patience: Patience = no_patience) -> None:
         """Write a checkpoint's manifest: its commit point, once ``confirm`` has agreed.
 
-        Raises:
-            ObjectExistsError: there is a manifest with this id.
-        """
-        self.store.create(manifest_key(manifest.id), encode_manifest(manifest))
+        Args:
+            manifest: the checkpoint.
+            patience: asked as long as nobody can tell whether the manifest was written.
 
-    def confirm(self, manifest: Manifest) -> None:
+        Raises:
+            ObjectExistsError: there is another manifest with this id.
+            StoreFailedError: it was not written.
+            OutcomeUnknownError: the patience is over; nothing that the manifest names may be deleted.
+        """
+        create_surely(self.store, manifest_key(manifest.id), encode_manifest(manifest), patience)
+
+    def confirm(self, manifest: Manifest, patience: Patience = no_patience) -> None:
         """Check that a manifest that was just committed counts; delete it if it is void.
 
         Raises:
             FencedError: another generation has taken over; the checkpoint must not be announced as completed.
                 It may still be what the other one restores from.
+            OutcomeUnknownError: the patience is over, and nobody can tell whether it counts.
         """
+        until_known(lambda: self._confirm(manifest), None, patience)
+
+    def _confirm(self, manifest: Manifest) -> None:
         try:
             self.check_not_fenced(manifest.generation)
         except FencedError:
@@ -180,7 +215,7 @@ class Catalog:
         number = max(filter(None, map(generation_of, self.store.list(GENERATIONS))), default=0)
         while True:
             number += 1
-            claim = Claim(number, owner, now)
+            claim = Claim(number, owner, now, uuid.uuid4().hex)
             try:
                 self.store.create(generation_key(number), to_json(claim))
             except ObjectExistsError:

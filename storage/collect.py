@@ -11,7 +11,7 @@ newest completed one: ids are committed in order.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 
@@ -21,10 +21,15 @@ from .fencing import voided_by
 from .layout import CHECKPOINTS, PROBES, checkpoint_of, is_shared, manifest_key, savepoint_key, trigger_key
 from .manifest import Manifest
 from .retention import deletable
-from .store import Store
+from .store import ObjectStat, Store
 
 GRACE_SECONDS = 24 * 3600.0
 """Age below which an object may belong to a checkpoint in flight, unless said."""
+
+_AT_ONCE = 1000
+"""Objects that are deleted between two looks at how old the next ones are."""
+_LOOKS = 8
+"""Objects that are looked at at a time."""
 
 
 @attrs.frozen
@@ -51,11 +56,8 @@ def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest])
     """
     dropped = list(dropped)
     keys = deletable(dropped, kept)
-    for manifest in dropped:
-        store.delete(manifest_key(manifest.id))
-        store.delete(trigger_key(manifest.id))
-    for key in sorted(keys):
-        store.delete(key)
+    store.delete_all([manifest_key(manifest.id) for manifest in dropped])
+    store.delete_all([*(trigger_key(manifest.id) for manifest in dropped), *sorted(keys)])
     return keys
 
 
@@ -87,8 +89,9 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
         *(manifest.keys() for manifest in others)
     )
     # The manifest first, if it came into being although its write was said to have failed.
-    for key in sorted(keys, key=lambda key: (key != own, key)):
-        store.delete(key)
+    if own in keys:
+        store.delete(own)
+    store.delete_all(sorted(keys - {own}))
     return keys
 
 
@@ -109,7 +112,9 @@ def collect_garbage(
             been deleted.
     """
     store = catalog.store
-    objects = store.list()
+    # In this order: what is listed before the manifests are cannot be of a checkpoint that completes later
+    # without being young.
+    objects = store.scan()
     manifests = catalog.manifests()
     started = catalog.generations()
     void = [manifest for manifest in manifests if voided_by(manifest.generation, manifest.id, started)]
@@ -117,22 +122,44 @@ def collect_garbage(
     needed = frozenset[str]().union(*(manifest.keys() for manifest in completed))
     newest = max((manifest.id for manifest in completed), default=0)
     # A void manifest is garbage at any age, and goes before what it references.
-    garbage = {manifest_key(manifest.id): store.stat(manifest_key(manifest.id)).size for manifest in void}
+    doomed = {manifest_key(manifest.id): store.stat(manifest_key(manifest.id)).size for manifest in void}
     own = {key(manifest.id) for manifest in completed for key in (manifest_key, trigger_key)}
-    spared = {*needed, *garbage, *own}
-    young = 0
-    for key in _candidates(objects, spared, newest):
-        with suppress(ObjectMissingError):
-            stat = store.stat(key)
-            if older_than > 0 and (stat.modified is None or now - stat.modified < older_than):
-                young += 1
-            else:
-                garbage[key] = stat.size
+    candidates = _candidates(objects, {*needed, *doomed, *own}, newest)
+    old = _old(
+        store, [key for key in candidates if not _is_young(objects[key], now, older_than)], now, older_than
+    )
     if not dry_run:
-        for key in garbage:
-            store.delete(key)
+        store.delete_all(list(doomed))
+        for begin in range(0, len(old), _AT_ONCE):
+            some = list(old)[begin : begin + _AT_ONCE]
+            # Once more: somebody may have uploaded one of them again since.
+            store.delete_all(list(_old(store, some, now, older_than)) if begin else some)
         store.sweep(now - older_than)
-    return Garbage(tuple(garbage), sum(garbage.values()), young)
+    garbage = doomed | old
+    return Garbage(tuple(garbage), sum(garbage.values()), len(candidates) - len(old))
+
+
+def _old(store: Store, keys: Collection[str], now: float, older_than: float) -> dict[str, int]:
+    """Return those of some objects that have been left alone for long enough, with their sizes."""
+
+    def look(key: str) -> ObjectStat | None:
+        try:
+            return store.stat(key)
+        except ObjectMissingError:
+            return None
+
+    with ThreadPoolExecutor(_LOOKS, "chandy-gc") as pool:
+        stats = dict(zip(keys, pool.map(look, keys), strict=True))
+    return {
+        key: stat.size
+        for key, stat in stats.items()
+        if stat and (older_than <= 0 or (stat.modified is not None and now - stat.modified >= older_than))
+    }
+
+
+def _is_young(listed: ObjectStat, now: float, older_than: float) -> bool:
+    """Whether a list already says that an object is young; it cannot say that one is still old."""
+    return older_than > 0 and listed.modified is not None and now - listed.modified < older_than
 
 
 def _candidates(objects: Iterable[str], spared: Collection[str], newest: int) -> list[str]:

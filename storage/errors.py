@@ -56,6 +56,24 @@ class DamagedError(StorageError):
 
 
 @attrs.define(eq=False)
+class DamagedCheckpointError(DamagedError):
+    """The checkpoint that is to be restored is damaged; which one to take in its place is for people to say."""
+
+    intact: int | None
+    """The newest completed checkpoint of the pipeline of which every byte is as it was written."""
+
+    def __str__(self) -> str:
+        what = f"{self.key!r} in {self.store} is damaged: expected {self.expected}, found {self.found}; "
+        if self.intact is None:
+            return what + "no other checkpoint of the pipeline is intact: restore a savepoint by its URI"
+        return (
+            what
+            + f'the newest intact checkpoint is {self.intact}: start with restore="{self.intact}" to go on from it, '
+            "which reads the sources again from there"
+        )
+
+
+@attrs.define(eq=False)
 class StoreFailedError(StorageError):
     """The store could not carry out an operation: disk full, no permission, no connection."""
 
@@ -63,9 +81,28 @@ class StoreFailedError(StorageError):
     key: str
     operation: str
     reason: str
+    transient: bool = False
+    """Whether the same operation may succeed a little later. What it did may have been done all the same."""
+    attempts: int = 1
+    """How often it was tried."""
 
     def __str__(self) -> str:
-        return f"could not {self.operation} {self.key!r} in {self.store}: {self.reason}"
+        often = f" ({self.attempts} attempts)" if self.attempts > 1 else ""
+        return f"could not {self.operation} {self.key!r} in {self.store}: {self.reason}{often}"
+
+
+@attrs.define(eq=False)
+class OutcomeUnknownError(StoreFailedError):
+    """An exclusive create may have succeeded: its answer was lost, and the store cannot be asked.
+
+    Nothing may be concluded from it: what the object would reference must not be deleted.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}; whether {self.key!r} was created is not known: nothing of it is deleted, "
+            "and whoever reads the store next will see"
+        )
 
 
 @attrs.define(eq=False)
@@ -118,18 +155,19 @@ class UnknownStoreError(StorageError):
     scheme: str
     supported: tuple[str, ...]
     extra: str | None
-    """The extra of this distribution that brings the backend; None if there is no such backend."""
+    """The extra of this distribution that installs what the backend needs; None if there is none."""
     missing: str | None = None
-    """The module that could not be imported."""
+    """The module that could not be imported, or what the backend says is missing; None: there is no backend."""
 
     def __str__(self) -> str:
         supported = ", ".join(f"{scheme}://" for scheme in self.supported)
-        if self.extra is None:
-            return f"no store for {self.scheme}:// (in {self.uri!r}); supported: {supported}"
+        if self.missing is None:
+            return f"no store for {self.scheme}:// (in {self.uri!r}); supported: {supported}, and what fsspec has"
+        install = (
+            f'`pip install "chandy[{self.extra}]"`' if self.extra else "install what fsspec needs for it"
+        )
         return (
-            f"the store for {self.scheme}:// (in {self.uri!r}) is not installed: no module {self.missing!r}; it comes "
-            f'with the extra {self.extra!r} of a version of Chandy that has it: `pip install --upgrade "chandy'
-            f'[{self.extra}]"`; supported as it is: {supported}'
+            f"the store for {self.scheme}:// (in {self.uri!r}) cannot be used: no {self.missing!r}; {install}"
         )
 
 
@@ -180,6 +218,18 @@ class FencedError(StorageError):
 
 
 @attrs.define(eq=False)
+class NothingHereError(StorageError):
+    """A storage URI with no such pipeline, checkpoint or savepoint."""
+
+    uri: str
+    wanted: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"expected {self.wanted} in {self.uri}, found {self.found}"
+
+
+@attrs.define(eq=False)
 class UnfencedStoreError(StorageError):
     """Of two creates that raced for one key not exactly one won."""
 
@@ -207,4 +257,19 @@ class SavepointPlaceError(StorageError):
         return (
             f"expected an empty or new folder for the savepoint, found {self.count} objects in {self.place}, "
             f"{self.found!r} among them; say another place"
+        )
+
+
+@attrs.define(eq=False)
+class SavepointClaimedError(StorageError):
+    """A savepoint belongs to another pipeline."""
+
+    place: str
+    owner: str
+    """URI of the pipeline that it belongs to."""
+
+    def __str__(self) -> str:
+        return (
+            f"expected a savepoint in {self.place} that no other pipeline has claimed, but it belongs to {self.owner}, "
+            "which will delete it: restore without a claim, from a copy of it"
         )

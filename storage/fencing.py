@@ -31,6 +31,8 @@ class Claim:
     """Who claims, for people: machine, process."""
     created_at: float
     """Seconds since 1970, the claimant's clock."""
+    nonce: str = ""
+    """Something random: no two claims are equal, so that each claimant knows its own again."""
 
 
 @attrs.frozen

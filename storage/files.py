@@ -45,6 +45,12 @@ def is_immutable(name: str) -> bool:
     return name.endswith(".sst")
 
 
+def is_bookkeeping(name: str) -> bool:
+    """Whether the file tells of a database what it is made of: rewritten all the time, so never worth sharing."""
+    last = name.rpartition("/")[2]
+    return last in ("CURRENT", "IDENTITY") or last.startswith(("MANIFEST-", "OPTIONS-"))
+
+
 @attrs.define
 class FileCache:
     """A machine's files of snapshots by their SHA-256: what makes recovery local.

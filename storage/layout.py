@@ -13,6 +13,15 @@ PROBES = "probes/"
 CLAIM = "claim"
 """Key in a savepoint's folder that says who writes it, or wrote it."""
 
+OWNER = "owner"
+"""Key in a savepoint's folder that says which pipeline has claimed it."""
+CLAIMED = "claimed/"
+
+
+def claimed_key(generation: int) -> str:
+    """Key of the note which savepoint a generation was restored from and has claimed."""
+    return f"{CLAIMED}{generation}.json"
+
 
 def generation_key(generation: int) -> str:
     """Key of the record that fences all generations below ``generation``."""

@@ -116,7 +116,7 @@ class LocalStore(Store):
                 self._copy_in(path, target)
             self._sync_folders(target.parent)
 
-    def download(self, key: str, path: Path) -> None:
+    def download(self, key: str, path: Path, size: int | None = None) -> str | None:
         """Bring an object to a new local file: a hard link, a copy between file systems."""
         source = self._path(key)
         with self._explained("download", key):
@@ -128,6 +128,17 @@ class LocalStore(Store):
                 if error.errno not in _CANNOT_LINK:
                     raise
                 shutil.copyfile(source, path)
+        return None
+
+    def copy(self, source: Store, source_key: str, key: str) -> bool:
+        """Copy an object of another folder: a hard link, or the operating system's copy."""
+        if not isinstance(source, LocalStore):
+            return False
+        path = source._path(source_key)
+        if not path.is_file():
+            raise ObjectMissingError(source.uri, source_key)
+        self.upload(path, key)
+        return True
 
     def stat(self, key: str) -> ObjectStat:
         """Return size and age of an object.

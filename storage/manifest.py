@@ -51,6 +51,28 @@ class Handle:
         return sum(file.size for file in self.files)
 
 
+class StateKind(enum.StrEnum):
+    """How a state variable is kept for each key."""
+
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+
+
+@attrs.frozen
+class StateRecord:
+    """What is known of one state variable of an operator."""
+
+    versions: tuple[str, ...]
+    """Schemas of its values (of a list's elements, of a map's values) as Spark's JSON: those that were written
+    before, oldest first, and last the one that is written now. A stored value says which of them it has."""
+    kind: StateKind = StateKind.VALUE
+    map_key: str | None = None
+    """Schema of a map's keys as Spark's JSON."""
+    ttl_ms: int | None = None
+    """Milliseconds after which a value expires, None if it does not."""
+
+
 @attrs.frozen
 class OperatorRecord:
     """A keyed operator at the cut."""
@@ -60,8 +82,8 @@ class OperatorRecord:
     """Name of the query that it is part of."""
     key_schema: str
     """Schema of the key columns, as Spark's JSON."""
-    states: dict[str, str]
-    """Schema of each state variable by its name, as Spark's JSON."""
+    states: dict[str, StateRecord]
+    """What is kept for each key, by name."""
     shards: tuple[Handle | None, ...]
     """One handle a shard, in shard order; None where the shard has never held anything."""
 

@@ -1,62 +1,66 @@
-"""From a URI to its store."""
+"""From a URI to its store.
+
+A backend is a module with ``open_uri(uri: str) -> Store`` whose store makes one attempt for each call, and an entry
+point of the group ``chandy.stores`` that names the function by the URI's scheme.
+"""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import attrs
+import fsspec
 
+from . import fsspec_store
 from .errors import InvalidUriError, UnknownStoreError
 from .keys import validate_name
 from .local import LocalStore
+from .retrying import RetryingStore
 from .store import Store
+from .uri import join_uri
 
+GROUP = "chandy.stores"
+"""The group of entry points that name backends by their scheme."""
 
-@attrs.frozen
-class Backend:
-    """Where the store of a scheme comes from."""
-
-    module: str
-    """Module with ``open_uri(uri: str) -> Store``; imported when the first URI of the scheme is opened."""
-    extra: str
-    """The extra of this distribution that installs what the module needs."""
-
-
-BACKENDS: dict[str, Backend] = {
-    "s3": Backend("chandy.storage.s3", "s3"),
-    "s3a": Backend("chandy.storage.s3", "s3"),
-    "hdfs": Backend("chandy.storage.hdfs", "hdfs"),
-}
-"""By scheme the stores beyond ``file``."""
+EXTRAS = {"s3": "s3", "s3a": "s3", "hdfs": "hdfs", "viewfs": "hdfs"}
+"""The extras of this distribution that install what its own backends need, by scheme."""
 
 
 def open_store(uri: str) -> Store:
-    """Return the store at a URI: ``file:///path``, an absolute path, or a scheme of ``BACKENDS``.
+    """Return the store at a URI: ``file:///path``, an absolute path, a backend's scheme, or a protocol of fsspec.
 
-    Nothing is created and no connection made before the first operation, as far as the backend can.
+    Nothing is created and no connection made before the first operation, as far as the backend can. What fails in
+    passing is tried again (``RetryingStore``).
 
     Raises:
         InvalidUriError: the URI names no place.
         UnknownStoreError: there is no backend for its scheme, or it is not installed.
     """
     scheme, separator, _ = uri.partition("://")
+    scheme = scheme.lower()
     if not separator:
         return LocalStore(_absolute(uri, uri))
-    if scheme.lower() == "file":
+    if scheme == "file":
         return LocalStore(_file_path(uri))
-    backend = BACKENDS.get(scheme.lower())
-    supported = ("file", *(name for name, one in BACKENDS.items() if importlib.util.find_spec(one.module)))
-    if backend is None:
-        raise UnknownStoreError(uri, scheme, supported, None)
+    backend = backends().get(scheme)
+    if backend is None and scheme not in fsspec.available_protocols():
+        raise UnknownStoreError(uri, scheme, ("file", *sorted(backends())), None)
     try:
-        module = importlib.import_module(backend.module)
+        open_uri = backend.load() if backend else fsspec_store.open_uri
+        return RetryingStore(open_uri(uri))
     except ModuleNotFoundError as error:
-        raise UnknownStoreError(uri, scheme, supported, backend.extra, error.name) from error
-    store: Store = module.open_uri(uri)
-    return store
+        raise UnknownStoreError(uri, scheme, ("file",), EXTRAS.get(scheme), error.name) from error
+    except ImportError as error:
+        # fsspec names the package that a protocol needs.
+        raise UnknownStoreError(uri, scheme, ("file",), EXTRAS.get(scheme), str(error)) from error
+
+
+@cache
+def backends() -> dict[str, EntryPoint]:
+    """Return the backends that are installed, by scheme."""
+    return {found.name: found for found in entry_points(group=GROUP)}
 
 
 def pipeline_uri(storage: str, pipeline: str) -> str:
@@ -65,7 +69,7 @@ def pipeline_uri(storage: str, pipeline: str) -> str:
     Raises:
         InvalidNameError: the pipeline's name cannot be a part of a path.
     """
-    return f"{storage.rstrip('/')}/{validate_name('pipeline', pipeline)}"
+    return join_uri(storage, validate_name("pipeline", pipeline))
 
 
 def _file_path(uri: str) -> Path:

@@ -15,8 +15,11 @@ def probe_exclusive_create(store: Store) -> None:
     """Race two creates for one new key, then try a third.
 
     Raises:
-        UnfencedStoreError: not exactly one of the two won, or the third did.
+        UnfencedStoreError: not exactly one of the two won, or the third did; or the backend knows that this
+            comes about by chance: it looks first and writes then.
     """
+    if not store.fenced:
+        raise UnfencedStoreError(store.uri, 2)
     key = f"{PROBES}{uuid.uuid4().hex}"
     ready = threading.Barrier(2)
 

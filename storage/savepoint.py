@@ -6,6 +6,7 @@ from .errors import ObjectExistsError, ObjectMissingError, SavepointPlaceError
 from .layout import CHECKPOINTS, CLAIM, MANIFEST, SHARED
 from .manifest import Manifest
 from .manifest_json import decode_manifest, encode_manifest
+from .retrying import Patience, create_surely, no_patience
 from .store import Store
 
 
@@ -29,13 +30,15 @@ def claim_savepoint(store: Store, owner: str) -> None:
         raise SavepointPlaceError(store.uri, others[0], len(others))
 
 
-def commit_savepoint(store: Store, manifest: Manifest) -> None:
+def commit_savepoint(store: Store, manifest: Manifest, patience: Patience = no_patience) -> None:
     """Write a savepoint's manifest: its commit point.
 
     Raises:
         ObjectExistsError: the folder holds a savepoint already.
+        StoreFailedError: it was not written.
+        OutcomeUnknownError: the patience is over, and nobody can tell whether it was written.
     """
-    store.create(MANIFEST, encode_manifest(manifest))
+    create_surely(store, MANIFEST, encode_manifest(manifest), patience)
 
 
 def read_savepoint(store: Store) -> Manifest:
@@ -55,12 +58,15 @@ def discard_savepoint(store: Store, owner: str) -> None:
     The manifest goes first and the claim last, so that a crash in between leaves no manifest with missing
     files, and the folder stays taken until it is empty.
     """
-    if _claimed_by(store) != owner:
-        return
+    if _claimed_by(store) == owner:
+        delete_savepoint(store)
+
+
+def delete_savepoint(store: Store) -> None:
+    """Delete a savepoint whoever has written it, and nothing else that is in its folder."""
     store.delete(MANIFEST)
     for prefix in (CHECKPOINTS, SHARED):
-        for key in store.list(prefix):
-            store.delete(key)
+        store.delete_all(store.list(prefix))
     store.delete(CLAIM)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import threading
 import uuid
 from collections import defaultdict
@@ -11,20 +12,24 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TypeVar
+from tempfile import SpooledTemporaryFile, TemporaryDirectory
+from typing import IO, TypeVar
 
 import attrs
 
-from .errors import DamagedError
-from .files import FileCache, copy_hashed, file_sha256, is_immutable
+from .errors import DamagedError, ObjectMissingError
+from .files import FileCache, copy_hashed, file_sha256, is_bookkeeping, is_immutable
 from .keys import validate_key
 from .layout import PACK, is_shared, shared_key
 from .manifest import FileRef, Handle
 from .store import Store
+from .transfer import PART
 
 PACK_BELOW = 64 * 1024
-"""Files with fewer bytes than this go into the pack."""
+"""Files with fewer bytes than this go into the pack, and of any size those that tell what a database is made of."""
+
+PACK_IN_MEMORY = 2 * PART
+"""Bytes up to which a pack is put together in memory, above on the disk."""
 
 THREADS = 4
 """Files that are moved at a time, unless said."""
@@ -47,18 +52,27 @@ class StoredSnapshot:
     """Bytes that were written for it, as opposed to those that the base has already."""
 
 
+@attrs.frozen
+class Source:
+    """Where files of a snapshot may be already: in another place of the same service."""
+
+    store: Store
+    handle: Handle
+
+
 @attrs.define
 class _Group:
     files: list[Future[tuple[FileRef, int]]] = attrs.field(factory=list)
-    small: list[tuple[str, bytes]] = attrs.field(factory=list)
+    small: list[tuple[str, Path]] = attrs.field(factory=list)
 
 
 class SnapshotWriter:
     """Writes groups of files (one group a shard, or a query) of one checkpoint into one store.
 
-    Large files go to ``shared/`` under their SHA-256, small ones together into one pack. Uploads run in
-    threads: the files must stay as they are until ``finish`` has returned. For a savepoint the store is the
-    savepoint's folder and no group has a base: then everything is inside it.
+    Large files go to ``shared/`` under their SHA-256, small ones together into one pack: so a checkpoint takes
+    as many requests as it has new large files, and one. Uploads run in threads: the files must stay as they
+    are until ``finish`` has returned. For a savepoint the store is the savepoint's folder and no group has a
+    base: then everything is inside it.
 
     Args:
         store: where to.
@@ -93,6 +107,7 @@ class SnapshotWriter:
         files: Mapping[str, Path],
         base: Handle | None = None,
         known: KnownHashes | None = None,
+        source: Source | None = None,
     ) -> None:
         """Begin to store files.
 
@@ -101,22 +116,40 @@ class SnapshotWriter:
             files: by name inside the snapshot.
             base: handle of a completed checkpoint in the same store; what it shares is not uploaded again.
             known: read and filled, so that an immutable file is hashed once.
+            source: a snapshot in another place of the same service: what it shares is copied there, without
+                its bytes going through this process, and uploaded where that fails.
 
         Raises:
             InvalidKeyError: a name would lead out of the snapshot's folder.
         """
         assert self._pool is not None
-        shared = {(file.sha256, file.size) for file in base.files if is_shared(file.key)} if base else set()
+        shared = _shared(base) if base else set()
+        known = {} if known is None else known
         target = self._groups[group]
         for name, path in files.items():
             validate_key(name)
-            if path.stat().st_size < self._pack_below:
-                target.small.append((name, path.read_bytes()))
+            if path.stat().st_size < self._pack_below or is_bookkeeping(name):
+                target.small.append((name, path))
             else:
                 store_file = self._store_immutable if is_immutable(name) else self._store_copy
-                target.files.append(
-                    self._pool.submit(store_file, name, path, shared, {} if known is None else known)
-                )
+                target.files.append(self._pool.submit(store_file, name, path, shared, known, source))
+
+    def copy(self, group: str, source: Source) -> tuple[FileRef, ...]:
+        """Have the service copy what it can of a snapshot into a group; return the files that are left to add.
+
+        Raises:
+            ObjectMissingError: ``source`` does not have an object.
+        """
+        assert self._pool is not None
+        shared = [file for file in source.handle.files if is_shared(file.key)]
+        copied = [self._pool.submit(self._copied_file, file, source.store) for file in shared]
+        wait(copied)
+        done = set()
+        for file, future in zip(shared, copied, strict=True):
+            if future.result() is not None:
+                done.add(file)
+                self._groups[group].files.append(future)  # type: ignore[arg-type]
+        return tuple(file for file in source.handle.files if file not in done)
 
     def finish(self) -> dict[str, StoredSnapshot]:
         """Wait for the uploads and write the pack; return what each group has become, all of it durable.
@@ -136,54 +169,103 @@ class SnapshotWriter:
         return {name: _stored(large[name] + packed[name]) for name in self._groups}
 
     def _store_immutable(
-        self, name: str, path: Path, shared: set[tuple[str, int]], known: KnownHashes
+        self,
+        name: str,
+        path: Path,
+        shared: set[tuple[str, int]],
+        known: KnownHashes,
+        source: Source | None,
     ) -> tuple[FileRef, int]:
         size = path.stat().st_size
         sha256 = known.get((name, size))
         if sha256 is None:
             sha256 = known[name, size] = file_sha256(path)
-        return self._upload(name, path, size, sha256, shared)
+        return self._upload(name, path, size, sha256, shared, source)
 
     def _store_copy(
-        self, name: str, path: Path, shared: set[tuple[str, int]], known: KnownHashes
+        self,
+        name: str,
+        path: Path,
+        shared: set[tuple[str, int]],
+        known: KnownHashes,
+        source: Source | None,
     ) -> tuple[FileRef, int]:
         # A store may keep a hard link to what is uploaded: a file that its owner goes on to change is copied
         # first.
         with TemporaryDirectory(prefix="chandy-upload-") as folder:
             copy = Path(folder) / "copy"
             size, sha256 = copy_hashed(path, copy)
-            return self._upload(name, copy, size, sha256, shared)
+            return self._upload(name, copy, size, sha256, shared, source)
 
     def _upload(
-        self, name: str, path: Path, size: int, sha256: str, shared: set[tuple[str, int]]
+        self,
+        name: str,
+        path: Path,
+        size: int,
+        sha256: str,
+        shared: set[tuple[str, int]],
+        source: Source | None,
     ) -> tuple[FileRef, int]:
         file = FileRef(name, shared_key(sha256), size, sha256)
-        with self._lock:
-            first = (sha256, size) not in shared and sha256 not in self._uploaded
-            if first:
-                self._uploaded.add(sha256)
-        if first:
+        if (sha256, size) in shared or not self._is_first(sha256):
+            return file, 0
+        if source is None or (sha256, size) not in _shared(source.handle) or not self._copied(file, source):
             self._store.upload(path, file.key)
-            if self._cache and is_immutable(name):
-                self._cache.put(sha256, path)
-        return file, size if first else 0
+        if self._cache and is_immutable(name):
+            self._cache.put(sha256, path)
+        return file, size
+
+    def _is_first(self, sha256: str) -> bool:
+        with self._lock:
+            first = sha256 not in self._uploaded
+            self._uploaded.add(sha256)
+            return first
+
+    def _copied(self, file: FileRef, source: Source) -> bool:
+        try:
+            return self._store.copy(source.store, file.key, file.key)
+        except ObjectMissingError:
+            # Retention has dropped it meanwhile; there is the file itself.
+            return False
+
+    def _copied_file(self, file: FileRef, source: Store) -> tuple[FileRef, int] | None:
+        # Twice in a snapshot is copied twice: whether the first succeeds is not known yet.
+        return (file, file.size) if self._store.copy(source, file.key, file.key) else None
 
     def _write_pack(self) -> dict[str, list[tuple[FileRef, int]]]:
-        pack = bytearray()
         offsets: dict[str, int] = {}
         refs: dict[str, list[tuple[FileRef, int]]] = {name: [] for name in self._groups}
-        for group, data in self._groups.items():
-            for name, content in sorted(data.small):
-                sha256 = hashlib.sha256(content).hexdigest()
-                before = len(pack)
-                if sha256 not in offsets:
-                    offsets[sha256] = before
-                    pack += content
-                file = FileRef(name, self._pack_key, len(content), sha256, offsets[sha256])
-                refs[group].append((file, len(pack) - before))
-        if offsets:
-            self._store.write(self._pack_key, bytes(pack))
+        end = 0
+        with SpooledTemporaryFile(PACK_IN_MEMORY, prefix="chandy-pack-") as pack:
+            for group, data in self._groups.items():
+                for name, path in sorted(data.small):
+                    content = path.read_bytes()
+                    sha256 = hashlib.sha256(content).hexdigest()
+                    new = sha256 not in offsets
+                    if new:
+                        offsets[sha256] = end
+                        end += len(content)
+                        pack.write(content)
+                    file = FileRef(name, self._pack_key, len(content), sha256, offsets[sha256])
+                    refs[group].append((file, len(content) if new else 0))
+            pack.seek(0)
+            if offsets and end <= PACK_IN_MEMORY:
+                self._store.write(self._pack_key, pack.read())
+            elif offsets:
+                self._upload_pack(pack)
         return refs
+
+    def _upload_pack(self, pack: IO[bytes]) -> None:
+        with TemporaryDirectory(prefix="chandy-pack-") as folder:
+            path = Path(folder) / "pack"
+            with path.open("xb") as file:
+                shutil.copyfileobj(pack, file, PART)
+            self._store.upload(path, self._pack_key)
+
+
+def _shared(handle: Handle) -> set[tuple[str, int]]:
+    """Return SHA-256 and size of the files of a snapshot that are objects of their own."""
+    return {(file.sha256, file.size) for file in handle.files if is_shared(file.key)}
 
 
 def _stored(files: list[tuple[FileRef, int]]) -> StoredSnapshot:
@@ -205,9 +287,14 @@ class RestoreReport:
 
 
 def restore_files(
-    store: Store, handle: Handle, directory: Path, cache: FileCache | None = None, threads: int = THREADS
+    store: Store,
+    handle: Handle,
+    directory: Path,
+    cache: FileCache | None = None,
+    threads: int = THREADS,
+    progress: Callable[[int], None] | None = None,
 ) -> RestoreReport:
-    """Bring a snapshot's files into a directory, each verified before it gets its name.
+    """Bring a snapshot's files into a directory, each verified while it comes and before it gets its name.
 
     Immutable files may be hard links to the store's or the cache's: nobody may change them in place. All
     others are private copies. If it fails, files that were complete by then remain, and nothing that is not.
@@ -217,7 +304,9 @@ def restore_files(
         handle: the files.
         directory: where to; made if missing. Existing files of the same names are replaced.
         cache: asked before the store for immutable files, and given those that it did not have.
-        threads: files that are fetched at a time.
+        threads: files that are fetched at a time; a large one in several parts.
+        progress: called with the bytes of what has just been restored, from several threads; all together they
+            are ``handle.size``.
 
     Raises:
         DamagedError: the store has other bytes than were written; names the object and the file.
@@ -228,6 +317,9 @@ def restore_files(
     ranges = _ranges(file for file in handle.files if not is_shared(file.key))
     jobs = [partial(_restore_range, store, run, directory) for run in ranges]
     jobs += [partial(_restore_whole, store, file, directory, cache) for file in whole]
+    sizes = [sum(file.size for file in run) for run in ranges] + [file.size for file in whole]
+    if progress:
+        jobs = [partial(_told, job, size, progress) for job, size in zip(jobs, sizes, strict=True)]
     cached = sum(_in_parallel(jobs, threads))
     if cache and whole:
         cache.trim()
@@ -242,7 +334,10 @@ def copy_snapshot(
     scratch: Path,
     cache: FileCache | None = None,
 ) -> None:
-    """Have ``writer`` store the files of a handle of another store, every byte verified on the way.
+    """Have ``writer`` store the files of a handle of another store.
+
+    Within one service the service itself copies large files, and nobody looks at their bytes; all others are
+    verified on the way.
 
     Args:
         source: what the handle's keys are relative to.
@@ -255,8 +350,15 @@ def copy_snapshot(
     Raises:
         As ``restore_files``.
     """
-    restore_files(source, handle, scratch, cache)
-    writer.add(group, {file.name: scratch / file.name for file in handle.files})
+    left = writer.copy(group, Source(source, handle))
+    restore_files(source, Handle(left), scratch, cache)
+    writer.add(group, {file.name: scratch / file.name for file in left})
+
+
+def _told(job: Callable[[], T], size: int, progress: Callable[[int], None]) -> T:
+    result = job()
+    progress(size)
+    return result
 
 
 def _in_parallel(jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
@@ -273,17 +375,20 @@ def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCach
     with _placed(directory, file) as path:
         if cache and is_immutable(file.name) and cache.take(file.sha256, file.size, path):
             return file.size
-        store.download(file.key, path)
+        sha256 = store.download(file.key, path, file.size)
         if is_immutable(file.name):
-            _verify(store, file, path.stat().st_size, file_sha256(path))
+            _verify(store, file, path.stat().st_size, sha256 or file_sha256(path))
             if cache:
                 cache.put(file.sha256, path)
-        else:
+        elif sha256 is None:
+            # A hard link to the store's own: whoever changes the file must not change that.
             downloaded = path.rename(path.with_name(path.name + "-shared"))
             try:
                 _verify(store, file, *copy_hashed(downloaded, path))
             finally:
                 downloaded.unlink(missing_ok=True)
+        else:
+            _verify(store, file, path.stat().st_size, sha256)
         return 0
 
 
@@ -301,11 +406,17 @@ def _restore_range(store: Store, files: list[FileRef], directory: Path) -> int:
 
 
 def _ranges(files: Iterable[FileRef]) -> list[list[FileRef]]:
-    """Return the files of packs in runs, each of one pack and without large gaps."""
+    """Return the files of packs in runs, each of one pack, without large gaps, and no longer than it must be."""
     runs: list[list[FileRef]] = []
     end = 0
     for file in sorted(files, key=lambda file: (file.key, file.offset)):
-        if runs and runs[-1][0].key == file.key and file.offset <= end + _GAP:
+        first = runs[-1][0] if runs else None
+        if (
+            first is not None
+            and first.key == file.key
+            and file.offset <= end + _GAP
+            and file.offset + file.size <= first.offset + PART
+        ):
             runs[-1].append(file)
             end = max(end, file.offset + file.size)
         else:

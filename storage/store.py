@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from pathlib import Path
 
 import attrs
+
+from .transfer import PART, download_in_parts
 
 
 @attrs.frozen
@@ -26,6 +30,12 @@ class Store(ABC):
 
     uri: str
     """Where the store is, as a URI that opens it again from another process or machine."""
+    fenced: bool = True
+    """Whether ``create`` is exclusive, as far as the backend knows; that it is so in fact the probe finds out."""
+
+    def within(self, seconds: float) -> Store:
+        """Return this store with a deadline: what is tried again is given up so many seconds from now."""
+        return self
 
     @abstractmethod
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -42,6 +52,11 @@ class Store(ABC):
     @abstractmethod
     def create(self, key: str, data: bytes) -> None:
         """Write an object that must not exist yet; of several that race, exactly one wins.
+
+        Args:
+            key: the object.
+            data: not empty, and not what anybody else writes there: by its bytes a creator knows its object
+                again when the answer was lost.
 
         Raises:
             ObjectExistsError: the object exists; its bytes are as they were.
@@ -63,13 +78,50 @@ class Store(ABC):
         """
         self.write(key, path.read_bytes())
 
-    def download(self, key: str, path: Path) -> None:
-        """Bring an object to a new local file.
+    def download(self, key: str, path: Path, size: int | None = None) -> str | None:
+        """Bring an object to a new local file, a few parts of a large one at a time.
+
+        Args:
+            key: the object.
+            path: the file; made, or written over if it is left from an attempt that failed.
+            size: how many bytes the object should have; where it has more, at least one more is in the file.
+
+        Returns:
+            The SHA-256 of the file in hex, None if the bytes did not come by (a hard link).
 
         Raises:
             ObjectMissingError: there is no such object.
         """
-        path.write_bytes(self.read(key))
+        if size is not None and size > PART:
+            return download_in_parts(lambda offset, length: self.read(key, offset, length), size, path)
+        data = self.read(key, 0, None if size is None else size + 1)
+        path.write_bytes(data)
+        return hashlib.sha256(data).hexdigest()
+
+    def copy(self, source: Store, source_key: str, key: str) -> bool:
+        """Copy an object of another place of the same service into this one, inside the service.
+
+        As with ``upload`` the copy is a fresh write. The bytes are not looked at.
+
+        Returns:
+            Whether that was possible; if not, nothing was done.
+
+        Raises:
+            ObjectMissingError: there is no such object in ``source``.
+        """
+        return False
+
+    def delete_all(self, keys: Collection[str]) -> None:
+        """Delete objects, in any order; those that are not there are no error."""
+        for key in keys:
+            self.delete(key)
+
+    def scan(self, prefix: str = "") -> dict[str, ObjectStat]:
+        """Return what is known of each object whose key begins with ``prefix``, by key, sorted.
+
+        May be older than what ``stat`` says.
+        """
+        return {key: ObjectStat(-1, None) for key in self.list(prefix)}
 
     def stat(self, key: str) -> ObjectStat:
         """Return size and age of an object.

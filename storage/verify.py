@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import attrs
 
+from .catalog import Catalog
 from .errors import ObjectMissingError
 from .files import CHUNK
 from .layout import is_shared
@@ -28,6 +31,21 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.key}: expected {self.expected} for {self.file}, found {self.found}"
+
+
+@attrs.frozen
+class DamagedObject:
+    """An object that is damaged or missing, and whom that hurts."""
+
+    key: str
+    found: tuple[str, ...]
+    """What was found in place of its files, each once."""
+    checkpoints: tuple[int, ...]
+    """The checkpoints that need it, ascending."""
+
+    def __str__(self) -> str:
+        hurt = ", ".join(map(str, self.checkpoints))
+        return f"{self.key}: {'; '.join(self.found)}; hurts checkpoints {hurt}"
 
 
 @attrs.frozen
@@ -54,24 +72,71 @@ def verify(store: Store, manifest: Manifest, threads: int = 4) -> Report:
         manifest: a checkpoint's or a savepoint's.
         threads: files that are read at a time.
     """
-    users: defaultdict[tuple[str, int, int, str], list[str]] = defaultdict(list)
+    return verify_all(store, [manifest], threads)[0]
+
+
+def verify_all(store: Store, manifests: Sequence[Manifest], threads: int = 4) -> list[Report]:
+    """As ``verify``, for each of several manifests; what they share is read once."""
+    places = [_places(manifest) for manifest in manifests]
+    distinct = dict.fromkeys(place for users in places for place in users)
+    with ThreadPoolExecutor(threads, "chandy-verify") as pool:
+        found = dict(zip(distinct, pool.map(partial(_difference, store), distinct), strict=True))
+    return [_report(users, found) for users in places]
+
+
+def damaged_objects(reports: Mapping[int, Report]) -> list[DamagedObject]:
+    """Return the objects that the reports of some checkpoints, by their ids, find damaged; sorted by key."""
+    found: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    hurt: defaultdict[str, set[int]] = defaultdict(set)
+    for checkpoint, report in reports.items():
+        for problem in report.problems:
+            found[problem.key][problem.found] = None
+            hurt[problem.key].add(checkpoint)
+    return [DamagedObject(key, tuple(found[key]), tuple(sorted(hurt[key]))) for key in sorted(found)]
+
+
+def newest_intact(catalog: Catalog) -> Manifest | None:
+    """Return the newest completed checkpoint of which every byte is as it was written; None if there is none."""
+    return next(
+        (manifest for manifest in reversed(catalog.readable()) if verify(catalog.store, manifest).ok), None
+    )
+
+
+def missing_object(store: Store, manifest: Manifest) -> str | None:
+    """Return the key of an object that a manifest references and that is not there; None if all are.
+
+    Two lists, and a question for each object that they do not have: a glance before a restore, no verification.
+    """
+    needed = manifest.keys()
+    prefixes = {key.partition("/")[0] + "/" for key in needed}
+    for key in sorted(needed.difference(*(store.list(prefix) for prefix in prefixes))):
+        try:
+            store.stat(key)
+        except ObjectMissingError:
+            return key
+    return None
+
+
+_Users = dict[FileRef, list[str]]
+"""Which files are in a place (a ``FileRef`` without a name)."""
+
+
+def _places(manifest: Manifest) -> _Users:
+    users: defaultdict[FileRef, list[str]] = defaultdict(list)
     for owner, handle in _handles(manifest):
         for file in handle.files:
-            users[file.key, file.offset, file.size, file.sha256].append(f"{owner} {file.name}")
+            users[attrs.evolve(file, name="")].append(f"{owner} {file.name}")
+    return users
 
-    def check(place: tuple[str, int, int, str]) -> str | None:
-        key, offset, size, sha256 = place
-        return _difference(store, FileRef("", key, size, sha256, offset))
 
-    with ThreadPoolExecutor(threads, "chandy-verify") as pool:
-        found = dict(zip(users, pool.map(check, users), strict=True))
+def _report(users: _Users, found: Mapping[FileRef, str | None]) -> Report:
     problems = [
-        Problem(key, file, f"{size} bytes with SHA-256 {sha256}", difference)
-        for (key, offset, size, sha256), difference in found.items()
-        if difference
-        for file in users[key, offset, size, sha256]
+        Problem(place.key, file, f"{place.size} bytes with SHA-256 {place.sha256}", difference)
+        for place, files in users.items()
+        if (difference := found[place])
+        for file in files
     ]
-    whole = sum(place[2] * len(users[place]) for place, difference in found.items() if not difference)
+    whole = sum(place.size * len(files) for place, files in users.items() if not found[place])
     return Report(sum(map(len, users.values())), whole, tuple(problems))
 
 

@@ -2,6 +2,8 @@
 # The methods have PySpark's names.
 # ruff: noqa: N802, N803
 
+import contextlib
+
 import attrs
 import pyarrow as pa
 import pytest
@@ -11,16 +13,25 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from chandy.barrier.task import OperatorTask
+from chandy.state.access import BYTES
 from chandy.state.errors import HostLostError, MisplacedTaskError, OutputTypeError, ProcessorError
 from chandy.state.keys import KeyCodec
-from chandy.state.messages import BeginTask, Endpoint
+from chandy.state.messages import BatchTimes, BeginTask, Endpoint
+from chandy.state.processor import processor_spec
 from chandy.state.rows import SLICE
 from chandy.state.schema import to_json
+from chandy.state.spent import Spent
+from chandy.storage.manifest import StateRecord
 
 COUNT = StructType().add("count", LongType())
 INPUT = StructType().add("k", StringType()).add("n", LongType()).add("ts", TimestampType())
 OUTPUT = StructType().add("k", StringType()).add("rows", LongType())
-PROPERTIES = {"streaming.sql.batchId": "7", "sql.streaming.queryId": "query-1"}
+PROPERTIES = {
+    "streaming.sql.batchId": "7",
+    "sql.streaming.queryId": "query-1",
+    "spark.jobGroup.id": "run-1",
+}
+TIMES = BatchTimes(timestamp_ms=5, watermark_ms=3, late_ms=2)
 
 
 class Counts(StatefulProcessor):
@@ -62,6 +73,9 @@ class Host:
         self.held = {}
         self.failures = []
         self.lost = False
+        self.times = TIMES
+        self.fresh = frozenset()
+        self.spent = Spent()
 
     def connect(self, endpoint):
         self.events.append(("connect", endpoint.address))
@@ -79,11 +93,12 @@ class Host:
 
     def fetch(self, shards, keys):
         self.events.append("fetch")
-        return [self.held.get(key) for key in keys]
+        return pa.array([self.held.get(key) for key in keys.to_pylist()], BYTES)
 
-    def apply(self, shards, keys, values):
+    def apply(self, changes):
         self.events.append("apply")
-        self.held.update(zip(keys, values, strict=True))
+        for entries in changes:
+            self.held.update(zip(entries.keys.to_pylist(), entries.values.to_pylist(), strict=True))
 
     def report(self, failure):
         if self.lost:
@@ -118,20 +133,53 @@ def runs_in(monkeypatch):
     return run_in
 
 
-def task_of(host, processor=None):
+def task_of(host, processor=None, spec=None):
+    made = spec or processor_spec(
+        INPUT, uid="delays", key=["k"], processor=processor or Counts(), output=OUTPUT
+    )
     return OperatorTask(
         uid="delays",
-        key=("k",),
-        input_schema=to_json(INPUT),
-        output_schema=to_json(OUTPUT),
-        states={"count": to_json(COUNT)},
-        ddl={},
+        key=to_json(StructType([INPUT["k"]])),
         shards=16,
         parallelism=4,
-        processor=cloudpickle.dumps(processor or Counts()),
+        spec=cloudpickle.dumps(made),
         endpoint=Endpoint("grpc://driver:1", "secret", "flights", 1 << 20, "/cache"),
         connect=host.connect,
     )
+
+
+@attrs.frozen
+class NotedSpec:
+    """An operator that does nothing, and notes in a list of this module where it was opened."""
+
+    states: dict = attrs.field(factory=dict)
+    output: str = to_json(OUTPUT)
+
+    @contextlib.contextmanager
+    def open(self, run):
+        OPENED.append((run, self.states))
+        try:
+            yield self
+        finally:
+            OPENED.append("closed")
+
+    prefixes = ()
+
+    def prepare(self, batches):
+        return pa.Table.from_batches(list(batches))
+
+    def begin(self, state):
+        pass
+
+    def process(self, chunk, state):
+        raise RuntimeError("a bug")
+        yield
+
+    def finish(self, state):
+        return iter(())
+
+
+OPENED = []
 
 
 def batch(*keys, shard=4):
@@ -161,6 +209,31 @@ def test_a_task_begins_its_own_shards_before_it_pulls_any_input_and_applies_afte
         "apply",
         "leave",
     ]
+
+
+def test_an_operator_knows_where_it_runs_and_is_closed_whatever_happens(host):
+    OPENED.clear()
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(task_of(host, spec=NotedSpec())(iter([batch("a")])))
+    (run, _), closed = OPENED
+    assert closed == "closed"
+    assert (run.uid, run.query_id, run.run_id, run.batch, run.partition) == (
+        "delays",
+        "query-1",
+        "run-1",
+        7,
+        1,
+    )
+    assert (run.shards, run.times) == (range(4, 8), TIMES)
+    assert "apply" not in host.events
+
+
+def test_a_task_with_other_records_of_its_states_opens_the_operator_with_them(host):
+    OPENED.clear()
+    records = {"count": StateRecord(("old", "new"))}
+    with pytest.raises(RuntimeError):
+        list(task_of(host, spec=NotedSpec()).with_states(records)(iter([batch("a")])))
+    assert OPENED[0][1] == records
 
 
 def test_state_of_one_task_is_seen_by_the_next(host):
@@ -235,7 +308,7 @@ def test_a_partition_that_the_operator_does_not_have_is_refused(host, runs_in):
 
 
 def test_rows_of_another_partitions_shards_are_refused(host):
-    with pytest.raises(MisplacedTaskError, match=r"rows of shards \[3, 8\]"):
+    with pytest.raises(MisplacedTaskError, match=r"rows of shards \[3\]"):
         list(task_of(host)(iter([batch("a"), batch("b", shard=3), batch("c", shard=8)])))
     assert "apply" not in host.events
 

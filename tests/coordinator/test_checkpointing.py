@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from chandy.coordinator import checkpointing
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.checkpointing import Checkpointing
 from chandy.coordinator.config import CheckpointConfig
-from chandy.coordinator.errors import CheckpointError
+from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.failures import FailureCounter
+from chandy.coordinator.instructions import DiscardAborted
 from chandy.coordinator.protocol import Protocol
 from chandy.coordinator.reasons import Reason
 from chandy.coordinator.requests import RequestQueue
@@ -29,6 +31,7 @@ from chandy.state.messages import (
     AbortOrder,
     Ack,
     AskBatch,
+    BatchTimes,
     ClaimShards,
     CompleteOrder,
     Decline,
@@ -41,11 +44,12 @@ from chandy.state.messages import (
     TaskFailure,
 )
 from chandy.storage.catalog import Catalog
-from chandy.storage.errors import ChandyError, FencedError, StoreFailedError
+from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError, StoreFailedError
 from chandy.storage.layout import manifest_key, trigger_key
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord
 from chandy.storage.savepoint import read_savepoint
+from chandy.storage.verify import verify
 
 DEADLINE = 30.0
 
@@ -72,7 +76,12 @@ class TroubledStore(LocalStore):
             assert self.open.wait(DEADLINE)
         if manifest and self.trouble == "before":
             raise StoreFailedError(self.uri, key, "create", "no space left on device")
+        if manifest and self.trouble == "silent" and key in self.list():
+            raise OutcomeUnknownError(self.uri, key, "create", "timed out", transient=True)
         super().create(key, data)
+        if manifest and self.trouble in ("lost", "silent"):
+            self.trouble = "" if self.trouble == "lost" else self.trouble
+            raise OutcomeUnknownError(self.uri, key, "create", "timed out", transient=True)
         if manifest and self.trouble == "after":
             raise StoreFailedError(self.uri, key, "create", "connection reset")
 
@@ -85,6 +94,7 @@ class Queries:
         self.stopped = False
         self.offsets = folder / "offsets"
         self.offsets.write_text("offsets")
+        self.on_times: Callable[[], object] = lambda: None
         self.may_plan = threading.Event()
         self.may_plan.set()
 
@@ -97,6 +107,12 @@ class Queries:
 
     def is_committed(self, query: str, batch: int) -> bool:
         return batch <= self.newest_committed
+
+    def times(self, query_id: str, batch: int) -> BatchTimes:
+        if query_id != "id":
+            raise StaleQueryError(query_id, batch)
+        self.on_times()
+        return BatchTimes(batch * 1000, batch * 10, batch * 10 - 10)
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
@@ -285,6 +301,57 @@ def test_a_manifest_that_cannot_be_written_fails_the_future_and_the_previous_sta
     assert setup.checkpointing.statistics().counts.failed == 1
     setup.store.trouble = ""
     assert setup.completed().id == 3
+
+
+def test_a_commit_whose_answer_was_lost_completes_its_checkpoint(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_ASK_AGAIN_SECONDS", 0.01)
+    setup.store.trouble = "lost"
+    assert setup.completed().id == 1
+    assert setup.checkpointing.statistics().counts.failed == 0
+    assert setup.completed().id == 2
+
+
+def test_of_a_commit_that_nobody_can_tell_of_nothing_is_deleted(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(checkpointing, "_STOP_SECONDS", 0.1)
+    setup.completed()
+    setup.store.trouble = "silent"
+    future = setup.request()
+    setup.host.acknowledge(2)
+    eventually(lambda: setup.catalog.list_ids() == [1, 2])
+    # Neither failed nor completed, for as long as the store does not say.
+    assert not future.done()
+    before = setup.store.list()
+    setup.checkpointing.close()
+    assert setup.error(future).reason is Reason.FINALIZE_CHECKPOINT_FAILURE
+    # Should the order to clean up still be handed on, in the last moment.
+    setup.checkpointing._discard_aborted(DiscardAborted(2, setup.store.uri, is_savepoint=False))
+    assert setup.store.list() == before
+    latest = setup.catalog.latest()
+    assert latest is not None
+    assert latest.id == 2
+    assert verify(setup.store, latest).ok
+
+
+def test_a_deletion_that_takes_long_delays_no_checkpoint(make: Callable[..., Setup]) -> None:
+    setup = make(retained=1, max_concurrent=4)
+    goes_on = threading.Event()
+    delete_all = setup.store.delete_all
+
+    def slow(keys: Collection[str]) -> None:
+        assert goes_on.wait(DEADLINE)
+        delete_all(keys)
+
+    setup.store.delete_all = slow  # type: ignore[method-assign]
+    for id in range(1, 6):
+        assert setup.completed().id == id
+    assert setup.catalog.list_ids() == [1, 2, 3, 4, 5]
+    goes_on.set()
+    eventually(lambda: setup.catalog.list_ids() == [5])
 
 
 # D3
@@ -545,3 +612,20 @@ def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_
     assert latest is not None
     assert latest.id == 1
     assert successor.next_id == 3
+
+
+# --- times --------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_to_begin_batch_says_when_the_batch_is(setup: Setup) -> None:
+    answer = setup.checkpointing.ask(AskBatch("host", "id", 5))
+    assert answer.times == BatchTimes(5000, 50, 40)
+    assert setup.checkpointing.ask(AskBatch("host", "id", 5)) == answer
+
+
+def test_the_times_of_a_batch_are_not_read_under_the_lock(setup: Setup) -> None:
+    seen: list[int] = []
+    # It would wait for ever.
+    setup.queries.on_times = lambda: seen.append(setup.checkpointing.look(lambda p: p.generation))
+    setup.checkpointing.ask(AskBatch("host", "id", 5))
+    assert seen == [setup.generation]

@@ -25,6 +25,7 @@ from chandy.storage import (
     commit_savepoint,
     encode_manifest,
 )
+from chandy.storage.manifest import StateRecord
 
 
 def run(*arguments: str) -> Result:
@@ -55,7 +56,9 @@ def stored(store: Store, folder: Path, id: int, generation: int = 1, pipeline: s
         completed_at=1_000_000_001.5,
         queries=(QueryRecord("delays", 41, snapshots["query"].handle),),
         operators=(
-            OperatorRecord("totals", "delays", "{}", {"sum": "{}"}, (None, snapshots["shard"].handle)),
+            OperatorRecord(
+                "totals", "delays", "{}", {"sum": StateRecord(("{}",))}, (None, snapshots["shard"].handle)
+            ),
         ),
         new_bytes=70_002,
         versions={"chandy": "0.1.0"},
@@ -219,7 +222,10 @@ def test_verify_names_the_damaged_file_and_fails(storage: str, flights: LocalSto
     result = run("verify", storage, "--json")
     assert result.exit_code == 1
     assert [one["ok"] for one in json.loads(result.stdout)["checkpoints"]] == [True, False]
-    assert key in result.stderr
+    (damaged,) = json.loads(result.stdout)["damaged"]
+    assert (damaged["key"], damaged["checkpoints"]) == (key, [2])
+    assert f"{key}: " in result.stderr
+    assert "hurts checkpoints 2" in result.stderr
     assert "operator totals shard 1 2.sst" in result.stderr
     assert run("verify", storage, "--checkpoint", "1").exit_code == 0
     assert run("verify", storage, "--checkpoint", "2").exit_code == 1

@@ -19,7 +19,7 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, CheckpointStateError, StaleQueryError, StateLostError
 from chandy.coordinator.failures import FailureCounter
 from chandy.coordinator.pending import AckResult, Phase
-from chandy.coordinator.protocol import Protocol
+from chandy.coordinator.protocol import Places, Protocol
 from chandy.coordinator.reasons import Reason
 from chandy.coordinator.requests import Request, RequestQueue
 from chandy.coordinator.schedule import Schedule
@@ -1044,6 +1044,36 @@ def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -
     assert bench.of(do.FailPipeline) == []
     bench(bench.protocol.tick(120.0))
     assert list(bench.protocol.pending) == [2]
+
+
+# --- where state is -----------------------------------------------------------------------------------------
+
+
+def test_the_state_of_an_operator_is_at_its_hosts_and_where_untouched_shards_come_from() -> None:
+    origin = Origin(ROOT, 7, 4, handle("seven"))
+    bench = Bench(claimed=False, origins={ShardId("up-op", 1): origin})
+    assert bench.protocol.places("up", "up-op") == Places("up-id", (), {0: None, 1: origin})
+    bench.claim("b", "up", (0,))
+    bench.claim("a", "down", (0,))
+    assert bench.protocol.places("up", "up-op") == Places("up-id", ("address-b",), {1: origin})
+    bench.claim("a", "up", (1,))
+    assert bench.protocol.places("up", "up-op") == Places("up-id", ("address-a", "address-b"), {})
+
+
+def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is() -> None:
+    bench = Bench(claimed=False)
+    operators = tuple(OperatorRecord(uid, "two", "{}", {}, (None,)) for uid in ("first", "second"))
+    bench.protocol.add_query("two", "two-id", batch=4, operators=operators, origins={})
+    bench.protocol.claim(ClaimShards("a", "two-id", "first", (0,)))
+    assert bench.protocol.places("two", "first") == Places("two-id", ("address-a",), {})
+    assert bench.protocol.places("two", "second") == Places("two-id", (), {0: None})
+
+
+def test_state_whose_host_is_gone_is_nowhere() -> None:
+    bench = Bench()
+    bench.protocol.host_left("b")
+    with pytest.raises(StateLostError):
+        bench.protocol.places("up", "up-op")
 
 
 # --- hosts --------------------------------------------------------------------------------------------------

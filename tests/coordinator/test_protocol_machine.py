@@ -63,7 +63,7 @@ from chandy.state.messages import (
     ShardSnapshot,
     SnapshotOrder,
 )
-from chandy.state.shard import Changes, Shard, snapshot_files
+from chandy.state.shard import Changes, Shard
 from chandy.storage import collect
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import ChandyError, FencedError, ObjectExistsError, ObjectMissingError
@@ -277,8 +277,8 @@ class RealShard:
 
     def checkpoint(self, cut: int) -> Files:
         place = self.folder / str(next(_unique))
-        self.shard.checkpoint(place, cut)
-        return {name: path.read_bytes() for name, path in snapshot_files(place).items()}
+        files = self.shard.snapshot(place, cut).files()
+        return {name: path.read_bytes() for name, path in files.items()}
 
     def close(self) -> None:
         self.shard.destroy()

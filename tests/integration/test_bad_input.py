@@ -107,9 +107,9 @@ def test_names_are_taken_once(make: Make, spark: SparkSession, events: Events) -
 def test_an_operator_that_cannot_be_is_refused_before_anything_runs(
     make: Make, spark: SparkSession, events: Events
 ) -> None:
-    class NeedsAList(Totals):
+    class NeedsAnInterval(Totals):
         def init(self, handle: Any) -> None:
-            handle.getListState("list", "v long")
+            handle.getListState("list", "v interval year")
 
     coordinator = make()
     stream = events.stream(spark)
@@ -117,8 +117,11 @@ def test_an_operator_that_cannot_be_is_refused_before_anything_runs(
         ({"key": ["missing"]}, DefinitionError),
         ({"shards": 0}, DefinitionError),
         ({"shards": 4, "parallelism": 5}, DefinitionError),
+        ({"shards": 4, "parallelism": 0}, DefinitionError),
+        ({"shards": 4, "parallelism": 2.0}, DefinitionError),
+        ({"shards": "4"}, DefinitionError),
         ({"processor": Totals}, DefinitionError),
-        ({"processor": NeedsAList()}, UnsupportedStateError),
+        ({"processor": NeedsAnInterval()}, UnsupportedStateError),
         ({"output": "not a schema"}, ChandyError),
         ({"uid": ""}, ChandyError),
     ]

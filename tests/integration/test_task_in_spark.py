@@ -20,17 +20,18 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 
 from chandy.barrier.operator_name import function_name
 from chandy.barrier.task import operator_task
-from chandy.state.dataframe import SHARD, keyed
+from chandy.state.access import BYTES
+from chandy.state.dataframe import SHARD, check_input, keyed
 from chandy.state.errors import (
     DefinitionError,
     KeyTypeError,
     SchemaError,
-    UnsupportedStateError,
 )
 from chandy.state.grouping import group
 from chandy.state.keygroups import ranges
 from chandy.state.keys import KeyCodec
-from chandy.state.messages import Endpoint
+from chandy.state.messages import BatchTimes, Endpoint
+from chandy.state.processor import processor_spec
 
 pytestmark = pytest.mark.spark
 
@@ -47,6 +48,9 @@ class FileClient:
         assert endpoint == ENDPOINT
         return self
 
+    times = BatchTimes()
+    fresh = frozenset()
+
     def begin(self, task):
         with self.opened() as held:
             held["begun"].append((task.batch, task.shards))
@@ -54,13 +58,16 @@ class FileClient:
         return contextlib.nullcontext(self)
 
     def fetch(self, shards, keys):
+        places = zip(shards.tolist(), keys.to_pylist(), strict=True)
         with self.opened() as held:
-            return [self.before(held, place) for place in zip(shards, keys, strict=True)]
+            return pa.array([self.before(held, place) for place in places], BYTES)
 
-    def apply(self, shards, keys, values):
+    def apply(self, changes):
         with self.opened() as held:
-            for shard, key, value in zip(shards, keys, values, strict=True):
-                held["values"].setdefault((shard, key), {})[self.batch] = value
+            for entries in changes:
+                columns = (entries.shards, entries.keys, entries.values)
+                for shard, key, value in zip(*(column.tolist() for column in columns), strict=True):
+                    held["values"].setdefault((shard, key), {})[self.batch] = value
 
     def before(self, held, place):
         written = held["values"].get(place, {})
@@ -158,7 +165,16 @@ def operator(df, tmp_path, processor, parallelism=2, **arguments):
         "shards": 16,
         "endpoint": ENDPOINT,
     } | arguments
-    task = operator_task(df, processor=processor, parallelism=parallelism, **given)
+    check_input(df, given["key"])
+    output = given.pop("output")
+    spec = processor_spec(
+        df.schema,
+        uid=given["uid"],
+        key=given["key"],
+        processor=given.pop("processor", processor),
+        output=output,
+    )
+    task = operator_task(df, spec=spec, parallelism=given.pop("parallelism", parallelism), **given)
     return attrs.evolve(task, connect=FileClient(tmp_path))
 
 
@@ -265,11 +281,6 @@ def test_partitions_get_the_shards_of_their_ranges(spark):
     assert all(row.s in ranges(50, 7)[row.p] for row in rows)
 
 
-class Lists(Totals):
-    def init(self, handle):
-        handle.getListState("list", "a int")
-
-
 class Locked(Totals):
     def __init__(self):
         self.lock = threading.Lock()
@@ -291,7 +302,6 @@ class Locked(Totals):
         ({"output": "i interval year to month"}, SchemaError, "cannot hold"),
         ({"processor": Totals}, DefinitionError, "the class Totals"),
         ({"processor": print}, DefinitionError, "builtin_function_or_method"),
-        ({"processor": Lists()}, UnsupportedStateError, "list state"),
         ({"processor": Locked()}, DefinitionError, "can be pickled"),
     ],
 )

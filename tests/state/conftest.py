@@ -9,16 +9,20 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from chandy.state.access import BYTES, Entries, StateAccess
 from chandy.state.client import TaskClient
 from chandy.state.messages import (
     Ack,
     AskBatch,
     BatchAnswer,
+    BatchTimes,
     BeginTask,
     ClaimAnswer,
     ClaimShards,
@@ -64,6 +68,7 @@ class FakeCoordinator:
         self.origins: dict[tuple[str, int], Origin] = {}
         self.elsewhere: dict[int, str] = {}
         self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
+        self.times: dict[int, BatchTimes] = {}
         self.stale: set[str] = set()
         self.silent = threading.Event()
         self.claim_gate = threading.Event()
@@ -106,7 +111,7 @@ class FakeCoordinator:
         self.asked.append(ask)
         if ask.query_id in self.stale:
             raise StaleQueryError
-        return BatchAnswer(self.ahead.get(ask.batch, ()))
+        return BatchAnswer(self.ahead.get(ask.batch, ()), self.times.get(ask.batch, BatchTimes()))
 
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         self.claims.append(claim)
@@ -174,8 +179,8 @@ class FakeCoordinator:
         """One whole task: a key is in the shard that its first byte names, modulo the number of shards."""
         with client.begin(self.task(batch, shards)) as access:
             rows = sorted((shards[key[0] % len(shards)], key) for key in changes)
-            access.apply(
-                [shard for shard, _ in rows], [key for _, key in rows], [changes[key] for _, key in rows]
+            self.apply(
+                access, [shard for shard, _ in rows], [key for _, key in rows], [changes[k] for _, k in rows]
             )
 
     def read(
@@ -184,8 +189,30 @@ class FakeCoordinator:
         """The state of some keys ahead of a batch, by a task that changes nothing."""
         with client.begin(self.task(batch, shards)) as access:
             rows = sorted((shards[key[0] % len(shards)], key) for key in keys)
-            values = access.fetch([shard for shard, _ in rows], [key for _, key in rows])
+            values = self.fetch(access, [shard for shard, _ in rows], [key for _, key in rows])
         return {key: value for (_, key), value in zip(rows, values, strict=True)}
+
+    @staticmethod
+    def entries(shards: Sequence[int], keys: Sequence[bytes], values: Sequence[bytes | None]) -> Entries:
+        return Entries(np.asarray(shards, np.int32), pa.array(keys, BYTES), pa.array(values, BYTES))
+
+    @staticmethod
+    def fetch(access: StateAccess, shards: Sequence[int], keys: Sequence[bytes]) -> list[bytes | None]:
+        """What an access fetches, as plain lists."""
+        found = access.fetch(np.asarray(shards, np.int32), pa.array(keys, BYTES))
+        assert found.type == BYTES
+        values: list[bytes | None] = found.to_pylist()
+        return values
+
+    def apply(
+        self,
+        access: StateAccess,
+        shards: Sequence[int],
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+    ) -> None:
+        """Let an access apply changes that are plain lists."""
+        access.apply([self.entries(shards, keys, values)])
 
     @staticmethod
     def eventually(condition: Callable[[], bool], what: str) -> None:

@@ -1,21 +1,29 @@
-"""A processor declares its states; each state holds one value a key."""
+"""A processor declares its states; each holds a value, a list or a map for each key."""
 # The methods have PySpark's names.
 # ruff: noqa: N802, N803
 
 import pytest
 from pyspark.sql.streaming import StatefulProcessor
-from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, ValueState
-from pyspark.sql.types import ArrayType, LongType, StringType, StructType
+from pyspark.sql.streaming.stateful_processor import (
+    ListState,
+    MapState,
+    StatefulProcessorHandle,
+    ValueState,
+)
+from pyspark.sql.types import ArrayType, LongType, StringType, StructType, YearMonthIntervalType
 
 from chandy.state.errors import (
     DeclarationError,
     NoKeyError,
     SchemaError,
     StateTypeError,
+    TimeModeError,
     UnsupportedStateError,
 )
-from chandy.state.handle import StateHandle, declared_states
+from chandy.state.handle import StateHandle, declarations
 from chandy.state.schema import Schemas, to_json
+from chandy.state.time_mode import TimeMode
+from chandy.storage.manifest import StateKind, StateRecord
 
 COUNT = StructType().add("count", LongType())
 NAMES = StructType().add("names", ArrayType(StringType()))
@@ -35,6 +43,8 @@ def entered(handle, schema=COUNT, data=None):
 def test_handle_and_state_are_those_that_pyspark_names(handle):
     assert isinstance(handle, StatefulProcessorHandle)
     assert isinstance(handle.getValueState("totals", COUNT), ValueState)
+    assert isinstance(handle.getListState("list", COUNT), ListState)
+    assert isinstance(handle.getMapState("map", COUNT, COUNT), MapState)
 
 
 def test_an_update_is_seen_by_later_gets_and_leaves_as_bytes(handle):
@@ -81,13 +91,23 @@ def test_a_state_outside_of_any_key_cannot_be_used(handle, use):
 
 def test_a_state_that_is_declared_twice_is_one_state(handle):
     assert handle.getValueState("totals", COUNT) is handle.getValueState("totals", "count long")
-    assert handle.declared() == {"totals": to_json(COUNT)}
+    assert handle.declared == {"totals": StateRecord((to_json(COUNT),))}
 
 
-def test_a_state_that_is_declared_with_two_schemas_is_refused(handle):
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda h: h.getValueState("totals", NAMES),
+        lambda h: h.getListState("totals", COUNT),
+        lambda h: h.getMapState("totals", NAMES, COUNT),
+        lambda h: h.getValueState("totals", COUNT, 1000),
+    ],
+)
+def test_a_state_that_is_declared_in_two_ways_is_refused(other):
+    handle = StateHandle("delays", Schemas(), TimeMode.PROCESSING)
     handle.getValueState("totals", COUNT)
-    with pytest.raises(DeclarationError, match="it has schema"):
-        handle.getValueState("totals", NAMES)
+    with pytest.raises(DeclarationError, match="it is declared as a value of struct<count:bigint> already"):
+        other(handle)
 
 
 def test_a_state_that_is_declared_after_init_is_refused(handle):
@@ -96,29 +116,119 @@ def test_a_state_that_is_declared_after_init_is_refused(handle):
         handle.getValueState("totals", COUNT)
 
 
-@pytest.mark.parametrize("name", ["", None, 5])
-def test_a_state_needs_a_name(handle, name):
+@pytest.mark.parametrize("name", ["", None, 5, "$timers"])
+def test_a_state_needs_a_name_that_is_not_one_of_the_operators_own(handle, name):
     with pytest.raises(DeclarationError):
         handle.getValueState(name, COUNT)
+    with pytest.raises(DeclarationError):
+        handle.deleteIfExists(name)
+
+
+@pytest.mark.parametrize("mode", [TimeMode.NONE, TimeMode.EVENT])
+def test_a_time_to_live_needs_processing_time(mode):
+    handle = StateHandle("delays", Schemas(), mode)
+    with pytest.raises(DeclarationError, match="needs time_mode 'ProcessingTime'"):
+        handle.getListState("totals", COUNT, 1000)
+    assert handle.getValueState("totals", COUNT, 0) is handle.getValueState("totals", COUNT)
+
+
+@pytest.mark.parametrize("ttl", [-1, "1 s", 1.5, True])
+def test_a_time_to_live_is_a_number_of_milliseconds(ttl):
+    handle = StateHandle("delays", Schemas(), TimeMode.PROCESSING)
+    with pytest.raises(DeclarationError, match="has to be a number of milliseconds"):
+        handle.getMapState("totals", COUNT, COUNT, ttl)
+
+
+def test_a_state_that_is_deleted_cannot_be_declared_too(handle):
+    handle.deleteIfExists("old")
+    handle.deleteIfExists("old")
+    assert handle.dropped == ["old"]
+    with pytest.raises(DeclarationError, match="deleteIfExists"):
+        handle.getListState("old", COUNT)
+    handle.getListState("new", COUNT)
+    with pytest.raises(DeclarationError, match="deleteIfExists"):
+        handle.deleteIfExists("new")
+
+
+TIMER_CALLS = [lambda h: h.registerTimer(5), lambda h: h.deleteTimer(5), lambda h: h.listTimers()]
+
+
+@pytest.mark.parametrize("use", TIMER_CALLS)
+def test_timers_need_a_time_mode(handle, use):
+    handle.current.index = 0
+    with pytest.raises(
+        TimeModeError, match="expected time mode 'ProcessingTime' or 'EventTime', found 'None'"
+    ):
+        use(handle)
+
+
+@pytest.mark.parametrize("use", TIMER_CALLS)
+def test_timers_belong_to_a_key(use):
+    handle = StateHandle("delays", Schemas(), TimeMode.EVENT)
+    with pytest.raises(NoKeyError):
+        use(handle)
 
 
 @pytest.mark.parametrize(
     "use",
     [
-        lambda h: h.getValueState("totals", COUNT, 1000),
-        lambda h: h.getValueState("totals", COUNT, ttlDurationMs=1000),
-        lambda h: h.getListState("totals", COUNT),
-        lambda h: h.getMapState("totals", COUNT, COUNT),
-        lambda h: h.registerTimer(5),
-        lambda h: h.deleteTimer(5),
-        lambda h: h.listTimers(),
-        lambda h: h.deleteIfExists("totals"),
+        lambda h: h.getListState("list", COUNT).get(),
+        lambda h: h.getListState("list", COUNT).exists(),
+        lambda h: h.getListState("list", COUNT).put([(1,)]),
+        lambda h: h.getListState("list", COUNT).appendValue((1,)),
+        lambda h: h.getListState("list", COUNT).clear(),
+        lambda h: h.getMapState("map", COUNT, COUNT).exists(),
+        lambda h: h.getMapState("map", COUNT, COUNT).getValue((1,)),
+        lambda h: h.getMapState("map", COUNT, COUNT).iterator(),
+        lambda h: h.getMapState("map", COUNT, COUNT).updateValue((1,), (1,)),
+        lambda h: h.getMapState("map", COUNT, COUNT).removeKey((1,)),
+        lambda h: h.getMapState("map", COUNT, COUNT).clear(),
     ],
 )
-def test_what_there_is_not_is_refused_by_name(handle, use):
-    with pytest.raises(UnsupportedStateError) as refused:
+def test_a_list_or_a_map_outside_of_any_key_cannot_be_used(handle, use):
+    with pytest.raises(NoKeyError):
         use(handle)
-    assert refused.value.operator == "delays"
+
+
+@pytest.mark.parametrize("method", ["put", "appendList"])
+def test_a_list_cannot_be_given_no_elements(handle, method):
+    state = handle.getListState("list", COUNT)
+    state.enter(None)
+    state.appendValue((5,))
+    with pytest.raises(StateTypeError, match="at least one element"):
+        getattr(state, method)([])
+    with pytest.raises(StateTypeError, match="expected bigint"):
+        getattr(state, method)([(1,), ("2",)])
+    assert list(state.get()) == [(5,)]
+
+
+def test_an_iterator_over_a_list_shows_it_as_it_was_when_the_first_element_was_taken(handle):
+    state = handle.getListState("list", COUNT)
+    state.enter(None)
+    elements = state.get()
+    state.put([(1,), (2,)])
+    assert next(elements) == (1,)
+    state.clear()
+    assert list(elements) == [(2,)]
+    assert list(state.get()) == []
+
+
+def test_the_value_of_a_map_is_a_row_and_its_iterators_show_the_map_as_it_was(handle):
+    state = handle.getMapState("map", COUNT, StructType().add("n", LongType()))
+    state.enter(None)
+    for n in range(3):
+        state.updateValue((n,), (n * n,))
+    assert state.getValue((2,)).n == 4
+    before = state.iterator()
+    assert next(before) == ((0,), (0,))
+    state.removeKey((1,))
+    assert list(before) == [((1,), (1,)), ((2,), (4,))]
+    assert list(state.keys()) == [(0,), (2,)]
+
+
+def test_the_driver_has_no_batch_yet(handle):
+    info = handle.getQueryInfo()
+    assert (info.getBatchId(), info.getQueryId().int, info.getRunId().int) == (-1, 0, 0)
 
 
 def test_state_keys_of_two_states_never_meet_and_never_begin_with_a_zero_byte(handle):
@@ -144,14 +254,26 @@ class Declares(StatefulProcessor):
         self.closed += 1
 
 
-def test_declared_states_are_those_of_init_and_the_processor_is_closed():
-    processor = Declares(lambda h: (h.getValueState("b", COUNT), h.getValueState("a", NAMES)))
-    assert declared_states(processor, "delays", Schemas()) == {"b": to_json(COUNT), "a": to_json(NAMES)}
+def test_what_is_declared_is_that_of_init_and_the_processor_is_closed():
+    processor = Declares(
+        lambda h: (h.getValueState("b", COUNT), h.getMapState("a", COUNT, NAMES, 9), h.deleteIfExists("c"))
+    )
+    declared = declarations(processor, "delays", Schemas(), TimeMode.PROCESSING)
+    assert declared.states == {
+        "b": StateRecord((to_json(COUNT),)),
+        "a": StateRecord((to_json(NAMES),), StateKind.MAP, to_json(COUNT), 9),
+    }
+    assert declared.dropped == ("c",)
     assert processor.closed == 1
 
 
 def test_a_bad_declaration_fails_on_the_driver():
-    with pytest.raises(SchemaError):
-        declared_states(Declares(lambda h: h.getValueState("a", StructType())), "delays", Schemas())
-    with pytest.raises(UnsupportedStateError):
-        declared_states(Declares(lambda h: h.getListState("a", COUNT)), "delays", Schemas())
+    interval = StructType().add("i", YearMonthIntervalType())
+    for error, declare in [
+        (SchemaError, lambda h: h.getValueState("a", StructType())),
+        (SchemaError, lambda h: h.getMapState("a", StructType(), COUNT)),
+        (UnsupportedStateError, lambda h: h.getListState("a", interval)),
+        (UnsupportedStateError, lambda h: h.getMapState("a", interval, COUNT)),
+    ]:
+        with pytest.raises(error):
+            declarations(Declares(declare), "delays", Schemas(), TimeMode.NONE)

@@ -9,13 +9,17 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from chandy.state.access import BYTES, Entries
 from chandy.state.auth import token_options
 from chandy.state.client import TaskClient
 from chandy.state.control import Lease
@@ -28,7 +32,8 @@ from chandy.state.errors import (
     ShardMissingError,
     StaleBatchError,
 )
-from chandy.state.messages import ReleaseOrder, StopOrder, TaskFailure
+from chandy.state.messages import BatchTimes, ReadValues, ReleaseOrder, StopOrder, TaskFailure, Values
+from chandy.state.rpc import ActionClient
 from chandy.storage.codec import to_json
 
 A, B, C, D = b"a", b"b", b"c", b"d"
@@ -37,8 +42,8 @@ A, B, C, D = b"a", b"b", b"c", b"d"
 def test_a_batch_is_seen_by_the_next_one_and_not_by_itself(coordinator: Any) -> None:
     client = coordinator.connect()
     with client.begin(coordinator.task(0)) as access:
-        assert access.fetch([0, 1], [B, A]) == [None, None]
-        access.apply([0, 1], [B, A], [b"1", b"2"])
+        assert coordinator.fetch(access, [0, 1], [B, A]) == [None, None]
+        coordinator.apply(access, [0, 1], [B, A], [b"1", b"2"])
     assert coordinator.read(client, 0, [A, B]) == {A: None, B: None}
     assert coordinator.read(client, 1, [A, B]) == {A: b"2", B: b"1"}
     assert [ask.batch for ask in coordinator.asked] == [0, 1]
@@ -60,9 +65,9 @@ def test_two_attempts_at_once_do_not_disturb_each_other(coordinator: Any) -> Non
     client = coordinator.connect()
     coordinator.run(client, 0, {A: b"0", C: b"0"})
     first, second = client.begin(coordinator.task(1)), client.begin(coordinator.task(1))
-    first.apply([1], [A], [b"first"])
-    assert second.fetch([1, 1], [A, C]) == [b"0", b"0"]
-    second.apply([1], [C], [b"second"])
+    coordinator.apply(first, [1], [A], [b"first"])
+    assert coordinator.fetch(second, [1, 1], [A, C]) == [b"0", b"0"]
+    coordinator.apply(second, [1], [C], [b"second"])
     assert coordinator.read(client, 2, [A, C]) == {A: b"0", C: b"second"}
 
 
@@ -72,7 +77,7 @@ def test_an_attempt_that_spark_has_given_up_cannot_apply(coordinator: Any) -> No
     coordinator.run(client, 0, {A: b"0"})
     coordinator.run(client, 1, {A: b"1"})
     with pytest.raises(StaleBatchError) as caught:
-        late.apply([1], [A], [b"late"])
+        coordinator.apply(late, [1], [A], [b"late"])
     assert (caught.value.found, caught.value.begun) == (0, 1)
     assert coordinator.read(client, 2, [A]) == {A: b"1"}
 
@@ -81,19 +86,23 @@ def test_what_was_sent_but_not_committed_is_nothing(coordinator: Any) -> None:
     client = coordinator.connect()
     coordinator.run(client, 0, {A: b"0"})
     with client.begin(coordinator.task(1)) as access:
-        access._by_number[0].send(access._column([1], 1), [A], [b"half"])
+        access._exchanges[0].send(coordinator.entries([1], [A], [b"half"]))
     assert coordinator.read(client, 1, [A]) == {A: b"0"}
 
 
 KILLED = """
 import sys, time
+import numpy as np
+import pyarrow as pa
+from chandy.state.access import BYTES, Entries
 from chandy.state.client import TaskClient
 from chandy.state.messages import BeginTask
 access = TaskClient(sys.argv[1], sys.stdin.readline().strip()).begin(BeginTask("q", 1, "op", (0, 1)))
-values = [b"half"] * 100_000
-keys = [b"%d" % i for i in range(100_000)]
-access._by_number[0].send(access._column([1] * 100_000, 100_000), keys, values)
-assert access.fetch([1], [b"a"]) == [b"0"]
+values = pa.array([b"half"] * 100_000, BYTES)
+keys = pa.array([b"%d" % i for i in range(100_000)], BYTES)
+access._exchanges[0].send(Entries(np.full(100_000, 1, np.int32), keys, values))
+found = access.fetch(np.array([1], np.int32), pa.array([b"a"], BYTES))
+assert found.to_pylist() == [b"0"]
 print("sent", flush=True)
 time.sleep(600)
 """
@@ -110,7 +119,7 @@ def test_a_task_that_is_killed_while_it_applies_changes_nothing(coordinator: Any
         assert task.stdout.readline() == b"sent\n"
         task.send_signal(signal.SIGKILL)
     with client.begin(coordinator.task(1)) as access:
-        assert access.fetch([1] * 3, [b"0", b"99999", A]) == [None, None, b"0"]
+        assert coordinator.fetch(access, [1] * 3, [b"0", b"99999", A]) == [None, None, b"0"]
     coordinator.run(client, 1, {A: b"1"})
     assert coordinator.read(client, 2, [A]) == {A: b"1"}
 
@@ -124,9 +133,9 @@ def test_many_keys_and_large_values_go_in_several_messages(coordinator: Any) -> 
     values[8] = b"y" * 20_000_000
     shards = [0] * 30_000 + [1] * 20_000
     with client.begin(coordinator.task(0)) as access:
-        access.apply(shards, keys, values)
+        coordinator.apply(access, shards, keys, values)
     with client.begin(coordinator.task(1)) as access:
-        assert access.fetch(shards, keys) == values
+        assert coordinator.fetch(access, shards, keys) == values
 
 
 def test_a_shard_without_changes_learns_that_the_batch_left_it_so(coordinator: Any) -> None:
@@ -153,15 +162,15 @@ def test_an_access_serves_its_own_shards_once(coordinator: Any) -> None:
     access = client.begin(coordinator.task(0, (0, 2)))
     for shard in (1, 3, -1):
         with pytest.raises(ShardMissingError):
-            access.fetch([shard], [A])
+            coordinator.fetch(access, [shard], [A])
     with pytest.raises(ValueError, match="a shard for each of 2 keys, found 1"):
-        access.fetch([0], [A, B])
-    assert access.fetch([], []) == []
-    access.apply([], [], [])
+        coordinator.fetch(access, [0], [A, B])
+    assert coordinator.fetch(access, [], []) == []
+    coordinator.apply(access, [], [], [])
     with pytest.raises(AppliedTwiceError):
-        access.apply([], [], [])
+        coordinator.apply(access, [], [], [])
     with pytest.raises(AppliedTwiceError):
-        access.fetch([0], [A])
+        coordinator.fetch(access, [0], [A])
 
 
 def test_shards_of_another_host_are_reached_there(coordinator: Any) -> None:
@@ -169,12 +178,123 @@ def test_shards_of_another_host_are_reached_there(coordinator: Any) -> None:
     coordinator.run(other, 0, {B: b"at two"}, (1, 3))
     coordinator.elsewhere = {1: other.address, 3: other.address}
     with mine.begin(coordinator.task(1, (0, 1, 2, 3))) as access:
-        assert access.fetch([0, 3, 2, 1], [A, B, B, B]) == [None, None, None, b"at two"]
-        access.apply([0, 1, 1, 2], [A, A, B, C], [b"0", b"1", None, b"2"])
+        assert coordinator.fetch(access, [0, 3, 2, 1], [A, B, B, B]) == [None, None, None, b"at two"]
+        coordinator.apply(access, [0, 1, 1, 2], [A, A, B, C], [b"0", b"1", None, b"2"])
     with mine.begin(coordinator.task(2, (0, 1, 2, 3))) as access:
-        assert access.fetch([0, 1, 1, 2, 3], [A, A, B, C, D]) == [b"0", b"1", None, b"2", None]
+        assert coordinator.fetch(access, [0, 1, 1, 2, 3], [A, A, B, C, D]) == [b"0", b"1", None, b"2", None]
     with other.begin(coordinator.task(2, (1,))) as access:
-        assert access.fetch([1], [A]) == [b"1"]
+        assert coordinator.fetch(access, [1], [A]) == [b"1"]
+
+
+def test_the_times_and_the_fresh_shards_of_all_hosts_come_with_the_batch(coordinator: Any) -> None:
+    mine, other = coordinator.connect("one"), coordinator.connect("two")
+    coordinator.times[1] = BatchTimes(1000, 900, 800)
+    coordinator.run(other, 0, {B: b"0"}, (1,))
+    other.begin(coordinator.task(1, (3,)))
+    coordinator.elsewhere = {1: other.address, 3: other.address}
+    with mine.begin(coordinator.task(1, (0, 1, 2, 3))) as access:
+        assert access.times == BatchTimes(1000, 900, 800)
+        assert access.fresh == {0, 2, 3}
+
+
+def scanned(access: Any, start: bytes, stop: bytes) -> list[tuple[int, bytes, bytes]]:
+    return [
+        row
+        for entries in access.scan(start, stop)
+        for row in zip(
+            entries.shards.tolist(), entries.keys.to_pylist(), entries.values.to_pylist(), strict=True
+        )
+    ]
+
+
+def test_a_scan_walks_all_shards_wherever_they_are(coordinator: Any) -> None:
+    mine, other = coordinator.connect("one"), coordinator.connect("two")
+    coordinator.run(other, 0, {b"\x02x": b"at two"}, (1, 3))
+    coordinator.elsewhere = {1: other.address, 3: other.address}
+    shards = (0, 1, 2, 3)
+    with mine.begin(coordinator.task(1, shards)) as access:
+        assert scanned(access, b"\x02", b"\x03") == [(1, b"\x02x", b"at two")]
+        keys = [b"\x02a", b"\x02b", b"\x02a", b"\x03"]
+        coordinator.apply(access, [0, 0, 2, 2], keys, [b"1", b"2", b"3", b"4"])
+    with mine.begin(coordinator.task(2, shards)) as access:
+        found = scanned(access, b"\x02", b"\x03")
+        assert sorted(found) == [
+            (0, b"\x02a", b"1"), (0, b"\x02b", b"2"), (1, b"\x02x", b"at two"), (2, b"\x02a", b"3")
+        ]  # fmt: skip
+        assert scanned(access, b"\x02b", b"\x02c") == [(0, b"\x02b", b"2")]
+        assert scanned(access, b"\x02y", b"\x03") == []
+        access.apply([])
+        with pytest.raises(AppliedTwiceError):
+            scanned(access, b"\x02", b"\x03")
+
+
+def test_a_long_scan_comes_in_pages_and_fetches_may_come_between(coordinator: Any) -> None:
+    client = coordinator.connect()
+    rows = [(shard, b"\x02%06d" % row) for shard in (0, 1, 2) for row in range(shard * 30_000)]
+    rows += [(0, b"\x02z"), (1, b"\x02z")]
+    rows.sort()
+    values = [b"%d" % row for row in range(len(rows))]
+    values[0] = b"x" * 20_000_000
+    values[40] = b"y" * 20_000_000
+    with client.begin(coordinator.task(0, (0, 1, 2))) as access:
+        coordinator.apply(access, [shard for shard, _ in rows], [key for _, key in rows], values)
+    found = []
+    with client.begin(coordinator.task(1, (0, 1, 2))) as access:
+        for entries in access.scan(b"\x02", b"\x03"):
+            assert 0 < len(entries) <= 32 * 1024
+            found += zip(
+                entries.shards.tolist(), entries.keys.to_pylist(), entries.values.to_pylist(), strict=True
+            )
+            assert coordinator.fetch(access, [0], [b"\x02z"]) == [values[0]]
+    assert found == [(shard, key, value) for (shard, key), value in zip(rows, values, strict=True)]
+
+
+def test_changes_come_in_parts_and_of_two_of_one_key_the_later_one_wins(coordinator: Any) -> None:
+    client = coordinator.connect()
+    with client.begin(coordinator.task(0)) as access:
+        access.apply(
+            coordinator.entries([0, 1], [B, key], [b"0", value])
+            for key, value in [(A, b"1"), (C, b"1"), (A, b"2"), (C, None)]
+        )
+    assert coordinator.read(client, 1, [A, B, C]) == {A: b"2", B: b"0", C: None}
+
+
+def test_changes_that_fail_half_way_change_nothing(coordinator: Any) -> None:
+    client = coordinator.connect()
+    coordinator.run(client, 0, {A: b"0"})
+
+    def failing() -> Iterator[Entries]:
+        yield coordinator.entries([1], [A], [b"half"])
+        raise ZeroDivisionError
+
+    access = client.begin(coordinator.task(1))
+    with pytest.raises(ZeroDivisionError):
+        access.apply(failing())
+    with pytest.raises(AppliedTwiceError):
+        access.apply([])
+    assert coordinator.read(client, 1, [A]) == {A: b"0"}
+
+
+def test_parts_of_arrays_are_sent_as_what_they_are(coordinator: Any) -> None:
+    client = coordinator.connect()
+    keys = pa.array([b"zz", A, C, None, b"yy"], BYTES)
+    values = pa.array([None, b"not", b"", b"1", None, b"not"], BYTES)
+    with client.begin(coordinator.task(0)) as access:
+        access.apply([Entries(np.array([1, 1], np.int32), keys.slice(1, 2), values.slice(2, 2))])
+    with client.begin(coordinator.task(1)) as access:
+        found = access.fetch(np.array([1, 1, 1], np.int32), keys.take(pa.array([2, 1, 4])))
+    assert found.to_pylist() == [b"1", b"", None]
+
+
+def test_values_are_read_while_the_query_runs(coordinator: Any) -> None:
+    client = coordinator.connect()
+    coordinator.run(client, 0, {A: b"0"})
+    coordinator.run(client, 1, {A: b"1"})
+    reader = ActionClient(client.address, coordinator.token)
+    keys = (A.hex(), B.hex())
+    assert reader.call("read", ReadValues("q", "op", keys, 0), Values).values == (b"0".hex(), None)
+    assert reader.call("read", ReadValues("q", "op", keys, 1), Values).values == (b"1".hex(), None)
+    reader.close()
 
 
 def test_hosts_that_point_at_each_other_are_an_error(coordinator: Any) -> None:
@@ -245,10 +365,10 @@ def test_after_a_host_is_killed_the_next_one_has_exactly_the_acknowledged_state(
     ack = coordinator.acked()
     coordinator.run(client, 1, {A: b"1"})
     access = client.begin(coordinator.task(2))
-    assert access.fetch([1], [A]) == [b"1"]
+    assert coordinator.fetch(access, [1], [A]) == [b"1"]
     coordinator.kill_host()
     with pytest.raises(HostLostError):
-        access.fetch([1], [A])
+        coordinator.fetch(access, [1], [A])
     with pytest.raises(HostLostError):
         client.begin(coordinator.task(2))
     coordinator.restore_from(ack, 0)
@@ -336,12 +456,12 @@ def test_a_stop_order_ends_the_process_and_leaves_nothing(coordinator: Any) -> N
 def test_sigterm_ends_the_process_and_leaves_nothing(coordinator: Any) -> None:
     client = coordinator.connect()
     access = client.begin(coordinator.task(0))
-    access.fetch([0], [B])
+    coordinator.fetch(access, [0], [B])
     os.kill(coordinator.hellos[-1].pid, signal.SIGTERM)
     coordinator.wait_for_end(coordinator.hellos[-1].pid)
     assert left_behind(coordinator) == []
     with pytest.raises(HostLostError):
-        access.apply([0], [B], [b"lost"])
+        coordinator.apply(access, [0], [B], [b"lost"])
 
 
 def test_a_host_removes_what_killed_hosts_left_and_nothing_of_living_ones(coordinator: Any) -> None:
@@ -396,9 +516,9 @@ def test_concurrent_tasks_of_one_batch_share_the_host(coordinator: Any) -> None:
         barrier.wait(30)
         for batch in range(5):
             with client.begin(coordinator.task(batch, (shard,))) as access:
-                found = access.fetch([shard], [A])[0]
+                found = coordinator.fetch(access, [shard], [A])[0]
                 assert found == (b"%d" % (batch - 1) if batch else None)
-                access.apply([shard], [A], [b"%d" % batch])
+                coordinator.apply(access, [shard], [A], [b"%d" % batch])
             barrier.wait(30)
 
     with ThreadPoolExecutor(4) as pool:

@@ -21,18 +21,21 @@ from chandy.state.messages import (
     Ack,
     AskBatch,
     BatchAnswer,
+    BatchTimes,
     BeginTask,
     ClaimAnswer,
     ClaimShards,
     CompleteOrder,
     Decline,
     Origin,
+    ReadValues,
     ReleaseOrder,
     ShardId,
     SnapshotOrder,
     StopOrder,
     TaskFailure,
 )
+from chandy.state.rounds import Round
 from chandy.state.shard import Changes
 from chandy.storage.errors import DamagedError, ObjectMissingError
 from chandy.storage.files import FileCache
@@ -59,6 +62,7 @@ class Coordinator:
         self.acks: queue.Queue[Ack] = queue.Queue()
         self.declines: queue.Queue[Decline] = queue.Queue()
         self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
+        self.times = BatchTimes()
         self.origins: dict[int, Origin] = {}
         self.elsewhere: dict[int, str] = {}
         self.refusal: Exception | None = None
@@ -70,7 +74,7 @@ class Coordinator:
         assert self.gate.wait(DEADLINE)
         if self.refusal:
             raise self.refusal
-        return BatchAnswer(self.ahead.get(ask.batch, ()))
+        return BatchAnswer(self.ahead.get(ask.batch, ()), self.times)
 
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         self.claims.append(claim)
@@ -217,6 +221,40 @@ def test_shards_of_another_host_are_named_and_asked_for_again_the_next_time(setu
     assert setup.keeper.begin(setup.task(1, (0, 1))).elsewhere == {}
     with pytest.raises(ShardMissingError):
         setup.keeper.shards(setup.task(1, (2,)))
+
+
+def test_the_times_of_a_batch_come_with_it(setup: Setup) -> None:
+    setup.control.times = BatchTimes(1000, 900, 800)
+    assert setup.keeper.begin(setup.task(0)).times == BatchTimes(1000, 900, 800)
+
+
+def test_a_shard_is_fresh_until_a_batch_was_applied_to_it(setup: Setup) -> None:
+    assert setup.keeper.begin(setup.task(0, (0, 1))).fresh == (0, 1)
+    setup.stage(0, {b"a": b"0"})
+    assert setup.keeper.begin(setup.task(0, (0, 1))).fresh == (0, 1)
+    setup.stage(0, {b"a": b"0"})
+    # A batch that changes nothing is a batch.
+    setup.stage(0, {}, (1,))
+    assert setup.keeper.begin(setup.task(1, (0, 1, 2))).fresh == (2,)
+    setup.keeper.obey(setup.order(1, 0))
+    setup.control.origins[5] = Origin(setup.store, 1, 0, setup.acked().snapshots[0].handle)
+    assert setup.keeper.begin(setup.task(1, (5,))).fresh == ()
+
+
+def test_values_are_read_from_whatever_shard_has_them(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"}, (0,))
+    setup.run(0, {b"b": b"0", b"\xff": b""}, (1,))
+
+    def read(committed: int, uid: str = "op") -> tuple[str | None, ...]:
+        keys = tuple(key.hex() for key in [b"a", b"b", b"\xff", b"c"])
+        return setup.keeper.read(ReadValues("q", uid, keys, committed)).values
+
+    assert read(-1) == (None, None, None, None)
+    assert read(0) == (b"0".hex(), b"0".hex(), "", None)
+    assert read(0, "another") == (None, None, None, None)
+    setup.run(1, {b"a": None}, (0,))
+    assert read(0) == (b"0".hex(), b"0".hex(), "", None)
+    assert read(1) == (None, b"0".hex(), "", None)
 
 
 def test_a_failed_restore_leaves_nothing_behind_and_can_be_tried_again(setup: Setup) -> None:
@@ -456,6 +494,78 @@ def test_an_aborted_checkpoint_is_neither_acknowledged_nor_declined(tmp_path: Pa
     assert setup.acked().checkpoint == 2
     assert setup.control.declines.empty()
     setup.keeper.close()
+
+
+@pytest.mark.parametrize("when", ["before its barrier", "after its barrier"])
+def test_what_an_aborted_checkpoint_was_to_write_is_written_with_the_next(tmp_path: Path, when: str) -> None:
+    late = threading.Event()
+
+    def slow_open(uri: str) -> Store:
+        assert late.wait(DEADLINE)
+        return open_store(uri)
+
+    setup = Setup(tmp_path, slow_open)
+    setup.run(0, {b"a": b"0", b"b": b"0"})
+    setup.control.ahead[1] = (setup.order(1, 0),)
+    if when == "before its barrier":
+        setup.keeper.obey(setup.control.ahead[1][0])
+        setup.keeper.obey(AbortOrder(1, None))
+    setup.run(1, {b"a": b"1"})
+    if when == "after its barrier":
+        setup.keeper.obey(AbortOrder(1, None))
+    setup.control.ahead[2] = (setup.order(2, 1),)
+    setup.run(2, {b"a": b"2", b"b": b"2"})
+    late.set()
+    ack = setup.acked()
+    assert ack.checkpoint == 2
+    # Two keys and the position, and not one of them twice.
+    assert setup.keeper.shards(setup.task(2))[0]._db.latest_sequence_number() == 3
+    assert setup.state_of(ack, 1, [b"a", b"b"]) == [b"1", b"0"]
+    eventually(lambda: not list((tmp_path / "host" / "snapshots").glob("*")))
+    assert setup.control.declines.empty()
+    setup.keeper.close()
+
+
+@pytest.mark.parametrize("over", [Round.cancel, Round.end])
+def test_a_snapshot_that_is_taken_when_its_round_is_over_is_given_up_at_once(
+    setup: Setup, over: Callable[[Round], None]
+) -> None:
+    setup.run(0, {b"a": b"0"})
+    this = Round(setup.order(1, 0), setup.directory / "round")
+    over(this)
+    shard = setup.keeper.shards(setup.task(0))[0]
+    assert this.take(this.keys[0], shard).result().snapshot.cancelled
+
+
+def test_checkpoints_that_overlap_have_each_their_own_state(tmp_path: Path) -> None:
+    late = threading.Event()
+
+    def slow_open(uri: str) -> Store:
+        assert late.wait(DEADLINE)
+        return open_store(uri)
+
+    setup = Setup(tmp_path, slow_open)
+    for batch in range(4):
+        setup.run(batch, {b"a": b"%d" % batch, b"%d" % batch: b""})
+        setup.control.ahead[batch + 1] = (setup.order(batch + 1, batch),)
+    setup.keeper.begin(setup.task(4))
+    late.set()
+    acks = {ack.checkpoint: ack for ack in [setup.acked() for _ in range(4)]}
+    for checkpoint, ack in acks.items():
+        cut = checkpoint - 1
+        found = setup.state_of(ack, cut, [b"a", b"%d" % cut, b"%d" % checkpoint])
+        assert found == [b"%d" % cut, b"", None]
+    setup.keeper.close()
+
+
+def test_a_round_that_failed_gives_up_the_snapshots_that_it_took(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    setup.keeper.obey(setup.order(1, 0, (0, 7)))
+    setup.declined()
+    shard = setup.keeper.shards(setup.task(0))[0]
+    eventually(lambda: not list((setup.directory / "host" / "snapshots").glob("*")))
+    shard.spill()
+    assert not list((setup.directory / "host" / "snapshots").glob("*"))
 
 
 def test_a_checkpoint_that_is_aborted_when_all_is_stored_is_not_acknowledged(tmp_path: Path) -> None:

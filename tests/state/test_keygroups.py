@@ -33,7 +33,16 @@ def test_every_shard_is_served_by_the_computed_partition_for_every_small_pair():
 
 @pytest.mark.parametrize(
     ("shards", "parallelism", "argument"),
-    [(0, 1, "shards"), (MAX_SHARDS + 1, 1, "shards"), (16, 0, "parallelism"), (16, 17, "parallelism")],
+    [
+        (16, 2.0, "parallelism"),
+        (16, True, "parallelism"),
+        (16, "2", "parallelism"),
+        ("16", 2, "shards"),
+        (0, 1, "shards"),
+        (MAX_SHARDS + 1, 1, "shards"),
+        (16, 0, "parallelism"),
+        (16, 17, "parallelism"),
+    ],
 )
 def test_numbers_that_make_no_assignment_are_refused(shards, parallelism, argument):
     with pytest.raises(DefinitionError) as refused:

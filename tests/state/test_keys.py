@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     NullType,
+    Row,
     StringType,
     StructField,
     StructType,
@@ -34,7 +35,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from chandy.state.errors import KeyTypeError
+from chandy.state.errors import KeyTypeError, KeyValueError
 from chandy.state.keys import KeyCodec
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
@@ -111,7 +112,7 @@ def test_columns_and_single_keys_have_the_same_bytes(case):
         pa.array(column, to_arrow_type(field.dataType, timezone="UTC"))
         for field, column in zip(schema.fields, zip(*keys, strict=True), strict=True)
     ]
-    assert codec.encode_columns(columns) == [codec.encode(key) for key in keys]
+    assert codec.encode_columns(columns).to_pylist() == [codec.encode(key) for key in keys]
 
 
 @settings(deadline=None)
@@ -135,7 +136,7 @@ def test_where_one_column_ends_and_the_next_begins_tells_keys_apart(keys):
 def test_the_two_zeros_are_one_key_and_all_nans_are_one_key():
     codec = KeyCodec(StructType().add("x", DoubleType()))
     bits = pa.array([0, -(2**63), 0x7FF8000000000000, 0x7FF8000000000001, -1], pa.int64())
-    zero, minus_zero, *nans = codec.encode_columns([bits.view(pa.float64())])
+    zero, minus_zero, *nans = codec.encode_columns([bits.view(pa.float64())]).to_pylist()
     assert zero == minus_zero
     assert len({*nans, codec.encode((float("nan"),))}) == 1
 
@@ -148,7 +149,7 @@ def test_a_timestamp_is_the_same_key_in_every_time_zone_and_two_keys_in_an_hour_
     assert codec.encode((first,)) == codec.encode((first.astimezone(datetime.UTC),))
     assert codec.encode((first,)) != codec.encode((second,))
     column = pa.array([first, second], pa.timestamp("us", "Europe/Berlin"))
-    assert codec.encode_columns([column]) == [codec.encode((first,)), codec.encode((second,))]
+    assert codec.encode_columns([column]).to_pylist() == [codec.encode((first,)), codec.encode((second,))]
 
 
 def test_a_decimal_of_38_digits_keeps_them_all():
@@ -156,6 +157,60 @@ def test_a_decimal_of_38_digits_keeps_them_all():
     low, high = (decimal.Decimal(f"{'9' * 28}.999999999{last}") for last in "89")
     assert codec.encode((low,)) != codec.encode((high,))
     assert codec.decode(codec.encode((high,))) == (high,)
+
+
+def test_a_key_may_be_given_as_pyspark_shows_it():
+    schema = (
+        StructType()
+        .add("x", DoubleType())
+        .add("d", DecimalType(5, 2))
+        .add("ts", TimestampType())
+        .add("s", StructType().add("y", FloatType()).add("z", StringType()))
+    )
+    codec = KeyCodec(schema)
+    aware = datetime.datetime(2020, 7, 1, 12, tzinfo=datetime.UTC)
+    expected = codec.encode((2.0, decimal.Decimal("1.50"), aware, {"y": 0.0, "z": "a"}))
+    naive = aware.astimezone().replace(tzinfo=None)
+    assert codec.encode((2, decimal.Decimal("1.5"), naive, Row(y=-0.0, z="a"))) == expected
+    assert codec.encode([2, decimal.Decimal("1.5"), naive, (0.0, "a")]) == expected
+    assert codec.encode((2, 1, naive, (0.0, "a"))) == codec.encode(
+        (2.0, decimal.Decimal(1), aware, (0.0, "a"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "column"),
+    [
+        ("ab", ""),
+        (("a",), ""),
+        (("a", "1", decimal.Decimal(1)), "b"),
+        (("a", (1 << 53) + 1, decimal.Decimal(1)), "b"),
+        (("a", 1.5, decimal.Decimal("1.005")), "c"),
+        (("a", 1.5, decimal.Decimal("NaN")), "c"),
+        ((b"a", 1.5, decimal.Decimal(1)), "a"),
+    ],
+)
+def test_a_key_that_its_columns_cannot_have_is_refused_by_column(key, column):
+    codec = KeyCodec(StructType().add("a", StringType()).add("b", DoubleType()).add("c", DecimalType(5, 2)))
+    with pytest.raises(KeyValueError) as refused:
+        codec.encode(key)
+    assert refused.value.column == column
+
+
+@settings(deadline=None)
+@given(schemas_with_keys())
+def test_keys_come_back_as_columns_too(case):
+    schema, keys = case
+    codec = KeyCodec(schema)
+    table = codec.decode_columns(pa.array([codec.encode(key) for key in keys], pa.large_binary()))
+    assert table.column_names == schema.names
+    assert [identity(tuple(row.values())) for row in table.to_pylist()] == [identity(key) for key in keys]
+
+
+def test_whether_a_column_can_have_nulls_does_not_change_its_keys():
+    strict = KeyCodec(StructType().add("x", LongType(), nullable=False))
+    for key in ((1,), (None,)):
+        assert strict.encode(key) == KeyCodec(StructType().add("x", LongType())).encode(key)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,29 @@
-"""Values and stores that the tests of storage share."""
+"""Values, stores and servers that the tests of storage share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from chandy.storage import CheckpointKind, Handle, LocalStore, Manifest, OperatorRecord, QueryRecord
+from chandy.storage import (
+    CheckpointKind,
+    Handle,
+    LocalStore,
+    Manifest,
+    OperatorRecord,
+    QueryRecord,
+    Store,
+    open_store,
+)
+from chandy.storage.manifest import StateRecord
+
+from . import servers
+from .fakes import MemoryStore
+from .servers import Server
 
 MakeManifest = Callable[..., Manifest]
 
@@ -26,6 +42,7 @@ def make_manifest() -> MakeManifest:
         files: Handle = Handle(),  # noqa: B008
         new_bytes: int = 0,
     ) -> Manifest:
+        states = {"sum": StateRecord(("{}",))}
         return Manifest(
             id=id,
             kind=CheckpointKind.PERIODIC,
@@ -34,9 +51,102 @@ def make_manifest() -> MakeManifest:
             triggered_at=1000.0,
             completed_at=1000.5,
             queries=(QueryRecord("delays", 41, files),),
-            operators=(OperatorRecord("totals", "delays", "{}", {"sum": "{}"}, tuple(shards)),),
+            operators=(OperatorRecord("totals", "delays", "{}", states, tuple(shards)),),
             new_bytes=new_bytes,
             versions={"chandy": "0.1.0"},
         )
 
     return make
+
+
+# --- servers ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def s3_keys() -> Iterator[None]:
+    """Credentials as a user has them: in the environment, and nothing of this machine's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))]:
+            patch.delenv(name)
+        patch.setenv("AWS_ACCESS_KEY_ID", servers.ACCESS_KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", servers.SECRET_KEY)
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield
+
+
+@pytest.fixture(scope="session")
+def moto(s3_keys: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = servers.moto(tmp_path_factory.mktemp("moto"))
+    server.start()
+    store = open_store(s3_uri(server))
+    store.store.fs.call_s3("create_bucket", Bucket=servers.BUCKET)  # type: ignore[attr-defined]
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def rclone(s3_keys: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = servers.rclone(tmp_path_factory.mktemp("rclone"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def hdfs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Skips where it cannot be had, unless ``CHANDY_REQUIRE_HDFS=1``."""
+    try:
+        assert pytestconfig.cache is not None
+        server = servers.hdfs(tmp_path_factory.mktemp("hdfs"), pytestconfig.cache.mkdir("hadoop"))
+    except servers.NoHdfsError as error:
+        if os.environ.get("CHANDY_REQUIRE_HDFS") == "1":
+            raise
+        pytest.skip(f"no HDFS here: {error}")
+    server.start()
+    yield server
+    server.kill()
+
+
+def s3_uri(server: Server, path: str = "") -> str:
+    return f"s3://{servers.BUCKET}/{path}?endpoint=http://127.0.0.1:{server.port}&region=us-east-1"
+
+
+def hdfs_uri(server: Server, path: str) -> str:
+    return f"hdfs://127.0.0.1:{server.port}/{path}"
+
+
+BACKENDS = ["file", "fake", "memory", "moto", "rclone", "hdfs"]
+EXCLUSIVE = ["file", "fake", "memory", "moto", "hdfs"]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """The name of each backend; a test may name some of them by ``indirect``."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def make_store(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+    """Opens the same empty place of a backend each time."""
+    folder = uuid.uuid4().hex
+    match backend:
+        case "file":
+            return lambda: open_store((tmp_path / "any").as_uri())
+        case "fake":
+            fake = MemoryStore()
+            return lambda: fake
+        case "memory":
+            return lambda: open_store(f"memory://{folder}/p")
+        case "hdfs":
+            server = request.getfixturevalue("hdfs")
+            return lambda: open_store(hdfs_uri(server, f"{folder}/p"))
+        case _:
+            server = request.getfixturevalue(backend)
+            return lambda: open_store(s3_uri(server, f"{folder}/p"))
+
+
+@pytest.fixture
+def any_store(make_store: Callable[[], Store]) -> Store:
+    return make_store()

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
+import fsspec
 import pytest
 
 from chandy.storage import (
     InvalidNameError,
     InvalidUriError,
     LocalStore,
+    ObjectExistsError,
+    RetryingStore,
+    Store,
+    UnfencedStoreError,
     UnknownStoreError,
+    join_uri,
     open_store,
     pipeline_uri,
+    probe_exclusive_create,
 )
-from chandy.storage.open import BACKENDS, Backend
+from chandy.storage.fsspec_store import FsspecStore
+from chandy.storage.open import backends
+
+from .fakes import MemoryStore
 
 
 @pytest.mark.parametrize(
@@ -47,20 +59,142 @@ def test_a_uri_that_names_no_place_is_refused(uri: str) -> None:
         open_store(uri)
 
 
-def test_an_unknown_scheme_is_named_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BACKENDS, "here", Backend("chandy.storage.local", "here"))
-    monkeypatch.setitem(BACKENDS, "away", Backend("chandy.storage.no_such_module", "away"))
-    with pytest.raises(UnknownStoreError, match=r"no store for gopher://.*file://, .*here://") as caught:
+def test_an_unknown_scheme_is_named_with_what_there_is() -> None:
+    with pytest.raises(UnknownStoreError, match=r"no store for gopher://.*file://, hdfs://, s3://") as caught:
         open_store("gopher://x")
-    assert caught.value.extra is None
-    assert "away" not in caught.value.supported
+    assert caught.value.missing is None
+
+
+class _Broken:
+    """An entry point of a backend whose package is not there."""
+
+    def load(self) -> NoReturn:
+        raise ModuleNotFoundError("No module named 's3fs'", name="s3fs")
 
 
 def test_a_backend_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BACKENDS, "s3", Backend("chandy.storage.no_such_module", "s3"))
-    with pytest.raises(UnknownStoreError, match=r'pip install --upgrade "chandy\[s3\]"') as caught:
+    monkeypatch.setitem(backends(), "s3", _Broken())  # type: ignore[misc]
+    with pytest.raises(UnknownStoreError, match=r'no \'s3fs\'; `pip install "chandy\[s3\]"`') as caught:
         open_store("s3://bucket/prefix")
-    assert caught.value.missing == "chandy.storage.no_such_module"
+    assert caught.value.missing == "s3fs"
+
+
+class _Entry:
+    """An entry point of somebody else's distribution."""
+
+    def load(self) -> Callable[[str], Store]:
+        def open_uri(uri: str) -> Store:
+            store = MemoryStore()
+            store.uri = uri
+            return store
+
+        return open_uri
+
+
+def test_a_backend_is_an_entry_point_and_its_errors_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(backends(), "mine", _Entry())  # type: ignore[misc]
+    store = open_store("mine://place")
+    assert isinstance(store, RetryingStore)
+    assert store.uri == "mine://place"
+
+
+def test_any_protocol_of_fsspec_opens_and_says_whether_it_is_fenced() -> None:
+    assert open_store("memory://x/y").fenced
+    assert not open_store("ftp://host/folder").fenced
+    with pytest.raises(UnknownStoreError, match="install what fsspec needs"):
+        open_store("sftp://host/folder")
+
+
+def test_a_store_that_looks_first_and_writes_then_is_refused_whatever_the_race_says() -> None:
+    # Two creates one after the other would pass.
+    store = FsspecStore("odd://x", lambda: fsspec.filesystem("memory"), "/odd", fenced=False)
+    with pytest.raises(UnfencedStoreError):
+        probe_exclusive_create(store)
+    store.create("x", b"1")
+    with pytest.raises(ObjectExistsError):
+        store.create("x", b"2")
+    assert store.read("x") == b"1"
+    store.delete("x")
+
+
+# --- URIs of remote stores ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "same"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("s3a://bucket/a/", "s3://bucket/a"),
+        ("s3://b/p%20q?region=r&endpoint=http://h:1", "s3://b/p%20q?endpoint=http://h:1&region=r"),
+        ("hdfs://name/a?dfs.client.x=1", "hdfs://name/a?dfs.client.x=1"),
+        ("hdfs:///a", "hdfs:///a"),
+    ],
+)
+def test_a_store_tells_a_uri_that_opens_it_again(uri: str, same: str) -> None:
+    assert open_store(uri).uri == same
+    assert open_store(same).uri == same
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("s3:///prefix", "expected s3://bucket/prefix"),
+        ("s3://b/p?regoin=x", "unknown option 'regoin'.*region"),
+        ("s3://b/p?region=x&region=y", "twice"),
+        ("s3://b/../c", r"with '\.\.'"),
+        ("s3://b/a//c", "empty parts"),
+        ("s3://b/a#c", "%23"),
+        ("hdfs://n/a?user=me", "unknown option 'user'"),
+    ],
+)
+def test_a_remote_uri_that_cannot_be_meant_is_refused(uri: str, says: str) -> None:
+    with pytest.raises(InvalidUriError, match=says):
+        open_store(uri)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["s3://b/p?secret=hunter2", "s3://b/p?key=hunter2", "s3://id:hunter2@b/p", "s3://b/p?token=hunter2"],
+)
+def test_a_secret_in_a_uri_is_refused_and_not_repeated(uri: str) -> None:
+    with pytest.raises(InvalidUriError) as caught:
+        open_store(uri)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_what_is_below_a_uri_comes_before_its_options() -> None:
+    assert pipeline_uri("s3://b/p/?region=r", "flights") == "s3://b/p/flights?region=r"
+    assert join_uri("s3://b?region=r", "a", "b") == "s3://b/a/b?region=r"
+    assert join_uri("/plain?", "a") == "/plain?/a"
+    assert join_uri("file:///x/", "a") == "file:///x/a"
+
+
+def test_the_options_of_a_uri_reach_the_s3_client(s3_keys: None) -> None:
+    store = open_store(
+        "s3://b/p?endpoint=http://h:1&region=r&addressing=path&sse=aws:kms&sse_kms_id=k&requester_pays=true"
+    )
+    assert isinstance(store, RetryingStore)
+    fs = store.store.fs  # type: ignore[attr-defined]
+    assert fs.endpoint_url == "http://h:1"
+    assert fs.client_kwargs == {"region_name": "r"}
+    assert fs.config_kwargs["s3"] == {"addressing_style": "path"}
+    assert fs.s3_additional_kwargs == {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "k"}
+    assert fs.requester_pays
+    assert fs.retries == 1
+    assert open_store(store.uri).store.fs is fs  # type: ignore[attr-defined]
+
+
+def test_what_fsspec_is_configured_with_reaches_the_s3_client(
+    s3_keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        fsspec.config.conf, "s3", {"key": "id", "client_kwargs": {"verify": False}, "config_kwargs": {"x": 1}}
+    )
+    fs = open_store("s3://b/p?region=configured").store.fs  # type: ignore[attr-defined]
+    assert fs.key == "id"
+    assert fs.client_kwargs == {"verify": False, "region_name": "configured"}
+    assert fs.config_kwargs["x"] == 1
+    assert fs.config_kwargs["retries"]["total_max_attempts"] == 1
 
 
 def test_a_pipeline_is_a_folder_of_the_storage() -> None:

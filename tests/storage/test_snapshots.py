@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,20 +14,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chandy.storage import (
+    Catalog,
     DamagedError,
     FileCache,
     FileRef,
     Handle,
     InvalidKeyError,
     LocalStore,
+    Manifest,
     ObjectMissingError,
     SnapshotWriter,
+    Store,
     StoredSnapshot,
     StoreFailedError,
     copy_snapshot,
     restore_files,
+    snapshots,
 )
-from chandy.storage.snapshots import PACK_BELOW
+from chandy.storage.snapshots import PACK_BELOW, Source
+
+from .fakes import MemoryStore
 
 LARGE = PACK_BELOW + 1
 
@@ -50,7 +57,7 @@ def contents_of(directory: Path) -> Contents:
 
 
 def snapshot(
-    store: LocalStore, directory: Path, contents: Contents, checkpoint: int = 1, base: Handle | None = None
+    store: Store, directory: Path, contents: Contents, checkpoint: int = 1, base: Handle | None = None
 ) -> StoredSnapshot:
     writer = SnapshotWriter(store, f"checkpoints/{checkpoint}/host.pack")
     writer.add("0", fill(directory, contents), base)
@@ -62,6 +69,7 @@ def contents() -> Contents:
     return {
         "000012.sst": os.urandom(LARGE),
         "000013.sst": os.urandom(100),
+        "state/0/1.delta": os.urandom(LARGE + 3),
         "MANIFEST-000009": os.urandom(LARGE + 5),
         "CURRENT": b"MANIFEST-000009\n",
         "sources/0/3": b"v1\n{}",
@@ -76,7 +84,7 @@ def test_restored_files_are_the_stored_ones(store: LocalStore, tmp_path: Path, c
     total = sum(map(len, contents.values()))
     # I5: sizes are bytes, not numbers of files.
     assert stored.handle.size == stored.new_bytes == total
-    assert (report.files, report.bytes, report.cached_bytes, report.downloaded_bytes) == (6, total, 0, total)
+    assert (report.files, report.bytes, report.cached_bytes, report.downloaded_bytes) == (7, total, 0, total)
 
 
 @settings(max_examples=30, deadline=None)
@@ -144,7 +152,8 @@ def test_what_the_base_shares_is_not_uploaded_again(
     # The only shared object that was uploaded is the one that the base does not have.
     assert [len(store.read(key)) for key in store.list("shared/")] == [LARGE]
     small = sum(len(content) for content in contents.values() if len(content) < PACK_BELOW)
-    assert again.new_bytes == LARGE + small
+    # What tells of the database is in the pack whatever its size.
+    assert again.new_bytes == LARGE + small + len(contents["MANIFEST-000009"])
 
 
 def test_a_base_that_has_the_bytes_only_in_a_pack_does_not_count(store: LocalStore, tmp_path: Path) -> None:
@@ -188,7 +197,7 @@ def test_only_immutable_files_are_linked(store: LocalStore, tmp_path: Path, cont
             if path.is_file() and not path.name.endswith(".sst"):
                 with path.open("ab") as file:
                     file.write(b"appended")
-    for name in ("MANIFEST-000009", "CURRENT"):
+    for name in ("MANIFEST-000009", "state/0/1.delta", "CURRENT"):
         with (tmp_path / "a" / name).open("ab") as file:
             file.write(b"appended")
     restore_files(store, stored.handle, tmp_path / "d", cache)
@@ -402,13 +411,146 @@ def test_a_copied_snapshot_lives_without_its_source(
     assert copied.new_bytes == copied.handle.size
 
 
-def test_damage_is_not_copied(store: LocalStore, tmp_path: Path, contents: Contents) -> None:
+def test_damage_is_not_copied_between_kinds_of_stores(tmp_path: Path, contents: Contents) -> None:
+    store = MemoryStore()
     stored = snapshot(store, tmp_path / "a", contents)
     key = store.list("shared/")[0]
     store.write(key, b"wrong")
     writer = SnapshotWriter(LocalStore(tmp_path / "savepoint"), "checkpoints/9/driver.pack")
     with pytest.raises(DamagedError):
         copy_snapshot(store, stored.handle, writer, "7", tmp_path / "scratch")
+
+
+class _Service(MemoryStore):
+    """One of several places of a service that copies between them, and counts what goes through the client."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved = 0
+        self.requests: Counter[str] = Counter()
+        self.copied: list[str] = []
+
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        data = super().read(key, offset, length)
+        self.moved += len(data)
+        self.requests["read"] += 1
+        return data
+
+    def write(self, key: str, data: bytes) -> None:
+        self.moved += len(data)
+        self.requests["write"] += 1
+        super().write(key, data)
+
+    def create(self, key: str, data: bytes) -> None:
+        self.requests["create"] += 1
+        super().create(key, data)
+
+    def copy(self, source: Store, source_key: str, key: str) -> bool:
+        if not isinstance(source, _Service):
+            return False
+        self.copied.append(key)
+        MemoryStore.write(self, key, MemoryStore.read(source, source_key))
+        return True
+
+
+def test_within_one_service_the_bytes_of_large_files_do_not_come_by(
+    tmp_path: Path, contents: Contents
+) -> None:
+    source, target = _Service(), _Service()
+    stored = snapshot(source, tmp_path / "a", contents)
+    source.moved = 0
+    writer = SnapshotWriter(target, "checkpoints/9/driver.pack")
+    copy_snapshot(source, stored.handle, writer, "7", tmp_path / "scratch")
+    copied = writer.finish()["7"]
+    assert sorted(target.copied) == source.list("shared/")
+    assert (
+        source.moved
+        == target.moved
+        == sum(file.size for file in stored.handle.files if file.key.endswith(".pack"))
+    )
+    source.objects.clear()
+    restore_files(target, copied.handle, tmp_path / "b")
+    assert contents_of(tmp_path / "b") == contents
+    assert copied.new_bytes == copied.handle.size
+
+
+def test_a_savepoint_copies_what_the_last_checkpoint_has_and_uploads_the_rest(
+    tmp_path: Path, contents: Contents
+) -> None:
+    pipeline, savepoint = _Service(), _Service()
+    last = snapshot(pipeline, tmp_path / "a", contents)
+    files = fill(tmp_path / "b", contents | {"000014.sst": os.urandom(LARGE)})
+    (gone, *_) = pipeline.list("shared/")
+    pipeline.delete(gone)
+    writer = SnapshotWriter(savepoint, "checkpoints/2/host.pack")
+    writer.add("0", files, source=Source(pipeline, last.handle))
+    stored = writer.finish()["0"]
+    pipeline.objects.clear()
+    restore_files(savepoint, stored.handle, tmp_path / "c")
+    assert contents_of(tmp_path / "c") == {name: path.read_bytes() for name, path in files.items()}
+    assert stored.new_bytes == stored.handle.size
+    assert set(savepoint.copied) == {file.key for file in last.handle.files if file.key.startswith("shared/")}
+
+
+# --- requests -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shards", [1, 16, 64])
+def test_a_checkpoint_takes_a_request_for_each_new_file_and_host_and_a_constant(
+    tmp_path: Path, make_manifest: Callable[..., Manifest], shards: int
+) -> None:
+    store = _Service()
+    catalog = Catalog(store)
+    generation = catalog.take_over("driver", 1.0).generation
+    hosts, bases = 4, dict[int, Handle]()
+    for checkpoint in (1, 2):
+        new = 0
+        handles: dict[int, Handle] = {}
+        store.requests.clear()
+        for host in range(hosts):
+            writer = SnapshotWriter(store, f"checkpoints/{checkpoint}/host-{host}.pack")
+            for shard in range(host, shards, hosts):
+                files = {
+                    "000012.sst": b"%d" % shard * LARGE,
+                    "MANIFEST-000005": os.urandom(2 * LARGE),
+                    "OPTIONS-000007": b"o" * 9000,
+                    "CURRENT": b"MANIFEST-000005",
+                    "IDENTITY": b"%d" % shard,
+                }
+                if checkpoint == 1 or shard % 3 == 0:
+                    files["000013.sst"] = os.urandom(LARGE)
+                    new += 1 if checkpoint == 2 else 2
+                elif checkpoint == 2:
+                    files["000014.sst"] = b"small" * 10
+                paths = fill(tmp_path / f"{checkpoint}-{shard}", files)
+                writer.add(str(shard), paths, bases.get(shard))
+            handles |= {int(name): stored.handle for name, stored in writer.finish().items()}
+        catalog.check_not_fenced(generation)
+        manifest = make_manifest(checkpoint, generation, [handles[shard] for shard in range(shards)])
+        catalog.commit(manifest)
+        catalog.confirm(manifest)
+        assert store.requests.total() <= new + hosts + 3, store.requests
+        bases = handles
+
+
+def test_a_large_pack_goes_by_way_of_the_disk(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "PACK_IN_MEMORY", 1000)
+    contents = {f"{number}/MANIFEST-1": os.urandom(700) for number in range(9)}
+    monkeypatch.setattr(store, "write", None)
+    stored = snapshot(store, tmp_path / "a", contents)
+    assert len(store.list()) == 1
+    restore_files(store, stored.handle, tmp_path / "b")
+    assert contents_of(tmp_path / "b") == contents
+
+
+def test_a_restore_tells_how_far_it_is(store: LocalStore, tmp_path: Path, contents: Contents) -> None:
+    stored = snapshot(store, tmp_path / "a", contents)
+    told: list[int] = []
+    restore_files(store, stored.handle, tmp_path / "b", progress=told.append)
+    assert sum(told) == stored.handle.size
+    assert len(told) > 1
 
 
 def test_a_folder_that_was_moved_restores(store: LocalStore, tmp_path: Path, contents: Contents) -> None:

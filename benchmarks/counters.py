@@ -1,0 +1,58 @@
+"""The same per-key counter for every interface: rows, pandas, Arrow columns; native and Chandy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+OUTPUT = "k long, n long"
+_FILLER = "0123456789abcdef"
+
+
+def payload(size: int, count: int) -> str:
+    """Return ``size`` characters that change with the count, as a value that a processor keeps."""
+    return (f"{count:016}" + _FILLER * (size // len(_FILLER) + 1))[:size]
+
+
+class _Counter(StatefulProcessor):
+    """Counts rows by key; keeps ``size`` further bytes a key that change with every update."""
+
+    def __init__(self, size: int = 0) -> None:
+        self._size = size
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        schema = "n long, payload string" if self._size else "n long"
+        self._state = handle.getValueState("count", schema)
+
+    def _add(self, rows: int) -> int:
+        held = self._state.get()
+        count: int = rows + (held[0] if held else 0)
+        self._state.update((count, payload(self._size, count)) if self._size else (count,))
+        return count
+
+    def close(self) -> None:
+        pass
+
+
+class RowCounter(_Counter):
+    """For ``transformWithState``."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        yield Row(k=key[0], n=self._add(sum(1 for _ in rows)))
+
+
+class PandasCounter(_Counter):
+    """For ``transformWithStateInPandas``."""
+
+    def handleInputRows(  # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        count = self._add(sum(len(frame) for frame in rows))
+        yield pd.DataFrame({"k": [key[0]], "n": [count]})

@@ -1,0 +1,95 @@
+"""What a benchmark gives: rows of figures, ratios, and what they were measured on; as JSON and as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+
+PLAIN_WIDTH = 140
+"""Columns of a table where there is no terminal."""
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+@attrs.frozen
+class Options:
+    """What the command line says to every benchmark."""
+
+    quick: bool = False
+    """Small sizes, to see that it works: the figures mean little."""
+    repetitions: int | None = None
+    """How often each contestant has its turn; None: as many as the benchmark thinks right."""
+
+
+@attrs.frozen
+class Report:
+    """A benchmark's outcome. ``as_json`` is stable: tools may rely on it."""
+
+    benchmark: str
+    rows: list[dict[str, Any]]
+    """One dict a line of the table, all with the same keys, plain values."""
+    ratios: dict[str, float]
+    """What the benchmark is about: by name, peers and Chandy in one run."""
+    settings: dict[str, Any] = attrs.field(factory=dict)
+    """Sizes and repetitions."""
+
+    def as_json(self) -> str:
+        """``{"benchmark", "environment", "rows", "ratios"}`` as JSON text."""
+        document = {
+            "benchmark": self.benchmark,
+            "environment": {**environment(), **self.settings},
+            "rows": self.rows,
+            "ratios": self.ratios,
+        }
+        return json.dumps(document, indent=2) + "\n"
+
+    def show(self, console: Console) -> None:
+        """Print the table and the ratios."""
+        table = Table(title=self.benchmark, title_justify="left")
+        for name in self.rows[0] if self.rows else ():
+            table.add_column(
+                name, justify="left" if isinstance(self.rows[0][name], str) else "right", no_wrap=True
+            )
+        for row in self.rows:
+            table.add_row(*map(_text, row.values()))
+        console.print(table)
+        for name, ratio in self.ratios.items():
+            console.print(f"{name}: {ratio:,.3g}")
+
+
+def environment() -> dict[str, Any]:
+    """Return the machine and the versions that figures were measured with."""
+    packages = ("chandy", "pyspark", "rocksdict", "pyarrow", "pandas", "numpy")
+    return {
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in packages},
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return the median of some figures with the least and the greatest of them."""
+    return {"median": median(values), "least": min(values), "greatest": max(values)}
+
+
+def console() -> Console:
+    """Return where benchmarks print."""
+    found = Console()
+    return found if found.is_terminal else Console(width=PLAIN_WIDTH)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,229 @@
+"""Rows a second of every interface for keyed state, Chandy's and Spark's, over the same batches.
+
+A per-key counter, on two cores, as a stream that has warmed up. Contestants take turns in one session; ratios
+are medians over the turns. Spark's state is on RocksDB with changelog checkpointing, its fastest. Chandy takes
+a checkpoint every ten seconds. PySpark's own processors are so slow that their streams are shorter: their
+number of batches is in the table. Spark's own count runs twice: as it comes, and with the setting by which logs
+and state are written without forking processes, which Chandy chooses by itself for local directories.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import attrs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
+
+from . import keyed
+from .chart import bars
+from .counters import OUTPUT, PandasCounter, RowCounter
+from .keyed import Workload
+from .report import Options, Report, console
+from .stage import DEFAULT_MANAGER, MANAGER, Stream, measured, stage
+
+AGGREGATE: Final = "Chandy aggregate"
+ROWS: Final = "Chandy transform_with_state"
+PANDAS: Final = "Chandy transform_with_state_in_pandas"
+COUNT: Final = "Spark groupBy().count()"
+COUNT_TUNED: Final = "Spark groupBy().count(), with Chandy's file manager"
+SPARK_ROWS: Final = "PySpark transformWithState"
+SPARK_PANDAS: Final = "PySpark transformWithStateInPandas"
+STATELESS: Final = "no state (Spark's shuffle and Arrow alone)"
+
+PEERS: Final = {AGGREGATE: (COUNT, COUNT_TUNED), ROWS: (SPARK_ROWS,), PANDAS: (SPARK_PANDAS,)}
+"""What each of Chandy's interfaces stands in for."""
+GOALS: Final = {AGGREGATE: 3.0, ROWS: 20.0, PANDAS: 50.0}
+"""How many times its peer's rows a second each is meant to reach."""
+
+
+@attrs.frozen
+class Turns:
+    """How long the streams of one kind of contestant are."""
+
+    warm_up: int
+    batches: int
+
+
+_FAST: Final = Turns(warm_up=3, batches=10)
+_SLOW: Final = Turns(warm_up=1, batches=1)
+_SLOWEST: Final = frozenset({SPARK_ROWS, SPARK_PANDAS})
+
+SMALL: Final = Workload("200k rows, 20k keys", 200_000, 20_000)
+LARGE: Final = Workload("1M rows, 100k keys", 1_000_000, 100_000)
+SKEWED: Final = Workload("200k rows, 20k keys, Zipf", 200_000, 20_000, zipf=True)
+LARGE_SKEWED: Final = Workload("1M rows, 100k keys, Zipf", 1_000_000, 100_000, zipf=True)
+WIDE: Final = Workload("200k rows, 20k keys, 1 KB values", 200_000, 20_000, value_bytes=1000)
+
+PLAN: Final[dict[Workload, tuple[str, ...]]] = {
+    SMALL: (STATELESS, AGGREGATE, COUNT, COUNT_TUNED, ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
+    # PySpark's own processors would need many minutes for one such batch.
+    LARGE: (STATELESS, AGGREGATE, COUNT, COUNT_TUNED, ROWS, PANDAS),
+    SKEWED: (AGGREGATE, COUNT, COUNT_TUNED, ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
+    LARGE_SKEWED: (AGGREGATE, COUNT, COUNT_TUNED),
+    WIDE: (ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
+}
+_QUICK: Final = Workload("20k rows, 2k keys", 20_000, 2_000)
+
+
+def run(options: Options) -> Report:
+    """Measure; see the module."""
+    plan = {_QUICK: PLAN[SMALL]} if options.quick else PLAN
+    repetitions = options.repetitions or (1 if options.quick else 3)
+    streams: dict[Workload, dict[str, list[Stream]]] = {}
+    with stage() as (spark, folder):
+        for workload, contestants in plan.items():
+            files = keyed.write(workload, _FAST.warm_up + _FAST.batches, folder / "long")
+            short = keyed.write(workload, _SLOW.warm_up + _SLOW.batches, folder / "short")
+            contest = Contest(spark, workload, folder / "streams")
+            for name in contestants:
+                if name not in _SLOWEST:
+                    contest.run(name, short, _SLOW)
+            streams[workload] = {name: [] for name in contestants}
+            for turn in range(repetitions):
+                for name in contestants if turn % 2 == 0 else contestants[::-1]:
+                    # One turn of the slowest takes minutes, and their pace varies little beside the distance.
+                    if name in _SLOWEST and streams[workload][name]:
+                        continue
+                    slow = name in _SLOWEST
+                    found = contest.run(name, short if slow else files, _SLOW if slow else _FAST)
+                    streams[workload][name].append(found)
+                    console().print(f"{workload.name}: {name}: {found.rate:,.0f} rows/s")
+            shutil.rmtree(files)
+            shutil.rmtree(short)
+    rows = [
+        {
+            "workload": workload.name,
+            "contestant": name,
+            "rows_per_second": median(one.rate for one in found),
+            "least": min(one.rate for one in found),
+            "greatest": max(one.rate for one in found),
+            "batches": sum(one.batches for one in found),
+            "turns": len(found),
+        }
+        for workload, by_name in streams.items()
+        for name, found in by_name.items()
+    ]
+    ratios = {
+        f"{workload.name}: {name} / {peer}": _ratio(by_name[name], by_name[peer])
+        for workload, by_name in streams.items()
+        for name in by_name
+        for peer in PEERS.get(name, ())
+        if peer in by_name
+    }
+    return Report("throughput", rows, ratios, {"repetitions": repetitions, "goals": GOALS})
+
+
+def draw(report: Report, path: Path) -> None:
+    """Draw the first workload's figures."""
+    first = report.rows[0]["workload"]
+    rounds = {
+        row["contestant"]: [row["least"], row["rows_per_second"], row["greatest"]]
+        for row in report.rows
+        if row["workload"] == first
+    }
+    bars(path, title=f"A counter by key, {first} a batch, two cores", axis="rows a second", rounds=rounds)
+
+
+def _ratio(own: Sequence[Stream], peers: Sequence[Stream]) -> float:
+    """Median of the turns' own ratios, since a machine's pace drifts; a peer with one turn stands for all."""
+    paired = peers if len(peers) == len(own) else [peers[0]] * len(own)
+    return median(one.rate / peer.rate for one, peer in zip(own, paired, strict=True))
+
+
+@contextlib.contextmanager
+def _file_manager(spark: SparkSession, name: str | None) -> Iterator[None]:
+    """Have queries that are started inside of the ``with`` use this file manager; None: the stage's."""
+    tuned = spark.conf.get(MANAGER)
+    assert tuned is not None
+    spark.conf.set(MANAGER, name or tuned)
+    try:
+        yield
+    finally:
+        spark.conf.set(MANAGER, tuned)
+
+
+class Contest:
+    """The contestants over one workload; each stream has folders of its own."""
+
+    def __init__(self, spark: SparkSession, workload: Workload, folder: Path) -> None:
+        self._spark = spark
+        self._workload = workload
+        self._folder = folder
+        self._streams = 0
+
+    def run(self, contestant: str, files: Path, turns: Turns) -> Stream:
+        """Run one stream to its end."""
+        self._streams += 1
+        folder = self._folder / str(self._streams)
+        folder.mkdir(parents=True)
+        source = keyed.stream(self._spark, files)
+        try:
+            native = self._native(contestant)
+            if native is not None:
+                frame, mode = native(source)
+                writer = frame.writeStream.format("noop").outputMode(mode).trigger(availableNow=True)
+                with _file_manager(self._spark, DEFAULT_MANAGER if contestant != COUNT_TUNED else None):
+                    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+                    query.awaitTermination()
+                return measured(contestant, query.recentProgress, turns.warm_up)
+            return self._chandy(contestant, source, folder, turns.warm_up)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _native(self, contestant: str) -> Callable[[DataFrame], tuple[DataFrame, str]] | None:
+        size = self._workload.value_bytes
+        match contestant:
+            case name if name in (COUNT, COUNT_TUNED):
+                return lambda rows: (rows.groupBy("k").count(), "update")
+            case name if name == STATELESS:
+                return lambda rows: (
+                    rows.select("k", F.lit(1).cast("long").alias("n"))
+                    .repartitionById(2, F.expr("cast(pmod(xxhash64(k), 2) as int)"))
+                    .mapInArrow(lambda batches: (batch.slice(0, 1) for batch in batches), OUTPUT),
+                    "append",
+                )
+            case name if name == SPARK_ROWS:
+                return lambda rows: (
+                    rows.groupBy("k").transformWithState(RowCounter(size), OUTPUT, "Update", "None"),
+                    "update",
+                )
+            case name if name == SPARK_PANDAS:
+                return lambda rows: (
+                    rows.groupBy("k").transformWithStateInPandas(
+                        PandasCounter(size), OUTPUT, "Update", "None"
+                    ),
+                    "update",
+                )
+        return None
+
+    def _chandy(self, contestant: str, source: DataFrame, folder: Path, warm_up: int) -> Stream:
+        config = CheckpointConfig(interval="10 s", cache_dir=str(folder / "cache"))
+        with CheckpointCoordinator(
+            self._spark, pipeline="benchmark", storage=str(folder / "storage"), config=config
+        ) as coordinator:
+            frame = self._operator(coordinator, contestant, source)
+            writer = frame.writeStream.format("noop").outputMode("append").trigger(availableNow=True)
+            query = coordinator.start(writer, name="counts")
+            query.awaitTermination()
+            completed = coordinator.statistics().counts.completed
+            return measured(contestant, query.recentProgress, warm_up, completed)
+
+    def _operator(self, coordinator: CheckpointCoordinator, contestant: str, rows: DataFrame) -> DataFrame:
+        if contestant == AGGREGATE:
+            return coordinator.aggregate(rows, by=["k"], uid="counts", n=("*", "count"))
+        size = self._workload.value_bytes
+        if contestant == ROWS:
+            return coordinator.transform_with_state(
+                rows, key=["k"], processor=RowCounter(size), output=OUTPUT, uid="counts"
+            )
+        return coordinator.transform_with_state_in_pandas(
+            rows, key=["k"], processor=PandasCounter(size), output=OUTPUT, uid="counts"
+        )

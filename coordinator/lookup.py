@@ -1,0 +1,175 @@
+"""The current value of a key while its query runs: where it is, and how it is asked for."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql.types import StructType
+
+from ..state.keys import KeyCodec
+from ..state.keyspace import HIDDEN
+from ..state.lookup import held_by
+from ..state.memory import Memory
+from ..state.messages import AskAccount, Origin, ReadValues, Values
+from ..state.rpc import ActionClient
+from ..state.schema import from_json
+from ..state.shard import Shard
+from ..state.spent import Spent
+from ..state.values import StateName
+from ..storage.files import FileCache
+from ..storage.open import open_store
+from ..storage.snapshots import restore_files
+from .checkpointing import Checkpointing
+from .errors import KeyShapeError, QueryNotRunningError, StateUnreachableError, UnknownStateError
+from .progress import newest_committed
+from .protocol import Places
+from .runs import Runs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..storage.manifest import OperatorRecord
+
+T = TypeVar("T")
+_ATTEMPTS = 100
+_PAUSE_SECONDS = 0.02
+_SHARD_MEMORY = 16 * 1024 * 1024
+"""Bytes for the RocksDB of one restored shard, which is read once."""
+
+
+@attrs.frozen
+class Lookup:
+    """Reads the state of running queries, as of their newest committed batch."""
+
+    spark: SparkSession
+    checkpointing: Checkpointing
+    runs: Runs
+    token: str
+    """What a state host demands of those who call it."""
+    cache: FileCache
+    """Files that this machine has already."""
+    clock: Callable[[], float]
+
+    def get(self, operator: OperatorRecord, key: Any, state: str | None) -> Any:
+        """Return what a state variable of an operator holds for a key, as ``CheckpointCoordinator.get`` says."""
+        name = choose_state(operator, state)
+        schema = from_json(operator.key_schema)
+        values = key_values(operator.uid, schema, key)
+        encoded = KeyCodec(schema).encode(values)
+
+        def fetch(keys: Sequence[bytes]) -> list[bytes | None]:
+            return self._fetch(operator, schema, values, keys)
+
+        state_name = StateName(operator.uid, name)
+        return held_by(operator.states[name], state_name, encoded, fetch, int(self.clock() * 1000))
+
+    def spent(self, operator: OperatorRecord) -> Spent:
+        """Return what the tasks of an operator have spent, as ``CheckpointCoordinator.spent`` says."""
+        places = self._places(operator)
+        total = Spent()
+        for address in places.addresses:
+            total.add(self._call(address, "account", AskAccount(places.query_id, operator.uid), Spent))
+        return total
+
+    def _fetch(
+        self, operator: OperatorRecord, schema: StructType, key: tuple[Any, ...], keys: Sequence[bytes]
+    ) -> list[bytes | None]:
+        """Return what the shard of ``key`` holds under ``keys``."""
+        for _ in range(_ATTEMPTS):
+            run = self.runs.get(operator.query) if operator.query else None
+            if run is None or run.ended:
+                raise QueryNotRunningError(operator.uid, operator.query)
+            places = self._places(operator)
+            # Where the state is changes while a query begins, or goes back to a checkpoint.
+            if places.query_id == run.query_id:
+                found = self._fetch_from(places, newest_committed(run.directory), operator, schema, key, keys)
+                if self._places(operator) == places:
+                    return found
+            time.sleep(_PAUSE_SECONDS)
+        raise QueryNotRunningError(operator.uid, operator.query)
+
+    def _places(self, operator: OperatorRecord) -> Places:
+        return self.checkpointing.look(lambda protocol: protocol.places(operator.query, operator.uid))
+
+    def _fetch_from(
+        self,
+        places: Places,
+        committed: int,
+        operator: OperatorRecord,
+        schema: StructType,
+        key: tuple[Any, ...],
+        keys: Sequence[bytes],
+    ) -> list[bytes | None]:
+        request = ReadValues(places.query_id, operator.uid, tuple(k.hex() for k in keys), committed)
+        for address in places.addresses:
+            found = self._call(address, "read", request, Values).values
+            # Which shard has the key is not asked: no more than one of them does.
+            if any(value is not None for value in found):
+                return [None if value is None else bytes.fromhex(value) for value in found]
+        if places.untouched:
+            shard = self._shard_of(schema, key, len(operator.shards))
+            if (origin := places.untouched.get(shard)) is not None:
+                return self._restored(operator.uid, origin, keys)
+        return [None] * len(keys)
+
+    def _call(self, address: str, action: str, request: object, answer: type[T]) -> T:
+        client = ActionClient(address, self.token, StateUnreachableError)
+        try:
+            return client.call(action, request, answer)
+        finally:
+            client.close()
+
+    def _shard_of(self, schema: StructType, key: tuple[Any, ...], shards: int) -> int:
+        """Return the shard of a key, by Spark's own hash function."""
+        row = self.spark.createDataFrame([key], schema).toDF(*(f"c{at}" for at in range(len(schema))))
+        found = row.select(F.pmod(F.xxhash64(*row.columns), F.lit(shards))).first()
+        assert found is not None, "a row was given"
+        return int(found[0])
+
+    def _restored(self, uid: str, origin: Origin, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Read a shard that no batch has been applied to since it was restored."""
+        with tempfile.TemporaryDirectory(prefix="chandy-lookup-") as folder:
+            directory = Path(folder) / "shard"
+            restore_files(open_store(origin.root), origin.handle, directory, self.cache)
+            shard = Shard(uid, directory, Memory(_SHARD_MEMORY), origin.batch)
+            try:
+                return shard.read(keys, origin.batch)
+            finally:
+                shard.close()
+
+
+def choose_state(operator: OperatorRecord, state: str | None) -> str:
+    """Return the name of the state variable that a user means; None stands for the only one.
+
+    Raises:
+        UnknownStateError: there is none of this name, or there are several to choose from.
+    """
+    known = tuple(sorted(name for name in operator.states if not name.startswith(HIDDEN)))
+    if state is None and len(known) == 1:
+        return known[0]
+    if state is None or state not in known:
+        raise UnknownStateError(operator.uid, state, known)
+    return state
+
+
+def key_values(uid: str, schema: StructType, key: Any) -> tuple[Any, ...]:
+    """Return the values of the key columns that a user gives: a tuple, a dict by column, or one single value.
+
+    Raises:
+        KeyShapeError: they are not those of the operator's key columns.
+    """
+    names = schema.names
+    if isinstance(key, Mapping):
+        if set(key) != set(names):
+            raise KeyShapeError(uid, tuple(names), repr(key))
+        return tuple(key[name] for name in names)
+    values = tuple(key) if isinstance(key, tuple | list) else (key,)
+    if len(values) != len(names):
+        raise KeyShapeError(uid, tuple(names), repr(key))
+    return values

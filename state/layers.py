@@ -1,0 +1,133 @@
+"""Committed changes that RocksDB does not have yet, in layers: one still grows, those below wait to be written."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import attrs
+
+from .cache import Value, weight
+
+ORDERED: Final = b"\x02"
+"""First byte of the keys that are scanned: layers keep them in order."""
+_BEHIND: Final = b"\x03"
+
+
+def ordered_keys(entries: Mapping[bytes, Value]) -> list[bytes]:
+    """Return the keys that begin with ``ORDERED``."""
+    # Nearly always the least key is greater: values and collections begin with higher bytes.
+    if not entries or min(entries) >= _BEHIND:
+        return []
+    return [key for key in entries if key[:1] == ORDERED]
+
+
+def is_ordered(start: bytes, stop: bytes) -> bool:
+    """Whether all keys from ``start`` up to, not including, ``stop`` begin with ``ORDERED``."""
+    return start >= ORDERED and stop <= _BEHIND
+
+
+class Purpose(Protocol):
+    """What a layer was frozen for."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody needs it any more."""
+        ...
+
+
+@attrs.define(eq=False)
+class Layer:
+    """Changes by key, None deletes; the last change of a key is kept."""
+
+    entries: dict[bytes, Value] = attrs.field(factory=dict)
+    batch: int = -1
+    """The last batch in it."""
+    size: int = 0
+    """Bytes of memory in use, at most: changes of a key that had changed before are counted again."""
+    purpose: Purpose | None = None
+    """What needs the state after this layer and before the next; None: nothing."""
+    _ordered: list[bytes] = attrs.field(factory=list)
+    _sorted: bool = True
+
+    def add(self, entries: dict[bytes, Value], ordered: Sequence[bytes], batch: int) -> None:
+        """Add what a batch has changed; ``ordered`` are those keys that begin with ``ORDERED``.
+
+        Takes ``entries`` over: nobody may change it afterwards.
+        """
+        if ordered:
+            self._ordered += [key for key in ordered if key not in self.entries]
+            self._sorted = False
+        self.size += weight(entries)
+        if self.entries:
+            self.entries.update(entries)
+        else:
+            self.entries = entries
+        self.batch = batch
+
+    def measure(self) -> None:
+        """Make ``size`` exact."""
+        self.size = weight(self.entries)
+
+    def put(self) -> list[bytes]:
+        """Return the keys that begin with ``ORDERED`` and are not deleted."""
+        return [key for key in self._ordered if self.entries[key] is not None]
+
+    def between(self, start: bytes, stop: bytes) -> list[bytes]:
+        """Return the changed keys from ``start`` up to, not including, ``stop``, in order.
+
+        Keys that begin with ``ORDERED`` are found quickly, others by looking at all.
+        """
+        if not is_ordered(start, stop):
+            return sorted(key for key in self.entries if start <= key < stop)
+        if not self._sorted:
+            self._ordered.sort()
+            self._sorted = True
+        return self._ordered[bisect_left(self._ordered, start) : bisect_left(self._ordered, stop)]
+
+
+class Layers:
+    """The layers of a shard. Changing them needs the owner's lock; a reader holds on to ``stack``."""
+
+    def __init__(self) -> None:
+        self.stack: tuple[Layer, ...] = (Layer(),)
+        """Newest first, never empty: only the first one grows, and none ever shrinks."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory in use, at most."""
+        return sum(layer.size for layer in self.stack)
+
+    def measure(self) -> None:
+        """Make ``size`` exact."""
+        self.stack[0].measure()
+
+    def add(self, entries: dict[bytes, Value], ordered: Sequence[bytes], batch: int) -> None:
+        """Add what a batch has changed."""
+        self.stack[0].add(entries, ordered, batch)
+
+    def freeze(self, purpose: Purpose | None) -> None:
+        """End the layer that grows, and begin another."""
+        self.stack[0].purpose = purpose
+        self.stack = (Layer(), *self.stack)
+
+    def next(self) -> list[Layer]:
+        """Return what has to be written next, oldest first: frozen layers up to the first that has a purpose.
+
+        Those before it, whose purpose was cancelled, can be written with it as if they were one.
+        """
+        found: list[Layer] = []
+        for layer in reversed(self.stack[1:]):
+            found.append(layer)
+            if layer.purpose is not None and not layer.purpose.cancelled:
+                break
+        return found
+
+    def drop(self, count: int) -> None:
+        """Take the ``count`` oldest layers out: they are written."""
+        self.stack = self.stack[: len(self.stack) - count]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.stack = (Layer(),)

@@ -1,0 +1,194 @@
+"""Rows as bytes and back, one at a time; the format is that of ``packing``."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgpack
+from pyspark.sql.types import BinaryType, DataType, DecimalType, FloatType, NullType, Row, StructType
+
+from .slots import DECIMAL_BYTES, EXPIRES, EXPIRY_BYTES, Slots, is_nested, is_text
+from .values import PLAIN, Convert, StateName, decoder, encoder
+
+_EXPIRY: Final = struct.Struct("<q")
+_TYPES: dict[type[DataType], type] = {**PLAIN, FloatType: float}
+"""Types whose Python values need no conversion but that of a string to bytes."""
+_ROWS: Final = frozenset({tuple, list, Row})
+_SIGNATURES: Final = 64
+"""How many combinations of types one packer remembers; above that, rows are checked item by item."""
+_HEAD_EXPIRING: Final = struct.Struct("<Bq")
+
+
+class RowPacker:
+    """Packs and unpacks the rows of one schema, under one version number."""
+
+    def __init__(self, schema: StructType, version: int, name: StateName) -> None:
+        """Compile the packer.
+
+        Raises:
+            UnsupportedStateError: a field has a type that a state cannot hold.
+        """
+        self._schema = schema
+        self._name = name
+        types = [field.dataType for field in schema.fields]
+        slots = Slots.of(schema)
+        self._version = version
+        self._first = bytes([version])
+        self._bitmap = slots.bitmap
+        self._slots = struct.Struct("<" + slots.code)
+        self._whole = struct.Struct(f"<{1 + slots.bitmap}x{slots.code}")
+        self._head = struct.Struct(f"<B{slots.bitmap}x{slots.code}")
+        self._head_expiring = struct.Struct(f"<Bq{slots.bitmap}x{slots.code}")
+        self._clean = bytes([version]) + bytes(slots.bitmap)
+        """How a row begins that has neither an expiry nor nulls."""
+        self._variable = slots.variable
+        self._encoders = [
+            encoder(name, field.name, field.dataType, field.nullable) for field in schema.fields
+        ]
+        self._to_bytes = {at: _to_bytes(types[at]) for at in slots.variable}
+        self._zeros = [bytes(DECIMAL_BYTES) if _is_bytes(dtype) else 0 for dtype in types]
+        self._decoders = [
+            (at, decode) for at, dtype in enumerate(types) if (decode := _decoder(dtype)) is not None
+        ]
+        self._primary = [_TYPES.get(type(dtype)) for dtype in types]
+        self._signatures: dict[tuple[type, ...], int] = {}
+        self._fixed = not slots.variable
+        self._plain = self._fixed and not self._decoders
+        if all(self._primary):
+            self._signatures[tuple(filter(None, self._primary))] = 0
+
+    def pack(self, row: Any, expiry_ms: int | None) -> bytes:
+        """Return the bytes of a row: a tuple, Row or list with one item a field, in schema order.
+
+        Raises:
+            StateTypeError: it has another shape, or an item has another type than its field.
+        """
+        if type(row) in _ROWS:
+            nulls = self._signatures.get(tuple(map(type, row)))
+            if nulls is not None:
+                # Whether a number fits its field is for struct to say, and the slow way then says which.
+                try:
+                    if nulls or not self._fixed:
+                        return self._pack_known(row, nulls, expiry_ms)
+                    if expiry_ms is None:
+                        return self._head.pack(self._version, *row)
+                    return self._head_expiring.pack(self._version | EXPIRES, expiry_ms, *row)
+                except (struct.error, OverflowError, UnicodeEncodeError):
+                    pass
+        return self._pack_checked(row, expiry_ms)
+
+    def unpack(self, data: bytes) -> tuple[Any, ...]:
+        """Return the row that has these bytes.
+
+        Raises:
+            StateTypeError: they are no row of this schema.
+        """
+        try:
+            if self._plain and data.startswith(self._clean):
+                return self._whole.unpack(data)
+            return self._unpack_any(data)
+        except (struct.error, ValueError, IndexError, msgpack.UnpackException) as error:
+            raise self._name.mismatch("", f"a packed row of {self._schema.simpleString()}", data) from error
+
+    def _pack_known(self, row: Sequence[Any], nulls: int, expiry_ms: int | None) -> bytes:
+        """Pack a row whose items have types that need no check; ``nulls`` has the bits of those that are null."""
+        items: list[Any] = [0 if item is None else item for item in row] if nulls else list(row)
+        tail: list[bytes] = []
+        for at in self._variable:
+            item = items[at]
+            if item.__class__ is str:
+                item = item.encode()
+            elif item.__class__ is int:
+                continue
+            items[at] = len(item)
+            tail.append(item)
+        return self._join(items, tail, nulls, expiry_ms)
+
+    def _pack_checked(self, row: Any, expiry_ms: int | None) -> bytes:
+        if not isinstance(row, tuple | list) or len(row) != len(self._encoders):
+            shape = ", ".join(
+                f"{field.name} {field.dataType.simpleString()}" for field in self._schema.fields
+            )
+            raise self._name.mismatch("", f"a tuple of {len(self._encoders)} ({shape})", row)
+        items = [encode(item) for encode, item in zip(self._encoders, row, strict=True)]
+        nulls = 0
+        tail = []
+        for at, item in enumerate(items):
+            if item is None:
+                nulls |= 1 << at
+                items[at] = self._zeros[at]
+            elif at in self._to_bytes:
+                data = self._to_bytes[at](item)
+                items[at] = len(data)
+                tail.append(data)
+        packed = self._join(items, tail, nulls, expiry_ms)
+        self._remember(tuple(map(type, row)), nulls)
+        return packed
+
+    def _join(self, items: list[Any], tail: list[bytes], nulls: int, expiry_ms: int | None) -> bytes:
+        head = self._first if expiry_ms is None else _HEAD_EXPIRING.pack(self._version | EXPIRES, expiry_ms)
+        return b"".join((head, nulls.to_bytes(self._bitmap, "little"), self._slots.pack(*items), *tail))
+
+    def _remember(self, signature: tuple[type, ...], nulls: int) -> None:
+        """Let rows with items of these types pass without a check of each, if that is the same."""
+        simple = all(
+            primary is not None and found in (primary, type(None))
+            for found, primary in zip(signature, self._primary, strict=True)
+        )
+        if simple and len(self._signatures) < _SIGNATURES:
+            self._signatures[signature] = nulls
+
+    def _unpack_any(self, data: bytes) -> tuple[Any, ...]:
+        start = 1 + EXPIRY_BYTES if data[0] & EXPIRES else 1
+        at = start + self._bitmap
+        nulls = int.from_bytes(data[start:at], "little")
+        items = list(self._slots.unpack_from(data, at))
+        at += self._slots.size
+        for position in self._variable:
+            end = at + items[position]
+            items[position] = data[at:end]
+            at = end
+        if at != len(data):
+            raise ValueError(at)
+        if nulls:
+            items = [None if nulls >> position & 1 else item for position, item in enumerate(items)]
+        for position, decode in self._decoders:
+            item = items[position]
+            if item is not None:
+                items[position] = decode(item)
+        return tuple(items)
+
+
+def expiry_of(data: bytes) -> int | None:
+    """Return when a packed row expires, in milliseconds since 1970; None if it does not."""
+    if data[0] & EXPIRES:
+        expiry: int = _EXPIRY.unpack_from(data, 1)[0]
+        return expiry
+    return None
+
+
+def _is_bytes(dtype: DataType) -> bool:
+    return isinstance(dtype, DecimalType | NullType)
+
+
+def _to_bytes(dtype: DataType) -> Callable[[Any], bytes]:
+    """Return what makes bytes of a stored value that has no fixed width."""
+    if is_nested(dtype):
+        pack: Callable[[Any], bytes] = msgpack.Packer().pack
+        return pack
+    if isinstance(dtype, BinaryType):
+        return bytes
+    return str.encode
+
+
+def _decoder(dtype: DataType) -> Convert | None:
+    """Return what makes a Python value of a slot's number or of the bytes behind the slots."""
+    decode = decoder(dtype)
+    if is_nested(dtype):
+        assert decode is not None
+        return lambda data: decode(msgpack.unpackb(data))
+    if is_text(dtype):
+        return bytes.decode
+    return decode

@@ -1,0 +1,100 @@
+"""Where the fields of a schema lie in a packed row: widths and offsets, for rows and for columns alike."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+import numpy as np
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+)
+
+EXPIRES: Final = 0x80
+"""The bit of the first byte that says that the row has an expiry."""
+EXPIRY_BYTES: Final = 8
+DECIMAL_BYTES: Final = 16
+
+_FIXED: dict[type[DataType], tuple[str, str]] = {
+    BooleanType: ("?", "u1"),
+    ByteType: ("b", "i1"),
+    ShortType: ("h", "<i2"),
+    IntegerType: ("i", "<i4"),
+    LongType: ("q", "<i8"),
+    FloatType: ("f", "<f4"),
+    DoubleType: ("d", "<f8"),
+    DateType: ("i", "<i4"),
+    TimestampType: ("q", "<i8"),
+    TimestampNTZType: ("q", "<i8"),
+    DayTimeIntervalType: ("q", "<i8"),
+    TimeType: ("q", "<i8"),
+    DecimalType: (f"{DECIMAL_BYTES}s", f"V{DECIMAL_BYTES}"),
+    NullType: ("0s", "V0"),
+}
+"""By type the slot of a value, as ``struct`` and as NumPy call it."""
+_LENGTH = ("I", "<u4")
+"""The slot of a type whose values have no fixed width: their length."""
+
+
+def is_fixed(dtype: DataType) -> bool:
+    """Whether the values of a type lie in their slot, not behind the slots."""
+    return type(dtype) in _FIXED
+
+
+def is_nested(dtype: DataType) -> bool:
+    """Whether the values of a type are packed one by one, whatever holds them."""
+    return isinstance(dtype, ArrayType | MapType | StructType)
+
+
+@attrs.frozen
+class Slots:
+    """Where the fields of a schema lie behind the first byte and the expiry."""
+
+    bitmap: int
+    """Bytes of the null bitmap."""
+    code: str
+    """The slots as ``struct`` calls them, without a byte order."""
+    variable: tuple[int, ...]
+    """Positions of the fields whose values lie behind the slots, in order."""
+    plain: np.dtype[np.void]
+    """First byte, bitmap and slots (fields ``head``, ``nulls``, ``0``, ``1``, ...)."""
+    expiring: np.dtype[np.void]
+    """The same with ``expiry`` behind the first byte."""
+
+    @classmethod
+    def of(cls, schema: StructType) -> Slots:
+        """Lay out the fields of a schema."""
+        slots = [_FIXED.get(type(field.dataType), _LENGTH) for field in schema.fields]
+        bitmap = (len(slots) + 7) // 8
+        fields = [(str(position), numpy) for position, (_, numpy) in enumerate(slots)]
+        nulls = ("nulls", "u1", (bitmap,))
+        return cls(
+            bitmap=bitmap,
+            code="".join(code for code, _ in slots),
+            variable=tuple(at for at, field in enumerate(schema.fields) if not is_fixed(field.dataType)),
+            plain=np.dtype([("head", "u1"), nulls, *fields]),
+            expiring=np.dtype([("head", "u1"), ("expiry", "<i8"), nulls, *fields]),
+        )
+
+
+def is_text(dtype: DataType) -> bool:
+    """Whether the values of a type are strings."""
+    return not (is_fixed(dtype) or is_nested(dtype) or isinstance(dtype, BinaryType))

@@ -1,0 +1,235 @@
+"""A store on any fsspec file system, and the base of those that know theirs better.
+
+fsspec has no portable exclusive create: most file systems look first and write then. So a protocol that is not
+known here to have one makes a store that says so (``Store.fenced``), and whoever starts a pipeline on it must
+allow that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.exceptions import FSTimeoutError
+
+from .errors import InvalidUriError, ObjectExistsError, ObjectMissingError, StorageError, StoreFailedError
+from .keys import validate_key
+from .store import ObjectStat, Store
+from .uri import StoreUri
+
+EXCLUSIVE = frozenset({"memory", "gs", "gcs", "abfs", "az"})
+"""Protocols whose ``pipe_file(mode="create")`` is one atomic step of the service (``memory``: of one thread at a time).
+
+Of gcsfs it is ``ifGenerationMatch=0``, of adlfs ``If-None-Match``.
+"""
+
+_PASSING = {
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ECONNABORTED,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTUNREACH,
+    errno.EIO,
+    errno.ENETUNREACH,
+    errno.EPIPE,
+    errno.EREMOTEIO,
+    errno.ETIMEDOUT,
+}
+
+
+def open_uri(uri: str) -> Store:
+    """Open any fsspec protocol; the URI's options go to the file system as they are."""
+    parts = StoreUri.parse(uri)
+    address = str(StoreUri(parts.scheme, parts.authority, parts.path, {}))
+
+    def connect() -> Any:
+        # fsspec's own configuration (files, FSSPEC_... variables) comes in by itself: credentials belong there.
+        kwargs = fsspec.utils.infer_storage_options(address)
+        named = {name: kwargs[name] for name in ("host", "port") if name in kwargs}
+        if parts.scheme in ("memory", "gs", "gcs", "abfs", "az"):
+            named = {}
+        return fsspec.filesystem(parts.scheme, use_listings_cache=False, **named, **parts.options)
+
+    root = fsspec.get_filesystem_class(parts.scheme)._strip_protocol(address)
+    if not str(root).strip("/"):
+        raise InvalidUriError(uri, "expected a folder or bucket")
+    return FsspecStore(str(parts), connect, str(root), parts.scheme in EXCLUSIVE)
+
+
+class FsspecStore(Store):
+    """Objects are files of a file system below a root.
+
+    Args:
+        uri: what opens it again.
+        connect: makes the file system; called once in each process that uses the store.
+        root: the path of the root as the file system has it, without its protocol.
+        fenced: whether the file system's exclusive create is one.
+    """
+
+    def __init__(self, uri: str, connect: Callable[[], Any], root: str, fenced: bool) -> None:
+        self.uri = uri
+        self.fenced = fenced
+        self.root = root.rstrip("/")
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._connected: tuple[int, Any] | None = None
+
+    @property
+    def fs(self) -> Any:
+        """The file system of this process."""
+        found = self._connected
+        if found is not None and found[0] == os.getpid():
+            return found[1]
+        with self._lock:
+            if self._connected is None or self._connected[0] != os.getpid():
+                self._connected = (os.getpid(), self._connect())
+            return self._connected[1]
+
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Return the object's bytes, or ``length`` of them from ``offset``."""
+        if length == 0:
+            self.stat(key)
+            return b""
+        with self._explained("read", key):
+            end = None if length is None else offset + length
+            data: bytes = self.fs.cat_file(self._path(key), start=offset, end=end)
+            return data
+
+    def write(self, key: str, data: bytes) -> None:
+        """Write an object whole, in place of any that is there."""
+        with self._explained("write", key):
+            self._pipe(key, data)
+
+    def create(self, key: str, data: bytes) -> None:
+        """Write an object that must not exist yet."""
+        with self._explained("create", key):
+            if self.fenced:
+                self._pipe(key, data, mode="create")
+            elif self.fs.exists(self._path(key)):
+                raise ObjectExistsError(self.uri, key)
+            else:
+                self._pipe(key, data)
+
+    def list(self, prefix: str = "") -> list[str]:
+        """Return the keys that begin with ``prefix``, sorted."""
+        return list(self.scan(prefix))
+
+    def scan(self, prefix: str = "") -> dict[str, ObjectStat]:
+        """Return what is known of each object whose key begins with ``prefix``."""
+        with self._explained("list", prefix):
+            found = self._find(prefix)
+        keys = {self._key(info["name"]): info for info in found if info["type"] == "file"}
+        return {key: _stat(keys[key]) for key in sorted(keys) if key.startswith(prefix)}
+
+    def delete(self, key: str) -> None:
+        """Delete an object; one that is not there is no error."""
+        try:
+            with self._explained("delete", key):
+                self.fs.rm_file(self._path(key))
+        except ObjectMissingError:
+            pass
+
+    def upload(self, path: Path, key: str) -> None:
+        """Store a local file that will never change again."""
+        with self._explained("upload", key):
+            self._make_folder(key)
+            self.fs.put_file(str(path), self._path(key))
+
+    def copy(self, source: Store, source_key: str, key: str) -> bool:
+        """Copy an object inside the same file system."""
+        if not isinstance(source, FsspecStore) or source.fs is not self.fs:
+            return False
+        with source._explained("copy", source_key):
+            self._make_folder(key)
+            try:
+                self.fs.cp_file(source._path(source_key), self._path(key))
+            except NotImplementedError:
+                return False
+        return True
+
+    def stat(self, key: str) -> ObjectStat:
+        """Return size and age of an object."""
+        with self._explained("look at", key):
+            info = self.fs.info(self._path(key))
+        if info["type"] != "file":
+            raise ObjectMissingError(self.uri, key)
+        return _stat(info)
+
+    def is_transient(self, error: Exception) -> bool:
+        """Whether an error of the file system may go away by itself."""
+        if isinstance(error, (TimeoutError, ConnectionError, FSTimeoutError)):
+            return True
+        return isinstance(error, OSError) and error.errno in _PASSING
+
+    def _find(self, prefix: str) -> Sequence[dict[str, Any]]:
+        try:
+            found = self.fs.find(self._folder(prefix), detail=True)
+        except FileNotFoundError:
+            return []
+        return list(found.values())
+
+    def _folder(self, prefix: str) -> str:
+        folder = prefix.rpartition("/")[0]
+        return f"{self.root}/{folder}" if folder else self.root
+
+    def _pipe(self, key: str, data: bytes, **mode: str) -> None:
+        try:
+            self.fs.pipe_file(self._path(key), data, **mode)
+        except FileNotFoundError:
+            # File systems with folders want them first, object stores have none.
+            self._make_folder(key)
+            self.fs.pipe_file(self._path(key), data, **mode)
+
+    def _make_folder(self, key: str) -> None:
+        self.fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
+
+    def _path(self, key: str) -> str:
+        return f"{self.root}/{validate_key(key)}"
+
+    def _key(self, name: str) -> str:
+        return name.lstrip("/").removeprefix(self.root.lstrip("/")).lstrip("/")
+
+    @contextmanager
+    def _explained(self, operation: str, key: str) -> Iterator[None]:
+        """Turn what a file system raises into errors of storage."""
+        try:
+            yield
+        except StorageError:
+            raise
+        except FileNotFoundError as error:
+            if (reason := self.why_all_is_missing(error)) is not None:
+                raise StoreFailedError(self.uri, key, operation, reason) from error
+            if operation in ("write", "create", "upload"):
+                # Not the object: the file to upload, or what has been uploaded of it so far.
+                raise StoreFailedError(
+                    self.uri, key, operation, str(error), self.is_transient(error)
+                ) from error
+            raise ObjectMissingError(self.uri, key) from None
+        except FileExistsError:
+            raise ObjectExistsError(self.uri, key) from None
+        except Exception as error:
+            # Each client has errors of its own, of any class.
+            reason = f"{type(error).__name__}: {error}"
+            raise StoreFailedError(self.uri, key, operation, reason, self.is_transient(error)) from error
+
+    def why_all_is_missing(self, error: FileNotFoundError) -> str | None:
+        """Return why not only the object is not there, but the place for it; None if it is just the object."""
+        return None
+
+
+def _stat(info: dict[str, Any]) -> ObjectStat:
+    for name in ("LastModified", "mtime", "modified", "last_modified", "updated", "created"):
+        when = info.get(name)
+        if isinstance(when, datetime):
+            return ObjectStat(info["size"], when.timestamp())
+        if isinstance(when, (int, float)):
+            return ObjectStat(info["size"], float(when))
+    return ObjectStat(info["size"], None)

@@ -1,0 +1,64 @@
+"""Which state and which key a user means. Values that are read are in ``tests/integration/test_get.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from chandy.coordinator.errors import KeyShapeError, UnknownStateError
+from chandy.coordinator.lookup import choose_state, key_values
+from chandy.storage.manifest import OperatorRecord, StateRecord
+
+ONE = StructType([StructField("k", StringType())])
+TWO = StructType([StructField("k", StringType()), StructField("n", LongType())])
+
+
+def operator(*states: str) -> OperatorRecord:
+    return OperatorRecord("op", "q", "{}", {name: StateRecord(("{}",)) for name in states}, (None,))
+
+
+def test_the_only_state_need_not_be_named() -> None:
+    assert choose_state(operator("a"), None) == "a"
+    assert choose_state(operator("a", "$timers"), None) == "a"
+    assert choose_state(operator("a", "b"), "b") == "b"
+
+
+@pytest.mark.parametrize(
+    ("states", "wanted"), [(("a", "b"), None), ((), None), (("a",), "b"), (("a", "$timers"), "$timers")]
+)
+def test_a_state_that_cannot_be_meant_is_refused_with_those_that_can(
+    states: tuple[str, ...], wanted: str | None
+) -> None:
+    with pytest.raises(UnknownStateError) as caught:
+        choose_state(operator(*states), wanted)
+    assert caught.value.known == tuple(name for name in states if not name.startswith("$"))
+    assert "'op'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "values"),
+    [
+        (ONE, "x", ("x",)),
+        (ONE, None, (None,)),
+        (ONE, ("x",), ("x",)),
+        (ONE, {"k": "x"}, ("x",)),
+        (TWO, ("x", 1), ("x", 1)),
+        (TWO, ["x", 1], ("x", 1)),
+        (TWO, Row(k="x", n=1), ("x", 1)),
+        (TWO, {"n": 1, "k": "x"}, ("x", 1)),
+    ],
+)
+def test_a_key_is_a_tuple_a_dict_or_a_single_value(
+    schema: StructType, key: Any, values: tuple[Any, ...]
+) -> None:
+    assert key_values("op", schema, key) == values
+
+
+@pytest.mark.parametrize("key", ["x", ("x",), ("x", 1, 2), {"k": "x"}, {"k": "x", "m": 1}])
+def test_a_key_of_other_columns_is_refused(key: Any) -> None:
+    with pytest.raises(KeyShapeError) as caught:
+        key_values("op", TWO, key)
+    assert "k, n" in str(caught.value)

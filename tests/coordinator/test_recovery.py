@@ -1,0 +1,84 @@
+"""What an operator may change between two starts, and what it takes up of a checkpoint."""
+
+import attrs
+import pytest
+from pyspark.sql.types import ArrayType, DoubleType, IntegerType, LongType, StringType, StructType
+
+from chandy.coordinator.errors import KeySchemaError, ShardCountError, StateSchemaError
+from chandy.coordinator.recovery import RestorePoint, check_operator
+from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, StateRecord
+
+KEY = StructType().add("k", StringType()).json()
+COUNT = StructType().add("n", IntegerType())
+WIDE = StructType().add("n", LongType()).add("total", DoubleType())
+TEXT = StructType().add("n", ArrayType(StringType()))
+
+
+def record(schema):
+    return StateRecord((schema.json(),))
+
+
+def operator(shards=4, **states):
+    return OperatorRecord(
+        "delays", "", KEY, {name: record(s) for name, s in states.items()}, (None,) * shards
+    )
+
+
+def restored(was):
+    stored = attrs.evolve(was, query="q", shards=tuple(Handle() for _ in was.shards))
+    return RestorePoint(
+        Manifest(
+            id=1,
+            kind=CheckpointKind.MANUAL,
+            pipeline="p",
+            generation=1,
+            triggered_at=0.0,
+            completed_at=0.0,
+            queries=(),
+            operators=(stored,),
+            new_bytes=0,
+        ),
+        "file:///p",
+    )
+
+
+def test_an_operator_that_the_checkpoint_does_not_have_is_as_it_is_declared():
+    declared = operator(count=COUNT)
+    assert check_operator(None, declared) == declared
+    assert check_operator(restored(attrs.evolve(declared, uid="other")), declared) == declared
+
+
+@pytest.mark.parametrize("shards", [1, 3, 5, 8])
+def test_another_number_of_shards_is_refused(shards):
+    # H6
+    with pytest.raises(ShardCountError) as refused:
+        check_operator(restored(operator(count=COUNT)), operator(shards, count=COUNT))
+    assert (refused.value.expected, refused.value.found) == (4, shards)
+
+
+def test_another_key_is_refused():
+    declared = attrs.evolve(operator(), key_schema=StructType().add("k", LongType()).json())
+    with pytest.raises(KeySchemaError):
+        check_operator(restored(operator()), declared)
+
+
+def test_a_state_that_changed_as_it_may_knows_all_its_schemas():
+    point = restored(operator(count=COUNT, same=TEXT))
+    record = check_operator(point, operator(count=WIDE, same=TEXT, new=TEXT))
+    assert record.states["count"].versions == (COUNT.json(), WIDE.json())
+    assert record.states["same"].versions == record.states["new"].versions == (TEXT.json(),)
+    # The shards are those of the new run, which has not stored any.
+    assert record.shards == (None,) * 4
+
+
+def test_a_state_that_changed_otherwise_is_refused_with_both_schemas():
+    with pytest.raises(StateSchemaError, match=r"n int .*found n array<string>"):
+        check_operator(restored(operator(count=COUNT)), operator(count=TEXT))
+
+
+def test_what_is_known_of_a_state_outlives_a_run_that_does_not_declare_it():
+    was = operator(count=COUNT)
+    between = check_operator(restored(was), operator())
+    assert between.states == was.states
+    with pytest.raises(StateSchemaError):
+        check_operator(restored(between), operator(count=TEXT))

@@ -1,0 +1,98 @@
+"""A driver of its own for each test of a store: credentials are in its environment before Spark starts.
+
+Runs a pipeline on the store that the command line names, stops it, restores it from its latest checkpoint and from a
+savepoint whose pipeline is gone, and prints ``done`` if all answers were right.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import attrs
+from pyspark.sql import SparkSession
+
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
+from chandy.coordinator.query import CheckpointedQuery
+from chandy.storage import Catalog, join_uri, open_store, read_savepoint, verify
+
+from .support import TOTALS, Events, Totals, last_totals
+
+
+def session(folder: Path) -> SparkSession:
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+
+
+def run(spark: SparkSession, storage: str, folder: Path) -> None:
+    config = CheckpointConfig(interval=None, restart=NoRestart(), cache_dir=str(folder / "cache"))
+    events, out = Events(folder / "in"), folder / "out"
+
+    def begin(
+        pipeline: str, restore: str = "latest", claim: bool = False
+    ) -> tuple[CheckpointCoordinator, CheckpointedQuery]:
+        chosen = attrs.evolve(config, claim=claim)
+        made = CheckpointCoordinator(
+            spark, pipeline=pipeline, storage=storage, config=chosen, restore=restore
+        )
+        totals = made.transform_with_state(
+            events.stream(spark), key=["k"], processor=Totals(), output=TOTALS, uid="totals", shards=4
+        )
+        writer = (
+            totals.writeStream.format("parquet").option("path", str(out)).trigger(processingTime="0 seconds")
+        )
+        return made, made.start(writer, name="totals")
+
+    def check(query: CheckpointedQuery) -> None:
+        query.processAllAvailable()
+        found, expected = last_totals(spark.read.parquet(str(out))), events.totals(spark)
+        assert found == expected, (found, expected)
+
+    events.add(2)
+    first, query = begin("p")
+    check(query)
+    assert first.checkpoint().result(60).id == 1
+    events.add(2)
+    check(query)
+    first.stop()
+
+    second, query = begin("p")
+    assert second.restored is not None
+    assert second.restored.id == 1
+    events.add(1)
+    check(query)
+    savepoint = second.stop(savepoint="by-name")
+    assert savepoint is not None
+    store = open_store(join_uri(storage, "p"))
+    assert all(verify(store, manifest).ok for manifest in Catalog(store).completed())
+    store.delete_all([key for key in store.list() if not key.startswith("savepoints/")])
+
+    third, query = begin("q", savepoint.uri)
+    events.add(1)
+    check(query)
+    assert third.checkpoint().result(60).id == savepoint.id + 1
+    third.stop()
+    assert verify(open_store(savepoint.uri), read_savepoint(open_store(savepoint.uri))).ok
+
+    fourth, query = begin("q", savepoint.uri, claim=True)
+    check(query)
+    fourth.checkpoint().result(60)
+    assert open_store(savepoint.uri).list() != []
+    fourth.stop()
+    assert open_store(savepoint.uri).list() == []
+
+
+if __name__ == "__main__":
+    place, storage = Path(sys.argv[1]), sys.argv[2]
+    spark = session(place)
+    run(spark, storage, place)
+    print("done", flush=True)
+    spark.stop()

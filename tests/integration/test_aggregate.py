@@ -1,0 +1,216 @@
+"""Running aggregates and Arrow processors in real pipelines: as Spark's own groupBy, through restarts."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql.types import StructType
+
+from chandy.coordinator import CheckpointCoordinator
+from chandy.state.aggregate_operator import aggregation
+from chandy.state.arrow_processor import ArrowInput, ArrowProcessor, ArrowResult
+from chandy.state.dataframe import keyed
+from chandy.state.hashing import can_hash, xxhash64
+
+from .support import Events, Make
+
+pytestmark = pytest.mark.spark
+
+# Workers do not have the tests' modules: what the tests define travels by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+TYPES = {
+    "b": "if(id % 5 = 0, null, cast(id % 100 - 50 as byte))",
+    "i": "if(id % 7 = 0, null, cast(hash(id) as int))",
+    "l": "if(id % 3 = 0, null, xxhash64(id) div 1000000)",
+    "f": "case when id % 11 = 0 then null when id % 97 = 1 then float('NaN') else cast(hash(id) / 1e6 as float) end",
+    "d": "case when id % 11 = 0 then null when id % 89 = 1 then double('NaN') else hash(id) / 1e3 end",
+    "small": "if(id % 6 = 0, null, cast(hash(id) / 1000 as decimal(9,2)))",
+    "wide": "if(id % 6 = 0, null, cast(xxhash64(id) as decimal(33,7)) / 7)",
+    "s": "if(id % 13 = 0, null, concat('ä', id % 50))",
+    "x": "if(id % 13 = 0, null, cast(concat('x', id % 50) as binary))",
+    "o": "if(id % 13 = 0, null, id % 2 = 0)",
+    "day": "if(id % 4 = 0, null, date_add(date'1969-12-01', cast(id % 90 as int)))",
+    "at": "if(id % 4 = 0, null, timestamp_seconds(id * 1000 - 99999))",
+    "ntz": "if(id % 4 = 0, null, cast(timestamp_seconds(id * 77777) as timestamp_ntz))",
+    "gap": "if(id % 4 = 0, null, make_dt_interval(0, 0, 0, id % 77 - 30))",
+}
+"""Columns of all types, with nulls, NaN and skew, from the number of a row."""
+NUMBERS = ("b", "i", "l", "f", "d", "small", "wide")
+SPARK = {
+    "count": F.count,
+    "sum": F.sum,
+    "mean": F.avg,
+    "min": F.min,
+    "max": F.max,
+    "variance": F.var_samp,
+    "stddev": F.stddev_samp,
+    "var_pop": F.var_pop,
+    "stddev_pop": F.stddev_pop,
+}
+
+
+def functions_of(column: str) -> list[str]:
+    return [f for f in SPARK if column in NUMBERS or f in ("count", "min", "max")]
+
+
+def same(found: Any, expected: Any) -> bool:
+    if isinstance(found, float) and isinstance(expected, float):
+        return (math.isnan(found) and math.isnan(expected)) or math.isclose(found, expected, rel_tol=1e-9)
+    return bool(found == expected)
+
+
+def finish(coordinator: CheckpointCoordinator, df: DataFrame, found: dict[Any, Row], *key: str) -> None:
+    """Run a stream to its end; keep the last row of each key."""
+
+    def keep(rows: DataFrame, batch: int) -> None:
+        found.update({tuple(row[name] for name in key): row for row in rows.collect()})
+
+    query = coordinator.start(df.writeStream.foreachBatch(keep).trigger(availableNow=True), name="q")
+    query.awaitTermination()
+
+
+@pytest.fixture
+def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """Three files, a batch each; half of the rows have one key, some a key of null."""
+    ids = spark.range(1500).selectExpr(
+        "id",
+        "if(id % 2 = 0, 'hot', if(id % 25 = 1, null, concat('k', id % 40))) k",
+        "cast(if(id % 3 = 0, -0.0, 0.0) as double) z",
+        *(f"{text} {name}" for name, text in TYPES.items()),
+    )
+    for part in range(3):
+        path = str(tmp_path / "rows")
+        ids.where(f"id % 3 = {part} or id < 9").coalesce(1).write.mode("append").parquet(path)
+    return spark.read.parquet(str(tmp_path / "rows"))
+
+
+@pytest.mark.parametrize("combine", ["auto", False])
+def test_all_functions_give_what_sparks_batch_group_by_gives(
+    spark: SparkSession, make: Make, rows: DataFrame, tmp_path: Path, settings: dict[str, str], combine: Any
+) -> None:
+    settings["spark.sql.session.timeZone"] = "America/New_York"
+    columns = {f"{c}_{f}": (c, f) for c in TYPES for f in functions_of(c)} | {"n": ("*", "count")}
+    expected = rows.groupBy("k", "z").agg(
+        *(SPARK[f](F.col(c)).alias(name) for name, (c, f) in columns.items() if c != "*"),
+        F.count("*").alias("n"),
+        *(F.array_distinct(F.collect_list(c)).alias(f"all_{c}") for c in ("s", "day", "at", "wide")),
+        *(F.size(F.collect_set(c)).alias(f"distinct_{c}") for c in TYPES),
+    )
+    more = {f"{c}_{f}": (c, f) for c in ("s", "day", "at", "wide") for f in ("first", "last")}
+    more |= {f"{c}_approx_distinct": (c, "approx_distinct") for c in TYPES}
+    coordinator = make()
+    stream = (
+        spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "rows"))
+    )
+    running = coordinator.aggregate(stream, by=["k", "z"], uid="all", combine=combine, **columns, **more)
+    wanted = {field.name: field.dataType for field in expected.schema.fields}
+    assert {name: running.schema[name].dataType for name in columns} == {
+        name: wanted[name] for name in columns
+    }
+    found: dict[Any, Row] = {}
+    finish(coordinator, running, found, "k", "z")
+    rows_of_spark = {(row["k"], row["z"]): row for row in expected.collect()}
+    assert found.keys() == rows_of_spark.keys()
+    assert len(found) > 20
+    for key, row in found.items():
+        its = rows_of_spark[key]
+        wrong = {name: (row[name], its[name]) for name in columns if not same(row[name], its[name])}
+        assert not wrong, key
+        for c in ("s", "day", "at", "wide"):
+            for value in (row[f"{c}_first"], row[f"{c}_last"]):
+                assert value is None or value in its[f"all_{c}"]
+        for c in TYPES:
+            # Float columns: Spark counts every NaN as one value, and so does its hash.
+            assert abs(row[f"{c}_approx_distinct"] - its[f"distinct_{c}"]) <= 0.1 * its[f"distinct_{c}"]
+
+
+def test_a_row_has_the_same_shard_in_python_as_in_spark(spark: SparkSession) -> None:
+    schema = spark.range(1).selectExpr(*(f"{text} {name}" for name, text in TYPES.items())).schema
+    names = [field.name for field in schema.fields if can_hash(StructType([field]))]
+    assert set(TYPES) - set(names) == {"wide"}
+    texts = {
+        "s": "repeat(concat('ä', id), cast(id % 23 as int))",
+        "f": "if(id % 7 = 0, -0.0f, cast(id / 3 as float))",
+    }
+    columns = [f"{(TYPES | texts)[name]} {name}" for name in names]
+    rows = (
+        spark.range(500)
+        .selectExpr(*columns)
+        .selectExpr(
+            "*",
+            *(f"xxhash64({name}) as hash_{name}" for name in names),
+            f"xxhash64({', '.join(names)}) as hash",
+        )
+    )
+    table = rows.toArrow().combine_chunks()
+    column = {name: table.column(name).combine_chunks() for name in names}
+    for name in names:
+        assert xxhash64([column[name]]).tolist() == table.column(f"hash_{name}").to_pylist(), name
+    assert xxhash64(list(column.values())).tolist() == table.column("hash").to_pylist()
+
+
+def test_totals_survive_a_restore(spark: SparkSession, make: Make, events: Events) -> None:
+    found: dict[Any, Row] = {}
+    for _ in range(2):
+        events.add(3)
+        coordinator = make()
+        running = coordinator.aggregate(
+            events.stream(spark), by=["k"], uid="totals", n=("*", "count"), total=("v", "sum")
+        )
+        finish(coordinator, running, found, "k")
+        coordinator.checkpoint().result(timeout=60)
+        coordinator.stop()
+    assert {key[0]: (row.n, row.total) for key, row in found.items()} == events.totals(spark)
+
+
+class Counts(ArrowProcessor):
+    """Counts the rows of a key."""
+
+    states = {"count": "n long"}
+
+    def process(self, given: ArrowInput) -> ArrowResult:
+        before = pc.fill_null(pc.struct_field(given.states["count"], [0]), 0)
+        n = pc.add(before, pa.array(given.bounds[1:] - given.bounds[:-1]))
+        output = given.keys.append_column("n", n)
+        return ArrowResult(output, {"count": pa.StructArray.from_arrays([n], ["n"])})
+
+
+def test_an_arrow_processor_runs_in_a_pipeline(spark: SparkSession, make: Make, events: Events) -> None:
+    events.add(3)
+    coordinator = make()
+    running = coordinator.transform_with_arrow(
+        events.stream(spark), key=["k"], processor=Counts(), output="k string, n long", uid="counts"
+    )
+    found: dict[Any, Row] = {}
+    finish(coordinator, running, found, "k")
+    assert {key[0]: row.n for key, row in found.items()} == {
+        key: n for key, (n, _) in events.totals(spark).items()
+    }
+
+
+def test_a_hot_key_makes_no_hot_task(spark: SparkSession) -> None:
+    df = spark.range(0, 200_000, numPartitions=4).selectExpr("if(id % 100 = 0, id, -1) k", "id v")
+
+    def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        rows = sum(map(len, batches))
+        yield pa.RecordBatch.from_pydict({"p": pa.array([context.partitionId()]), "n": pa.array([rows])})
+
+    for combine, most in (("auto", 1_500), (False, 190_000)):
+        plan = aggregation(df.schema, ["k"], {"total": ("v", "sum")}, uid="hot", combine=combine)
+        output = spark.createDataFrame([], "p long, n long").schema
+        counted = keyed(plan.rows(df), ["k"], 16, 2, sizes, output, "sizes", plan.combiner).collect()
+        assert (max(row.n for row in counted) <= most) == (combine == "auto")
+        assert sum(row.n for row in counted) == (2_004 if combine == "auto" else 200_000)

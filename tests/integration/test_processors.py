@@ -1,0 +1,179 @@
+"""Processors with everything that PySpark's handle has, over checkpoints and restarts."""
+# The methods have PySpark's names.
+# ruff: noqa: N802, N803
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor
+
+from chandy.coordinator import CheckpointCoordinator
+from chandy.coordinator.query import CheckpointedQuery
+from chandy.state.errors import DeclarationError, DefinitionError
+
+from .support import Make
+
+pytestmark = pytest.mark.spark
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+TICKS = "k string, n long, t timestamp"
+OUTPUT = "k string, what string"
+
+
+class Ledger(StatefulProcessor):
+    """A list and a map that grow beyond one value, a timer for each row, and what it began with."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.list = handle.getListState("list", "n long, s string")
+        self.map = handle.getMapState("map", "n long", "s string")
+        self.old = handle.getValueState("old", "n long")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self.list.appendValue((initialState.n, "initial"))
+        self.old.update((initialState.n,))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            for n in range(300):
+                self.list.appendValue((n, "x" * 20))
+                self.map.updateValue((row.n * 300 + n,), ("y" * 20,))
+            self.handle.registerTimer(int(row.t.timestamp() * 1000) + 5000)
+        batch = self.handle.getQueryInfo().getBatchId()
+        yield Row(k=key[0], what=f"{self.told()} old {self.old.get()} in batch {batch}")
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        yield Row(k=key.k, what=f"timer {expiredTimerInfo.getExpiryTimeInMs()} {self.told()}")
+
+    def told(self) -> str:
+        items, entries = list(self.list.get()), dict(self.map.iterator())
+        assert sorted(entries) == [(n,) for n in range(len(entries))]
+        return f"{len(items)} {sum(s == 'initial' for _, s in items)} {len(entries)}"
+
+
+class NewLedger(Ledger):
+    """The next version: one state less."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.list = handle.getListState("list", "n long, s string")
+        self.map = handle.getMapState("map", "n long", "s string")
+        handle.deleteIfExists("old")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        raise AssertionError("the operator has its state from the checkpoint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        info = self.handle.getQueryInfo()
+        assert isinstance(info.getRunId(), uuid.UUID)
+        assert info.getRunId().int
+        yield Row(k=key[0], what=f"{len(list(rows))} {self.told()} {list(self.handle.listTimers())}")
+
+
+def test_lists_maps_timers_and_an_initial_state_go_on_from_a_checkpoint_and_a_dropped_state_is_gone(
+    make: Make, spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    outputs: list[tuple[str, str]] = []
+
+    def add(name: str, *rows: tuple[str, int, int]) -> None:
+        lines = [json.dumps({"k": k, "n": n, "t": f"1970-01-01T00:00:{second:02}Z"}) for k, n, second in rows]
+        (folder / f".{name}").write_text("\n".join(lines))
+        (folder / f".{name}").rename(folder / f"{name}.json")
+
+    def take(df: DataFrame, batch: int) -> None:
+        outputs.extend((row.k, row.what) for row in df.collect())
+
+    def start(coordinator: CheckpointCoordinator, processor: StatefulProcessor) -> CheckpointedQuery:
+        rows = spark.readStream.schema(TICKS).option("maxFilesPerTrigger", 1).json(str(folder))
+        ledger = coordinator.transform_with_state(
+            rows.withWatermark("t", "0 seconds"),
+            key=["k"],
+            processor=processor,
+            output=OUTPUT,
+            uid="ledger",
+            shards=3,
+            time_mode="EventTime",
+            initial_state=spark.createDataFrame([("a", 7), ("b", 8), ("b", 9)], "k string, n long").groupBy(
+                "k"
+            ),
+        )
+        return coordinator.start(ledger.writeStream.foreachBatch(take), name="ledger")
+
+    def taken() -> list[tuple[str, str]]:
+        found = sorted(outputs)
+        outputs.clear()
+        return found
+
+    add("1", ("a", 0, 1), ("c", 0, 2))
+    first = make()
+    query = start(first, Ledger())
+    query.processAllAvailable()
+    assert taken() == [("a", "301 1 300 old (7,) in batch 0"), ("c", "300 0 300 old None in batch 0")]
+    first.checkpoint().result(60)
+    # What comes after the checkpoint is done again.
+    add("2", ("a", 1, 3))
+    query.processAllAvailable()
+    assert next(row for row in taken() if row[0] == "a")[1].startswith("601 1 600 old (7,) in batch")
+    first.stop()
+
+    second = make()
+    query = start(second, NewLedger())
+    add("3", ("b", 0, 10), ("c", 0, 6))
+    query.processAllAvailable()
+    second.checkpoint().result(60)
+    add("4", ("z", 0, 20))
+    query.processAllAvailable()
+    told = taken()
+    for row in [
+        ("a", "1 301 1 300 [6000]"),
+        ("b", "1 2 2 0 []"),
+        ("c", "1 300 0 300 [7000]"),
+        ("a", "timer 6000 301 1 300"),
+        ("c", "timer 7000 300 0 300"),
+    ]:
+        assert told.count(row) == 1, (row, told)
+    assert list(second._operators["ledger"].states) == ["list", "map"]
+
+
+class Declares(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        handle.getValueState("short", "n long", 1000)
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        yield from rows
+
+
+def test_what_cannot_be_is_refused_where_the_operator_is_defined(make: Make, spark: SparkSession) -> None:
+    coordinator = make()
+    rows = spark.readStream.format("rate").load().withColumnRenamed("value", "n")
+    good: dict[str, Any] = {"key": ["n"], "processor": Declares(), "output": "n long", "uid": "u"}
+    timed = good | {"time_mode": "ProcessingTime"}
+    other = spark.createDataFrame([("a",)], "n string")
+    for error, given in [
+        (DeclarationError, good),
+        (DefinitionError, good | {"time_mode": "sometimes"}),
+        (DefinitionError, timed | {"output_mode": "complete"}),
+        (DefinitionError, timed | {"initial_state": other}),
+        (DefinitionError, timed | {"initial_state": rows}),
+        (DefinitionError, timed | {"initial_state": spark.range(1)}),
+        (DefinitionError, timed | {"initial_state": "n"}),
+    ]:
+        for define in (coordinator.transform_with_state, coordinator.transform_with_state_in_pandas):
+            with pytest.raises(error):
+                define(rows, **given)
+    coordinator.transform_with_state_in_pandas(rows, **timed)

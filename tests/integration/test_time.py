@@ -1,0 +1,282 @@
+"""What time does to whole pipelines: watermarks, late rows, timers, and batches that run although no data comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor
+
+from chandy.coordinator import CheckpointCoordinator
+from chandy.state.ticks import TICKS
+
+from .support import Make, eventually
+
+pytestmark = pytest.mark.spark
+# Workers do not have the tests' modules: what the tests define travels by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+START = 1_700_000_000
+"""Seconds since 1970."""
+OUTPUT = "k string, what string, watermark long"
+AVAILABLE_NOW = {"availableNow": True}
+
+
+class Timed(StatefulProcessor):
+    """Tells of every key its rows, and sets a timer five seconds of event time after the latest."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.seen = handle.getValueState("seen", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        times = [int(row.t.timestamp()) for row in rows]
+        (n,) = self.seen.get() or (0,)
+        self.seen.update((n + len(times),))
+        self.handle.registerTimer((max(times) + 5) * 1000)
+        yield Row(k=key[0], what=f"{len(times)} rows", watermark=timerValues.getCurrentWatermarkInMs())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        due = expiredTimerInfo.getExpiryTimeInMs() // 1000 - START
+        what = f"timer {due} after {self.seen.get()[0]} rows"
+        yield Row(k=key[0], what=what, watermark=timerValues.getCurrentWatermarkInMs())
+
+
+class Alarm(StatefulProcessor):
+    """Sets a timer a moment of processing time after every row."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        yield Row(k=key[0], what=f"{len(list(rows))} rows", watermark=0)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        yield Row(k=key[0], what="timer", watermark=0)
+
+
+class Numbered(StatefulProcessor):
+    """Numbers the rows of a key."""
+
+    def init(self, handle: Any) -> None:
+        self.n = handle.getValueState("n", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        (n,) = self.n.get() or (0,)
+        for row in rows:
+            n += 1
+            yield Row(k=key[0], n=n, t=row.t)
+        self.n.update((n,))
+
+
+class Seconds:
+    """Input files, one a batch: rows of a key and a second of event time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = 0
+        folder.mkdir(parents=True)
+
+    def add(self, *rows: tuple[str, int]) -> None:
+        hidden = self.folder / f".{self.files:05}"
+        hidden.write_text("\n".join(json.dumps({"k": k, "t": START + second}) for k, second in rows))
+        # Spark takes the oldest file first.
+        os.utime(hidden, (START + self.files, START + self.files))
+        hidden.rename(self.folder / f"{self.files:05}.json")
+        self.files += 1
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        files = spark.readStream.schema("k string, t long").option("maxFilesPerTrigger", 1)
+        timed = files.json(str(self.folder)).selectExpr("k", "timestamp_seconds(t) as t")
+        return timed.withWatermark("t", "10 seconds")
+
+
+class Rows:
+    """What a query has put out, as ``foreachBatch`` gets it."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, str, str, int]] = []
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        self.rows += sorted((number, *row) for row in batch.collect())
+
+
+@pytest.fixture
+def seconds(tmp_path: Path) -> Seconds:
+    return Seconds(tmp_path / "seconds")
+
+
+def timed(coordinator: CheckpointCoordinator, df: DataFrame, mode: str, **options: Any) -> DataFrame:
+    processor = Timed() if mode == "EventTime" else Alarm()
+    return coordinator.transform_with_state(
+        df, key=["k"], processor=processor, output=OUTPUT, uid="timed", shards=4, time_mode=mode, **options
+    )
+
+
+@pytest.mark.parametrize("many_watermarks", ["true", "false"])
+def test_event_time_is_as_in_spark_to_the_last_timer(
+    make: Make,
+    spark: SparkSession,
+    settings: dict[str, str],
+    seconds: Seconds,
+    tmp_path: Path,
+    many_watermarks: str,
+) -> None:
+    settings["spark.sql.streaming.stateStore.providerClass"] = (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+    settings["spark.sql.streaming.statefulOperator.allowMultiple"] = many_watermarks
+    seconds.add(("a", 0), ("b", 3))
+    seconds.add(("b", 100), ("late by its own watermark only", 40))
+    seconds.add(("c", 50), ("a", 130))
+    seconds.add(("late", 60), ("d", 200))
+    native, own = Rows(), Rows()
+    grouped = seconds.stream(spark).groupBy("k")
+    expected = grouped.transformWithState(Timed(), OUTPUT, "Append", "EventTime")
+    writer = expected.writeStream.foreachBatch(native).option("checkpointLocation", str(tmp_path / "native"))
+    writer.trigger(**AVAILABLE_NOW).start().awaitTermination()
+
+    coordinator = make("own")
+    result = timed(coordinator, seconds.stream(spark), "EventTime")
+    query = coordinator.start(result.writeStream.foreachBatch(own).trigger(**AVAILABLE_NOW), name="timed")
+    query.awaitTermination()
+
+    assert own.rows == native.rows
+    assert any("timer" in what for _, _, what, _ in own.rows)
+    # Spark runs a batch more than there are files, for the timers that the last of them makes due.
+    assert own.rows[-1][0] == 4
+
+
+def test_timers_of_event_time_fire_on_an_idle_stream_and_the_watermark_survives_a_restore(
+    make: Make, spark: SparkSession, seconds: Seconds
+) -> None:
+    out = Rows()
+    first = make()
+    writer = timed(first, seconds.stream(spark), "EventTime").writeStream.foreachBatch(out)
+    query = first.start(writer, name="timed")
+    seconds.add(("a", 0))
+    seconds.add(("b", 100))
+    query.processAllAvailable()
+    assert [row[1:] for row in out.rows if "timer" in row[2]] == [
+        ("a", "timer 5 after 1 rows", (START + 90) * 1000)
+    ]
+    first.checkpoint().result(60)
+    first.stop()
+
+    out.rows.clear()
+    second = make()
+    writer = timed(second, seconds.stream(spark), "EventTime").writeStream.foreachBatch(out)
+    query = second.start(writer, name="timed")
+    # The first is late by the watermark of the batch before the checkpoint, and nothing moves it.
+    seconds.add(("a", 80), ("b", 99))
+    query.processAllAvailable()
+    assert [row[1:] for row in out.rows] == [("b", "1 rows", (START + 90) * 1000)]
+    seconds.add(("c", 200))
+    query.processAllAvailable()
+    assert [row[1:] for row in out.rows if "timer" in row[2]] == [
+        ("b", "timer 104 after 2 rows", (START + 190) * 1000),
+        ("b", "timer 105 after 2 rows", (START + 190) * 1000),
+    ]
+
+
+def test_timers_of_processing_time_fire_on_an_idle_stream(
+    make: Make, spark: SparkSession, seconds: Seconds
+) -> None:
+    out = Rows()
+    coordinator = make(timer_period="1 ms")
+    writer = timed(coordinator, seconds.stream(spark), "ProcessingTime").writeStream.foreachBatch(out)
+    query = coordinator.start(writer, name="timed")
+    seconds.add(("a", 0), ("b", 0))
+    query.processAllAvailable()
+    eventually(lambda: len(out.rows) == 4, "two timers")
+    assert [row[1:3] for row in out.rows] == [
+        ("a", "1 rows"),
+        ("b", "1 rows"),
+        ("a", "timer"),
+        ("b", "timer"),
+    ]
+
+
+def test_a_query_that_is_to_end_fires_the_timers_of_processing_time_that_are_due_and_ends(
+    make: Make, spark: SparkSession, seconds: Seconds
+) -> None:
+    for expected in (["1 rows"], ["timer"], []):
+        out = Rows()
+        with make(timer_period="1 h") as coordinator:
+            writer = timed(coordinator, seconds.stream(spark), "ProcessingTime").writeStream.foreachBatch(out)
+            if expected == ["1 rows"]:
+                seconds.add(("a", 0))
+            query = coordinator.start(writer.trigger(**AVAILABLE_NOW), name="timed")
+            query.awaitTermination()
+            assert [row[2] for row in out.rows] == expected
+            coordinator.checkpoint().result(60)
+
+
+def test_without_batches_for_no_data_a_timer_waits_for_data(
+    make: Make, spark: SparkSession, settings: dict[str, str], seconds: Seconds
+) -> None:
+    settings["spark.sql.streaming.noDataMicroBatches.enabled"] = "false"
+    out = Rows()
+    coordinator = make()
+    writer = timed(coordinator, seconds.stream(spark), "EventTime").writeStream.foreachBatch(out)
+    query = coordinator.start(writer, name="timed")
+    seconds.add(("a", 0))
+    seconds.add(("b", 100))
+    query.processAllAvailable()
+    assert [row[2] for row in out.rows] == ["1 rows", "1 rows"]
+    seconds.add(("b", 100))
+    query.processAllAvailable()
+    assert [row[2] for row in out.rows][2:] == ["timer 5 after 1 rows", "1 rows"]
+
+
+def test_only_what_waits_for_time_is_given_ticks_and_only_once_in_a_query(
+    make: Make, spark: SparkSession, seconds: Seconds
+) -> None:
+    coordinator = make()
+
+    def sources(df: DataFrame) -> int:
+        return df._jdf.queryExecution().analyzed().toString().count(TICKS)
+
+    stream = seconds.stream(spark)
+    assert sources(timed(coordinator, stream, "None")) == 0
+    one = coordinator.transform_with_state(
+        stream, key=["k"], processor=Timed(), output=OUTPUT, uid="one", shards=4, time_mode="EventTime"
+    )
+    again = coordinator.transform_with_state(
+        one, key=["k"], processor=Alarm(), output=OUTPUT, uid="two", shards=4, time_mode="ProcessingTime"
+    )
+    assert (sources(one), sources(again)) == (1, 1)
+
+
+def test_ticks_between_two_operators_leave_the_shards_of_the_first_in_their_places(
+    make: Make, spark: SparkSession, seconds: Seconds
+) -> None:
+    out = Rows()
+    coordinator = make()
+    files = (
+        spark.readStream.schema("k string, t long").option("maxFilesPerTrigger", 1).json(str(seconds.folder))
+    )
+    first = coordinator.transform_with_state(
+        files, key=["k"], processor=Numbered(), output="k string, n long, t long", uid="numbered", shards=4
+    )
+    numbered = first.selectExpr("k || n as k", "timestamp_seconds(t) as t").withWatermark("t", "10 seconds")
+    writer = timed(coordinator, numbered, "EventTime").writeStream.foreachBatch(out)
+    query = coordinator.start(writer, name="chain")
+    for second in (0, 50, 100):
+        seconds.add(*((f"k{key}", second) for key in range(8)))
+    query.processAllAvailable()
+    assert sorted(row[1] for row in out.rows if row[2] == "1 rows") == sorted(
+        f"k{key}{n}" for key in range(8) for n in (1, 2, 3)
+    )
+    assert sorted(row[1] for row in out.rows if "timer" in row[2]) == sorted(
+        f"k{key}{n}" for key in range(8) for n in (1, 2)
+    )
+    assert coordinator.checkpoint().result(60).shards == 8

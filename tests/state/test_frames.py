@@ -1,0 +1,225 @@
+"""DataFrames have the types that PySpark gives them, are nobody else's, and come back as the rows that they are."""
+
+import datetime
+import decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from chandy.state import frames
+from chandy.state.errors import OutputTypeError
+from chandy.state.frames import FrameReader, FrameWriter, cutter
+from chandy.state.rows import SLICE
+
+ZONE = "America/New_York"
+KINDS = (
+    StructType()
+    .add("b", BooleanType())
+    .add("y", ByteType())
+    .add("i", IntegerType())
+    .add("l", LongType())
+    .add("f", FloatType())
+    .add("d", DoubleType())
+    .add("s", StringType())
+    .add("x", BinaryType())
+    .add("e", DecimalType(9, 2))
+    .add("u", DateType())
+    .add("t", TimestampType())
+    .add("z", TimestampNTZType())
+    .add("a", ArrayType(IntegerType()))
+    .add("m", MapType(StringType(), LongType()))
+    .add("o", StructType().add("p", LongType()).add("q", StringType()))
+)
+NOON = datetime.datetime(2024, 1, 1, 12)
+FULL = (
+    True, 1, 2, 2**60 + 1, 1.5, 2.5, "ß", b"\x00", decimal.Decimal("1.25"), NOON.date(),
+    NOON.replace(tzinfo=datetime.UTC), NOON, [1, None], {"k": 5}, {"p": 1, "q": None},
+)  # fmt: skip
+EMPTY = (None,) * len(FULL)
+COUNTS = StructType().add("k", StringType()).add("n", LongType())
+
+
+def table_of(rows, schema=KINDS):
+    arrow = to_arrow_schema(schema, timezone=ZONE)
+    columns = list(zip(*rows, strict=True)) or [[] for _ in arrow]
+    arrays = [
+        pa.array(
+            [
+                list(value.items()) if isinstance(value, dict) and pa.types.is_map(field.type) else value
+                for value in values
+            ],
+            field.type,
+        )
+        for values, field in zip(columns, arrow, strict=True)
+    ]
+    return pa.table(arrays, arrow)
+
+
+def read(rows, bounds, schema=KINDS):
+    return [list(parts) for parts in FrameReader(schema, ZONE).groups(table_of(rows, schema), bounds)]
+
+
+def test_the_types_of_columns_are_those_that_pyspark_gives():
+    ((full,), (nulls,), (mixed,)) = read([FULL, FULL, EMPTY, FULL, EMPTY], [0, 2, 3, 5])
+    plain = ["object", "object", "object", "object", "datetime64[ns]", "datetime64[ns]", *["object"] * 3]
+    assert full.dtypes.astype(str).tolist() == ["bool", *["int64"] * 3, *["float64"] * 2, *plain]
+    for frame in (nulls, mixed):
+        assert frame.dtypes.astype(str).tolist() == ["object", *["float64"] * 5, *plain]
+    assert full["l"].tolist() == [2**60 + 1] * 2, "a null of another key takes no digits"
+    (first,) = full.head(1).itertuples(index=False)
+    assert first.t == pd.Timestamp("2024-01-01 07:00")
+    assert first.z == pd.Timestamp("2024-01-01 12:00")
+    assert (type(first.a), first.a.tolist()) == (np.ndarray, [1, None]) or np.isnan(first.a[1])
+    assert (first.m, first.o) == ({"k": 5}, {"p": 1, "q": None})
+    assert (first.u, first.e, first.x, first.s) == (NOON.date(), decimal.Decimal("1.25"), b"\x00", "ß")
+    assert [nulls[name][0] for name in "bsxeuamo"] == [None] * 8
+    assert nulls[["t", "z"]].isna().all(axis=None)
+    assert [frame.index.tolist() for frame in (full, nulls, mixed)] == [[0, 1], [0], [0, 1]]
+
+
+def test_what_a_processor_does_to_its_dataframe_is_seen_by_nobody_else():
+    reader = FrameReader(COUNTS, ZONE)
+    table = table_of([("a", 1), ("b", None), ("b", 3), ("c", 4)], COUNTS)
+    seen = []
+    for (frame,) in map(list, reader.groups(table, [0, 1, 3, 4])):
+        seen.append(frame["n"].tolist())
+        frame["n"] += 100
+        frame.iloc[:, 0] = "changed"
+        frame.loc[5] = ["more", 0]
+        frame["new"] = 1
+    assert str(seen) == "[[1], [nan, 3.0], [4]]"
+    assert table.column("k").to_pylist() == ["a", "b", "b", "c"]
+
+
+def test_a_group_with_many_rows_comes_in_pieces_and_many_groups_as_one_dataframe_each():
+    sizes = [3, SLICE + 5, 1, 2 * SLICE, 4]
+    rows = [("k", at) for at in range(sum(sizes))]
+    bounds = np.cumsum([0, *sizes]).tolist()
+    found = read(rows, bounds, COUNTS)
+    assert [[len(frame) for frame in parts] for parts in found] == [[3], [SLICE, 5], [1], [SLICE] * 2, [4]]
+    assert pd.concat([frame for parts in found for frame in parts])["n"].tolist() == list(range(sum(sizes)))
+    assert [frame.index[0] for parts in found for frame in parts] == [0] * 7
+
+
+def test_a_pandas_without_the_parts_of_a_dataframe_cuts_them_the_same(monkeypatch):
+    frame = pd.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"], "c": pd.to_datetime(["2024-01-01"] * 3)})
+    quick = cutter(frame)(1, 3)
+    monkeypatch.setattr(frames, "_HAS_PARTS", False)
+    pd.testing.assert_frame_equal(quick, cutter(frame)(1, 3), check_index_type=True)
+
+
+# --- out ----------------------------------------------------------------------------------------------------
+
+
+def written(dataframes, schema=KINDS, **settings):
+    writer = FrameWriter(schema, "delays", timezone=ZONE, **settings)
+    for frame in dataframes:
+        writer.add(frame)
+    waiting, batch = writer.waiting, writer.batch()
+    assert waiting == batch.num_rows
+    assert batch.schema == to_arrow_schema(schema, timezone="UTC")
+    assert writer.waiting == writer.batch().num_rows == 0
+    return batch.to_pylist()
+
+
+def test_what_came_in_goes_out():
+    # In a DataFrame with a null, integers are floats.
+    small = (*FULL[:3], 2**53, *FULL[4:])
+    rows = [FULL, FULL, EMPTY, small, EMPTY]
+    frames_in = [frame for (frame,) in read(rows, [0, 2, 3, 5])]
+    expected = [dict(zip(KINDS.names, row, strict=True)) for row in rows]
+    for row in expected:
+        row["m"] = None if row["m"] is None else list(row["m"].items())
+    assert written(frames_in) == expected
+
+
+def test_columns_are_found_by_name_and_further_ones_left_out():
+    out = [
+        pd.DataFrame({"n": [1], "more": [0], "k": ["a"]}),
+        pd.DataFrame({"k": ["b"], "n": [2]}),
+        pd.DataFrame(),
+        pd.DataFrame({"nothing": []}),
+        pd.DataFrame([["c", 3]]),
+        pd.DataFrame([["d", 4, "more"]], columns=[5, 6, 7]),
+    ]
+    assert [tuple(row.values()) for row in written(out, COUNTS)] == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+    assert written([pd.DataFrame({"n": ["x"], "k": [7]})], COUNTS, by_name=False) == [{"k": "x", "n": 7}]
+
+
+@pytest.mark.parametrize(
+    ("frame", "column"),
+    [
+        (pd.DataFrame({"k": ["a"]}), "n"),
+        (pd.DataFrame([["a"]]), ""),
+        (pd.DataFrame([["a", 1, 2]], columns=["k", "n", "n"]), ""),
+        (pd.DataFrame({"k": ["a"], "n": ["many"]}), "n"),
+        (pd.DataFrame({"k": ["a"], "n": [[1]]}), "n"),
+    ],
+)
+def test_a_dataframe_that_does_not_fit_is_told_by_its_column(frame, column):
+    with pytest.raises(OutputTypeError) as refused:
+        written([pd.DataFrame({"k": ["fine"], "n": [1]}), frame], COUNTS)
+    assert (refused.value.operator, refused.value.column) == ("delays", column)
+
+
+def test_a_null_in_a_column_without_nulls_is_refused():
+    strict = StructType().add("n", LongType(), False)
+    with pytest.raises(OutputTypeError, match="that is not null"):
+        written([pd.DataFrame({"n": [1.0, float("nan")]})], strict)
+
+
+def test_large_integers_keep_their_digits_beside_dataframes_with_nulls():
+    large = 2**60 + 1
+    out = [pd.DataFrame({"k": ["a"], "n": [n]}) for n in (large, None, 1.0, large)]
+    assert [row["n"] for row in written(out, COUNTS)] == [large, None, 1, large]
+
+
+def test_what_happens_to_a_dataframe_after_it_was_given_changes_nothing():
+    writer = FrameWriter(COUNTS, "delays")
+    frame = pd.DataFrame({"k": ["a"], "n": [1]})
+    for n in (1, 2):
+        frame.loc[0, "n"] = n
+        writer.add(frame)
+    assert writer.batch().to_pylist() == [{"k": "a", "n": 1}, {"k": "a", "n": 2}]
+
+
+text = st.one_of(st.none(), st.text(max_size=3))
+exact = st.one_of(st.none(), st.integers(-(2**53), 2**53))
+"""Numbers that a float can hold, for a DataFrame with a null has its integers as floats."""
+
+
+@given(groups=st.lists(st.lists(st.tuples(text, exact), min_size=1), min_size=1))
+def test_any_groups_come_back_as_they_were(groups):
+    rows = [row for group in groups for row in group]
+    bounds = np.cumsum([0, *map(len, groups)]).tolist()
+    found = written([frame for parts in read(rows, bounds, COUNTS) for frame in parts], COUNTS)
+    assert [(row["k"], row["n"]) for row in found] == rows
+
+
+def test_numbers_are_cut_or_refused_as_the_session_says():
+    out = [pd.DataFrame({"k": ["a"], "n": [1.5]})]
+    assert written(out, COUNTS) == [{"k": "a", "n": 1}]
+    with pytest.raises(OutputTypeError):
+        written(out, COUNTS, safe=True)

@@ -1,0 +1,149 @@
+"""Real servers for tests, as processes: S3 with conditional writes and without, and HDFS."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+ACCESS_KEY = "ACCESSKEYOFTESTS"
+SECRET_KEY = "SECRETKEYOFTESTS"
+BUCKET = "bucket"
+DEADLINE = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@attrs.define
+class Server:
+    """A process that serves one port of this machine; it can be killed and started again."""
+
+    command: list[str]
+    port: int
+    directory: Path
+    is_ready: Callable[[Server], bool]
+    environment: dict[str, str] = attrs.field(factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "server.log"
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | self.environment,
+            )
+        deadline = time.monotonic() + DEADLINE
+        while not self.is_ready(self):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"{self.command[0]} did not start:\n{self.log.read_text()[-3000:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+def answers(server: Server) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", server.port)) == 0
+
+
+def moto(directory: Path) -> Server:
+    """S3 in memory that honours ``If-None-Match``."""
+    port = free_port()
+    return Server(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port, directory, answers
+    )
+
+
+def rclone(directory: Path) -> Server:
+    """S3 on files that silently ignores ``If-None-Match``."""
+    port = free_port()
+    (directory / "data" / BUCKET).mkdir(parents=True)
+    program = Path(sys.executable).with_name("rclone")
+    keys = f"{ACCESS_KEY},{SECRET_KEY}"
+    command = [
+        str(program),
+        "serve",
+        "s3",
+        "--config=/dev/null",
+        f"--addr=127.0.0.1:{port}",
+        f"--auth-key={keys}",
+        str(directory / "data"),
+    ]
+    return Server(command, port, directory, answers)
+
+
+class NoHdfsError(Exception):
+    """There is nothing here to run HDFS with."""
+
+
+def hdfs(directory: Path, cache: Path) -> Server:
+    """A name node and a data node in one JVM.
+
+    Raises:
+        NoHdfsError: no Maven, no Java, or no repository with the class path.
+    """
+    port = free_port()
+    details = directory / "details.json"
+    command = [
+        _program("java"),
+        "-Xmx400m",
+        "-cp",
+        hadoop_class_path(cache),
+        "org.apache.hadoop.test.MiniDFSClusterManager",
+        "-datanodes",
+        "1",
+        "-nnport",
+        str(port),
+        "-writeDetails",
+        str(details),
+        "-D",
+        "dfs.namenode.fs-limits.min-block-size=1024",
+        "-format",
+    ]
+    return Server(command, port, directory, lambda server: details.exists() and details.stat().st_size > 0)
+
+
+def hadoop_class_path(cache: Path) -> str:
+    """Return the class path of HDFS; Maven is asked once, and when a jar is gone."""
+    known = cache / "classpath"
+    if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(":")):
+        return known.read_text()
+    pom = Path(__file__).with_name("hdfs") / "pom.xml"
+    command = [_program("mvn"), "-q", "-B", "-f", str(pom), "dependency:build-classpath"]
+    found = subprocess.run(
+        [*command, f"-Dmdep.outputFile={known}"], capture_output=True, text=True, check=False, timeout=900
+    )
+    if found.returncode != 0:
+        raise NoHdfsError(f"Maven cannot resolve hadoop-minicluster: {found.stdout[-500:]}")
+    return known.read_text()
+
+
+def _program(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise NoHdfsError(f"there is no {name}")
+    return path

@@ -1,0 +1,255 @@
+"""Whatever fails, and at whatever moment: the latest checkpoint restores, and nothing that is needed is gone."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chandy.storage import (
+    Catalog,
+    FencedError,
+    Handle,
+    Manifest,
+    ObjectExistsError,
+    SnapshotWriter,
+    Store,
+    collect_garbage,
+    open_store,
+    restore_files,
+    verify,
+)
+
+from . import servers
+from .conftest import s3_uri
+from .fakes import MemoryStore
+from .faults import FAULTS, FINE, KILLED, LOST, World
+from .servers import Server
+
+PLANS = st.lists(
+    # Mostly fine, with faults strewn in.
+    st.lists(st.sampled_from((FINE,) * 14 + FAULTS), max_size=60),
+    min_size=1,
+    max_size=3,
+)
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where thousands of small files come and go quickly."""
+
+
+def play(store: Store, plans: list[list[str]], collects: bool, checkpoints: int = 3) -> None:
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        files = Path(folder) / "files"
+        files.mkdir()
+        world = World(store, files)
+        for number, plan in enumerate(plans):
+            world.live(plan, checkpoints)
+            world.check(Path(folder) / f"restored-{number}")
+            if collects:
+                # No driver lives: whatever is not needed may go.
+                collect_garbage(Catalog(store), 1e12, older_than=0)
+                world.check(Path(folder) / f"collected-{number}")
+
+
+@settings(max_examples=1000, deadline=None)
+@given(plans=PLANS, collects=st.booleans())
+def test_after_any_faults_the_latest_checkpoint_restores(plans: list[list[str]], collects: bool) -> None:
+    play(MemoryStore(), plans, collects)
+
+
+@pytest.mark.parametrize(
+    ("backend", "schedules"), [("moto", 35), ("rclone", 62), ("hdfs", 3)], indirect=["backend"]
+)
+def test_after_faults_on_a_real_server_the_latest_checkpoint_restores(
+    make_store: Callable[[], Store], backend: str, schedules: int
+) -> None:
+    random.seed(f"{backend}, the same each time")
+    store = make_store()
+    for _ in range(schedules):
+        plans = [random.choices((FINE,) * 14 + FAULTS, k=30) for _ in range(2)]  # type: ignore[arg-type]
+        play(store, plans, collects=True, checkpoints=2)
+        store.delete_all(store.list())
+
+
+@pytest.mark.parametrize("collects", [False, True])
+@pytest.mark.parametrize("fault", [KILLED, LOST])
+def test_a_fault_at_each_single_operation_of_a_life_harms_nothing(fault: str, collects: bool) -> None:
+    for position in range(60):
+        play(MemoryStore(), [[FINE] * 200, [FINE] * position + [fault]], collects)
+
+
+# --- two drivers --------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Race:
+    """Two drivers on one pipeline, each in a thread with a client of its own."""
+
+    open: Callable[[], Store]
+    make_manifest: Callable[..., Manifest]
+    announced: list[int] = attrs.field(factory=list)
+    stopped: int = 0
+    """Drivers that found another one to have taken over."""
+
+    def run(self) -> None:
+        ready = threading.Barrier(2)
+        starts = [random.random() * 0.03 for _ in range(2)]
+        with ThreadPoolExecutor(2) as pool:
+            for announced, stopped in pool.map(lambda start: self._live(ready, start), starts):
+                self.announced += announced
+                self.stopped += stopped
+
+    def _live(self, ready: threading.Barrier, start: float) -> tuple[list[int], bool]:
+        catalog = Catalog(self.open())
+        announced: list[int] = []
+        ready.wait()
+        time.sleep(start)
+        try:
+            began = catalog.take_over("driver", time.time())
+            for id in range(began.next_id, began.next_id + 3):
+                catalog.check_not_fenced(began.generation)
+                manifest = self.make_manifest(id, began.generation)
+                catalog.commit(manifest)
+                catalog.confirm(manifest)
+                announced.append(id)
+        except (FencedError, ObjectExistsError):
+            return announced, True
+        return announced, False
+
+
+@pytest.mark.parametrize(
+    ("backend", "rounds"), [("file", 50), ("moto", 50), ("hdfs", 3)], indirect=["backend"]
+)
+def test_two_drivers_that_start_at_random_moments_never_complete_one_id_twice_and_lose_none(
+    make_store: Callable[[], Store], make_manifest: Callable[..., Manifest], rounds: int
+) -> None:
+    random.seed("the same each time")
+    store = make_store()
+    stopped = 0
+    for _ in range(0, rounds, 10):
+        race = Race(make_store, make_manifest)
+        for _ in range(min(rounds, 10)):
+            race.run()
+            assert len(race.announced) == len(set(race.announced))
+        completed = [manifest.id for manifest in Catalog(store).completed()]
+        assert set(race.announced) <= set(completed)
+        stopped += race.stopped
+        store.delete_all(store.list())
+    # Otherwise they never met, and nothing was tested.
+    assert stopped > rounds / 10
+
+
+# --- a server that is killed --------------------------------------------------------------------------------
+
+
+class Proxy:
+    """Passes bytes on to a server, and calls ``act`` once when so many have gone to it."""
+
+    def __init__(self, target: int, after: int, act: Callable[[], None]) -> None:
+        self._target, self._after, self._act = target, after, act
+        self._lock = threading.Lock()
+        self._passed = 0
+        self.acted = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
+            threading.Thread(target=self._pump, args=(client, server, True), daemon=True).start()
+            threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, counts: bool) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+                if counts:
+                    self._count(len(data))
+        except OSError:
+            pass
+        finally:
+            for end in (source, target):
+                end.close()
+
+    def _count(self, passed: int) -> None:
+        with self._lock:
+            self._passed += passed
+            now = self._passed > self._after and not self.acted
+            self.acted = self.acted or now
+        if now:
+            self._act()
+
+
+@pytest.fixture
+def own_rclone(s3_keys: None, tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "rclone").mkdir()
+    server = servers.rclone(tmp_path / "rclone")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.mark.parametrize("after", [1 << 20, 9 << 20, 20 << 20])
+def test_a_server_that_is_killed_in_the_middle_of_an_upload_and_started_again_harms_nothing(
+    own_rclone: Server, tmp_path: Path, make_manifest: Callable[..., Manifest], after: int
+) -> None:
+    def checkpoint(store: Store, id: int, content: bytes, base: Handle | None) -> Handle:
+        folder = tmp_path / str(id)
+        folder.mkdir()
+        (folder / "large.sst").write_bytes(content)
+        (folder / "CURRENT").write_bytes(b"%d" % id)
+        writer = SnapshotWriter(store, f"checkpoints/{id}/host.pack")
+        writer.add("0", {path.name: path for path in folder.iterdir()}, base)
+        handle = writer.finish()["0"].handle
+        Catalog(store).commit(make_manifest(id, shards=[handle]))
+        return handle
+
+    direct = open_store(s3_uri(own_rclone, "p"))
+    first = checkpoint(direct, 1, b"first" * 20_000, None)
+
+    def restart() -> None:
+        own_rclone.kill()
+        own_rclone.start()
+
+    proxy = Proxy(own_rclone.port, after, restart)
+    through = open_store(f"s3://{servers.BUCKET}/p?endpoint=http://127.0.0.1:{proxy.port}&region=us-east-1")
+    content = os.urandom(24 << 20)
+    second = checkpoint(through, 2, content, first)
+    proxy.close()
+    assert proxy.acted
+    for id, handle, expected in ((1, first, b"first" * 20_000), (2, second, content)):
+        assert verify(direct, Catalog(direct).read(id)).ok
+        restore_files(direct, handle, tmp_path / "restored")
+        assert (tmp_path / "restored" / "large.sst").read_bytes() == expected
+        shutil.rmtree(tmp_path / "restored")
+
+
+def test_a_server_that_stays_away_is_told_with_object_operation_and_attempts(s3_keys: None) -> None:
+    uri = f"s3://{servers.BUCKET}/{uuid.uuid4().hex}?endpoint=http://127.0.0.1:{servers.free_port()}&region=r"
+    with pytest.raises(Exception, match=r"could not write 'a/b' in s3://.*attempts\)"):
+        open_store(uri).within(1.0).write("a/b", b"x")
