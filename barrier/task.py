@@ -13,11 +13,6 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ..state import engine, keygroups
-from ..state.access import StateAccess
-from ..state.collector import unhurried
-from ..state.dataframe import SHARD, Combiner, check_input, keyed
-from ..state.engine import OperatorSpec, Run
 from ..state.errors import (
     AggregateOverflowError,
     ArrowResultError,
@@ -26,11 +21,16 @@ from ..state.errors import (
     OutputTypeError,
     ProcessorError,
 )
-from ..state.keys import KeyCodec
-from ..state.messages import BeginTask, Endpoint, TaskFailure
-from ..state.rendezvous import connect
-from ..state.rows import check_columns
-from ..state.schema import from_json, to_json
+from ..state.format.keys import KeyCodec
+from ..state.format.rows import check_columns
+from ..state.format.schema import from_json, to_json
+from ..state.host.rendezvous import connect
+from ..state.link.access import StateAccess
+from ..state.link.messages import BeginTask, Endpoint, TaskFailure
+from ..state.operators import engine, keygroups
+from ..state.operators.collector import unhurried
+from ..state.operators.dataframe import SHARD, Combiner, check_input, keyed
+from ..state.operators.engine import OperatorSpec, Run
 from ..storage.errors import ChandyError
 from ..storage.logs import logger
 from ..storage.manifest import StateRecord

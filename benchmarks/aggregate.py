@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
-from chandy.state.aggregate_operator import aggregation
-from chandy.state.dataframe import keyed as send
+from chandy.state.aggregation.aggregate_operator import aggregation
+from chandy.state.operators.dataframe import keyed as send
 
 from . import keyed
 from .chart import bars

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import attrs
 
-from ..state.messages import (
+from ..state.link.messages import (
     Ack,
     AskBatch,
     BatchAnswer,

@@ -22,20 +22,20 @@ import attrs
 
 from ..barrier.cut import downstream_first
 from ..barrier.task import operator_task
-from ..state import keygroups
-from ..state.aggregate_operator import Combine, aggregation
-from ..state.arrow_processor import ArrowProcessor, arrow_spec
-from ..state.dataframe import Combiner, check_input
-from ..state.engine import OperatorSpec
-from ..state.initial_state import initial_rows, write_down
-from ..state.keygroups import check as check_shards
-from ..state.messages import Endpoint
-from ..state.pandas_style import PandasSettings
-from ..state.processor import processor_spec
-from ..state.rendezvous import runtime_directory
-from ..state.spent import Spent
-from ..state.style import StyleName
-from ..state.time_mode import TimeMode, check_output_mode
+from ..state.aggregation.aggregate_operator import Combine, aggregation
+from ..state.host.rendezvous import runtime_directory
+from ..state.link.messages import Endpoint
+from ..state.link.spent import Spent
+from ..state.operators import keygroups
+from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
+from ..state.operators.dataframe import Combiner, check_input
+from ..state.operators.engine import OperatorSpec
+from ..state.operators.keygroups import check as check_shards
+from ..state.operators.time_mode import TimeMode, check_output_mode
+from ..state.processors.initial_state import initial_rows, write_down
+from ..state.processors.pandas_style import PandasSettings
+from ..state.processors.processor import processor_spec
+from ..state.processors.style import StyleName
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
 from ..storage.files import FileCache
@@ -287,7 +287,7 @@ class CheckpointCoordinator:
         """Run a PySpark ``StatefulProcessor`` of pandas DataFrames: ``GroupedData.transformWithStateInPandas``.
 
         It gets the rows of a key as DataFrames of at most 10,000 rows and yields DataFrames with the columns of
-        the output; ``chandy.state.frames`` says which types the columns have.
+        the output; ``chandy.state.processors.frames`` says which types the columns have.
 
         Args, Raises: as for ``transform_with_state``.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ..state.messages import Order, Origin, ShardId
+from ..state.link.messages import Order, Origin, ShardId
 from ..storage.manifest import Handle, Manifest
 from .errors import CheckpointError
 from .requests import Request

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Iterator
 
-from ..state.messages import Heartbeat, Order, StopOrder
+from ..state.link.messages import Heartbeat, Order, StopOrder
 
 HEARTBEAT_SECONDS = 0.5
 """How often a host hears from the coordinator at least; that is also how soon a host that is gone is noticed."""

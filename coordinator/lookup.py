@@ -12,16 +12,16 @@ import attrs
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
-from ..state.keys import KeyCodec
-from ..state.keyspace import HIDDEN
-from ..state.lookup import held_by
-from ..state.memory import Memory
-from ..state.messages import AskAccount, Origin, ReadValues, Values
-from ..state.rpc import ActionClient
-from ..state.schema import from_json
-from ..state.shard import Shard
-from ..state.spent import Spent
-from ..state.values import StateName
+from ..state.format.keys import KeyCodec
+from ..state.format.keyspace import HIDDEN
+from ..state.format.schema import from_json
+from ..state.format.values import StateName
+from ..state.host.memory import Memory
+from ..state.host.shard import Shard
+from ..state.link.messages import AskAccount, Origin, ReadValues, Values
+from ..state.link.rpc import ActionClient
+from ..state.link.spent import Spent
+from ..state.reader.lookup import held_by
 from ..storage.files import FileCache
 from ..storage.open import open_store
 from ..storage.snapshots import restore_files

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from ..state.messages import ClaimAnswer, HostHello, Origin, ShardId
+from ..state.link.messages import ClaimAnswer, HostHello, Origin, ShardId
 from .errors import StateLostError
 
 

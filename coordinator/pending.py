@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from ..state.messages import ShardId, ShardSnapshot, SnapshotOrder
+from ..state.link.messages import ShardId, ShardSnapshot, SnapshotOrder
 from ..storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from .errors import CheckpointStateError
 from .reasons import Reason

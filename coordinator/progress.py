@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from ..state.batch_log import newest_committed as newest_committed
+from ..state.operators.batch_log import newest_committed as newest_committed
 from .compact_log import names_at
 from .errors import FilesVanishedError, IncompleteDirectoryError
 from .listing import files_below, folders_in, link_or_copy, numbers_in

@@ -12,7 +12,7 @@ import attrs
 
 from ..barrier.cut import downstream_first
 from ..barrier.gate import Gate
-from ..state.messages import (
+from ..state.link.messages import (
     AbortOrder,
     Ack,
     AskBatch,

@@ -6,9 +6,9 @@ import shutil
 import uuid
 from pathlib import Path
 
-from ..state.locks import private_directory
-from ..state.rendezvous import runtime_directory
-from ..state.workspace import Workspace
+from ..state.host.locks import private_directory
+from ..state.host.rendezvous import runtime_directory
+from ..state.host.workspace import Workspace
 
 
 class QueryDirectories:

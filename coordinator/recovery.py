@@ -7,8 +7,8 @@ from pathlib import Path
 
 import attrs
 
-from ..state.evolution import evolve
-from ..state.messages import Origin, ShardId
+from ..state.format.evolution import evolve
+from ..state.link.messages import Origin, ShardId
 from ..storage.catalog import Catalog
 from ..storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
 from ..storage.files import FileCache

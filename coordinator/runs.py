@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..state.batch_log import batch_times
-from ..state.messages import BatchTimes
+from ..state.link.messages import BatchTimes
+from ..state.operators.batch_log import batch_times
 from . import progress, sink_log
 from .errors import StaleQueryError
 from .query import Definition

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from ..state.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, TaskFailure
-from ..state.rpc import ActionServer, Call, Stream
+from ..state.link.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, TaskFailure
+from ..state.link.rpc import ActionServer, Call, Stream
 from .checkpointing import Checkpointing
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..barrier.operator_name import operator_uid
-from ..state.ticks import TICKS
+from ..state.operators.ticks import TICKS
 from .local_path import is_local
 from .writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..state.messages import TaskFailure
+from ..state.link.messages import TaskFailure
 from ..storage.errors import ChandyError, FencedError, StorageError
 from ..storage.files import FileCache
 from ..storage.logs import logger

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..state.ticks import TICKS, TickTarget, with_ticks
-from ..state.time_mode import TimeMode
+from ..state.operators.ticks import TICKS, TickTarget, with_ticks
+from ..state.operators.time_mode import TimeMode
 from . import spark_plan
 from .query import Definition
 

@@ -9,18 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .arrow_processor import ArrowInput as ArrowInput
-    from .arrow_processor import ArrowProcessor as ArrowProcessor
-    from .arrow_processor import ArrowResult as ArrowResult
-    from .reading import read_state as read_state
-    from .reading import register as register
+    from .operators.arrow_processor import ArrowInput as ArrowInput
+    from .operators.arrow_processor import ArrowProcessor as ArrowProcessor
+    from .operators.arrow_processor import ArrowResult as ArrowResult
+    from .reader.reading import read_state as read_state
+    from .reader.reading import register as register
 
 _MODULES = {
-    "ArrowInput": "arrow_processor",
-    "ArrowProcessor": "arrow_processor",
-    "ArrowResult": "arrow_processor",
-    "read_state": "reading",
-    "register": "reading",
+    "ArrowInput": "operators.arrow_processor",
+    "ArrowProcessor": "operators.arrow_processor",
+    "ArrowResult": "operators.arrow_processor",
+    "read_state": "reader.reading",
+    "register": "reader.reading",
 }
 
 __all__ = ["ArrowInput", "ArrowProcessor", "ArrowResult", "read_state", "register"]

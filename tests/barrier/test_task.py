@@ -13,14 +13,14 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from chandy.barrier.task import OperatorTask
-from chandy.state.access import BYTES
 from chandy.state.errors import HostLostError, MisplacedTaskError, OutputTypeError, ProcessorError
-from chandy.state.keys import KeyCodec
-from chandy.state.messages import BatchTimes, BeginTask, Endpoint
-from chandy.state.processor import processor_spec
-from chandy.state.rows import SLICE
-from chandy.state.schema import to_json
-from chandy.state.spent import Spent
+from chandy.state.format.arrow import BYTES
+from chandy.state.format.keys import KeyCodec
+from chandy.state.format.rows import SLICE
+from chandy.state.format.schema import to_json
+from chandy.state.link.messages import BatchTimes, BeginTask, Endpoint
+from chandy.state.link.spent import Spent
+from chandy.state.processors.processor import processor_spec
 from chandy.storage.manifest import StateRecord
 
 COUNT = StructType().add("count", LongType())

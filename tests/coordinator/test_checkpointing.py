@@ -27,7 +27,7 @@ from chandy.coordinator.reasons import Reason
 from chandy.coordinator.requests import RequestQueue
 from chandy.coordinator.schedule import Schedule
 from chandy.coordinator.statistics import History
-from chandy.state.messages import (
+from chandy.state.link.messages import (
     AbortOrder,
     Ack,
     AskBatch,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.errors import StateLostError
 from chandy.coordinator.ownership import Ownership
-from chandy.state.messages import HostHello, Origin, ShardId
+from chandy.state.link.messages import HostHello, Origin, ShardId
 from chandy.storage.manifest import FileRef, Handle
 
 SHARDS = tuple(ShardId("op", number) for number in range(4))

@@ -10,7 +10,7 @@ from chandy.coordinator.errors import CheckpointStateError
 from chandy.coordinator.pending import AckResult, PendingCheckpoint, Phase
 from chandy.coordinator.reasons import Reason
 from chandy.coordinator.requests import Request
-from chandy.state.messages import ShardId
+from chandy.state.link.messages import ShardId
 from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
 
 SHARDS = (ShardId("op", 0), ShardId("op", 1))

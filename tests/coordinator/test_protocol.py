@@ -24,7 +24,7 @@ from chandy.coordinator.reasons import Reason
 from chandy.coordinator.requests import Request, RequestQueue
 from chandy.coordinator.schedule import Schedule
 from chandy.coordinator.statistics import History
-from chandy.state.messages import (
+from chandy.state.link.messages import (
     AbortOrder,
     Ack,
     AskBatch,

@@ -2,7 +2,7 @@
 
 The coordinator's decisions (``Protocol``), the catalog with its fencing, retention and deletion are the real
 ones. Around them everything is a small model, which takes one step when it is told to: Spark's batches of two
-queries, one of which reads the other's output; state hosts with shards that stage as ``state/shard.py`` does,
+queries, one of which reads the other's output; state hosts with shards that stage as ``state/host/shard.py`` does,
 or are those; orders and acknowledgements on their way; the threads of the driver.
 
 A state's value is the list of the records that made it. So a state is right if it is exactly that of the
@@ -47,8 +47,9 @@ from chandy.coordinator.requests import Request, RequestQueue
 from chandy.coordinator.schedule import Schedule
 from chandy.coordinator.statistics import History
 from chandy.state.errors import CannotGoBackError, CutPassedError, ShardMissingError, StaleBatchError
-from chandy.state.memory import Memory
-from chandy.state.messages import (
+from chandy.state.host.memory import Memory
+from chandy.state.host.shard import Changes, Shard
+from chandy.state.link.messages import (
     AbortOrder,
     Ack,
     AskBatch,
@@ -63,7 +64,6 @@ from chandy.state.messages import (
     ShardSnapshot,
     SnapshotOrder,
 )
-from chandy.state.shard import Changes, Shard
 from chandy.storage import collect
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import ChandyError, FencedError, ObjectExistsError, ObjectMissingError
@@ -196,7 +196,7 @@ def get_files(store: MemoryStore, handle: Handle, cached: bool = False) -> Files
 
 
 class ModelShard:
-    """Staging as in ``state/shard.py``, over a list of tables that are merged now and then."""
+    """Staging as in ``state/host/shard.py``, over a list of tables that are merged now and then."""
 
     def __init__(self, files: Files, position: int) -> None:
         self.tables = {name: content for name, content in files.items() if name.endswith(".sst")}
@@ -305,7 +305,7 @@ class Round:
 
 
 class Host:
-    """A state host as in ``state/keeper.py``, without threads and network."""
+    """A state host as in ``state/host/keeper.py``, without threads and network."""
 
     def __init__(self, life: Life, name: str) -> None:
         self.life, self.name = life, name

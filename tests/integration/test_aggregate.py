@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
 from chandy.coordinator import CheckpointCoordinator
-from chandy.state.aggregate_operator import aggregation
-from chandy.state.arrow_processor import ArrowInput, ArrowProcessor, ArrowResult
-from chandy.state.dataframe import keyed
-from chandy.state.hashing import can_hash, xxhash64
+from chandy.state.aggregation.aggregate_operator import aggregation
+from chandy.state.operators.arrow_processor import ArrowInput, ArrowProcessor, ArrowResult
+from chandy.state.operators.dataframe import keyed
+from chandy.state.operators.hashing import can_hash, xxhash64
 
 from .support import Events, Make
 

@@ -97,7 +97,7 @@ def hosts(runtime: Path) -> set[int]:
             marked = f"CHANDY_RUNTIME_DIR={runtime}".encode() in (process / "environ").read_bytes().split(
                 b"\0"
             )
-            if marked and b"chandy.state.host" in (process / "cmdline").read_bytes().split(b"\0"):
+            if marked and b"chandy.state.host.process" in (process / "cmdline").read_bytes().split(b"\0"):
                 found.add(int(process.name))
     return found
 

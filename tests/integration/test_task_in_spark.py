@@ -20,18 +20,18 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 
 from chandy.barrier.operator_name import function_name
 from chandy.barrier.task import operator_task
-from chandy.state.access import BYTES
-from chandy.state.dataframe import SHARD, check_input, keyed
 from chandy.state.errors import (
     DefinitionError,
     KeyTypeError,
     SchemaError,
 )
-from chandy.state.grouping import group
-from chandy.state.keygroups import ranges
-from chandy.state.keys import KeyCodec
-from chandy.state.messages import BatchTimes, Endpoint
-from chandy.state.processor import processor_spec
+from chandy.state.format.arrow import BYTES
+from chandy.state.format.keys import KeyCodec
+from chandy.state.link.messages import BatchTimes, Endpoint
+from chandy.state.operators.dataframe import SHARD, check_input, keyed
+from chandy.state.operators.grouping import group
+from chandy.state.operators.keygroups import ranges
+from chandy.state.processors.processor import processor_spec
 
 pytestmark = pytest.mark.spark
 

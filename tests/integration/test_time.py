@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from chandy.coordinator import CheckpointCoordinator
-from chandy.state.ticks import TICKS
+from chandy.state.operators.ticks import TICKS
 
 from .support import Make, eventually
 

@@ -16,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from chandy.state.access import BYTES, Entries, StateAccess
-from chandy.state.client import TaskClient
-from chandy.state.messages import (
+from chandy.state.format.arrow import BYTES
+from chandy.state.host.rendezvous import connect
+from chandy.state.link.access import Entries, StateAccess
+from chandy.state.link.client import TaskClient
+from chandy.state.link.messages import (
     Ack,
     AskBatch,
     BatchAnswer,
@@ -36,8 +38,7 @@ from chandy.state.messages import (
     SnapshotOrder,
     TaskFailure,
 )
-from chandy.state.rendezvous import connect
-from chandy.state.rpc import ActionServer, Call, Stream
+from chandy.state.link.rpc import ActionServer, Call, Stream
 from chandy.storage.errors import ChandyError
 
 DEADLINE = 30.0

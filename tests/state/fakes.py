@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from chandy.state.access import BYTES, Entries, ShardColumn
-from chandy.state.messages import BatchTimes
-from chandy.state.spent import Spent
+from chandy.state.format.arrow import BYTES
+from chandy.state.link.access import Entries, ShardColumn
+from chandy.state.link.messages import BatchTimes
+from chandy.state.link.spent import Spent
 
 
 class FakeShards:

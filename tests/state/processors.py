@@ -11,16 +11,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import IntegerType, StructType
 
-from chandy.state import engine
-from chandy.state.dataframe import SHARD
-from chandy.state.engine import Run
-from chandy.state.initial_state import InitialState
-from chandy.state.keys import KeyCodec
-from chandy.state.messages import BatchTimes
-from chandy.state.pandas_style import PandasSettings
-from chandy.state.processor import ProcessorSpec, processor_spec
-from chandy.state.style import StyleName
-from chandy.state.time_mode import TimeMode
+from chandy.state.format.keys import KeyCodec
+from chandy.state.link.messages import BatchTimes
+from chandy.state.operators import engine
+from chandy.state.operators.dataframe import SHARD
+from chandy.state.operators.engine import Run
+from chandy.state.operators.time_mode import TimeMode
+from chandy.state.processors.initial_state import InitialState
+from chandy.state.processors.pandas_style import PandasSettings
+from chandy.state.processors.processor import ProcessorSpec, processor_spec
+from chandy.state.processors.style import StyleName
 
 from .fakes import FakeShards
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
-from chandy.state import combining, engine
-from chandy.state.aggregate_operator import aggregation
-from chandy.state.dataframe import SHARD
+from chandy.state.aggregation import combining
+from chandy.state.aggregation.aggregate_operator import aggregation
 from chandy.state.errors import AggregateOverflowError, DefinitionError
-from chandy.state.keys import KeyCodec
-from chandy.state.messages import BatchTimes
+from chandy.state.format.keys import KeyCodec
+from chandy.state.link.messages import BatchTimes
+from chandy.state.operators import engine
+from chandy.state.operators.dataframe import SHARD
 
 from .fakes import FakeShards
 

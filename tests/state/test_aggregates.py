@@ -27,9 +27,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from chandy.state.aggregates import FUNCTIONS, plan
+from chandy.state.aggregation.aggregates import FUNCTIONS, plan
+from chandy.state.aggregation.partials import arrow_type
 from chandy.state.errors import AggregateOverflowError, DefinitionError
-from chandy.state.partials import arrow_type
 
 D = decimal.Decimal
 UTC = datetime.UTC

@@ -6,9 +6,6 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
-from chandy.state import engine
-from chandy.state.arrow_processor import ArrowProcessor, ArrowResult, arrow_spec
-from chandy.state.dataframe import SHARD
 from chandy.state.errors import (
     AggregateOverflowError,
     ArrowResultError,
@@ -18,8 +15,11 @@ from chandy.state.errors import (
     SchemaError,
     UnsupportedStateError,
 )
-from chandy.state.keys import KeyCodec
-from chandy.state.messages import BatchTimes
+from chandy.state.format.keys import KeyCodec
+from chandy.state.link.messages import BatchTimes
+from chandy.state.operators import engine
+from chandy.state.operators.arrow_processor import ArrowProcessor, ArrowResult, arrow_spec
+from chandy.state.operators.dataframe import SHARD
 
 from .fakes import FakeShards
 

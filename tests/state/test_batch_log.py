@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from chandy.state.batch_log import batch_times, newest_committed, watermark_after
 from chandy.state.errors import BatchLogError
-from chandy.state.messages import BatchTimes
+from chandy.state.link.messages import BatchTimes
+from chandy.state.operators.batch_log import batch_times, newest_committed, watermark_after
 
 
 def plan(directory: Path, batch: int, *, watermark: int, timestamp: int, version: str = "v1") -> None:

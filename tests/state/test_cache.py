@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.state.cache import ENTRY, MISSING, HotCache, lookup, weight
+from chandy.state.host.cache import ENTRY, MISSING, HotCache, lookup, weight
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"dd", b""])
 ENTRIES = st.dictionaries(KEYS, st.none() | st.binary(max_size=9))

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from chandy.state.collector import unhurried
+from chandy.state.operators.collector import unhurried
 
 
 def test_a_task_has_its_young_objects_collected_less_often_and_leaves_the_pace_as_it_was():

@@ -31,12 +31,12 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from chandy.state.access import BYTES
 from chandy.state.errors import StateSchemaError
-from chandy.state.evolution import MAX_VERSIONS, evolve
-from chandy.state.packing import Packing
-from chandy.state.schema import arrow_struct, to_json
-from chandy.state.values import StateName
+from chandy.state.format.arrow import BYTES
+from chandy.state.format.evolution import MAX_VERSIONS, evolve
+from chandy.state.format.packing import Packing
+from chandy.state.format.schema import arrow_struct, to_json
+from chandy.state.format.values import StateName
 from chandy.storage.manifest import StateKind, StateRecord
 
 from .schemas import arrow_ready, schemas_with_rows

@@ -28,10 +28,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from chandy.state import frames
 from chandy.state.errors import OutputTypeError
-from chandy.state.frames import FrameReader, FrameWriter, cutter
-from chandy.state.rows import SLICE
+from chandy.state.format.rows import SLICE
+from chandy.state.processors import frames
+from chandy.state.processors.frames import FrameReader, FrameWriter, cutter
 
 ZONE = "America/New_York"
 KINDS = (

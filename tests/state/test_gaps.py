@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from chandy.state.gaps import Gaps
+from chandy.state.host.gaps import Gaps
 
 
 def test_a_gap_is_known_until_something_is_written_into_it() -> None:

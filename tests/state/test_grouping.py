@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, DecimalType, DoubleType, LongType, NullType, StringType, StructType
 
-from chandy.state import grouping
-from chandy.state.grouping import group
-from chandy.state.keys import KeyCodec
+from chandy.state.format.keys import KeyCodec
+from chandy.state.operators import grouping
+from chandy.state.operators.grouping import group
 
 SCHEMA = (
     StructType()

@@ -20,9 +20,9 @@ from chandy.state.errors import (
     TimeModeError,
     UnsupportedStateError,
 )
-from chandy.state.handle import StateHandle, declarations
-from chandy.state.schema import Schemas, to_json
-from chandy.state.time_mode import TimeMode
+from chandy.state.format.schema import Schemas, to_json
+from chandy.state.operators.time_mode import TimeMode
+from chandy.state.processors.handle import StateHandle, declarations
 from chandy.storage.manifest import StateKind, StateRecord
 
 COUNT = StructType().add("count", LongType())

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType, StructType
 
-from chandy.state import hashing
-from chandy.state.hashing import can_hash, shards_of, xxhash64
+from chandy.state.operators import hashing
+from chandy.state.operators.hashing import can_hash, shards_of, xxhash64
 
 
 def test_the_digests_of_the_specification_come_out():

@@ -19,10 +19,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from chandy.state.access import BYTES, Entries
-from chandy.state.auth import token_options
-from chandy.state.client import TaskClient
-from chandy.state.control import Lease
 from chandy.state.errors import (
     AppliedTwiceError,
     CannotGoBackError,
@@ -32,8 +28,13 @@ from chandy.state.errors import (
     ShardMissingError,
     StaleBatchError,
 )
-from chandy.state.messages import BatchTimes, ReadValues, ReleaseOrder, StopOrder, TaskFailure, Values
-from chandy.state.rpc import ActionClient
+from chandy.state.format.arrow import BYTES
+from chandy.state.host.control import Lease
+from chandy.state.link.access import Entries
+from chandy.state.link.auth import token_options
+from chandy.state.link.client import TaskClient
+from chandy.state.link.messages import BatchTimes, ReadValues, ReleaseOrder, StopOrder, TaskFailure, Values
+from chandy.state.link.rpc import ActionClient
 from chandy.storage.codec import to_json
 
 A, B, C, D = b"a", b"b", b"c", b"d"
@@ -94,7 +95,8 @@ KILLED = """
 import sys, time
 import numpy as np
 import pyarrow as pa
-from chandy.state.access import BYTES, Entries
+from chandy.state.link.access import BYTES
+from chandy.state.link.access import Entries
 from chandy.state.client import TaskClient
 from chandy.state.messages import BeginTask
 access = TaskClient(sys.argv[1], sys.stdin.readline().strip()).begin(BeginTask("q", 1, "op", (0, 1)))

@@ -8,12 +8,12 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from chandy.state.errors import InitialStateError, ProcessorError
-from chandy.state.initial_state import InitialState, _ShardFiles
-from chandy.state.messages import BatchTimes
-from chandy.state.rows import SLICE
-from chandy.state.schema import to_json
-from chandy.state.style import StyleName
-from chandy.state.time_mode import TimeMode
+from chandy.state.format.rows import SLICE
+from chandy.state.format.schema import to_json
+from chandy.state.link.messages import BatchTimes
+from chandy.state.operators.time_mode import TimeMode
+from chandy.state.processors.initial_state import InitialState, _ShardFiles
+from chandy.state.processors.style import StyleName
 
 from .processors import INPUT, Pipeline
 

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from chandy.state.errors import CannotGoBackError, RemoteError, RestoredTooFarError, ShardMissingError
-from chandy.state.keeper import Keeper
-from chandy.state.memory import Memory
-from chandy.state.messages import (
+from chandy.state.host.keeper import Keeper
+from chandy.state.host.memory import Memory
+from chandy.state.host.rounds import Round
+from chandy.state.host.shard import Changes
+from chandy.state.link.messages import (
     AbortOrder,
     Ack,
     AskBatch,
@@ -35,8 +37,6 @@ from chandy.state.messages import (
     StopOrder,
     TaskFailure,
 )
-from chandy.state.rounds import Round
-from chandy.state.shard import Changes
 from chandy.storage.errors import DamagedError, ObjectMissingError
 from chandy.storage.files import FileCache
 from chandy.storage.local import LocalStore

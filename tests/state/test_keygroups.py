@@ -5,7 +5,7 @@ import random
 import pytest
 
 from chandy.state.errors import DefinitionError
-from chandy.state.keygroups import MAX_SHARDS, partition_of, ranges
+from chandy.state.operators.keygroups import MAX_SHARDS, partition_of, ranges
 
 
 def test_ranges_are_disjoint_cover_all_shards_differ_by_at_most_one_and_agree_with_the_formula():

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 )
 
 from chandy.state.errors import KeyTypeError, KeyValueError
-from chandy.state.keys import KeyCodec
+from chandy.state.format.keys import KeyCodec
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
 _leaves: list[tuple[DataType, st.SearchStrategy]] = [

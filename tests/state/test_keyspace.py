@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.state import keyspace
+from chandy.state.format import keyspace
 
 names = st.text(min_size=1, max_size=300)
 times = st.integers(-(1 << 63), (1 << 63) - 1)

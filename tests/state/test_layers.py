@@ -4,8 +4,8 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.state.cache import weight
-from chandy.state.layers import Layer, Layers, ordered_keys
+from chandy.state.host.cache import weight
+from chandy.state.host.layers import Layer, Layers, ordered_keys
 
 
 @attrs.define

@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from chandy.state import keyspace, parts
-from chandy.state.lookup import held_by
-from chandy.state.packing import Packing
-from chandy.state.parts import ListHeader, MapHeader
-from chandy.state.schema import to_json
-from chandy.state.values import StateName
+from chandy.state.format import keyspace, parts
+from chandy.state.format.packing import Packing
+from chandy.state.format.parts import ListHeader, MapHeader
+from chandy.state.format.schema import to_json
+from chandy.state.format.values import StateName
+from chandy.state.reader.lookup import held_by
 from chandy.storage.manifest import StateKind, StateRecord
 
 NAME = StateName("op", "s")

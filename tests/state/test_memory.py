@@ -5,8 +5,8 @@ from pathlib import Path
 
 import attrs
 
-from chandy.state.memory import Memory
-from chandy.state.shard import Changes, Shard
+from chandy.state.host.memory import Memory
+from chandy.state.host.shard import Changes, Shard
 
 BUDGET = 8 << 20
 

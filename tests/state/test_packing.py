@@ -30,11 +30,11 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from chandy.state.access import BYTES
 from chandy.state.errors import StateTypeError, UnsupportedStateError
-from chandy.state.packing import Packing, expiries, expiry_of
-from chandy.state.schema import arrow_struct
-from chandy.state.values import StateName
+from chandy.state.format.arrow import BYTES
+from chandy.state.format.packing import Packing, expiries, expiry_of
+from chandy.state.format.schema import arrow_struct
+from chandy.state.format.values import StateName
 
 from .schemas import LEAVES, arrow_ready, schemas_with_rows
 

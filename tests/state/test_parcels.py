@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.state import parcels
-from chandy.state.keygroups import partition_of
-from chandy.state.parcels import ARROW, PARTITION, Packer, unpack
+from chandy.state.operators import parcels
+from chandy.state.operators.keygroups import partition_of
+from chandy.state.operators.parcels import ARROW, PARTITION, Packer, unpack
 
 
 def batch(shards, first=0):

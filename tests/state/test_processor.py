@@ -9,13 +9,15 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType
 
-from chandy.state import engine, expiry, keyspace, parts
-from chandy.state import processor as module
 from chandy.state.errors import DeclarationError, DefinitionError, ProcessorError
-from chandy.state.keys import KeyCodec
-from chandy.state.messages import BatchTimes
-from chandy.state.rows import SLICE
-from chandy.state.time_mode import TimeMode
+from chandy.state.format import keyspace, parts
+from chandy.state.format.keys import KeyCodec
+from chandy.state.format.rows import SLICE
+from chandy.state.link.messages import BatchTimes
+from chandy.state.operators import engine
+from chandy.state.operators.time_mode import TimeMode
+from chandy.state.processors import expiry
+from chandy.state.processors import processor as module
 
 from .processors import KEY, QUERY, RUN, SHARDS, Pipeline
 

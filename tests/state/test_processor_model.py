@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from chandy.state import keyspace, parts
-from chandy.state.keys import KeyCodec
-from chandy.state.messages import BatchTimes
-from chandy.state.packing import Packing
-from chandy.state.time_mode import TimeMode
-from chandy.state.values import StateName
+from chandy.state.format import keyspace, parts
+from chandy.state.format.keys import KeyCodec
+from chandy.state.format.packing import Packing
+from chandy.state.format.values import StateName
+from chandy.state.link.messages import BatchTimes
+from chandy.state.operators.time_mode import TimeMode
 
 from .processors import KEY, Pipeline, shard_of
 

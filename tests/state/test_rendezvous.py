@@ -9,9 +9,9 @@ import attrs
 import pytest
 
 from chandy.state.errors import HostStartError, SocketPathError, UnsafeDirectoryError
-from chandy.state.locks import acquire, private_directory, remove_unless_held, try_acquire
-from chandy.state.rendezvous import connect, executor_identity, runtime_directory
-from chandy.state.workspace import Workspace
+from chandy.state.host.locks import acquire, private_directory, remove_unless_held, try_acquire
+from chandy.state.host.rendezvous import connect, executor_identity, runtime_directory
+from chandy.state.host.workspace import Workspace
 
 
 def test_tasks_of_one_executor_share_one_host(coordinator: Any) -> None:

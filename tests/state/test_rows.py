@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from chandy.state.errors import OutputTypeError, SchemaError
-from chandy.state.rows import SLICE, RowReader, RowWriter, check_columns, to_pylist
+from chandy.state.format.rows import SLICE, RowReader, RowWriter, check_columns, to_pylist
 
 OUTPUT = StructType().add("name", StringType()).add("flights", IntegerType()).add("mean", DoubleType())
 

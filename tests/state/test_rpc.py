@@ -8,8 +8,8 @@ import pytest
 from pyarrow import flight
 
 from chandy.state.errors import CannotGoBackError, CoordinatorLostError, RemoteError
-from chandy.state.messages import AskBatch, BatchAnswer, Heartbeat, Order, StopOrder
-from chandy.state.rpc import ActionClient, ActionServer, Call, Stream, pack_error, unpack_error
+from chandy.state.link.messages import AskBatch, BatchAnswer, Heartbeat, Order, StopOrder
+from chandy.state.link.rpc import ActionClient, ActionServer, Call, Stream, pack_error, unpack_error
 from chandy.storage.errors import ChandyError
 
 TOKEN = "a token"

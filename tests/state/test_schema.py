@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructType
 
 from chandy.state.errors import SchemaError
-from chandy.state.schema import Schemas, from_json, to_json
+from chandy.state.format.schema import Schemas, from_json, to_json
 
 COUNT = StructType().add("count", LongType())
 

@@ -23,9 +23,9 @@ from chandy.state.errors import (
     ShardClosedError,
     StaleBatchError,
 )
-from chandy.state.memory import Memory
-from chandy.state.shard import NOTHING, POSITION_KEY, Changes, Shard
-from chandy.state.snapshot import Snapshot, snapshot_files
+from chandy.state.host.memory import Memory
+from chandy.state.host.shard import NOTHING, POSITION_KEY, Changes, Shard
+from chandy.state.host.snapshot import Snapshot, snapshot_files
 
 KEYS = [b"a", b"b", b"", b"\x00", b"\xff" * 40, b"\x02", b"\x02t", b"\x02t1", b"\x02u"]
 BOUNDS = [b"", b"\x00", b"\x02", b"\x02t", b"\x02t\x00", b"\x03", b"b", b"\xff" * 41]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.state.sketch import REGISTERS, SPARSE_LIMIT, estimates, of_hashes, union
+from chandy.state.aggregation.sketch import REGISTERS, SPARSE_LIMIT, estimates, of_hashes, union
 
 HASHES = st.integers(-(2**63), 2**63 - 1)
 

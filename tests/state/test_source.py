@@ -11,14 +11,14 @@ from pyspark.sql.types import LongType, StringType, StructType
 from rocksdict import Options, Rdict
 
 from chandy.state.errors import DefinitionError, NoSuchStateError
-from chandy.state.keys import KeyCodec
-from chandy.state.keyspace import value_prefix
-from chandy.state.packing import Packing
-from chandy.state.schema import to_json
-from chandy.state.snapshot import snapshot_files
-from chandy.state.source import StateSource, select
-from chandy.state.stored import TIMERS
-from chandy.state.values import StateName
+from chandy.state.format.keys import KeyCodec
+from chandy.state.format.keyspace import value_prefix
+from chandy.state.format.packing import Packing
+from chandy.state.format.schema import to_json
+from chandy.state.format.values import StateName
+from chandy.state.host.snapshot import snapshot_files
+from chandy.state.reader.source import StateSource, select
+from chandy.state.reader.stored import TIMERS
 from chandy.storage import (
     Catalog,
     CheckpointKind,

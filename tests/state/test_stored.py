@@ -13,16 +13,16 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 from rocksdict import Options, Rdict
 
-from chandy.state import stored
-from chandy.state.keys import KeyCodec
-from chandy.state.keyspace import value_prefix
-from chandy.state.messages import BatchTimes
-from chandy.state.packing import Packing
-from chandy.state.schema import to_json
-from chandy.state.shard import POSITION_KEY
-from chandy.state.stored import TIMERS, StoredState
-from chandy.state.time_mode import TimeMode
-from chandy.state.values import StateName
+from chandy.state.format.keys import KeyCodec
+from chandy.state.format.keyspace import value_prefix
+from chandy.state.format.packing import Packing
+from chandy.state.format.schema import to_json
+from chandy.state.format.values import StateName
+from chandy.state.host.shard import POSITION_KEY
+from chandy.state.link.messages import BatchTimes
+from chandy.state.operators.time_mode import TimeMode
+from chandy.state.reader import stored
+from chandy.state.reader.stored import TIMERS, StoredState
 from chandy.storage.manifest import StateKind, StateRecord
 
 from .processors import KEY, SHARDS, Pipeline

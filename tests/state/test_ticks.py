@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from chandy.state.ticks import TickReader, TickSource, TickTarget, is_due
+from chandy.state.operators.ticks import TickReader, TickSource, TickTarget, is_due
 
 from .test_batch_log import commit, plan
 

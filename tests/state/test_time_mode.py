@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from chandy.state.errors import DefinitionError
-from chandy.state.time_mode import EventTime, TimeMode, check_output_mode
+from chandy.state.operators.time_mode import EventTime, TimeMode, check_output_mode
 
 DELAY = {"spark.watermarkDelayMs": 1000}
 

@@ -10,11 +10,11 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType, TimestampType
 
-from chandy.state import keyspace
 from chandy.state.errors import ProcessorError
-from chandy.state.messages import BatchTimes
-from chandy.state.style import StyleName
-from chandy.state.time_mode import TimeMode
+from chandy.state.format import keyspace
+from chandy.state.link.messages import BatchTimes
+from chandy.state.operators.time_mode import TimeMode
+from chandy.state.processors.style import StyleName
 
 from .processors import Pipeline
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.state import wire
-from chandy.state.access import BYTES
-from chandy.state.wire import Page, messages, runs
+from chandy.state.format.arrow import BYTES
+from chandy.state.link import wire
+from chandy.state.link.wire import Page, messages, runs
 
 
 @given(

@@ -1,0 +1,1 @@
+"""Running aggregates over columns: functions, partial results, and combining rows before they are sent."""

@@ -1,0 +1,423 @@
+"""What ``aggregate`` computes: its functions, and how an operator's aggregates are planned, combined and finished.
+
+Semantics, names and result types are those of Spark SQL in ANSI mode, with one difference: a sum overflows when
+the total does not fit, not when one on the way to it would not.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+    VarcharType,
+)
+
+from ..errors import DefinitionError
+from ..operators.dataframe import quoted
+from . import sketch
+from .partials import (
+    Arrays,
+    Count,
+    DecimalSum,
+    Distinct,
+    DoubleSum,
+    Edge,
+    Extreme,
+    IntegerSum,
+    Moments,
+    Overflow,
+    Partial,
+    WithCount,
+    arrow_type,
+)
+from .reduce import Bounds, array, numbers, with_nulls
+
+ALL_ROWS: Final = "*"
+"""Stands for a column in ``("*", "count")``."""
+
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_NUMBERS = (*_INTEGERS, FloatType, DoubleType, DecimalType)
+_STRINGS = (StringType, CharType, VarcharType)
+_ORDERED = (
+    *_NUMBERS,
+    *_STRINGS,
+    BooleanType,
+    BinaryType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+    DayTimeIntervalType,
+    TimeType,
+)
+
+# --- results ------------------------------------------------------------------------------------------------
+
+
+def _itself(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return parts[0]
+
+
+def _or_zero(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return parts[0].fill_null(0)
+
+
+def _mean(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    total, count = parts
+    found = numbers(count)
+    divisor = np.maximum(found, 1)
+    if not isinstance(dtype, DecimalType):
+        return with_nulls(numbers(total, 0.0) / divisor, found > 0)
+    # Arrow's quotient has at least ten digits more than the mean is rounded to, the rest is cut off.
+    exact = pc.divide(
+        total.cast(pa.decimal256(38, total.type.scale)), pa.array(divisor).cast(pa.decimal256(19, 0))
+    )
+    rounded = pc.round(exact, dtype.scale, round_mode="half_towards_infinity")
+    wide = rounded.cast(pa.decimal256(76, dtype.scale), safe=False)
+    limit = pa.scalar(decimal.Decimal(10) ** (dtype.precision - dtype.scale), wide.type)
+    if pc.any(pc.greater_equal(pc.abs(wide), limit)).as_py():
+        raise Overflow(name, dtype)
+    return wide.cast(arrow_type(dtype))
+
+
+def _variance(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return _spread(parts, fewer=1, root=False)
+
+
+def _deviation(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return _spread(parts, fewer=1, root=True)
+
+
+def _population_variance(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return _spread(parts, fewer=0, root=False)
+
+
+def _population_deviation(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return _spread(parts, fewer=0, root=True)
+
+
+def _spread(parts: Sequence[pa.Array], fewer: int, root: bool) -> pa.Array:
+    degrees = numbers(parts[0]) - fewer
+    squares = numbers(parts[2], 0.0) / np.maximum(degrees, 1)
+    return with_nulls(np.sqrt(squares) if root else squares, degrees > 0)
+
+
+def _distinct(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return pa.array(sketch.estimates(parts[0]))
+
+
+Finish = Callable[[Sequence[pa.Array], DataType, str], pa.Array]
+
+
+# --- functions ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Function:
+    """An aggregate function by its name."""
+
+    accepts: tuple[type[DataType], ...] | None
+    """Types of column; None: any."""
+    partial: Callable[[str, DataType], Partial]
+    """Makes the partial result from the column's name and type."""
+    finish: Finish
+    result: Callable[[DataType], DataType]
+    nullable: bool = True
+    expression: str = "{column}"
+    """What of the column comes to Python, as Spark SQL."""
+
+
+def _sum(column: str, dtype: DataType) -> Partial:
+    name = f"sum({column})"
+    if isinstance(dtype, _INTEGERS):
+        return IntegerSum(name, dtype)
+    return DecimalSum(name, dtype) if isinstance(dtype, DecimalType) else DoubleSum(name, dtype)
+
+
+def _sum_and_count(column: str, dtype: DataType) -> Partial:
+    name = f"mean({column})"
+    parts = DecimalSum(name, dtype) if isinstance(dtype, DecimalType) else DoubleSum(name, dtype)
+    return WithCount(name, dtype, parts)
+
+
+def _sum_type(dtype: DataType) -> DataType:
+    if isinstance(dtype, _INTEGERS):
+        return LongType()
+    if isinstance(dtype, DecimalType):
+        return DecimalType(min(38, dtype.precision + 10), dtype.scale)
+    return DoubleType()
+
+
+def _mean_type(dtype: DataType) -> DataType:
+    if isinstance(dtype, DecimalType):
+        return DecimalType(min(38, dtype.precision + 4), min(38, dtype.scale + 4))
+    return DoubleType()
+
+
+def _same(dtype: DataType) -> DataType:
+    return dtype
+
+
+def _long(dtype: DataType) -> DataType:
+    return LongType()
+
+
+def _double(dtype: DataType) -> DataType:
+    return DoubleType()
+
+
+def _moments(finish: Finish) -> Function:
+    return Function(_NUMBERS, lambda c, t: Moments(f"moments({c})", t), finish, _double)
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    "count": Function(
+        None,
+        lambda c, t: Count(f"count({c})", t),
+        _or_zero,
+        _long,
+        nullable=False,
+        expression="if({column} is null, null, true)",
+    ),
+    "sum": Function(_NUMBERS, _sum, _itself, _sum_type),
+    "mean": Function(_NUMBERS, _sum_and_count, _mean, _mean_type),
+    "min": Function(_ORDERED, lambda c, t: Extreme(f"min({c})", t, False), _itself, _same),
+    "max": Function(_ORDERED, lambda c, t: Extreme(f"max({c})", t, True), _itself, _same),
+    "first": Function(None, lambda c, t: Edge(f"first({c})", t, False), _itself, _same),
+    "last": Function(None, lambda c, t: Edge(f"last({c})", t, True), _itself, _same),
+    "variance": _moments(_variance),
+    "stddev": _moments(_deviation),
+    "var_pop": _moments(_population_variance),
+    "stddev_pop": _moments(_population_deviation),
+    "approx_distinct": Function(
+        None,
+        lambda c, t: Distinct(f"approx_distinct({c})", t),
+        _distinct,
+        _long,
+        nullable=False,
+        expression="if({column} is null, null, xxhash64({column}))",
+    ),
+}
+"""Aggregate functions by the name that a user gives."""
+
+SYNONYMS: Final[Mapping[str, str]] = {
+    "avg": "mean",
+    "var_samp": "variance",
+    "stddev_samp": "stddev",
+    "approx_count_distinct": "approx_distinct",
+}
+
+
+# --- what one operator computes -----------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Source:
+    """Where a partial result's column comes from."""
+
+    partial: Partial
+    expression: str | None
+    """Spark SQL over the input; None: nothing of the row is needed."""
+
+
+@attrs.frozen
+class Result:
+    """A column of the output."""
+
+    name: str
+    source: int
+    """Which of the partial results it is made of."""
+    finish: Finish
+    dtype: DataType
+    nullable: bool
+
+
+@attrs.frozen
+class Aggregates:
+    """All aggregates of an operator, with partial results that several share only once."""
+
+    operator: str
+    sources: tuple[Source, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def state(self) -> StructType:
+        """Schema of what is kept for each key."""
+        return StructType([field for source in self.sources for field in source.partial.fields])
+
+    @property
+    def output(self) -> tuple[StructField, ...]:
+        """The output's columns after those of the key."""
+        return tuple(StructField(one.name, one.dtype, one.nullable) for one in self.results)
+
+    def lift(self, columns: Sequence[pa.Array | None], rows: int) -> Arrays:
+        """Return partial results of single rows, an array for each field of ``state``.
+
+        Args:
+            columns: for each source its column; None if it needs nothing of a row.
+            rows: how many.
+        """
+        ones = pa.array(np.ones(rows, np.bool_))
+        return [
+            part
+            for source, column in zip(self.sources, columns, strict=True)
+            for part in source.partial.lift(ones if column is None else column)
+        ]
+
+    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        """Return one partial result for each group of adjoining ones.
+
+        Raises:
+            AggregateOverflowError: one does not fit into its type.
+        """
+        if len(bounds) == 1:
+            return [array(part).slice(0, 0) for part in parts]
+        try:
+            return [
+                part
+                for source, mine in zip(self.sources, self._split(parts), strict=True)
+                for part in source.partial.combine(mine, bounds)
+            ]
+        except Overflow as overflow:
+            raise overflow.of(self.operator) from None
+
+    def merge(self, older: Sequence[pa.Array], newer: Sequence[pa.Array]) -> Arrays:
+        """Return what two partial results of each key make together.
+
+        Raises:
+            AggregateOverflowError: one does not fit into its type.
+        """
+        size = len(newer[0])
+        if all(part.null_count == size for part in older):
+            return list(newer)
+        pairs = pa.array(np.arange(2 * size).reshape(2, -1).T.reshape(-1))
+        both = [
+            pa.concat_arrays([old, new.cast(old.type)]).take(pairs)
+            for old, new in zip(older, newer, strict=True)
+        ]
+        return self.combine(both, np.arange(0, 2 * size + 1, 2))
+
+    def finish(self, parts: Sequence[pa.Array]) -> Arrays:
+        """Return the output's columns after those of the key.
+
+        Raises:
+            AggregateOverflowError: a result does not fit into its type.
+        """
+        split = list(self._split(parts))
+        try:
+            return [
+                one.finish(split[one.source], one.dtype, self.sources[one.source].partial.name).cast(
+                    arrow_type(one.dtype)
+                )
+                for one in self.results
+            ]
+        except Overflow as overflow:
+            raise overflow.of(self.operator) from None
+
+    def _split(self, parts: Sequence[pa.Array]) -> list[list[pa.Array]]:
+        found, at = [], 0
+        for source in self.sources:
+            size = len(source.partial.fields)
+            found.append([array(part) for part in parts[at : at + size]])
+            at += size
+        return found
+
+
+def plan(
+    operator: str, schema: StructType, by: Sequence[str], columns: Mapping[str, tuple[str, str]]
+) -> Aggregates:
+    """Decide how to compute aggregates.
+
+    Args:
+        operator: its uid, for errors.
+        schema: of the input.
+        by: names of the key columns.
+        columns: name of the input's column and of the function, by name of the output's column.
+
+    Raises:
+        DefinitionError: a column or a function does not exist, or they do not go together.
+    """
+    if not columns:
+        raise DefinitionError("columns", "at least one aggregate, e.g. total=('price', 'sum')", "none")
+    sources: list[Source] = []
+    results = []
+    for name, given in columns.items():
+        column, function = _pair(name, given)
+        if name in by:
+            raise DefinitionError("columns", "named otherwise than the key columns", repr(name))
+        source, kind = _source(name, column, function, schema)
+        if source not in sources:
+            sources.append(source)
+        dtype = kind.result(source.partial.column)
+        results.append(Result(name, sources.index(source), kind.finish, dtype, kind.nullable))
+    return Aggregates(operator, tuple(sources), tuple(results))
+
+
+def _pair(name: str, given: object) -> tuple[str, str]:
+    match given:
+        case (str() as column, str() as function):
+            return column, SYNONYMS.get(function, function)
+        case _:
+            raise DefinitionError(name, "a pair of column and function, as ('price', 'sum')", repr(given))
+
+
+def _source(name: str, column: str, function: str, schema: StructType) -> tuple[Source, Function]:
+    kind = FUNCTIONS.get(function)
+    if kind is None:
+        known = ", ".join(sorted({*FUNCTIONS, *SYNONYMS}))
+        raise DefinitionError(name, f"an aggregate with one of the functions {known}", repr(function))
+    if column == ALL_ROWS:
+        if function != "count":
+            raise DefinitionError(name, "an aggregate of one column, '*' being for 'count'", repr(function))
+        return Source(kind.partial(column, BooleanType()), None), kind
+    if column not in schema.names:
+        raise DefinitionError(
+            name, f"an aggregate of one of the columns {', '.join(schema.names)}", repr(column)
+        )
+    dtype = schema[column].dataType
+    if not _accepts(function, kind, dtype):
+        raise DefinitionError(
+            name,
+            f"an aggregate of a column that {function} can take",
+            f"{column!r} of type {dtype.simpleString()}",
+        )
+    return Source(kind.partial(column, dtype), kind.expression.format(column=quoted(column))), kind
+
+
+def _accepts(function: str, kind: Function, dtype: DataType) -> bool:
+    if kind.accepts is not None:
+        bytewise = not isinstance(dtype, StringType) or dtype.isUTF8BinaryCollation()
+        return isinstance(dtype, kind.accepts) and bytewise
+    return function != "approx_distinct" or not _has_map(dtype)
+
+
+def _has_map(dtype: DataType) -> bool:
+    if isinstance(dtype, StructType):
+        return any(_has_map(field.dataType) for field in dtype.fields)
+    return isinstance(dtype, MapType) or (isinstance(dtype, ArrayType) and _has_map(dtype.elementType))

@@ -1,0 +1,261 @@
+"""How a state's schema may change from one start to the next, and how rows of the older become rows of the newer.
+
+| was | may become |
+|---|---|
+| a struct | one with the same fields by name, in any order, and more that are nullable |
+| byte, short, int | a wider integer, or double |
+| float | double |
+| decimal | a decimal of greater precision and the same scale |
+| char, varchar | string, or varchar that is as long or longer |
+| void | any type |
+| not null | nullable |
+
+So every old value has exactly one new value, and nothing is lost. The elements of arrays, the keys and values of
+maps and the fields of structs change likewise. The kind of a state and the keys of a map state do not change;
+a time to live comes, changes and goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    CharType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    Row,
+    ShortType,
+    StringType,
+    StructType,
+    VarcharType,
+)
+
+from ...storage.manifest import StateRecord
+from ..errors import StateSchemaError
+from .schema import arrow_struct, from_json
+
+MAX_VERSIONS: Final = 128
+"""Schemas that one state may have had: a packed row has seven bits for which of them it has."""
+
+_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
+_WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
+    ByteType: (ShortType, IntegerType, LongType, DoubleType),
+    ShortType: (IntegerType, LongType, DoubleType),
+    IntegerType: (LongType, DoubleType),
+    FloatType: (DoubleType,),
+}
+
+RowConverter = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+ColumnConverter = Callable[[pa.StructArray], pa.StructArray]
+
+
+def evolve(was: StateRecord | None, now: StateRecord, operator: str, name: str) -> StateRecord:
+    """Return what is to be known of a state from now on: all schemas that its stored values may have.
+
+    Args:
+        was: what the restored checkpoint knows of it; None if it does not know the state.
+        now: what the operator declares, with one version.
+        operator: uid of the operator, for errors.
+        name: name of the state, for errors.
+
+    Raises:
+        StateSchemaError: values that were written cannot be read as what the operator declares.
+    """
+    if was is None:
+        return now
+    old, new = from_json(was.versions[-1]), from_json(now.versions[-1])
+
+    def refusal(expected: str, found: str, detail: str) -> StateSchemaError:
+        return StateSchemaError(operator, name, expected, found, detail)
+
+    if was.kind is not now.kind:
+        raise refusal(f"a {was.kind}", f"a {now.kind}", "the kind of a state cannot change")
+    if was.map_key != now.map_key:
+        keys = [shown(from_json(key)) if key else "none" for key in (was.map_key, now.map_key)]
+        raise refusal(keys[0], keys[1], "the keys of a map cannot change")
+    if was.versions[-1] == now.versions[-1]:
+        return attrs.evolve(now, versions=was.versions)
+    obstacle = _obstacle("", old, new)
+    if obstacle is None and len(was.versions) == MAX_VERSIONS:
+        obstacle = (
+            f"it has had {MAX_VERSIONS} schemas already, which is all that stored values can tell apart"
+        )
+    if obstacle is not None:
+        raise refusal(shown(old), shown(new), obstacle)
+    return attrs.evolve(now, versions=(*was.versions, now.versions[-1]))
+
+
+def shown(schema: StructType) -> str:
+    """Return a schema as DDL, for people."""
+    return ", ".join(
+        f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
+        for field in schema.fields
+    )
+
+
+def _obstacle(path: str, was: DataType, now: DataType) -> str | None:
+    """Return why a value of the one type is no value of the other; None if it is one."""
+    if isinstance(was, NullType) or was == now:
+        return None
+    if isinstance(was, StructType) and isinstance(now, StructType):
+        return _struct_obstacle(path, was, now)
+    if isinstance(was, ArrayType) and isinstance(now, ArrayType):
+        return _part_obstacle(
+            f"{path}[]", was.elementType, was.containsNull, now.elementType, now.containsNull
+        )
+    if isinstance(was, MapType) and isinstance(now, MapType):
+        return _part_obstacle(f"{path}.key", was.keyType, False, now.keyType, False) or _part_obstacle(
+            f"{path}.value", was.valueType, was.valueContainsNull, now.valueType, now.valueContainsNull
+        )
+    if _widens(was, now):
+        return None
+    return f"field {path!r} cannot go from {was.simpleString()} to {now.simpleString()}"
+
+
+def _struct_obstacle(path: str, was: StructType, now: StructType) -> str | None:
+    prefix = f"{path}." if path else ""
+    for field in now.fields:
+        if field.name not in was.names:
+            if not field.nullable:
+                return (
+                    f"field {prefix + field.name!r} is new and has to be nullable, for stored values lack it"
+                )
+            continue
+        old = was[field.name]
+        found = _part_obstacle(
+            prefix + field.name, old.dataType, old.nullable, field.dataType, field.nullable
+        )
+        if found is not None:
+            return found
+    missing = [name for name in was.names if name not in now.names]
+    return f"field {prefix + missing[0]!r} is missing, and its values would be lost" if missing else None
+
+
+def _part_obstacle(path: str, was: DataType, had_nulls: bool, now: DataType, has_nulls: bool) -> str | None:
+    if (had_nulls or isinstance(was, NullType)) and not has_nulls:
+        return f"field {path!r} was nullable and has to remain so"
+    return _obstacle(path, was, now)
+
+
+def _widens(was: DataType, now: DataType) -> bool:
+    if isinstance(was, DecimalType) and isinstance(now, DecimalType):
+        return was.scale == now.scale and was.precision <= now.precision
+    if isinstance(was, CharType | VarcharType):
+        return isinstance(now, StringType) or (isinstance(now, VarcharType) and was.length <= now.length)
+    return type(now) in _WIDER.get(type(was), ())
+
+
+# --- rows ---------------------------------------------------------------------------------------------------
+
+
+def row_converter(was: StructType, now: StructType) -> RowConverter:
+    """Return what turns a row of the one schema, as ``Packing.unpack_row`` gives it, into a row of the other.
+
+    ``now`` has to be what ``evolve`` lets ``was`` become.
+    """
+    convert = _fields_converter(was, now)
+    return (lambda row: row) if convert is None else lambda row: tuple(convert(row))
+
+
+def _fields_converter(was: StructType, now: StructType) -> Callable[[Any], list[Any]] | None:
+    if was.names == now.names and all(
+        _value_converter(old.dataType, new.dataType) is None
+        for old, new in zip(was.fields, now.fields, strict=True)
+    ):
+        return None
+    parts: list[tuple[int | None, Callable[[Any], Any] | None]] = [
+        (was.names.index(field.name), _value_converter(was[field.name].dataType, field.dataType))
+        if field.name in was.names
+        else (None, None)
+        for field in now.fields
+    ]
+
+    def convert(row: Any) -> list[Any]:
+        items = [None if at is None else row[at] for at, _ in parts]
+        return [
+            item if item is None or part is None else part(item)
+            for item, (_, part) in zip(items, parts, strict=True)
+        ]
+
+    return convert
+
+
+def _value_converter(was: DataType, now: DataType) -> Callable[[Any], Any] | None:
+    """Return what turns a value that is not None into one of the other type; None if it is one."""
+    if isinstance(was, _INTEGERS) and isinstance(now, DoubleType):
+        return float
+    if isinstance(was, ArrayType) and isinstance(now, ArrayType):
+        element = _value_converter(was.elementType, now.elementType)
+        if element is None:
+            return None
+        return lambda items: [item if item is None else element(item) for item in items]
+    if isinstance(was, MapType) and isinstance(now, MapType):
+        key = _value_converter(was.keyType, now.keyType)
+        value = _value_converter(was.valueType, now.valueType)
+        if key is None and value is None:
+            return None
+        return lambda pairs: {
+            k if key is None else key(k): v if v is None or value is None else value(v)
+            for k, v in pairs.items()
+        }
+    if isinstance(was, StructType) and isinstance(now, StructType):
+        convert = _fields_converter(was, now)
+        if convert is None:
+            return None
+        row = Row(*now.names)
+        return lambda items: row(*convert(items))
+    return None
+
+
+# --- columns ------------------------------------------------------------------------------------------------
+
+
+def column_converter(was: StructType, now: StructType) -> ColumnConverter:
+    """Return what turns rows of the one schema, as ``Packing.unpack`` gives them, into rows of the other.
+
+    ``now`` has to be what ``evolve`` lets ``was`` become.
+    """
+    if arrow_struct(was) == arrow_struct(now):
+        return lambda rows: rows
+    target = arrow_struct(now)
+    return lambda rows: _converted(rows, target)
+
+
+def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
+    if column.type == target:
+        return column
+    if pa.types.is_struct(target) and pa.types.is_struct(column.type):
+        there = [field.name for field in column.type]
+        children = [
+            _converted(column.field(there.index(field.name)), field.type)
+            if field.name in there
+            else pa.nulls(len(column), field.type)
+            for field in target
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=column.is_null())
+    if pa.types.is_map(target) and pa.types.is_map(column.type):
+        entries = pa.StructArray.from_arrays(
+            [_converted(column.keys, target.key_type), _converted(column.items, target.item_type)],
+            fields=[target.key_field, target.item_field],
+        )
+        return _with_children(column, target, entries)
+    if pa.types.is_list(target) and pa.types.is_list(column.type):
+        return _with_children(column, target, _converted(column.values, target.value_type))
+    return column.cast(target)
+
+
+def _with_children(column: pa.Array, target: pa.DataType, children: pa.Array) -> pa.Array:
+    return pa.Array.from_buffers(
+        target, len(column), column.buffers()[:2], offset=column.offset, children=[children]
+    )

@@ -1,0 +1,319 @@
+"""Arrow tables as PySpark rows, and rows as Arrow record batches.
+
+The values are those that PySpark's own row-style ``transformWithState`` gives to a processor and takes from
+it (measured on 4.3): in come Arrow's Python values, so a struct is a dict, a map a list of pairs and a
+timestamp an aware datetime in the session's time zone; out go Rows by name, in which a naive datetime of a
+timestamp is UTC.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    CharType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    MapType,
+    NullType,
+    Row,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+    VarcharType,
+)
+
+from ..errors import OutputTypeError, SchemaError
+from .values import INTEGER_BITS, describe
+
+SLICE = 10_000
+"""Rows that are Python objects at a time, and rows of an output record batch."""
+
+Convert = Callable[[Any], Any]
+
+_ACCEPTED: dict[type[DataType], tuple[type, ...]] = {
+    BooleanType: (bool, np.bool_),
+    FloatType: (float, int, np.floating, np.integer),
+    DoubleType: (float, int, np.floating, np.integer),
+    DecimalType: (decimal.Decimal, int),
+    StringType: (str,),
+    CharType: (str,),
+    VarcharType: (str,),
+    BinaryType: (bytes, bytearray),
+    DateType: (datetime.date,),
+    TimestampType: (datetime.datetime,),
+    TimestampNTZType: (datetime.datetime,),
+    TimeType: (datetime.time,),
+    DayTimeIntervalType: (datetime.timedelta,),
+    NullType: (),
+    **dict.fromkeys(INTEGER_BITS, (int, np.integer)),
+}
+"""Python types that a column takes. Arrow alone would cut 1.5 down to 1 in an integer column."""
+
+
+def check_columns(schema: StructType, what: str) -> None:
+    """Refuse columns whose values cannot be Python values.
+
+    Raises:
+        SchemaError: a column, or a part of one, has such a type.
+    """
+    for field in schema.fields:
+        unsupported = _unsupported(field.dataType)
+        if unsupported is not None:
+            detail = (
+                f"column {field.name!r} has type {unsupported.simpleString()}, which a processor cannot hold"
+            )
+            raise SchemaError(what, schema.simpleString(), detail)
+
+
+def _unsupported(dtype: DataType) -> DataType | None:
+    if isinstance(dtype, ArrayType):
+        return _unsupported(dtype.elementType)
+    if isinstance(dtype, MapType):
+        return _unsupported(dtype.keyType) or _unsupported(dtype.valueType)
+    if isinstance(dtype, StructType):
+        return next(filter(None, (_unsupported(field.dataType) for field in dtype.fields)), None)
+    return None if type(dtype) in _ACCEPTED else dtype
+
+
+# --- in -----------------------------------------------------------------------------------------------------
+
+
+def row_type(names: Sequence[str]) -> type[Row]:
+    """Return a subclass of Row for rows with these columns; it pickles, compares and prints as Row does.
+
+    ``Row`` finds a column by searching a list of names in Python; here it is found as in a namedtuple, ten
+    times as fast. Names that Row itself defines (``count``, ``index``) stay Row's, as in PySpark.
+    """
+    members: dict[str, Any] = {"__slots__": (), "__fields__": list(names)}
+    # namedtuple's getters read a tuple's item directly; itemgetter would go through Row's own lookup.
+    getters = namedtuple("_Getters", [f"at{position}" for position in range(len(names))])  # type: ignore[misc]
+    for position, name in reversed(list(enumerate(names))):
+        if not hasattr(Row, name) and not name.startswith("__"):
+            members[name] = vars(getters)[f"at{position}"]
+    return type("Row", (Row,), members)
+
+
+class RowReader:
+    """Turns tables with the same columns into rows."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._type = row_type(names)
+
+    def rows(self, table: pa.Table) -> list[Row]:
+        """Return the rows of ``table``, whose columns are those that the reader was made for."""
+        values = zip(*map(to_pylist, table.columns), strict=True)
+        return list(map(tuple.__new__, repeat(self._type), values))
+
+    def groups(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[Iterator[Row]]:
+        """Yield an iterator over the rows of each group, where group i has rows bounds[i] to bounds[i+1].
+
+        Rows are made for up to ``SLICE`` at a time; a group with more rows makes them as it is read. Groups
+        have to be taken in order; one may be left before its end.
+        """
+        for first, last in stretches(bounds):
+            start, stop = bounds[first], bounds[last]
+            if stop - start > SLICE:
+                yield self._slices(table, start, stop)
+            else:
+                rows = self.rows(table.slice(start, stop - start))
+                for low, high in zip(bounds[first:last], bounds[first + 1 : last + 1], strict=True):
+                    yield iter(rows[low - start : high - start])
+
+    def _slices(self, table: pa.Table, start: int, stop: int) -> Iterator[Row]:
+        parts = (table.slice(low, min(SLICE, stop - low)) for low in range(start, stop, SLICE))
+        return chain.from_iterable(map(self.rows, parts))
+
+
+def stretches(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield from which to which group there are at most ``SLICE`` rows together, or one group that has more."""
+    first = 0
+    while first < len(bounds) - 1:
+        start, last = bounds[first], first + 1
+        while last < len(bounds) - 1 and bounds[last + 1] - start <= SLICE:
+            last += 1
+        yield first, last
+        first = last
+
+
+def to_pylist(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return a column's Python values, the same as its own ``to_pylist``."""
+    if not (pa.types.is_timestamp(column.type) and column.type.tz):
+        values: list[Any] = column.to_pylist()
+        return values
+    # A time zone costs 3 microseconds a value, and the same timestamps tend to come many times.
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    encoded = array.dictionary_encode(null_encoding="encode")
+    distinct = encoded.dictionary.to_pylist()
+    return [distinct[index] for index in encoded.indices.to_pylist()]
+
+
+# --- out ----------------------------------------------------------------------------------------------------
+
+
+class RowWriter:
+    """Turns the rows that an operator's processor yields into record batches."""
+
+    def __init__(self, schema: StructType, operator: str) -> None:
+        """Compile the writer for an output schema whose columns ``check_columns`` has accepted."""
+        self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._operator = operator
+        self._names = list(schema.names)
+        self._columns = [
+            _ColumnWriter(operator, field.name, field.dataType, field.nullable) for field in schema.fields
+        ]
+
+    def batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
+        """Return ``rows`` as one record batch.
+
+        A Row with names is taken by name: a column that it lacks is null, as in PySpark; one that the output
+        does not have is an error, for its values would be lost. Any other tuple is taken by position.
+
+        Raises:
+            OutputTypeError: a row does not fit the output schema.
+        """
+        columns = zip(*map(self._values, rows), strict=True)
+        arrays = [writer.array(values) for writer, values in zip(self._columns, columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+    def _values(self, row: Any) -> Sequence[Any]:
+        if not isinstance(row, tuple):
+            raise OutputTypeError(self._operator, "", "a Row or a tuple", describe(row))
+        fields = getattr(row, "__fields__", None)
+        if fields is None or fields == self._names:
+            if len(row) != len(self._names):
+                found = f"{len(row)}: {describe(row)}"
+                raise OutputTypeError(
+                    self._operator, "", f"{len(self._names)} columns ({', '.join(self._names)})", found
+                )
+            return row
+        named = dict(zip(fields, row, strict=True))
+        for name in named.keys() - set(self._names):
+            raise OutputTypeError(
+                self._operator, "", f"only columns {', '.join(self._names)}", f"a Row with {name!r}"
+            )
+        return [named.get(name) for name in self._names]
+
+
+class _ColumnWriter:
+    """Turns the values of one output column into an Arrow array."""
+
+    def __init__(self, operator: str, name: str, dtype: DataType, nullable: bool) -> None:
+        self._operator = operator
+        self._name = name
+        self._dtype = dtype
+        self._nullable = nullable
+        self._arrow = to_arrow_schema(StructType().add(name, dtype), timezone="UTC").field(0).type
+        self._convert = _converter(dtype)
+        self._nested = isinstance(dtype, ArrayType | MapType | StructType)
+        self._good: set[type] = {type(None)} if nullable else set()
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        """Return the values as an array of exactly the column's type."""
+        if self._nested or not set(map(type, values)) <= self._good:
+            values = [self._checked(value) for value in values]
+        try:
+            array = pa.array(values, self._arrow)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            for value in values:
+                self._arrow_checked(value)
+            raise
+        return array
+
+    def _checked(self, value: Any) -> Any:
+        if value is None:
+            if not self._nullable:
+                raise self._mismatch(value, " that is not null")
+            return None
+        try:
+            converted = self._convert(value)
+        except (TypeError, ValueError) as error:
+            raise self._mismatch(value) from error
+        self._good.add(type(value))
+        return converted
+
+    def _arrow_checked(self, value: Any) -> None:
+        try:
+            pa.array([value], self._arrow)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise self._mismatch(value) from error
+
+    def _mismatch(self, value: Any, expected: str = "") -> OutputTypeError:
+        return OutputTypeError(
+            self._operator, self._name, self._dtype.simpleString() + expected, describe(value)
+        )
+
+
+def _converter(dtype: DataType) -> Convert:
+    """Return what checks the type of a value that is not None and turns it into what Arrow takes."""
+    if isinstance(dtype, ArrayType):
+        element = _optional(dtype.elementType, dtype.containsNull)
+        return lambda value: [element(item) for item in _instance(value, (list, tuple, np.ndarray))]
+    if isinstance(dtype, MapType):
+        key, item = _optional(dtype.keyType, False), _optional(dtype.valueType, dtype.valueContainsNull)
+        return lambda value: [
+            (key(k), item(v))
+            for k, v in (value.items() if isinstance(value, dict) else _instance(value, (list,)))
+        ]
+    if isinstance(dtype, StructType):
+        return _struct_converter(dtype)
+    accepted = _ACCEPTED[type(dtype)]
+    refused = (bool, np.bool_) if type(dtype) is not BooleanType else ()
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, accepted) or isinstance(value, refused):
+            raise TypeError(value)
+        return value
+
+    return leaf
+
+
+def _optional(dtype: DataType, nullable: bool) -> Convert:
+    convert = _converter(dtype)
+
+    def optional(value: Any) -> Any:
+        if value is not None:
+            return convert(value)
+        if not nullable:
+            raise ValueError(value)
+        return None
+
+    return optional
+
+
+def _struct_converter(dtype: StructType) -> Convert:
+    fields = [(field.name, _optional(field.dataType, field.nullable)) for field in dtype.fields]
+
+    def struct(value: Any) -> dict[str, Any]:
+        names = getattr(value, "__fields__", None)
+        if isinstance(value, dict) or names is not None:
+            named = value if names is None else dict(zip(names, value, strict=True))
+            return {name: convert(named.get(name)) for name, convert in fields}
+        if len(_instance(value, (tuple,))) != len(fields):
+            raise ValueError(value)
+        return {name: convert(item) for (name, convert), item in zip(fields, value, strict=True)}
+
+    return struct
+
+
+def _instance(value: Any, kinds: tuple[type, ...]) -> Any:
+    if not isinstance(value, kinds):
+        raise TypeError(value)
+    return value

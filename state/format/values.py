@@ -1,0 +1,314 @@
+"""Single values by their Spark type: checked and made storable on the way in, Python's own on the way out.
+
+What is stored of a value is what msgpack takes. Integers, floats, booleans, strings, bytes and null are as they
+are; a date, timestamp, time or interval is the integer that Spark keeps for it; a decimal is its unscaled
+integer in 16 bytes, little-endian; a struct is an array; a map is an array of pairs, so that its keys can have
+any type. What comes back is what PySpark's ``ValueState.get`` returns: Row for structs, naive local time for
+timestamps.
+
+PySpark stores null for a value of another type (an int in a double field); here that is an error. A map may be
+given as a list of pairs, too, as which the rows of the input have it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import decimal
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    Row,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+    VarcharType,
+)
+
+from ..errors import StateError, StateTypeError, UnsupportedStateError
+from .slots import DECIMAL_BYTES
+
+Convert = Callable[[Any], Any]
+
+INTEGER_BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+
+_TEXT = (StringType, CharType, VarcharType)
+_TEMPORAL: dict[type[DataType], type[Any]] = {
+    DateType: datetime.date,
+    TimestampType: datetime.datetime,
+    TimestampNTZType: datetime.datetime,
+    TimeType: datetime.time,
+    DayTimeIntervalType: datetime.timedelta,
+}
+PLAIN: dict[type[DataType], type] = {
+    BooleanType: bool,
+    ByteType: int,
+    ShortType: int,
+    IntegerType: int,
+    LongType: int,
+    DoubleType: float,
+    StringType: str,
+    BinaryType: bytes,
+}
+"""Types whose values are stored as they are, and the Python type of these."""
+
+_WIDE = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
+
+
+@attrs.frozen
+class StateName:
+    """A state and the operator that it belongs to; names both in errors."""
+
+    operator: str
+    state: str
+
+    def mismatch(self, field: str, expected: str, value: object) -> StateError:
+        """Return the error that says what ``field`` expected and what it was given."""
+        return self.misfit(field, expected, describe(value))
+
+    def misfit(self, field: str, expected: str, found: str) -> StateError:
+        """Return the error that says what ``field`` expected and what was found."""
+        return StateTypeError(self.operator, self.state, field, expected, found)
+
+
+def describe(value: object) -> str:
+    """Return a value and its type as short text for an error."""
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+
+
+def bounds(dtype: DataType) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer type."""
+    bits = INTEGER_BITS[type(dtype)]
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def encoder(name: StateName, path: str, dtype: DataType, nullable: bool) -> Convert:
+    """Return what checks a value of a type and turns it into what is stored.
+
+    It raises StateTypeError, with the path inside the field, for a value of another type.
+
+    Raises:
+        UnsupportedStateError: a state cannot hold the type.
+    """
+    expected = dtype.simpleString()
+    convert = _convert(name, path, dtype)
+
+    def encode(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None:
+            if nullable:
+                return None
+            raise name.mismatch(path, f"{expected} that is not null", value)
+        try:
+            return convert(value)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise name.mismatch(path, expected, value) from error
+
+    return encode
+
+
+def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
+    """Return what turns a value that is not None into what msgpack packs; it raises ValueError on others."""
+    kind = type(dtype)
+    if kind in INTEGER_BITS:
+        low, high = bounds(dtype)
+
+        def integer(value: Any) -> int:
+            if type(value) is not int or not low <= value <= high:
+                raise ValueError(value)
+            return value
+
+        return integer
+    if kind in (BooleanType, DoubleType):
+        return _exact(PLAIN[kind])
+    if isinstance(dtype, FloatType):
+        return lambda value: ctypes.c_float(_exact(float)(value)).value
+    if isinstance(dtype, _TEXT):
+        return _text
+    if isinstance(dtype, BinaryType):
+        return _binary
+    if isinstance(dtype, DecimalType):
+        return _decimal(dtype)
+    if kind in _TEMPORAL:
+        return _temporal(dtype)
+    if isinstance(dtype, ArrayType):
+        element = encoder(name, f"{path}[]", dtype.elementType, dtype.containsNull)
+        return lambda value: [element(item) for item in _instance(value, (list, tuple, np.ndarray))]
+    if isinstance(dtype, MapType):
+        if not _hashable(dtype.keyType):
+            raise UnsupportedStateError(
+                name.operator, f"a map with array or map keys in state {name.state!r}"
+            )
+        key = encoder(name, f"{path}.key", dtype.keyType, False)
+        item = encoder(name, f"{path}.value", dtype.valueType, dtype.valueContainsNull)
+        return lambda value: [
+            [key(k), item(v)]
+            for k, v in (value.items() if isinstance(value, dict) else _instance(value, (list,)))
+        ]
+    if isinstance(dtype, StructType):
+        return _struct(name, path, dtype)
+    if isinstance(dtype, NullType):
+        return _instance_of_nothing
+    raise UnsupportedStateError(
+        name.operator, f"type {dtype.simpleString()} in field {path!r} of state {name.state!r}"
+    )
+
+
+def _hashable(dtype: DataType) -> bool:
+    """Whether the Python values of a type can be keys of a dict."""
+    if isinstance(dtype, StructType):
+        return all(_hashable(field.dataType) for field in dtype.fields)
+    return not isinstance(dtype, ArrayType | MapType)
+
+
+def _exact(expected: type) -> Convert:
+    def exact(value: Any) -> Any:
+        if not isinstance(value, expected):
+            raise TypeError(value)
+        return value
+
+    return exact
+
+
+def _instance(value: Any, kinds: tuple[type, ...]) -> Any:
+    if not isinstance(value, kinds):
+        raise TypeError(value)
+    return value
+
+
+def _instance_of_nothing(value: Any) -> None:
+    raise TypeError(value)
+
+
+def _text(value: Any) -> str:
+    text: str = _instance(value, (str,))
+    text.encode()
+    return text
+
+
+def _binary(value: Any) -> bytes:
+    return bytes(_instance(value, (bytes, bytearray)))
+
+
+def _decimal(dtype: DecimalType) -> Convert:
+    exponent = decimal.Decimal(1).scaleb(-dtype.scale)
+    limit = 10**dtype.precision
+
+    def encode(value: Any) -> bytes:
+        scaled = _instance(value, (decimal.Decimal,)).quantize(exponent, context=_WIDE)
+        unscaled = int(scaled.scaleb(dtype.scale, _WIDE))
+        if not -limit < unscaled < limit:
+            raise ValueError(value)
+        return unscaled.to_bytes(DECIMAL_BYTES, "little", signed=True)
+
+    return encode
+
+
+def _temporal(dtype: DataType) -> Convert:
+    kind = _TEMPORAL[type(dtype)]
+
+    def encode(value: Any) -> Any:
+        if not isinstance(value, kind) or (kind is datetime.date and isinstance(value, datetime.datetime)):
+            raise TypeError(value)
+        if isinstance(dtype, TimestampNTZType) and value.tzinfo is not None:
+            raise ValueError(value)
+        return dtype.toInternal(value)
+
+    return encode
+
+
+def _struct(name: StateName, path: str, dtype: StructType) -> Convert:
+    fields = [
+        (field.name, encoder(name, f"{path}.{field.name}", field.dataType, field.nullable))
+        for field in dtype.fields
+    ]
+
+    def encode(value: Any) -> list[Any]:
+        if isinstance(value, dict):
+            if not value.keys() <= set(dtype.names):
+                raise ValueError(value)
+            return [encode(value.get(field)) for field, encode in fields]
+        if len(_instance(value, (tuple, list))) != len(fields):
+            raise ValueError(value)
+        return [encode(item) for (_, encode), item in zip(fields, value, strict=True)]
+
+    return encode
+
+
+def decoder(dtype: DataType) -> Convert | None:
+    """Return what turns a stored value that is not None into a Python value; None if it is one already."""
+    if isinstance(dtype, DecimalType):
+        return from_unscaled(dtype)
+    if type(dtype) in _TEMPORAL:
+        return dtype.fromInternal
+    if isinstance(dtype, ArrayType):
+        element = _nullable(decoder(dtype.elementType))
+        return lambda items: [element(item) for item in items]
+    if isinstance(dtype, MapType):
+        key, item = _nullable(decoder(dtype.keyType)), _nullable(decoder(dtype.valueType))
+        return lambda pairs: {key(k): item(v) for k, v in pairs}
+    if isinstance(dtype, StructType):
+        # A Row class made from names keeps their order; Row(**fields) would, too, but cannot hold every name.
+        row, fields = Row(*dtype.names), [_nullable(decoder(field.dataType)) for field in dtype.fields]
+        return lambda items: row(*(decode(item) for decode, item in zip(fields, items, strict=True)))
+    return None
+
+
+def arrow_decoder(dtype: DataType) -> Convert | None:
+    """Return what turns a stored value that is not None into what Arrow takes; None if it is that already.
+
+    Arrow takes the integers of dates and times as they are, wherever these may lie outside Python's calendar.
+    """
+    if isinstance(dtype, DecimalType):
+        return from_unscaled(dtype)
+    if isinstance(dtype, ArrayType):
+        element = _nullable(arrow_decoder(dtype.elementType))
+        return lambda items: [element(item) for item in items]
+    if isinstance(dtype, MapType):
+        key, item = _nullable(arrow_decoder(dtype.keyType)), _nullable(arrow_decoder(dtype.valueType))
+        return lambda pairs: [(key(k), item(v)) for k, v in pairs]
+    if isinstance(dtype, StructType):
+        names, fields = dtype.names, [_nullable(arrow_decoder(field.dataType)) for field in dtype.fields]
+        return lambda items: {
+            name: decode(item) for name, decode, item in zip(names, fields, items, strict=True)
+        }
+    return None
+
+
+def from_unscaled(dtype: DecimalType) -> Convert:
+    """Return what turns the bytes of a decimal's unscaled integer into the decimal."""
+    scale = dtype.scale
+
+    def decode(data: bytes) -> decimal.Decimal:
+        return decimal.Decimal(int.from_bytes(data, "little", signed=True)).scaleb(-scale, _WIDE)
+
+    return decode
+
+
+def _nullable(decode: Convert | None) -> Convert:
+    if decode is None:
+        return lambda item: item
+    return lambda item: None if item is None else decode(item)

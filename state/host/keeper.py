@@ -1,0 +1,174 @@
+"""What a state host does, apart from how it is reached: batches begun, orders obeyed, shards handed out."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from ...storage.files import FileCache
+from ...storage.logs import logger
+from ...storage.open import open_store
+from ...storage.snapshots import restore_files
+from ...storage.store import Store
+from ..errors import RestoredTooFarError
+from ..link.messages import (
+    AbortOrder,
+    AskAccount,
+    BeginTask,
+    Begun,
+    CompleteOrder,
+    Control,
+    Heartbeat,
+    Order,
+    Origin,
+    ReadValues,
+    ReleaseOrder,
+    SnapshotOrder,
+    StopOrder,
+    TaskFailure,
+    Values,
+)
+from ..link.spent import Spent
+from .answers import Answers
+from .memory import Memory
+from .ownership import ShardKey, ShardTable
+from .rounds import Rounds
+from .shard import NOTHING, Shard
+
+_log = logger(__name__)
+
+
+class Keeper:
+    """Keeps the shards of one host in the directory that it is given."""
+
+    def __init__(
+        self,
+        host: str,
+        control: Control,
+        directory: Path,
+        memory: Memory,
+        cache: FileCache,
+        open_store: Callable[[str], Store] = open_store,
+    ) -> None:
+        self.stopped = threading.Event()
+        """Set when the coordinator has ordered the end of the process."""
+        self._host = host
+        self._control = control
+        self._directory = directory
+        self._memory = memory
+        self._cache = cache
+        self._open_store = open_store
+        self._numbers = itertools.count()
+        self._answers = Answers(host, control.ask)
+        self._table = ShardTable(host, control, self._open_shard)
+        self._lock = threading.Lock()
+        self._spent: defaultdict[tuple[str, str], Spent] = defaultdict(Spent)
+        self._rounds = Rounds(host, control, self._table.get, directory / "snapshots", open_store, cache)
+
+    def begin(self, task: BeginTask) -> Begun:
+        """Make the task's shards ready for its batch: first the snapshots ahead of it, then the batch.
+
+        Raises:
+            CannotGoBackError: a shard has gone on beyond the batch.
+            ChandyError: the coordinator refused, or a shard could not be restored.
+        """
+        answer = self._answers.get(task.query_id, task.batch)
+        for order in answer.orders:
+            self._rounds.accept(order)
+        acquired = self._table.acquire(task.query_id, task.uid, task.shards)
+        shards = {ShardKey(task.query_id, task.uid, shard): found for shard, found in acquired.here.items()}
+        self._rounds.snapshot_ahead(answer.orders, shards)
+        for found in shards.values():
+            found.begin(task.batch)
+        fresh = [key.shard for key, found in shards.items() if found.position == NOTHING]
+        return Begun(acquired.elsewhere, answer.times, tuple(fresh))
+
+    def shards(self, task: BeginTask) -> dict[int, Shard]:
+        """Return shards that were begun here.
+
+        Raises:
+            ShardMissingError: one is not here.
+        """
+        return {shard: self._table.get(ShardKey(task.query_id, task.uid, shard)) for shard in task.shards}
+
+    def read(self, request: ReadValues) -> Values:
+        """Return what the operator's shards here have; the shard of a key need not be known."""
+        keys = [bytes.fromhex(key) for key in request.keys]
+        values: list[bytes | None] = [None] * len(keys)
+        for shard in self._table.of_operator(request.query_id, request.uid):
+            # A key is in no more than one shard.
+            values = [
+                known if found is None else found
+                for known, found in zip(values, shard.read(keys, request.committed), strict=True)
+            ]
+        return Values(tuple(None if value is None else value.hex() for value in values))
+
+    def spent(self, task: BeginTask, spent: Spent) -> None:
+        """Enter what a task has spent its time on."""
+        with self._lock:
+            self._spent[task.query_id, task.uid].add(spent)
+
+    def account(self, request: AskAccount) -> Spent:
+        """Return what the operator's tasks have spent here, and RocksDB for them."""
+        total = Spent()
+        with self._lock:
+            total.add(self._spent[request.query_id, request.uid])
+        for shard in self._table.of_operator(request.query_id, request.uid):
+            total.add(shard.spent)
+        return total
+
+    def report(self, failure: TaskFailure) -> None:
+        """Pass on that a processor raised."""
+        self._control.report(failure)
+
+    def obey(self, order: Order) -> None:
+        """Carry out an order; one that takes time goes on in the background."""
+        match order:
+            case SnapshotOrder():
+                self._rounds.accept(order)
+            case CompleteOrder(checkpoint):
+                self._rounds.complete(checkpoint)
+            case AbortOrder(checkpoint):
+                self._rounds.abort(checkpoint)
+            case ReleaseOrder(query_id):
+                self._rounds.forget(self._table.release(query_id))
+                self._answers.forget(query_id)
+                with self._lock:
+                    for known in [known for known in self._spent if known[0] == query_id]:
+                        del self._spent[known]
+            case StopOrder():
+                self.stopped.set()
+            case Heartbeat():
+                pass
+
+    def close(self) -> None:
+        """Close all shards; the directory is the caller's to delete."""
+        self._table.close()
+
+    def _open_shard(self, key: ShardKey, origin: Origin | None) -> Shard:
+        # Numbered, because uids are the user's and need not be names of files.
+        directory = self._directory / "shards" / str(next(self._numbers))
+        try:
+            if origin is None:
+                return Shard(str(key), directory, self._memory)
+            report = restore_files(self._open_store(origin.root), origin.handle, directory, self._cache)
+            shard = Shard(str(key), directory, self._memory, origin.batch)
+            if shard.changed_by > origin.batch:
+                shard.close()
+                raise RestoredTooFarError(str(key), origin.batch, shard.changed_by)
+            self._rounds.learn(key, origin)
+            _log.info(
+                "restored",
+                shard=str(key),
+                checkpoint=origin.checkpoint,
+                bytes=report.bytes,
+                cached=report.cached_bytes,
+            )
+            return shard
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise

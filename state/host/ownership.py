@@ -1,0 +1,170 @@
+"""Which shards this host has: claimed from the coordinator, restored, handed out, released."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import attrs
+
+from ...storage.logs import logger
+from ..errors import ShardMissingError
+from ..link.messages import ClaimShards, Control, Origin
+from .shard import Shard
+
+_log = logger(__name__)
+_RESTORES = 4
+
+
+@attrs.frozen
+class ShardKey:
+    """A shard in a host: one that went back to a checkpoint belongs to another query id."""
+
+    query_id: str
+    uid: str
+    shard: int
+
+    def __str__(self) -> str:
+        return f"{self.uid}/{self.shard}"
+
+
+@attrs.frozen
+class _Elsewhere:
+    address: str
+
+
+@attrs.frozen
+class Acquired:
+    """Where the shards of a task are."""
+
+    here: dict[int, Shard]
+    elsewhere: dict[int, str]
+    """Address of the owner by shard."""
+
+
+class ShardTable:
+    """The host's shards by key. A shard is wholly here or not at all; several tasks may ask at once."""
+
+    def __init__(
+        self, host: str, control: Control, open_shard: Callable[[ShardKey, Origin | None], Shard]
+    ) -> None:
+        self._host = host
+        self._control = control
+        self._open_shard = open_shard
+        self._lock = threading.Lock()
+        self._shards: dict[ShardKey, Future[Shard | _Elsewhere]] = {}
+        self._pool = ThreadPoolExecutor(_RESTORES, "chandy-restore")
+
+    def acquire(self, query_id: str, uid: str, shards: Iterable[int]) -> Acquired:
+        """Return the shards, claiming in one call those that nobody here has asked for, and wait until they
+        are open.
+
+        Raises:
+            ChandyError: the coordinator refused the claim, or a restore failed; that shard is then not here.
+        """
+        futures: dict[int, Future[Shard | _Elsewhere]] = {}
+        missing: list[ShardKey] = []
+        with self._lock:
+            for shard in shards:
+                key = ShardKey(query_id, uid, shard)
+                if key not in self._shards:
+                    self._shards[key] = Future()
+                    missing.append(key)
+                futures[shard] = self._shards[key]
+        if missing:
+            self._claim(query_id, uid, {key.shard: (key, futures[key.shard]) for key in missing})
+        acquired = Acquired({}, {})
+        for shard, future in futures.items():
+            found = future.result()
+            if isinstance(found, _Elsewhere):
+                acquired.elsewhere[shard] = found.address
+            else:
+                acquired.here[shard] = found
+        return acquired
+
+    def get(self, key: ShardKey) -> Shard:
+        """Return a shard, waiting while it is being restored.
+
+        Raises:
+            ShardMissingError: it is not here.
+        """
+        with self._lock:
+            future = self._shards.get(key)
+        found = None if future is None else future.result()
+        if not isinstance(found, Shard):
+            raise ShardMissingError(str(key), self._host)
+        return found
+
+    def of_operator(self, query_id: str, uid: str) -> list[Shard]:
+        """Return an operator's shards that are here, waiting for those that are being restored.
+
+        Raises:
+            ChandyError: a restore failed.
+        """
+        with self._lock:
+            futures = [
+                future for key, future in self._shards.items() if (key.query_id, key.uid) == (query_id, uid)
+            ]
+        return [shard for future in futures if isinstance(shard := future.result(), Shard)]
+
+    def release(self, query_id: str) -> list[ShardKey]:
+        """Close and delete the shards of a query that is over; return their keys."""
+        with self._lock:
+            released = {key: self._shards.pop(key) for key in list(self._shards) if key.query_id == query_id}
+        for future in released.values():
+            # One that is still being restored goes as soon as it is there.
+            future.add_done_callback(_destroy)
+        return list(released)
+
+    def close(self) -> None:
+        """Close every shard; files stay."""
+        self._pool.shutdown(wait=True)
+        with self._lock:
+            futures = list(self._shards.values())
+            self._shards.clear()
+        for future in futures:
+            if future.done() and future.exception() is None and isinstance(shard := future.result(), Shard):
+                shard.close()
+
+    def _claim(
+        self, query_id: str, uid: str, missing: dict[int, tuple[ShardKey, Future[Shard | _Elsewhere]]]
+    ) -> None:
+        try:
+            answer = self._control.claim(ClaimShards(self._host, query_id, uid, tuple(sorted(missing))))
+        except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
+            for key, future in missing.values():
+                self._forget(key, future)
+                future.set_exception(error)
+            return
+        for shard, (key, future) in missing.items():
+            if shard in answer.granted:
+                self._pool.submit(self._open, key, answer.granted[shard], future)
+                continue
+            self._forget(key, future)
+            if shard in answer.elsewhere:
+                future.set_result(_Elsewhere(answer.elsewhere[shard]))
+            else:
+                future.set_exception(ShardMissingError(str(key), self._host))
+
+    def _open(self, key: ShardKey, origin: Origin | None, future: Future[Shard | _Elsewhere]) -> None:
+        try:
+            shard = self._open_shard(key, origin)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
+            _log.warning("shard not restored", shard=str(key), query_id=key.query_id, error=repr(error))
+            self._forget(key, future)
+            future.set_exception(error)
+        else:
+            future.set_result(shard)
+
+    def _forget(self, key: ShardKey, future: Future[Shard | _Elsewhere]) -> None:
+        with self._lock:
+            if self._shards.get(key) is future:
+                del self._shards[key]
+
+
+def _destroy(future: Future[Shard | _Elsewhere]) -> None:
+    with contextlib.suppress(Exception):
+        if isinstance(shard := future.result(), Shard):
+            shard.destroy()

@@ -1,0 +1,145 @@
+"""How the tasks of an executor find their state host, or start it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from ...storage.codec import to_json
+from ..errors import HostStartError, SocketPathError
+from ..link.client import TaskClient
+from ..link.messages import Endpoint
+from .locks import locked, private_directory
+from .process import READY, SOCKET, START_LOCK, HostConfig
+
+_SOCKET_LIMIT: Final = 107
+"""Bytes of a Unix socket's path on Linux, without the closing zero (``sun_path``, unix(7))."""
+_START_SECONDS: Final = 60.0
+_LOG: Final = "host.log"
+_LOG_TAIL: Final = 4000
+
+_clients: dict[tuple[int, str, int, int], TaskClient] = {}
+"""By process and socket file: Spark forks its workers, and a connection does not live through a fork."""
+
+
+def executor_identity(root: str | None = None) -> str:
+    """Return what tells this executor from all others, the same in all of its tasks.
+
+    Args:
+        root: root directory of the executor's files; by default that of ``SparkFiles``.
+            ``spark.executor.id`` would not do, a Python worker sees the driver's.
+    """
+    if root is None:
+        from pyspark import SparkFiles
+
+        root = SparkFiles.getRootDirectory()
+    return f"{socket.gethostname()}:{Path(root).resolve()}"
+
+
+def runtime_directory() -> Path:
+    """Return this user's private directory for sockets: short, because socket paths must be."""
+    given = os.environ.get("CHANDY_RUNTIME_DIR")
+    return Path(given) if given else Path(tempfile.gettempdir()) / f"chandy-{os.getuid()}"
+
+
+def connect(
+    endpoint: Endpoint, root: str | None = None, runtime: Path | None = None, lease_seconds: float = 10.0
+) -> TaskClient:
+    """Return a client of the executor's state host, which is started if there is none.
+
+    Clients are shared within a process: do not close them.
+
+    Args:
+        endpoint: where the coordinator is.
+        root: as in ``executor_identity``.
+        runtime: as ``runtime_directory`` unless said.
+        lease_seconds: how long a host that is started here goes on without its coordinator.
+
+    Raises:
+        HostStartError: no host could be started; holds the end of its log.
+        SocketPathError: the runtime directory's path is too long.
+        UnsafeDirectoryError: the runtime directory is not this user's alone.
+    """
+    executor = executor_identity(root)
+    place = hashlib.sha256(f"{endpoint.token}\n{executor}".encode()).hexdigest()[:16]
+    # In a folder of their own: a host that starts removes the meeting places beside its own that are dead.
+    meeting = (runtime or runtime_directory()) / "meet" / place
+    path = meeting / SOCKET
+    if len(os.fsencode(path)) > _SOCKET_LIMIT:
+        raise SocketPathError(str(path), _SOCKET_LIMIT)
+    while not _listening(path):
+        private_directory(meeting.parent.parent)
+        private_directory(meeting.parent)
+        private_directory(meeting)
+        # A host that ends removes the place: then the lock is on a file that is gone, and all begins again.
+        with contextlib.suppress(FileNotFoundError), locked(meeting / START_LOCK):
+            if not _listening(path):
+                path.unlink(missing_ok=True)
+                _start(HostConfig(endpoint, str(meeting), executor, lease_seconds), meeting)
+    return _client(path, endpoint.token)
+
+
+def _client(path: Path, token: str) -> TaskClient:
+    found = path.stat()
+    key = (os.getpid(), str(path), found.st_ino, found.st_ctime_ns)
+    client = _clients.get(key)
+    if client is None:
+        client = _clients[key] = TaskClient(f"grpc+unix://{path}", token)
+    return client
+
+
+def _listening(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
+
+
+def _start(config: HostConfig, meeting: Path) -> None:
+    """Start the process and wait until it serves."""
+    log = meeting / _LOG
+    with log.open("ab") as target:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "chandy.state.host.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=target,
+            # Away from the executor's process group, which Spark ends together with a worker.
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+        )
+    assert process.stdin is not None and process.stdout is not None
+    with process.stdout:
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(to_json(config))
+        said = _read(process.stdout.fileno(), time.monotonic() + _START_SECONDS)
+    if said != READY:
+        process.kill()
+        code = process.wait()
+        detail = f"it ended with code {code}" if said == b"" else f"it was not ready in {_START_SECONDS:g} s"
+        raise HostStartError(str(meeting), detail, _tail(log))
+
+
+def _read(descriptor: int, deadline: float) -> bytes | None:
+    """Return what comes first from a pipe, b"" at its end, None at the deadline."""
+    readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+    return os.read(descriptor, len(READY)) if readable else None
+
+
+def _tail(log: Path) -> str:
+    try:
+        return log.read_bytes()[-_LOG_TAIL:].decode(errors="replace").strip() or "(empty)"
+    except FileNotFoundError:
+        return "(removed)"

@@ -1,0 +1,119 @@
+"""The Arrow Flight server of a host: JSON actions for beginning, one Arrow exchange for a task's data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from itertools import chain
+
+import pyarrow as pa
+from pyarrow import flight
+
+from ...storage.codec import from_json
+from ..errors import ShardMissingError
+from ..format.arrow import BYTES
+from ..link.messages import AskAccount, BeginTask, ReadValues, TaskFailure
+from ..link.rpc import ActionServer, Call, handler_errors
+from ..link.spent import Spent
+from ..link.wire import ANSWER, APPLY, COMMIT, FETCH, ROWS, SCAN, SIZE, STAGED, Page, messages, runs
+from .keeper import Keeper
+from .shard import Changes, Shard
+
+
+class HostServer(ActionServer):
+    """Serves a keeper's shards to tasks."""
+
+    def __init__(self, location: str, token: str, host: str, keeper: Keeper) -> None:
+        actions = {
+            "begin": Call(BeginTask, keeper.begin),
+            "read": Call(ReadValues, keeper.read),
+            "account": Call(AskAccount, keeper.account),
+            "report": Call(TaskFailure, keeper.report),
+        }
+        super().__init__(location, token, actions)
+        self._host = host
+        self._keeper = keeper
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        """Serve one task's access, as told in ``wire``; the descriptor holds its ``BeginTask``."""
+        with handler_errors("exchange"):
+            task = from_json(BeginTask, descriptor.command)
+            access = _Access(self._host, task, self._keeper.shards(task))
+            writer.begin(ANSWER)
+            for message in reader:
+                match message.app_metadata.to_pybytes():
+                    case value if value == FETCH:
+                        for batch in access.fetch(message.data):
+                            writer.write_batch(batch)
+                    case value if value == SCAN:
+                        writer.write_with_metadata(*access.scan(message.data).pack())
+                    case value if value == APPLY:
+                        access.collect(message.data)
+                    case value if value.startswith(COMMIT):
+                        access.commit()
+                        self._keeper.spent(task, from_json(Spent, value.removeprefix(COMMIT)))
+                        writer.write_metadata(STAGED)
+
+
+class _Access:
+    """The shards of one task and the changes that came for them so far."""
+
+    def __init__(self, host: str, task: BeginTask, shards: dict[int, Shard]) -> None:
+        self._host = host
+        self._task = task
+        self._shards = shards
+        self._changes: dict[int, Changes] = {}
+
+    def fetch(self, request: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the values of the request's keys, in its order."""
+        keys = request.column(1).to_pylist()
+        found = [
+            self._shard(shard).fetch(keys[start:stop])
+            for shard, start, stop in runs(request.column(0).to_numpy())
+        ]
+        values = pa.array(found[0] if len(found) == 1 else list(chain.from_iterable(found)), BYTES)
+        for start, stop in messages(values):
+            yield pa.record_batch([values.slice(start, stop - start)], schema=ANSWER)
+
+    def scan(self, request: pa.RecordBatch) -> Page:
+        """Return the first of what the request's shards hold in its ranges."""
+        shards: list[int] = []
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        size = 0
+        for shard, start, stop in zip(*(column.to_pylist() for column in request.columns), strict=True):
+            with contextlib.closing(self._shard(shard).scan(start, stop)) as entries:
+                for key, value in entries:
+                    if len(keys) == ROWS or size > SIZE:
+                        return Page.of(shards, keys, values, complete=False)
+                    shards.append(shard)
+                    keys.append(key)
+                    values.append(value)
+                    size += len(key) + len(value)
+        return Page.of(shards, keys, values, complete=True)
+
+    def collect(self, request: pa.RecordBatch) -> None:
+        """Add changes to those that wait for the commit."""
+        keys, values = request.column(1).to_pylist(), request.column(2).to_pylist()
+        for shard, start, stop in runs(request.column(0).to_numpy()):
+            name = self._shard(shard).name
+            changes = self._changes.setdefault(shard, Changes(name))
+            changes.add(keys[start:stop], values[start:stop])
+
+    def commit(self) -> None:
+        """Stage the changes, on each shard as a whole; one without any learns that the batch left it so."""
+        for number, shard in self._shards.items():
+            shard.stage(self._task.batch, self._changes.get(number))
+        self._changes = {}
+
+    def _shard(self, number: int) -> Shard:
+        shard = self._shards.get(number)
+        if shard is None:
+            raise ShardMissingError(f"{self._task.uid}/{number}", self._host)
+        return shard

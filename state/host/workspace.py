@@ -1,0 +1,44 @@
+"""A host's working directory on its machine, and the removal of those that dead hosts left."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from ...storage.logs import logger
+from .locks import FileLock, acquire, locked, private_directory, remove_unless_held
+
+_log = logger(__name__)
+ALIVE: Final = "alive"
+"""The lock file that a living host holds in a directory of its own."""
+
+
+@attrs.frozen
+class Workspace:
+    """A directory, mode 0700, that is this process's alone until it dies."""
+
+    path: Path
+    _alive: FileLock
+
+    @classmethod
+    def create(cls, base: Path, name: str) -> Workspace:
+        """Make ``base/name`` and hold it; remove what no living process holds in ``base``.
+
+        Raises:
+            UnsafeDirectoryError: ``base`` is not this user's alone.
+        """
+        private_directory(base)
+        with locked(base / ".lock"):
+            for other in base.iterdir():
+                if other.is_dir() and remove_unless_held(other, ALIVE):
+                    _log.info("removed what a dead host left", directory=str(other))
+            path = private_directory(base / name)
+            return cls(path, acquire(path / ALIVE))
+
+    def remove(self) -> None:
+        """Delete the directory."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._alive.release()

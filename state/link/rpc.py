@@ -1,0 +1,201 @@
+"""Calls between Chandy's processes: Arrow Flight actions with JSON bodies, and typed errors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, TypeVar
+
+import attrs
+import pyarrow as pa
+from pyarrow import flight
+
+from ...storage.codec import from_json, to_json
+from ...storage.errors import ChandyError, StorageError
+from ...storage.logs import logger
+from ..errors import PeerLostError, RemoteError
+from .auth import TokenCheck, token_options
+
+_log = logger(__name__)
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Call:
+    """An action that takes one value and answers with one, or with None."""
+
+    request: type[Any]
+    handle: Callable[[Any], Any]
+
+
+@attrs.frozen
+class Stream:
+    """An action that takes one value and answers with a stream of values of several classes.
+
+    ``handle`` returns an iterator; it is closed when the client goes away.
+    """
+
+    request: type[Any]
+    handle: Callable[[Any], Iterator[Any]]
+
+
+# --- errors across the wire ---------------------------------------------------------------------------------
+
+
+def pack_error(error: Exception) -> flight.FlightServerError:
+    """Return what to raise in a Flight handler so that the caller gets ``error`` back as it is."""
+    if isinstance(error, RemoteError):
+        name, message, fields = error.error, error.message, None
+    else:
+        name, message = type(error).__name__, str(error)
+        fields = _fields(error) if isinstance(error, ChandyError) else None
+    document = {"error": name, "message": message, "fields": fields}
+    return flight.FlightServerError(f"{name}: {message}", json.dumps(document).encode())
+
+
+def unpack_error(error: Exception) -> ChandyError | None:
+    """Return the error that ``pack_error`` packed, None if this is none.
+
+    An error class that is not known on this side, or whose fields are not plain, comes as ``RemoteError``.
+    """
+    try:
+        document = json.loads(getattr(error, "extra_info", None) or b"")
+        name, message, fields = document["error"], document["message"], document["fields"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    known = _classes(ChandyError).get(name)
+    if known is not None and fields is not None:
+        with contextlib.suppress(StorageError):
+            return from_json(known, json.dumps(fields).encode())
+    return RemoteError(name, message)
+
+
+def _fields(error: ChandyError) -> dict[str, Any] | None:
+    kind: type[Any] = type(error)
+    if not attrs.has(kind):
+        return None
+    try:
+        return {field.name: json.loads(to_json(getattr(error, field.name))) for field in attrs.fields(kind)}
+    except (TypeError, ValueError):
+        return None
+
+
+def _classes(base: type[ChandyError]) -> dict[str, type[ChandyError]]:
+    found = {base.__name__: base}
+    for subclass in base.__subclasses__():
+        found |= _classes(subclass)
+    return found
+
+
+@contextlib.contextmanager
+def handler_errors(action: str) -> Generator[None]:
+    """Turn what a handler raises into what its caller gets as a typed error."""
+    try:
+        yield
+    except flight.FlightError:
+        raise
+    except ChandyError as error:
+        _log.info("refused", action=action, error=type(error).__name__, message=str(error))
+        raise pack_error(error) from error
+    except Exception as error:
+        _log.error("failed", action=action, error=repr(error), traceback=traceback.format_exc())
+        raise pack_error(error) from error
+
+
+@contextlib.contextmanager
+def caller_errors(address: str, lost: type[PeerLostError]) -> Generator[None]:
+    """Turn what a Flight call raises into the peer's typed error, or into ``lost``."""
+    try:
+        yield
+    except flight.FlightUnauthenticatedError:
+        raise
+    except (flight.FlightError, pa.ArrowException, OSError, StopIteration) as error:
+        raise unpack_error(error) or lost(address, str(error) or repr(error)) from error
+
+
+# --- server and client --------------------------------------------------------------------------------------
+
+
+class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
+    """A Flight server of JSON actions by name, each call checked for the token."""
+
+    def __init__(self, location: str, token: str, actions: Mapping[str, Call | Stream]) -> None:
+        super().__init__(location, middleware={"token": TokenCheck(token)})
+        self._actions = dict(actions)
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        """Return the actions' names with the class of each one's request."""
+        return [(name, action.request.__name__) for name, action in self._actions.items()]
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+        """Answer one action."""
+        with handler_errors(action.type):
+            known = self._actions.get(action.type)
+            if known is None:
+                raise RemoteError(
+                    "UnknownActionError", f"expected one of {sorted(self._actions)}, found {action.type!r}"
+                )
+            request = from_json(known.request, action.body.to_pybytes())
+            if isinstance(known, Call):
+                return iter([flight.Result(to_json(known.handle(request)))])
+            return _stream(action.type, context, known.handle(request))
+
+
+def _stream(name: str, context: flight.ServerCallContext, values: Iterator[Any]) -> Iterator[flight.Result]:
+    try:
+        with handler_errors(name):
+            for value in values:
+                if context.is_cancelled():
+                    return
+                yield flight.Result(type(value).__name__.encode() + b" " + to_json(value))
+    finally:
+        if isinstance(values, Generator):
+            values.close()
+
+
+class ActionClient:
+    """The other side of an ``ActionServer``. It may be used from many threads."""
+
+    def __init__(self, address: str, token: str, lost: type[PeerLostError] = PeerLostError) -> None:
+        self.address = address
+        self.options = token_options(token)
+        self._lost = lost
+        self.flight = flight.FlightClient(address)
+
+    def errors(self) -> contextlib.AbstractContextManager[None]:
+        """Turn Flight's errors inside of the ``with`` into typed ones."""
+        return caller_errors(self.address, self._lost)
+
+    def call(self, action: str, request: object, answer: type[T]) -> T:
+        """Call an action that answers with one value.
+
+        Raises:
+            ChandyError: what the peer raised, by its class if that is known here, else as ``RemoteError``.
+            PeerLostError: or the subclass that was given: there is no answer.
+            FlightUnauthenticatedError: the token is not the peer's.
+        """
+        return from_json(answer, self._body(action, request))
+
+    def tell(self, action: str, request: object) -> None:
+        """Call an action that answers with nothing; errors as for ``call``."""
+        self._body(action, request)
+
+    def stream(self, action: str, request: object, answers: tuple[type[Any], ...]) -> Iterator[Any]:
+        """Call a streaming action and yield its values as they come; errors as for ``call``."""
+        by_name = {type_.__name__: type_ for type_ in answers}
+        with self.errors():
+            results = self.flight.do_action(flight.Action(action, to_json(request)), self.options)
+            for result in results:
+                name, _, body = result.body.to_pybytes().partition(b" ")
+                yield from_json(by_name[name.decode()], body)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.flight.close()
+
+    def _body(self, action: str, request: object) -> bytes:
+        with self.errors():
+            results = self.flight.do_action(flight.Action(action, to_json(request)), self.options)
+            return bytes(next(iter(results)).body.to_pybytes())

@@ -1,0 +1,96 @@
+"""The Arrow exchange between a task and a state host: one stream for a task's whole access to its shards.
+
+The client sends batches of ``REQUEST`` rows, those of one shard side by side; the metadata of a message says
+what it asks:
+
+* ``FETCH``: the values of the keys. The host answers with ``ANSWER`` rows in the same order, in one or several
+  batches, null for a key that is not there. The value column of the request is null.
+* ``SCAN``: what the shards hold, each row's from its key up to, not including, its value; each shard is named
+  once. The host answers with one ``Page``.
+* ``APPLY``: changes, null deletes. The host collects them and answers nothing.
+* ``COMMIT``, and behind it the task's account of its time as JSON: no rows. The host stages all collected
+  changes and answers with metadata ``STAGED``. Without it, a stream that ends changes nothing: a client that
+  was killed looks exactly like one that has finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Self
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from ..format.arrow import BYTES
+from .access import Entries, ShardColumn
+
+REQUEST: Final = pa.schema([("shard", pa.int32()), ("key", BYTES), ("value", BYTES)])
+ANSWER: Final = pa.schema([("value", BYTES)])
+
+FETCH: Final = b"fetch"
+SCAN: Final = b"scan"
+APPLY: Final = b"apply"
+COMMIT: Final = b"commit "
+STAGED: Final = b"staged"
+
+ROWS: Final = 32 * 1024
+"""Rows in a message, at most."""
+SIZE: Final = 16 * 1024 * 1024
+"""Bytes of keys and values in a message, at most, unless a single row is larger."""
+
+
+def messages(*columns: pa.Array) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of rows that make a message of moderate size each; columns are of type ``BYTES``."""
+    rows = len(columns[0])
+    ends = np.sum([_offsets(column) for column in columns], axis=0) if rows else np.zeros(1, np.int64)
+    start = 0
+    while start < rows:
+        fitting = int(np.searchsorted(ends, ends[start] + SIZE, side="right")) - 1
+        stop = min(start + ROWS, rows, max(fitting, start + 1))
+        yield start, stop
+        start = stop
+
+
+def runs(shards: ShardColumn) -> Iterator[tuple[int, int, int]]:
+    """Yield (shard, start, stop) for each stretch of rows of one shard."""
+    if not len(shards):
+        return
+    starts = [0, *(np.flatnonzero(shards[1:] != shards[:-1]) + 1).tolist()]
+    stops = [*starts[1:], len(shards)]
+    yield from zip(shards[starts].tolist(), starts, stops, strict=True)
+
+
+@attrs.frozen(eq=False)
+class Page:
+    """A part of what was scanned."""
+
+    entries: Entries
+    complete: bool
+    """Whether nothing comes behind it."""
+
+    @classmethod
+    def of(
+        cls, shards: Sequence[int], keys: Sequence[bytes], values: Sequence[bytes], *, complete: bool
+    ) -> Self:
+        """Return the page of these rows."""
+        entries = Entries(np.asarray(shards, np.int32), pa.array(keys, BYTES), pa.array(values, BYTES))
+        return cls(entries, complete)
+
+    def pack(self) -> tuple[pa.RecordBatch, bytes]:
+        """Return it as a batch of ``ANSWER``, keys first and then values, and metadata."""
+        column = pa.concat_arrays([self.entries.keys, self.entries.values])
+        metadata = bytes([self.complete]) + self.entries.shards.astype("<i4").tobytes()
+        return pa.record_batch([column], schema=ANSWER), metadata
+
+    @classmethod
+    def unpack(cls, batch: pa.RecordBatch, metadata: bytes) -> Self:
+        """Return the page that ``pack`` packed."""
+        shards = np.frombuffer(metadata, "<i4", offset=1)
+        column, rows = batch.column(0), len(shards)
+        return cls(Entries(shards, column.slice(0, rows), column.slice(rows)), bool(metadata[0]))
+
+
+def _offsets(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    offsets = np.frombuffer(column.buffers()[1], np.int64)
+    return offsets[column.offset : column.offset + len(column) + 1]

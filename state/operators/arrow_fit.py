@@ -1,0 +1,142 @@
+"""Whether what an Arrow processor returned fits what was declared, and its columns in exactly the declared types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from ..errors import ArrowResultError
+from ..format.values import describe
+
+_FAMILIES = (
+    pa.types.is_integer,
+    pa.types.is_decimal,
+    lambda dtype: pa.types.is_string(dtype) or pa.types.is_large_string(dtype),
+    lambda dtype: pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype),
+    lambda dtype: pa.types.is_timestamp(dtype) and dtype.tz is None,
+    lambda dtype: pa.types.is_timestamp(dtype) and dtype.tz is not None,
+    pa.types.is_date,
+    pa.types.is_time,
+    pa.types.is_duration,
+)
+"""Types of one family are cast to each other, as long as no value changes."""
+
+
+def fit_table(table: Any, operator: str, schema: StructType) -> pa.Table | None:
+    """Return a processor's output with exactly the columns of the schema; None if there is no row.
+
+    Raises:
+        ArrowResultError: it is no table, or its columns are others.
+    """
+    if table is None:
+        return None
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        raise ArrowResultError(
+            operator, "the output", "a pyarrow Table, a RecordBatch or None", describe(table)
+        )
+    names = table.schema.names
+    if sorted(names) != sorted(schema.names):
+        raise ArrowResultError(
+            operator, "the output", f"the columns {', '.join(schema.names)}", ", ".join(names) or "no column"
+        )
+    types = to_arrow_schema(schema, timezone="UTC")
+    columns = [
+        _fitted(
+            table.column(field.name),
+            types.field(field.name).type,
+            field,
+            operator,
+            f"output column {field.name!r}",
+        )
+        for field in schema.fields
+    ]
+    return pa.Table.from_arrays(columns, schema=types) if len(table) else None
+
+
+def fit_states(
+    states: Any, operator: str, schemas: Mapping[str, StructType], keys: int
+) -> dict[str, pa.StructArray]:
+    """Return a processor's new states, each with exactly the type of its schema.
+
+    Raises:
+        ArrowResultError: a state is unknown, or its values have another number or type.
+    """
+    if not isinstance(states, Mapping):
+        raise ArrowResultError(
+            operator, "the new states", "a dict of struct arrays by name", describe(states)
+        )
+    return {name: _state(name, values, operator, schemas, keys) for name, values in states.items()}
+
+
+def _state(
+    name: str, values: Any, operator: str, schemas: Mapping[str, StructType], keys: int
+) -> pa.StructArray:
+    schema, part = schemas.get(name), f"state {name!r}"
+    if schema is None:
+        known = ", ".join(map(repr, schemas)) or "no state at all"
+        raise ArrowResultError(operator, part, f"one that is declared: {known}", "one that is not")
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        raise ArrowResultError(operator, part, "a pyarrow struct array", describe(values))
+    if len(values) != keys:
+        raise ArrowResultError(operator, part, f"a value for each of {keys} keys", f"{len(values)} values")
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    types = to_arrow_schema(schema, timezone="UTC")
+    if not pa.types.is_struct(array.type):
+        raise ArrowResultError(operator, part, pa.struct(list(types)), str(array.type))
+    names = [array.type.field(position).name for position in range(array.type.num_fields)]
+    if sorted(names) != sorted(schema.names):
+        raise ArrowResultError(operator, part, f"the fields {', '.join(schema.names)}", ", ".join(names))
+    present = array.is_valid() if array.null_count else None
+    fields = []
+    for field, expected in zip(schema.fields, types, strict=True):
+        column = pc.struct_field(array, [names.index(field.name)])
+        counted = column if present is None or field.nullable else column.filter(present)
+        _check_nulls(counted, field, operator, f"field {field.name!r} of {part}")
+        fields.append(_cast(column, expected.type, operator, f"field {field.name!r} of {part}"))
+    return pa.StructArray.from_arrays(
+        fields, fields=list(types), mask=None if present is None else pc.invert(present)
+    )
+
+
+def _fitted(column: Any, expected: pa.DataType, field: StructField, operator: str, part: str) -> Any:
+    _check_nulls(column, field, operator, part)
+    return _cast(column, expected, operator, part)
+
+
+def _check_nulls(column: Any, field: StructField, operator: str, part: str) -> None:
+    if not field.nullable and column.null_count:
+        expected = f"{field.dataType.simpleString()} that is not null"
+        raise ArrowResultError(operator, part, expected, f"{column.null_count} nulls")
+
+
+def _cast(column: Any, expected: pa.DataType, operator: str, part: str) -> Any:
+    if column.type == expected:
+        return column
+    if not _related(column.type, expected):
+        raise ArrowResultError(operator, part, str(expected), str(column.type))
+    try:
+        return column.cast(expected)
+    except pa.ArrowInvalid as error:
+        raise ArrowResultError(operator, part, str(expected), f"{column.type}: {error}") from error
+
+
+def _related(found: pa.DataType, expected: pa.DataType) -> bool:
+    if pa.types.is_null(found):
+        return True
+    if pa.types.is_floating(found) and pa.types.is_floating(expected):
+        return bool(found.bit_width <= expected.bit_width)
+    if pa.types.is_struct(found) and pa.types.is_struct(expected):
+        return found.num_fields == expected.num_fields and all(
+            mine.name == its.name and _related(mine.type, its.type)
+            for mine, its in zip(found, expected, strict=True)
+        )
+    if pa.types.is_list(found) or pa.types.is_large_list(found):
+        return pa.types.is_list(expected) and _related(found.value_type, expected.value_type)
+    if pa.types.is_map(found) and pa.types.is_map(expected):
+        return _related(found.key_type, expected.key_type) and _related(found.item_type, expected.item_type)
+    return bool(found == expected or any(family(found) and family(expected) for family in _FAMILIES))

@@ -1,0 +1,240 @@
+"""Keyed processors over Arrow columns: they get many keys at a time, with all their rows and their states."""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from ...storage.errors import ChandyError
+from ...storage.manifest import StateRecord
+from ..errors import ArrowResultError, DeclarationError, DefinitionError, ProcessorError
+from ..format.keyspace import HIDDEN, value_prefix
+from ..format.packing import Packing
+from ..format.rows import SLICE, check_columns
+from ..format.schema import Schemas, from_json, to_json
+from ..format.values import StateName, describe
+from ..link.access import Entries
+from ..link.messages import BatchTimes
+from .arrow_fit import fit_states, fit_table
+from .dataframe import SHARD
+from .engine import Chunk, Run, TaskState, collect, with_prefix
+
+
+@attrs.frozen(eq=False)
+class ArrowInput:
+    """Some of a batch's keys: their rows, and their states before the batch. Key ``i`` is everywhere at ``i``."""
+
+    keys: pa.Table
+    """The key columns, one row for each key."""
+    rows: pa.Table
+    """The input's rows of these keys, all columns; those of one key side by side, in the order in which they came."""
+    bounds: npt.NDArray[np.int64]
+    """Key ``i`` has rows ``bounds[i]`` to ``bounds[i + 1]``, at least one."""
+    states: Mapping[str, pa.StructArray]
+    """By name one value for each key, null where it has none; timestamps are in UTC."""
+    batch: int
+    times: BatchTimes
+    """When the batch is, in processing time and in event time."""
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """For each row the number of its key."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.bounds))
+
+
+@attrs.frozen(eq=False)
+class ArrowResult:
+    """What a processor makes of some keys."""
+
+    output: pa.Table | pa.RecordBatch | None = None
+    """Any number of rows, with the columns of the output in any order; None: no row."""
+    states: Mapping[str, pa.StructArray] = attrs.field(factory=dict)
+    """By name the new value for each key of the input, null to remove it. States that are not named stay."""
+
+
+class ArrowProcessor(ABC):
+    """A keyed processor that works on whole columns. It is pickled; every task has one of its own.
+
+    Example::
+
+        class Counts(ArrowProcessor):
+            states = {"count": "n long"}
+
+            def process(self, given):
+                before = pc.fill_null(pc.struct_field(given.states["count"], "n"), 0)
+                n = pc.add(before, pa.array(np.diff(given.bounds)))
+                output = given.keys.append_column("n", n)
+                return ArrowResult(output, {"count": pa.StructArray.from_arrays([n], ["n"])})
+    """
+
+    states: ClassVar[Mapping[str, StructType | str]] = {}
+    """What is kept for each key, by name: the schema of a value, as StructType or DDL."""
+
+    @abstractmethod
+    def process(self, given: ArrowInput) -> ArrowResult:
+        """Process some keys. A task's keys come in one call or several; each key of a batch comes in exactly one."""
+
+
+@attrs.frozen
+class ArrowSpec:
+    """An operator that runs an ``ArrowProcessor``."""
+
+    uid: str
+    input: str
+    """Schema of the rows as Spark's JSON, without the shard column."""
+    output: str
+    states: dict[str, StateRecord]
+    processor: ArrowProcessor
+
+    @contextmanager
+    def open(self, run: Run) -> Iterator[ArrowOperator]:
+        """Make the operator for one task."""
+        yield ArrowOperator(self, run)
+
+
+def arrow_spec(
+    schema: StructType, *, uid: str, processor: ArrowProcessor, output: StructType | str
+) -> ArrowSpec:
+    """Describe an operator that runs ``processor`` over rows of a schema.
+
+    Raises:
+        DefinitionError: ``processor`` is none.
+        DeclarationError: its states are not declared as they must be.
+        SchemaError: the schema of the output or of a state cannot be used.
+        UnsupportedStateError: a state cannot hold a type.
+    """
+    _check_processor(processor)
+    resolved = Schemas().resolve(output, f"the output of operator {uid!r}")
+    check_columns(resolved, f"the output of operator {uid!r}")
+    return ArrowSpec(uid, to_json(schema), to_json(resolved), _records(processor, uid), processor)
+
+
+def _check_processor(processor: object) -> None:
+    if not isinstance(processor, ArrowProcessor):
+        found = f"the class {processor.__name__}" if isinstance(processor, type) else type(processor).__name__
+        raise DefinitionError("processor", "an instance of chandy.state.ArrowProcessor", found)
+
+
+def _records(processor: ArrowProcessor, uid: str) -> dict[str, StateRecord]:
+    if not isinstance(processor.states, Mapping):
+        raise DeclarationError("states", uid, f"it has to be a dict, found {describe(processor.states)}")
+    schemas, records = Schemas(), {}
+    for name, declared in processor.states.items():
+        if not isinstance(name, str) or not name:
+            raise DeclarationError(repr(name), uid, "a name has to be a text that is not empty")
+        if name.startswith(HIDDEN):
+            raise DeclarationError(name, uid, f"a name must not begin with {HIDDEN!r}")
+        schema = schemas.resolve(declared, f"state {name!r} of operator {uid!r}")
+        Packing([schema], StateName(uid, name))
+        records[name] = StateRecord((to_json(schema),))
+    return records
+
+
+class ArrowOperator:
+    """An ``ArrowProcessor`` in one task."""
+
+    def __init__(self, spec: ArrowSpec, run: Run) -> None:
+        self._spec = spec
+        self._run = run
+        self._output = from_json(spec.output)
+        self._packings = {
+            name: Packing([from_json(text) for text in record.versions], StateName(spec.uid, name))
+            for name, record in spec.states.items()
+        }
+        self._schemas = {name: from_json(record.versions[-1]) for name, record in spec.states.items()}
+        self._prefixes = {name: value_prefix(name) for name in spec.states}
+
+    @property
+    def prefixes(self) -> Sequence[bytes]:
+        """One for each state."""
+        return tuple(self._prefixes.values())
+
+    def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        """Return all rows."""
+        return collect(batches, with_shard(from_json(self._spec.input)))
+
+    def begin(self, state: TaskState) -> None:
+        """Do nothing."""
+
+    def process(self, chunk: Chunk, state: TaskState) -> Iterator[pa.RecordBatch]:
+        """Run the processor over some keys.
+
+        Raises:
+            ProcessorError: it raised.
+            ArrowResultError: what it returned does not fit.
+        """
+        groups = chunk.groups
+        held = dict(zip(self._packings, chunk.held, strict=True))
+        given = ArrowInput(
+            keys=groups.key_columns,
+            rows=groups.rows,
+            bounds=groups.bounds,
+            states={name: packing.unpack(held[name]) for name, packing in self._packings.items()},
+            batch=self._run.batch,
+            times=self._run.times,
+        )
+        output, states = self._call(given)
+        for name, values in states.items():
+            self._put(name, values, held[name], chunk, state)
+        if output is not None:
+            yield from output.to_batches(max_chunksize=SLICE)
+
+    def finish(self, state: TaskState) -> Iterator[pa.RecordBatch]:
+        """Do nothing."""
+        return iter(())
+
+    def _call(self, given: ArrowInput) -> tuple[pa.Table | None, dict[str, pa.Array]]:
+        uid = self._spec.uid
+        try:
+            result: Any = self._spec.processor.process(given)
+        except ChandyError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a processor may raise anything)
+            trace = error.__traceback__.tb_next if error.__traceback__ else None
+            text = "".join(traceback.format_exception(type(error), error, trace))
+            raise ProcessorError(uid, self._run.batch, "process", text) from None
+        if not isinstance(result, ArrowResult):
+            raise ArrowResultError(uid, "the result", "an ArrowResult", describe(result))
+        output = fit_table(result.output, uid, self._output)
+        return output, fit_states(result.states, uid, self._schemas, len(given))
+
+    def _put(self, name: str, values: pa.Array, held: pa.Array, chunk: Chunk, state: TaskState) -> None:
+        """Note those values that differ from what is held."""
+        packed = self._packings[name].pack(values)
+        changed = differing(packed, held)
+        if not changed.any():
+            return
+        groups = chunk.groups
+        shards, keys = groups.shards, groups.keys
+        if not changed.all():
+            mask = pa.array(changed)
+            shards, keys, packed = shards[changed], keys.filter(mask), packed.filter(mask)
+        state.put(Entries(shards, with_prefix(self._prefixes[name], keys), packed))
+
+
+def differing(new: pa.Array, old: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return where two columns of bytes differ; null differs from everything but null."""
+    same = pc.equal(new, old)
+    if same.null_count:
+        same = pc.if_else(same.is_valid(), same, pc.and_(new.is_null(), old.is_null()))
+    mask: npt.NDArray[np.bool_] = pc.invert(same).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def with_shard(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of rows and their shard."""
+    return to_arrow_schema(schema, timezone="UTC").append(pa.field(SHARD, pa.int32()))

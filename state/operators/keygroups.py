@@ -1,0 +1,52 @@
+"""Which partition serves which shard: contiguous ranges, as pure arithmetic and as a Spark expression.
+
+The formula is that of Flink's ``KeyGroupRangeAssignment``: shard ``s`` belongs to partition
+``s * parallelism // shards``.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from ..errors import DefinitionError
+
+MAX_SHARDS = 32767
+"""The most shards that an operator can have: their product with the parallelism fits Spark's INT."""
+
+
+def check(shards: int, parallelism: int) -> None:
+    """Refuse numbers that make no assignment.
+
+    Raises:
+        DefinitionError: unless ``1 <= parallelism <= shards <= MAX_SHARDS``.
+    """
+    for argument, number in (("shards", shards), ("parallelism", parallelism)):
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise DefinitionError(argument, "a whole number", repr(number))
+    if not 1 <= shards <= MAX_SHARDS:
+        raise DefinitionError("shards", f"between 1 and {MAX_SHARDS}", str(shards))
+    if not 1 <= parallelism <= shards:
+        raise DefinitionError(
+            "parallelism", f"between 1 and the number of shards, {shards}", str(parallelism)
+        )
+
+
+def partition_of(shard: int, shards: int, parallelism: int) -> int:
+    """Return the partition that serves ``shard``, from 0 to ``parallelism - 1``."""
+    return shard * parallelism // shards
+
+
+def partition_expression(shard: str, shards: int, parallelism: int) -> str:
+    """Return ``partition_of`` as a Spark SQL expression of type INT over the INT expression ``shard``."""
+    return f"cast(({shard} * {parallelism}) div {shards} as int)"
+
+
+def ranges(shards: int, parallelism: int) -> tuple[range, ...]:
+    """Return the shards of each partition: disjoint ranges that cover all, whose sizes differ by at most 1.
+
+    Raises:
+        DefinitionError: unless ``1 <= parallelism <= shards <= MAX_SHARDS``.
+    """
+    check(shards, parallelism)
+    bounds = [-(-partition * shards // parallelism) for partition in range(parallelism + 1)]
+    return tuple(range(start, stop) for start, stop in pairwise(bounds))

@@ -1,0 +1,264 @@
+"""Arrow tables as many small pandas DataFrames, and many small DataFrames as Arrow record batches.
+
+The types are those that PySpark's ``transformWithStateInPandas`` has (found by experiment on 4.3): integers of all
+widths are int64, floats float64, booleans bool, timestamps naive datetime64[ns] in the session's time zone; all else
+is object: strings, bytes, dates, decimals, None; an array is an ndarray, a map and a struct are dicts.
+
+A DataFrame in which an integer column has a null has it as float64, and a boolean column as object, as in PySpark.
+There the nulls of *other* keys that travel in the same Arrow batch do the same; here they do not: what a processor
+sees of a key depends on that key only. Columns keep their names, also where PySpark renames them ("a b" to "_1").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from ..errors import OutputTypeError
+from ..format.rows import SLICE, stretches
+
+Cut = Callable[[int, int], pd.DataFrame]
+
+_HAS_PARTS = hasattr(pd.DataFrame, "_from_mgr") and hasattr(
+    getattr(pd.DataFrame(), "_mgr", None), "get_slice"
+)
+_RANGES: Final = [pd.RangeIndex(length) for length in range(256)]
+
+
+# --- in -----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False)
+class _Variant:
+    """A column that is of another type in those DataFrames in which it has a null."""
+
+    position: int
+    values: npt.NDArray[Any]
+    nulls: npt.NDArray[np.bool_]
+
+
+class FrameReader:
+    """Turns tables with the same columns into DataFrames."""
+
+    def __init__(self, schema: StructType, timezone: str) -> None:
+        self._schema = schema
+        self._timezone = timezone
+
+    def groups(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[Iterator[pd.DataFrame]]:
+        """Yield an iterator over the DataFrames of each group, where group i has rows bounds[i] to bounds[i+1].
+
+        A group comes as one DataFrame, or as several if it has more than ``SLICE`` rows. Each is the
+        processor's own: changing it changes nothing else. Groups have to be taken in order; one may be left
+        before its end.
+        """
+        for first, last in stretches(bounds):
+            start, stop = bounds[first], bounds[last]
+            if stop - start > SLICE:
+                yield self._slices(table, start, stop)
+            else:
+                frames = self._frames(
+                    table.slice(start, stop - start), [at - start for at in bounds[first : last + 1]]
+                )
+                yield from ((frame,).__iter__() for frame in frames)
+
+    def _slices(self, table: pa.Table, start: int, stop: int) -> Iterator[pd.DataFrame]:
+        for low in range(start, stop, SLICE):
+            length = min(SLICE, stop - low)
+            yield from self._frames(table.slice(low, length), [0, length])
+
+    def _frames(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[pd.DataFrame]:
+        """Yield one DataFrame for each group of a table."""
+        columns, variants = self._columns(table.combine_chunks(), bounds)
+        cut = cutter(pd.DataFrame(dict(zip(self._schema.names, columns, strict=True))))
+        for group in range(len(bounds) - 1):
+            start, stop = bounds[group], bounds[group + 1]
+            frame = cut(start, stop)
+            for variant in variants:
+                if variant.nulls[group]:
+                    frame.isetitem(variant.position, variant.values[start:stop])
+            yield frame
+
+    def _columns(self, table: pa.Table, bounds: Sequence[int]) -> tuple[list[Any], list[_Variant]]:
+        series = ArrowBatchTransformer.to_pandas(table, timezone=self._timezone, schema=self._schema)
+        columns: list[Any] = []
+        variants: list[_Variant] = []
+        for position, (values, column) in enumerate(zip(series, table.columns, strict=True)):
+            kind = column.type
+            if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+                plain = np.int64 if pa.types.is_integer(kind) else np.bool_
+                if column.null_count:
+                    nulls = np.add.reduceat(column.is_null().to_numpy(), bounds[:-1]) > 0
+                    variants.append(_Variant(position, values.to_numpy(), nulls))
+                    column = pc.fill_null(column, False if plain is np.bool_ else 0)
+                columns.append(column.to_numpy().astype(plain))
+            elif pa.types.is_floating(kind):
+                columns.append(values.to_numpy().astype(np.float64))
+            else:
+                columns.append(values)
+        return columns, variants
+
+
+def cutter(frame: pd.DataFrame) -> Cut:
+    """Return what cuts rows ``start`` to ``stop`` out of a DataFrame, as one that begins with index 0.
+
+    The pieces share memory with ``frame``, but not with each other. pandas' own slice costs three times as much
+    as the one made of its parts, and is the way if a pandas version has these parts no longer.
+    """
+    if not _HAS_PARTS:
+        return lambda start, stop: frame.iloc[start:stop].reset_index(drop=True)
+    manager: Any = frame._mgr
+    make: Any = pd.DataFrame._from_mgr
+
+    def cut(start: int, stop: int) -> pd.DataFrame:
+        piece = manager.get_slice(slice(start, stop), axis=1)
+        length = stop - start
+        piece.axes[1] = _RANGES[length] if length < len(_RANGES) else pd.RangeIndex(length)
+        made: pd.DataFrame = make(piece, piece.axes)
+        return made
+
+    return cut
+
+
+# --- out ----------------------------------------------------------------------------------------------------
+
+
+class FrameWriter:
+    """Gathers DataFrames by column, without concatenating them, and turns them into record batches."""
+
+    def __init__(
+        self,
+        schema: StructType,
+        operator: str,
+        *,
+        timezone: str = "UTC",
+        by_name: bool = True,
+        safe: bool = False,
+        int_to_decimal: bool = False,
+    ) -> None:
+        """Make a writer for an output schema whose columns ``check_columns`` has accepted.
+
+        Args:
+            schema: of the output.
+            operator: its uid, for errors.
+            timezone: what naive timestamps are local to.
+            by_name: whether columns are found by name, if a DataFrame has names, or by position.
+            safe: whether a conversion that loses something is refused.
+            int_to_decimal: whether integers are taken in a decimal column.
+        """
+        self.waiting = 0
+        """Rows that were added and not yet taken."""
+        self._schema = schema
+        self._operator = operator
+        self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._fields = [StructType([field]) for field in schema.fields]
+        self._names = list(schema.names)
+        self._in_order = range(len(self._names))
+        self._by_name = by_name
+        self._settings: dict[str, Any] = {
+            "timezone": timezone,
+            "safecheck": safe,
+            "arrow_cast": True,
+            "int_to_decimal_coercion_enabled": int_to_decimal,
+        }
+        self._columns: list[list[Any]] = [[] for _ in schema.fields]
+
+    def add(self, frame: pd.DataFrame) -> None:
+        """Take note of a DataFrame's rows.
+
+        Columns that the output does not have are left out, as in PySpark.
+
+        Raises:
+            OutputTypeError: it lacks a column.
+        """
+        length = len(frame)
+        if not length:
+            return
+        columns = self._columns
+        for position, column in zip(self._positions(frame.columns), columns, strict=True):
+            # A copy: the processor may go on with its DataFrame.
+            column.append(frame._get_column_array(position).copy())
+        self.waiting += length
+
+    def batch(self) -> pa.RecordBatch:
+        """Return all rows that are waiting as one record batch.
+
+        Raises:
+            OutputTypeError: a value does not fit its column.
+        """
+        columns, self._columns, self.waiting = self._columns, [[] for _ in self._fields], 0
+        arrays = [self._array(position, pieces) for position, pieces in enumerate(columns)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+    def _positions(self, found: pd.Index) -> Sequence[int]:
+        # A tenth of what pandas' own comparison costs, and nearly always true.
+        if found.to_numpy().tolist() == self._names:
+            return self._in_order
+        if not self._by_name or not any(isinstance(label, str) for label in found):
+            if len(found) < len(self._names):
+                raise self._misfit("", f"{len(self._names)} columns", f"a DataFrame with {len(found)}")
+            return self._in_order
+        for name in self._names:
+            if name not in found:
+                labels = ", ".join(map(str, found))
+                raise self._misfit(name, "a column of this name", f"a DataFrame with columns {labels}")
+        if not found.is_unique:
+            raise self._misfit("", "no column name twice", ", ".join(map(str, found)))
+        return [found.get_loc(name) for name in self._names]
+
+    def _array(self, position: int, pieces: Sequence[Any]) -> pa.Array:
+        """Return one column, of which each piece is an array of pandas' or NumPy's."""
+        field = self._arrow.field(position)
+        parts = [self._converted(position, joined).cast(field.type) for joined in _runs(pieces)]
+        array = parts[0] if len(parts) == 1 else pa.concat_arrays([*parts, pa.nulls(0, field.type)])
+        if array.null_count and not self._schema.fields[position].nullable:
+            raise self._misfit(field.name, f"{self._told(position)} that is not null", "a null")
+        return array
+
+    def _converted(self, position: int, values: Any) -> pa.Array:
+        name = self._schema.names[position]
+        try:
+            converted = PandasToArrowConversion.convert(
+                [pd.Series(values, name=name, copy=False)], self._fields[position], **self._settings
+            )
+        except (
+            PySparkException,
+            pa.ArrowException,
+            ValueError,
+            TypeError,
+            OverflowError,
+            AttributeError,
+        ) as error:
+            found = f"values of type {values.dtype} ({' '.join(str(error).split())})"
+            raise self._misfit(name, self._told(position), found) from error
+        return converted.column(0)
+
+    def _told(self, position: int) -> str:
+        told: str = self._schema.fields[position].dataType.simpleString()
+        return told
+
+    def _misfit(self, column: str, expected: str, found: str) -> OutputTypeError:
+        return OutputTypeError(self._operator, column, expected, found)
+
+
+def _runs(pieces: Sequence[Any]) -> Iterator[Any]:
+    """Yield the pieces joined, as far as neighbours have one type: joining int64 with float64 would lose digits."""
+    first = 0
+    for at in range(1, len(pieces) + 1):
+        if at == len(pieces) or pieces[at].dtype != pieces[first].dtype:
+            run = pieces[first:at]
+            if isinstance(run[0], np.ndarray):
+                yield np.concatenate(run)
+            else:
+                yield run[0]._concat_same_type(run)
+            first = at

@@ -1,0 +1,187 @@
+"""List state: for each key a list; long ones lie in parts, and appending writes only the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, Final
+
+from pyspark.sql.streaming.stateful_processor import ListState
+
+from ..errors import NoKeyError, StateTypeError
+from ..format import keyspace, parts
+from ..format.packing import Packing, expiry_of
+from ..format.parts import ListHeader
+from ..format.values import StateName
+from .variable import CurrentKey, is_live
+
+_AHEAD: Final = 16
+"""Parts that are fetched at a time where it is not known whether the next is needed."""
+
+
+class HeldList(ListState):
+    """A list for each key. What a processor got or gave is a copy: changing it later changes no state.
+
+    With a time to live every element expires by itself, as in Spark. An iterator shows the list as it is when the
+    first element is taken, whatever happens to it later (found by experiment on PySpark 4.3).
+    """
+
+    def __init__(
+        self, name: StateName, prefix: bytes, packing: Packing, ttl_ms: int | None, current: CurrentKey
+    ) -> None:
+        self.prefix = prefix
+        self.ttl_ms = ttl_ms
+        self._name = name
+        self._packing = packing
+        self._current = current
+        self._part_prefix = keyspace.part_prefix(name.state)
+        self._inside = False
+        self._held: bytes | None = None
+        self._header: ListHeader | None = None
+        self._changed = False
+        self._parts: dict[int, bytes | None] = {}
+
+    # --- for the engine -------------------------------------------------------------------------------------
+
+    def enter(self, held: bytes | None) -> None:
+        """Turn to the current key, for which the shard holds ``held``."""
+        self._inside, self._held, self._header = True, held, None
+
+    def leave(self) -> bytes | None:
+        """Turn away from the key; return the list's header, having put its parts."""
+        self._inside = False
+        header = self._header
+        if header is None or not self._changed:
+            return self._held
+        for part, data in self._parts.items():
+            self._current.put(keyspace.part_key(self._part_prefix, part, self._current.key), data)
+        return header.encode() if header.tail else None
+
+    def latest(self, data: bytes | None) -> int | None:
+        """Return when the last element expires, None if none does."""
+        return None if data is None else parts.latest(data)
+
+    def clean(self) -> int | None:
+        """Remove parts of which all elements have expired, and such elements of the tail.
+
+        A part that has a live element stays as it is: its others are not seen in any case.
+        """
+        header, now = self._open(), self._current.now
+        while header.first < header.stop:
+            numbers = list(range(header.first, min(header.first + _AHEAD, header.stop)))
+            for number, data in zip(numbers, self._fetch(numbers), strict=True):
+                live = [item for item in parts.split(data) if is_live(item, now)]
+                if live:
+                    return self._next(live)
+                self._parts[number] = None
+                header.first, self._changed = number + 1, True
+        items = parts.split(header.tail)
+        live = [item for item in items if is_live(item, now)]
+        if len(live) < len(items):
+            header.tail, self._changed = parts.join(live), True
+        return self._next(live)
+
+    # --- for the processor ----------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether the list has an element."""
+        header = self._open()
+        if header.latest is None or not header.tail or header.latest > self._current.now:
+            return bool(header.tail)
+        return bool(self._elements())
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        """Return the elements, in the order in which they were given."""
+        self._open()
+        return map(self._packing.unpack_row, chain.from_iterable(look() for look in (self._elements,)))
+
+    def put(self, newState: list[tuple[Any, ...]]) -> None:  # noqa: N803 (PySpark's name)
+        """Replace the list.
+
+        Raises:
+            StateTypeError: an element does not fit the state's schema, or there is none.
+        """
+        packed = self._packed(newState)
+        self.clear()
+        self._append(packed)
+
+    def appendValue(self, newState: tuple[Any, ...]) -> None:  # noqa: N802, N803
+        """Add an element.
+
+        Raises:
+            StateTypeError: it does not fit the state's schema.
+        """
+        self._open()
+        self._append([self._packing.pack_row(newState, self._expiry())])
+
+    def appendList(self, newState: list[tuple[Any, ...]]) -> None:  # noqa: N802, N803
+        """Add elements: all, or none if one of them does not fit.
+
+        Raises:
+            StateTypeError: one does not fit the state's schema, or there is none.
+        """
+        self._append(self._packed(newState))
+
+    def clear(self) -> None:
+        """Remove the list."""
+        header = self._open()
+        for part in range(header.first, header.stop):
+            self._parts[part] = None
+        self._header, self._changed = ListHeader(), True
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _open(self) -> ListHeader:
+        if not self._inside:
+            raise NoKeyError(self._name.operator, self._name.state)
+        if self._header is None:
+            self._header = ListHeader() if self._held is None else ListHeader.decode(self._held)
+            self._changed, self._parts = False, {}
+        return self._header
+
+    def _next(self, live: Iterable[bytes]) -> int | None:
+        """When to look at the list again, if these are the first elements of it that are left."""
+        first = min((expiry for expiry in map(expiry_of, live) if expiry is not None), default=None)
+        latest = self._open().latest
+        # Elements that never expire, from before there was a time to live, may have others behind them.
+        return latest if first is None and latest is not None and latest > self._current.now else first
+
+    def _expiry(self) -> int | None:
+        return None if self.ttl_ms is None else self._current.now + self.ttl_ms
+
+    def _packed(self, values: Iterable[tuple[Any, ...]]) -> list[bytes]:
+        self._open()
+        expiry = self._expiry()
+        packed = [self._packing.pack_row(value, expiry) for value in values]
+        if not packed:
+            name = self._name
+            raise StateTypeError(
+                name.operator, name.state, "", "at least one element (clear empties a list)", "an empty list"
+            )
+        return packed
+
+    def _append(self, packed: list[bytes]) -> None:
+        header = self._open()
+        for item in packed:
+            if header.tail and len(header.tail) + len(item) + parts.FRAME.size > parts.SEGMENT:
+                self._parts[header.stop] = header.tail
+                header.stop, header.tail = header.stop + 1, b""
+            header.tail += parts.FRAME.pack(len(item)) + item
+        header.latest = parts.later(header.latest, self._expiry())
+        self._changed = True
+
+    def _elements(self) -> list[bytes]:
+        """The elements that have not expired, packed."""
+        header, now = self._open(), self._current.now
+        pieces = self._fetch(range(header.first, header.stop))
+        every = chain.from_iterable(parts.split(piece) for piece in [*pieces, header.tail])
+        return [item for item in every if is_live(item, now)]
+
+    def _fetch(self, numbers: Iterable[int]) -> list[bytes]:
+        """Return parts of the list, those that this key's processing has not changed from the shard."""
+        wanted = list(numbers)
+        missing = [part for part in wanted if part not in self._parts]
+        key = self._current.key if missing else b""
+        keys = [keyspace.part_key(self._part_prefix, part, key) for part in missing]
+        found = dict(zip(missing, self._current.fetch(keys), strict=True)) if missing else {}
+        return [self._parts[part] if part in self._parts else found[part] for part in wanted]  # type: ignore[misc]

@@ -1,0 +1,292 @@
+"""Map state: for each key a map; large ones lie in parts by hash, and an entry is read and written with its part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from pyspark.sql.streaming.stateful_processor import MapState
+
+from ..errors import NoKeyError
+from ..format import keyspace, parts
+from ..format.packing import Packing, expiry_of
+from ..format.parts import MapHeader
+from ..format.rows import row_type
+from ..format.values import StateName
+from .variable import CurrentKey, is_live
+
+Bucket = dict[bytes, bytes]
+"""Packed values by packed keys."""
+
+_OVERHEAD = 2 * parts.FRAME.size
+
+
+class HeldMap(MapState):
+    """A map for each key. What a processor got or gave is a copy: changing it later changes no state.
+
+    With a time to live every entry expires by itself, as in Spark. Two keys are the same if they pack to the same
+    bytes. The order of an iteration, which PySpark leaves open, is that of the packed keys as bytes: it depends on
+    nothing but the entries. An iterator shows the map as it is when the first entry is taken.
+    """
+
+    def __init__(
+        self,
+        name: StateName,
+        prefix: bytes,
+        key_packing: Packing,
+        packing: Packing,
+        ttl_ms: int | None,
+        current: CurrentKey,
+    ) -> None:
+        self.prefix = prefix
+        self.ttl_ms = ttl_ms
+        self._name = name
+        self._key_packing = key_packing
+        self._packing = packing
+        self._row = row_type(packing.schema.names)
+        self._current = current
+        self._part_prefix = keyspace.part_prefix(name.state)
+        self._inside = False
+        self._held: bytes | None = None
+        self._header: MapHeader | None = None
+        self._changed = False
+        self._buckets: dict[int, Bucket] = {}
+        self._dirty: set[int] = set()
+        self._dropped: set[int] = set()
+
+    # --- for the engine -------------------------------------------------------------------------------------
+
+    def enter(self, held: bytes | None) -> None:
+        """Turn to the current key, for which the shard holds ``held``."""
+        self._inside, self._held, self._header = True, held, None
+
+    def leave(self) -> bytes | None:
+        """Turn away from the key; return the map's header, having put its parts."""
+        header = self._header
+        data = self._held if header is None or not self._changed else self._stored(header)
+        self._inside = False
+        return data
+
+    def latest(self, data: bytes | None) -> int | None:
+        """Return when the last entry expires, None if none does."""
+        return None if data is None else parts.latest(data)
+
+    def clean(self) -> int | None:
+        """Remove the entries that have expired."""
+        header, now = self._open(), self._current.now
+        expiries: list[int] = []
+        for part in self._load_all():
+            bucket = self._buckets[part]
+            for key in [key for key, value in bucket.items() if not is_live(value, now)]:
+                self._remove(part, key)
+            expiries.extend(expiry for expiry in map(expiry_of, bucket.values()) if expiry is not None)
+        latest = max(expiries, default=None)
+        if header.latest != latest:
+            # An entry that was removed before its time may have been the last.
+            header.latest, self._changed = latest, True
+        return min(expiries, default=None)
+
+    # --- for the processor ----------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether the map has an entry."""
+        header = self._open()
+        if header.latest is None:
+            return header.entries > 0
+        return bool(self._live())
+
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:  # noqa: N802 (PySpark's name)
+        """Return the value of ``key``, a Row, or None if there is none.
+
+        Raises:
+            StateTypeError: the key does not fit the schema of the map's keys.
+        """
+        data = self._find(key)
+        if data is None:
+            return None
+        row: tuple[Any, ...] = tuple.__new__(self._row, self._packing.unpack_row(data))
+        return row
+
+    def containsKey(self, key: tuple[Any, ...]) -> bool:  # noqa: N802
+        """Whether the map has an entry of ``key``.
+
+        Raises:
+            StateTypeError: the key does not fit the schema of the map's keys.
+        """
+        return self._find(key) is not None
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:  # noqa: N802
+        """Set the value of ``key``.
+
+        Raises:
+            StateTypeError: the key or the value does not fit its schema.
+        """
+        header = self._open()
+        packed = self._key_packing.pack_row(key)
+        expiry = None if self.ttl_ms is None else self._current.now + self.ttl_ms
+        data = self._packing.pack_row(value, expiry)
+        part = parts.bucket(packed, header.level)
+        bucket = self._load(part)
+        was = bucket.get(packed)
+        if was == data:
+            return
+        bucket[packed] = data
+        if was is None:
+            header.entries += 1
+            header.size += len(packed) + len(data) + _OVERHEAD
+        else:
+            header.size += len(data) - len(was)
+        header.latest = parts.later(header.latest, expiry)
+        self._dirty.add(part)
+        self._changed = True
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """Return the keys with their values."""
+        unpack_key, unpack = self._key_packing.unpack_row, self._packing.unpack_row
+        return ((unpack_key(key), unpack(value)) for key, value in self._iterate())
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        """Return the keys."""
+        unpack_key = self._key_packing.unpack_row
+        return (unpack_key(key) for key, _ in self._iterate())
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        """Return the values, in the order of their keys."""
+        unpack = self._packing.unpack_row
+        return (unpack(value) for _, value in self._iterate())
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:  # noqa: N802
+        """Remove the entry of ``key``, if there is one.
+
+        Raises:
+            StateTypeError: the key does not fit the schema of the map's keys.
+        """
+        header = self._open()
+        packed = self._key_packing.pack_row(key)
+        part = parts.bucket(packed, header.level)
+        if packed in self._load(part):
+            self._remove(part, packed)
+
+    def clear(self) -> None:
+        """Remove the map."""
+        self._open()
+        self._drop_parts()
+        self._header, self._buckets, self._dirty, self._changed = MapHeader(), {0: {}}, set(), True
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _open(self) -> MapHeader:
+        if not self._inside:
+            raise NoKeyError(self._name.operator, self._name.state)
+        if self._header is None:
+            self._changed, self._buckets, self._dirty, self._dropped = False, {}, set(), set()
+            header = self._header = MapHeader() if self._held is None else MapHeader.decode(self._held)
+            if header.level == 0:
+                self._buckets[0] = _entries(header.inline)
+                header.entries, header.size = len(self._buckets[0]), len(header.inline)
+        return self._header
+
+    def _stored(self, header: MapHeader) -> bytes | None:
+        """Put the parts that have changed; return the header."""
+        if header.entries == 0:
+            self._drop_parts()
+        self._fit()
+        if header.level == 0:
+            header.inline = _framed(self._buckets.get(0, {}))
+        else:
+            for part in self._dirty:
+                self._put(part, _framed(self._buckets[part]) or None)
+        for part in self._dropped - (self._dirty if header.level else set()):
+            self._put(part, None)
+        return header.encode() if header.entries else None
+
+    def _find(self, key: tuple[Any, ...]) -> bytes | None:
+        header = self._open()
+        packed = self._key_packing.pack_row(key)
+        data = self._load(parts.bucket(packed, header.level)).get(packed)
+        return data if data is not None and is_live(data, self._current.now) else None
+
+    def _iterate(self) -> Iterator[tuple[bytes, bytes]]:
+        """The entries, looked up when the first of them is asked for."""
+        self._open()
+        return chain.from_iterable(live() for live in (self._live,))
+
+    def _live(self) -> list[tuple[bytes, bytes]]:
+        """The entries that have not expired, in the order of their keys."""
+        self._open()
+        now = self._current.now
+        return sorted(
+            (key, value)
+            for part in self._load_all()
+            for key, value in self._buckets[part].items()
+            if is_live(value, now)
+        )
+
+    def _remove(self, part: int, key: bytes) -> None:
+        header = self._open()
+        header.entries -= 1
+        header.size -= len(key) + len(self._buckets[part].pop(key)) + _OVERHEAD
+        self._dirty.add(part)
+        self._changed = True
+
+    def _load(self, part: int) -> Bucket:
+        if part not in self._buckets:
+            self._fetch([part])
+        return self._buckets[part]
+
+    def _load_all(self) -> range:
+        numbers = range(1 << self._open().level)
+        missing = [part for part in numbers if part not in self._buckets]
+        if missing:
+            self._fetch(missing)
+        return numbers
+
+    def _fetch(self, numbers: list[int]) -> None:
+        keys = [keyspace.part_key(self._part_prefix, part, self._current.key) for part in numbers]
+        for part, data in zip(numbers, self._current.fetch(keys), strict=True):
+            self._buckets[part] = _entries(data or b"")
+
+    def _put(self, part: int, data: bytes | None) -> None:
+        self._current.put(keyspace.part_key(self._part_prefix, part, self._current.key), data)
+
+    def _drop_parts(self) -> None:
+        """Take note that the parts that the map has now are to go."""
+        header = self._open()
+        if header.level:
+            self._dropped.update(range(1 << header.level))
+
+    def _fit(self) -> None:
+        """Give the map as many parts as its size asks for.
+
+        It doubles them when they hold more than a segment each on average, and halves them only when they hold
+        less than an eighth: so a map whose size goes up and down is not moved about.
+        """
+        header = self._open()
+        level = header.level
+        while header.size > parts.SEGMENT << level:
+            level += 1
+        while level and header.size <= (parts.SEGMENT << level) // 8:
+            level -= 1
+        if level == header.level:
+            return
+        entries = [item for part in self._load_all() for item in self._buckets[part].items()]
+        self._drop_parts()
+        self._buckets = {part: {} for part in range(1 << level)}
+        for key, value in entries:
+            self._buckets[parts.bucket(key, level)][key] = value
+        header.level, self._dirty = level, set(self._buckets)
+
+
+def _entries(data: bytes) -> Bucket:
+    items = parts.split(data)
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+def _framed(bucket: Bucket) -> bytes:
+    return parts.join(item for entry in _sorted(bucket.items()) for item in entry)
+
+
+def _sorted(entries: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """In the order of their keys: the same entries are the same bytes, whatever order they came in."""
+    return sorted(entries)

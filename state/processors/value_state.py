@@ -1,0 +1,100 @@
+"""Value state: one value for each key."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final
+
+from pyspark.sql.streaming.stateful_processor import ValueState
+
+from ..errors import NoKeyError
+from ..format.packing import Packing, expiry_of
+from ..format.values import StateName
+from .variable import CurrentKey, is_live
+
+
+class Outside(enum.Enum):
+    """Stands for the state of no key."""
+
+    KEY = "outside of any key"
+
+
+OUTSIDE: Final = Outside.KEY
+
+
+class HeldValue(ValueState):
+    """One value for each key. What a processor got or gave is a copy: changing it later changes no state.
+
+    A value with a time to live is there until the batch's timestamp reaches the update's timestamp plus the time
+    to live. It keeps the expiry that it was written with, whatever time to live is declared later.
+    """
+
+    def __init__(
+        self, name: StateName, prefix: bytes, packing: Packing, ttl_ms: int | None, current: CurrentKey
+    ) -> None:
+        self.prefix = prefix
+        self.ttl_ms = ttl_ms
+        self._name = name
+        self._packing = packing
+        self._current = current
+        self._data: bytes | Outside | None = OUTSIDE
+
+    # --- for the engine -------------------------------------------------------------------------------------
+
+    def enter(self, held: bytes | None) -> None:
+        """Turn to the current key, for which the shard holds ``held``."""
+        self._data = held
+
+    def leave(self) -> bytes | None:
+        """Turn away from the key; return what the shard is to hold for it."""
+        data = self._inside()
+        self._data = OUTSIDE
+        return data
+
+    def latest(self, data: bytes | None) -> int | None:
+        """Return when the value expires, None if it does not."""
+        return None if data is None else expiry_of(data)
+
+    def clean(self) -> int | None:
+        """Remove the value if it has expired; else return when it will."""
+        data = self._inside()
+        if data is None:
+            return None
+        if is_live(data, self._current.now):
+            return expiry_of(data)
+        self._data = None
+        return None
+
+    # --- for the processor ----------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether the key has a value."""
+        data = self._inside()
+        return data is not None and is_live(data, self._current.now)
+
+    def get(self) -> tuple[Any, ...] | None:
+        """Return the key's value, None if it has none."""
+        data = self._inside()
+        if data is None or not is_live(data, self._current.now):
+            return None
+        return self._packing.unpack_row(data)
+
+    def update(self, newValue: tuple[Any, ...]) -> None:  # noqa: N803 (PySpark's name)
+        """Set the key's value.
+
+        Raises:
+            StateTypeError: the value does not fit the state's schema.
+        """
+        self._inside()
+        expiry = None if self.ttl_ms is None else self._current.now + self.ttl_ms
+        self._data = self._packing.pack_row(newValue, expiry)
+
+    def clear(self) -> None:
+        """Remove the key's value."""
+        self._inside()
+        self._data = None
+
+    def _inside(self) -> bytes | None:
+        if isinstance(self._data, Outside):
+            raise NoKeyError(self._name.operator, self._name.state)
+        return self._data

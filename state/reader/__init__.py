@@ -1,0 +1,1 @@
+"""Reading state from outside: of any checkpoint as a DataFrame, of a running query by key."""

@@ -1,0 +1,212 @@
+"""What the database of one shard holds of one state, as Arrow batches: for reading checkpoints, not for running.
+
+| state | columns behind those of the key |
+|---|---|
+| value | its fields |
+| list | ``position`` (int, from 0), the fields of the element; one row an element, in order |
+| map | the fields of the map's key, the fields of the value; one row an entry |
+| ``TIMERS`` | ``mode`` ("processing" or "event"), ``timer`` (timestamp); one row a timer |
+
+The last column of all but timers is ``expires_at``, a timestamp, null for what does not expire. What has expired is
+there until its shard removes it: when a query goes on from the checkpoint, it does so at another time, and only
+then it is known what has expired. Where a name is taken by an earlier column, it gets ``map_key_``, ``value_`` or
+``state_`` in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
+from rocksdict import AccessType, Options, Rdict, ReadOptions
+
+from ...storage.manifest import StateKind, StateRecord
+from ..format import keyspace, parts
+from ..format.arrow import BYTES
+from ..format.keys import KeyCodec
+from ..format.packing import Packing, expiries
+from ..format.schema import from_json, plain_strings
+from ..format.values import StateName
+
+Item = TypeVar("Item", bound=tuple[Any, ...])
+
+TIMERS: Final = f"{keyspace.HIDDEN}timers"
+"""The name under which an operator's timers are read; no state can have it."""
+
+ROWS: Final = 10_000
+"""Rows of a batch, at most."""
+_BYTES: Final = 8 << 20
+"""Bytes of keys and values after which a batch ends."""
+_MODES: Final = {keyspace.PROCESSING_TIMERS: "processing", keyspace.EVENT_TIMERS: "event"}
+_LATEST: Final = (1 << 63) // 1000 - 1
+"""The last millisecond that a timestamp can be."""
+
+
+@attrs.frozen
+class StoredState:
+    """One state of an operator, or its timers, as it is to be read."""
+
+    operator: str
+    name: str
+    key_schema: str
+    """Schema of the key columns as Spark's JSON."""
+    record: StateRecord | None
+    """None: the operator's timers."""
+
+    @property
+    def schema(self) -> StructType:
+        """Schema of the rows that are read; every column may be null."""
+        keys = from_json(self.key_schema)
+        columns = [("", field.name, field.dataType) for field in keys.fields]
+        if self.record is None:
+            columns += [("state_", "mode", StringType()), ("state_", "timer", TimestampType())]
+            return _distinct(columns)
+        if self.record.kind is StateKind.LIST:
+            columns.append(("state_", "position", IntegerType()))
+        if self.record.map_key is not None:
+            fields = from_json(self.record.map_key).fields
+            columns += [("map_key_", field.name, field.dataType) for field in fields]
+        columns += [
+            ("value_", field.name, field.dataType) for field in from_json(self.record.versions[-1]).fields
+        ]
+        return _distinct([*columns, ("state_", "expires_at", TimestampType())])
+
+    def batches(self, directory: Path) -> Iterator[pa.RecordBatch]:
+        """Yield what a shard holds, given the directory into which its files were restored; it is not changed.
+
+        Raises:
+            StateTypeError: what is stored does not fit what is known of the state.
+        """
+        with _opened(directory) as db:
+            yield from self._timers(db) if self.record is None else self._rows(db, self.record)
+
+    def _timers(self, db: Rdict) -> Iterator[pa.RecordBatch]:
+        codec = KeyCodec(from_json(self.key_schema))
+        for prefix, mode in _MODES.items():
+            found = (keyspace.split_timed(key) for key, _ in _scan(db, prefix))
+            for piece in _pieces(found):
+                times, keys = zip(*piece, strict=True)
+                columns = codec.decode_columns(pa.array(keys, BYTES)).columns
+                yield self._batch([*columns, pa.array([mode] * len(times)), _timestamps(pa.array(times))])
+
+    def _rows(self, db: Rdict, record: StateRecord) -> Iterator[pa.RecordBatch]:
+        name = StateName(self.operator, self.name)
+        codec = KeyCodec(from_json(self.key_schema))
+        packing = Packing([from_json(version) for version in record.versions], name)
+        map_keys = Packing([from_json(record.map_key)], name) if record.map_key is not None else None
+        for piece in _pieces(self._items(db, record)):
+            keys, places, values = zip(*piece, strict=True)
+            columns = list(codec.decode_columns(pa.array(keys, BYTES)).columns)
+            if map_keys is not None:
+                columns += map_keys.unpack(pa.array(places, BYTES)).flatten()
+            elif record.kind is StateKind.LIST:
+                columns.append(pa.array(places, pa.int32()))
+            packed = pa.array(values, BYTES)
+            yield self._batch([*columns, *packing.unpack(packed).flatten(), _timestamps(expiries(packed))])
+
+    def _items(self, db: Rdict, record: StateRecord) -> Iterator[tuple[bytes, int | bytes, bytes]]:
+        """Yield the key, the place in the list or the map (its packed key), and the packed value of all items."""
+        prefix = keyspace.value_prefix(self.name)
+        for where, data in _scan(db, prefix):
+            key = where[len(prefix) :]
+            if record.kind is StateKind.VALUE:
+                yield key, 0, data
+            elif record.kind is StateKind.LIST:
+                for place, element in enumerate(self._elements(db, key, data)):
+                    yield key, place, element
+            else:
+                for map_key, value in self._entries(db, key, data):
+                    yield key, map_key, value
+
+    def _elements(self, db: Rdict, key: bytes, data: bytes) -> Iterator[bytes]:
+        header = parts.ListHeader.decode(data)
+        for part in range(header.first, header.stop):
+            yield from parts.split(self._part(db, part, key))
+        yield from parts.split(header.tail)
+
+    def _entries(self, db: Rdict, key: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        header = parts.MapHeader.decode(data)
+        pieces = (
+            (self._part(db, part, key) for part in range(1 << header.level))
+            if header.level
+            else [header.inline]
+        )
+        for piece in pieces:
+            items = parts.split(piece)
+            yield from zip(items[::2], items[1::2], strict=True)
+
+    def _part(self, db: Rdict, part: int, key: bytes) -> bytes:
+        data = db.get(keyspace.part_key(keyspace.part_prefix(self.name), part, key))
+        # In raw mode it is bytes, whatever the stub says. A part of a map may be empty, and then it is not there.
+        return data if isinstance(data, bytes) else b""
+
+    def _batch(self, columns: list[pa.Array | pa.ChunkedArray]) -> pa.RecordBatch:
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        arrays = [
+            column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _distinct(columns: list[tuple[str, str, DataType]]) -> StructType:
+    """Return columns, each given as what may come before its name, its name and its type, without any name twice."""
+    fields: list[StructField] = []
+    taken: set[str] = set()
+    for prefix, name, dtype in columns:
+        while prefix and name.lower() in taken:
+            name = prefix + name
+        taken.add(name.lower())
+        fields.append(StructField(name, plain_strings(dtype)))
+    return StructType(fields)
+
+
+def _timestamps(milliseconds: pa.Array) -> pa.Array:
+    least = pc.min_element_wise(milliseconds, _LATEST, skip_nulls=False)
+    capped = pc.max_element_wise(least, -_LATEST, skip_nulls=False)
+    return capped.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+
+
+def _pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield as many items at a time as make a batch."""
+    piece: list[Item] = []
+    size = 0
+    for item in items:
+        piece.append(item)
+        size += sum(len(part) for part in item if isinstance(part, bytes))
+        if len(piece) == ROWS or size >= _BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _scan(db: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys that begin with ``prefix``, and their values, in the order of keys."""
+    options = ReadOptions()
+    options.set_iterate_upper_bound(keyspace.after(prefix))
+    entries = db.iter(options)
+    entries.seek(prefix)
+    while entries.valid():
+        # In raw mode both are bytes, whatever the stub says.
+        yield entries.key(), entries.value()
+        entries.next()
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[Rdict]:
+    """Open a database for reading only."""
+    options = Options(raw_mode=True)
+    db = Rdict(
+        str(directory), options, column_families={"default": options}, access_type=AccessType.read_only()
+    )
+    try:
+        yield db
+    finally:
+        db.close()
