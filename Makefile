@@ -6,7 +6,7 @@ BIN := .venv/bin
 RUN := $(BIN)/python -m
 STAMP := .venv/.installed
 
-.PHONY: demo test unit lint types benchmarks clean
+.PHONY: demo test unit lint types bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
@@ -16,7 +16,7 @@ test: $(STAMP) java
 
 # The tests that need neither Spark nor servers.
 unit: $(STAMP)
-	$(RUN) pytest -m "not spark"
+	$(RUN) pytest -m "not spark and not server"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -28,8 +28,9 @@ types: $(STAMP)
 	for part in coordinator barrier state storage; do ln -sfn ../../../$$part build/types/chandy/$$part; done
 	MYPYPATH=build/types $(BIN)/mypy -p chandy.coordinator -p chandy.barrier -p chandy.state -p chandy.storage
 
-benchmarks: $(STAMP) java
-	$(RUN) benchmarks.operator
+# All benchmarks, with JSON and charts in benchmarks/results; about an hour. One of them: python -m benchmarks NAME.
+bench: $(STAMP) java
+	$(RUN) benchmarks all
 
 $(STAMP): setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -37,6 +37,7 @@ from ..storage.catalog import Catalog
 from ..storage.collect import discard, discard_aborted
 from ..storage.errors import (
     ChandyError,
+    DamagedCheckpointError,
     FencedError,
     ObjectMissingError,
     OutcomeUnknownError,
@@ -55,6 +56,7 @@ from .errors import CheckpointError
 from .links import HostLinks
 from .protocol import Protocol
 from .reasons import Reason
+from .recovery import RestorePoint, damage
 from .requests import Request
 from .statistics import Statistics
 
@@ -198,12 +200,16 @@ class Checkpointing:
         """The checkpoints so far, counted and summarised."""
         return self.look(lambda protocol: protocol.history.snapshot())
 
+    def damage(self, point: RestorePoint) -> DamagedCheckpointError | None:
+        """Read a checkpoint that could not be restored; return the error that says so if it is damaged."""
+        return damage(self._catalog, point)
+
     # --- Control: what state hosts ask ----------------------------------------------------------------------
 
     def ask(self, ask: AskBatch) -> BatchAnswer:
         """Answer "begin batch"."""
         with self._lock:
-            answer, instructions = self._protocol.ask(ask)
+            answer, instructions = self._protocol.ask(ask, self._clock())
             self._queue(instructions)
         if instructions:
             self._wake.set()
@@ -286,7 +292,7 @@ class Checkpointing:
             log.warning("cannot look for a successor", error=str(error))
 
     def _committed(self, query: str, batch: int) -> None:
-        self.event(lambda protocol, now: protocol.committed(query, batch))
+        self.event(lambda protocol, now: protocol.committed(query, batch, now))
 
     def _is_committed(self, query: str, batch: int) -> bool:
         try:

@@ -262,7 +262,8 @@ def _report(id: int, report: Report) -> dict[str, Any]:
 def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool) -> None:
     """Delete what no completed checkpoint needs: leftovers of crashes and of aborted checkpoints.
 
-    Objects younger than a day are spared, for a checkpoint in flight may need them.
+    Objects younger than a day are spared, for a checkpoint in flight may need them, and so is all that a damaged
+    manifest may need.
     """
     catalog = Catalog(_only(uri, pipeline))
     garbage = collect_garbage(catalog, time.time(), 0 if force else GRACE_SECONDS, dry_run)
@@ -275,6 +276,13 @@ def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool
     click.echo(
         f"{verb} {len(garbage.keys)} objects, {decimal(garbage.bytes)}; spared {garbage.young} young ones"
     )
+    if garbage.damaged:
+        click.echo(
+            f"spared {garbage.spared} more, for what these damaged manifests need nobody knows: "
+            f"{', '.join(garbage.damaged)}; put intact copies in their places, or delete them to give their "
+            "checkpoints up, then run this again",
+            err=True,
+        )
 
 
 # --- finding ------------------------------------------------------------------------------------------------

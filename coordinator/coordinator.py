@@ -6,63 +6,45 @@ import atexit
 import os
 import platform
 import random
-import re
 import secrets
 import socket
-import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import attrs
-
 from ..barrier.cut import downstream_first
-from ..barrier.task import operator_task
-from ..state.aggregation.aggregate_operator import Combine, aggregation
+from ..state.aggregation.aggregate_operator import Combine
 from ..state.host.rendezvous import runtime_directory
 from ..state.link.messages import Endpoint
 from ..state.link.spent import Spent
-from ..state.operators import keygroups
-from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
-from ..state.operators.dataframe import Combiner, check_input
-from ..state.operators.engine import OperatorSpec
-from ..state.operators.keygroups import check as check_shards
-from ..state.operators.time_mode import TimeMode, check_output_mode
-from ..state.processors.initial_state import initial_rows, write_down
-from ..state.processors.pandas_style import PandasSettings
-from ..state.processors.processor import processor_spec
+from ..state.operators.arrow_processor import ArrowProcessor
 from ..state.processors.style import StyleName
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
 from ..storage.files import FileCache
 from ..storage.keys import validate_name
 from ..storage.logs import logger
-from ..storage.manifest import CheckpointKind, OperatorRecord
+from ..storage.manifest import CheckpointKind
 from ..storage.open import open_store, pipeline_uri
 from ..storage.ownership import claim_restored, drop_claimed
 from ..storage.probe import probe_exclusive_create
 from ..storage.uri import join_uri
-from . import recovery, spark_plan
+from . import recovery, session, spark_plan
 from .checkpoint import Checkpoint
 from .checkpointing import Checkpointing
 from .config import CheckpointConfig
 from .durations import Duration, seconds
 from .environment import check_pyspark, check_session
-from .errors import (
-    CoordinatorStoppedError,
-    DuplicateNameError,
-    NoSuchOperatorError,
-    OperatorMovedError,
-    SavepointTargetError,
-    SharedDirectoryError,
-    UnknownOperatorError,
-)
+from .errors import CoordinatorStoppedError, DuplicateNameError, SavepointTargetError, SharedDirectoryError
 from .failures import FailureCounter
 from .lookup import Lookup
+from .operators import KeyedStream, Operators
 from .protocol import Protocol
 from .query import CheckpointedQuery, Definition
 from .query_directories import QueryDirectories
@@ -119,7 +101,7 @@ class CheckpointCoordinator:
         check_session(spark)
         check_pyspark(spark.version)
         self._spark = spark
-        _use_this_python(spark)
+        session.prepare(spark)
         self._pipeline = validate_name("pipeline", pipeline)
         self._config = config or CheckpointConfig()
         store = open_store(pipeline_uri(storage, pipeline))
@@ -140,9 +122,10 @@ class CheckpointCoordinator:
         if self._config.claim and self._point is not None and self._point.is_savepoint:
             claim_restored(catalog, open_store(source), self._generation)
         self._drop_claimed(self._generation - 1, source)
-        self._operators: dict[str, OperatorRecord] = {}
         self._names: set[str] = set()
         self._stopped = False
+        # Held while operators are put together and queries started: a name must not be taken twice meanwhile.
+        self._defining = threading.RLock()
 
         protocol = Protocol(
             pipeline=pipeline,
@@ -170,9 +153,7 @@ class CheckpointCoordinator:
         file_cache = FileCache(cache)
         work = Path(self._config.work_dir) if self._config.work_dir else None
         self._directories = QueryDirectories(work, pipeline)
-        self._ticks = Ticks(
-            self._directories.ticks(), max(1, round(self._config.timer_period_seconds * 1000))
-        )
+        ticks = Ticks(self._directories.ticks(), max(1, round(self._config.timer_period_seconds * 1000)))
         self._runs = Runs()
         self._supervisor = Supervisor(
             directories=self._directories,
@@ -180,7 +161,7 @@ class CheckpointCoordinator:
             tracker=self._config.restart.tracker(),
             clock=self._clock,
             cache=file_cache,
-            ticks=self._ticks,
+            ticks=ticks,
             restored=self._point,
             resets_sinks=restore == recovery.LATEST and generation.generation > 1,
         )
@@ -196,14 +177,15 @@ class CheckpointCoordinator:
         )
         self._supervisor.begin(self._checkpointing)
         token = secrets.token_hex(32)
-        self._server = serve(self._checkpointing, _driver_host(spark), token)
-        self._endpoint = Endpoint(
+        self._server = serve(self._checkpointing, session.driver_host(spark), token)
+        endpoint = Endpoint(
             address=self._server.address,
             token=token,
             pipeline=pipeline,
             memory=self._config.host_memory,
             cache=str(cache),
         )
+        self._operators = Operators(endpoint, self._point, self._directories, ticks)
         self._lookup = Lookup(spark, self._checkpointing, self._runs, token, file_cache, self._clock)
         # A driver that ends without stop must not hang on the hosts' open streams.
         atexit.register(self._abandon)
@@ -256,19 +238,16 @@ class CheckpointCoordinator:
             ChandyError: one of its subclasses: an argument cannot be used, or the restored checkpoint's state of
                 this uid does not fit.
         """
-        return self._processor(
-            StyleName.ROWS,
-            df,
-            key,
-            processor,
-            output,
-            uid,
-            shards,
-            parallelism,
-            time_mode,
-            output_mode,
-            initial_state,
-        )
+        with self._growing():
+            return self._operators.with_processor(
+                KeyedStream(df=df, key=key, uid=uid, shards=shards, parallelism=parallelism),
+                style=StyleName.ROWS,
+                processor=processor,
+                output=output,
+                time_mode=time_mode,
+                output_mode=output_mode,
+                initial_state=initial_state,
+            )
 
     def transform_with_state_in_pandas(
         self,
@@ -291,58 +270,16 @@ class CheckpointCoordinator:
 
         Args, Raises: as for ``transform_with_state``.
         """
-        return self._processor(
-            StyleName.PANDAS,
-            df,
-            key,
-            processor,
-            output,
-            uid,
-            shards,
-            parallelism,
-            time_mode,
-            output_mode,
-            initial_state,
-        )
-
-    def _processor(
-        self,
-        style: StyleName,
-        df: DataFrame,
-        key: Sequence[str],
-        processor: StatefulProcessor,
-        output: str | StructType,
-        uid: str,
-        shards: int,
-        parallelism: int | None,
-        time_mode: str,
-        output_mode: str,
-        initial_state: DataFrame | GroupedData | None,
-    ) -> DataFrame:
-        self._check_uid(uid)
-        mode = TimeMode.read(time_mode)
-        check_output_mode(output_mode)
-        check_input(df, key)
-        check_shards(shards, 1)
-        was = self._point.operator(uid) if self._point else None
-        spec = processor_spec(
-            df.schema,
-            uid=uid,
-            key=key,
-            processor=processor,
-            output=output,
-            style=style,
-            mode=mode,
-            settings=PandasSettings.read(df.sparkSession.conf),
-            restored=was.states if was else (),
-        )
-        if initial_state is not None:
-            rows = initial_rows(initial_state, key, df)
-            if was is None:
-                folder = self._directories.initial_state(uid)
-                initial = write_down(rows, key, shards, self._default_parallelism(shards), folder)
-                spec = attrs.evolve(spec, initial=initial)
-        return self._operator(df, uid, key, spec, shards, parallelism, time_mode=mode, dropped=spec.dropped)
+        with self._growing():
+            return self._operators.with_processor(
+                KeyedStream(df=df, key=key, uid=uid, shards=shards, parallelism=parallelism),
+                style=StyleName.PANDAS,
+                processor=processor,
+                output=output,
+                time_mode=time_mode,
+                output_mode=output_mode,
+                initial_state=initial_state,
+            )
 
     def transform_with_arrow(
         self,
@@ -367,9 +304,9 @@ class CheckpointCoordinator:
         Raises:
             ChandyError: as for ``transform_with_state``.
         """
-        self._check_uid(uid)
-        spec = arrow_spec(df.schema, uid=uid, processor=processor, output=output)
-        return self._operator(df, uid, key, spec, shards, parallelism)
+        with self._growing():
+            stream = KeyedStream(df=df, key=key, uid=uid, shards=shards, parallelism=parallelism)
+            return self._operators.with_arrow_processor(stream, processor=processor, output=output)
 
     def aggregate(
         self,
@@ -395,58 +332,17 @@ class CheckpointCoordinator:
             uid, shards, parallelism: as for ``transform_with_state``.
             combine: whether rows of one key are combined before they are sent to the key's task, so that a
                 frequent key makes no slow task; "auto": as long as that makes them fewer.
-            columns: by name of the output's column the name of a column and a function.
+            columns: by name of the output's column the name of a column and a function. For an output column that
+                is to be called as an argument is, ``shards`` for example, choose another name here, and rename it
+                in what is returned: ``.withColumnRenamed("total", "shards")``.
 
         Raises:
             ChandyError: as for ``transform_with_state``. A sum that does not fit into its type any more fails the
                 query with an ``AggregateOverflowError``.
         """
-        self._check_uid(uid)
-        check_input(df, by)
-        made = aggregation(df.schema, by, columns, uid=uid, combine=combine)
-        return self._operator(made.rows(df), uid, by, made.spec, shards, parallelism, made.combiner)
-
-    def _check_uid(self, uid: str) -> None:
-        self._check_running()
-        validate_name("operator uid", uid)
-        if uid in self._operators:
-            raise DuplicateNameError("operator uid", uid)
-
-    def _operator(
-        self,
-        df: DataFrame,
-        uid: str,
-        key: Sequence[str],
-        spec: OperatorSpec,
-        shards: int,
-        parallelism: int | None,
-        combiner: Combiner | None = None,
-        time_mode: TimeMode = TimeMode.NONE,
-        dropped: Sequence[str] = (),
-    ) -> DataFrame:
-        """Put an operator into the pipeline; its states take up what the restored checkpoint has."""
-        task = operator_task(
-            df,
-            uid=uid,
-            key=key,
-            spec=spec,
-            shards=shards,
-            parallelism=self._default_parallelism(shards) if parallelism is None else parallelism,
-            endpoint=self._endpoint,
-        )
-        declared = OperatorRecord(
-            uid=uid, query="", key_schema=task.key, states=dict(spec.states), shards=(None,) * shards
-        )
-        record = recovery.check_operator(self._point, declared)
-        kept = {name: state for name, state in record.states.items() if name not in dropped}
-        self._operators[uid] = attrs.evolve(record, states=kept)
-        # The record knows states that are no longer declared, too; the task has nothing to do with them.
-        states = {name: record.states[name] for name in declared.states}
-        return task.with_states(states).over(self._ticks.attach(df, uid, time_mode), combiner)
-
-    def _default_parallelism(self, shards: int) -> int:
-        keygroups.check(shards, parallelism=1)
-        return min(self._spark.sparkContext.defaultParallelism, shards)
+        with self._growing():
+            stream = KeyedStream(df=df, key=by, uid=uid, shards=shards, parallelism=parallelism)
+            return self._operators.with_aggregates(stream, columns=columns, combine=combine)
 
     def start(
         self, writer: DataStreamWriter, *, name: str, table: str | None = None, reads: Sequence[str] = ()
@@ -465,14 +361,19 @@ class CheckpointCoordinator:
             ChandyError: one of its subclasses: the query cannot be checkpointed, or the restored state of it
                 does not fit. Nothing has been started then.
         """
-        self._check_running()
+        with self._growing():
+            return self._start(writer, name, table, tuple(reads))
+
+    def _start(
+        self, writer: DataStreamWriter, name: str, table: str | None, reads: tuple[str, ...]
+    ) -> CheckpointedQuery:
         validate_name("query", name)
         if name in self._names:
             raise DuplicateNameError("query name", name)
-        self._checkpointing.look(lambda protocol: protocol.check_reads(name, tuple(reads)))
+        self._checkpointing.look(lambda protocol: protocol.check_reads(name, reads))
         facts = spark_plan.facts(writer, table=table)
         check(facts)
-        if facts.native_state and self._config.work_dir is None and not _is_local(self._spark):
+        if facts.native_state and self._config.work_dir is None and not session.is_local_mode(self._spark):
             raise SharedDirectoryError(name, str(self._spark.sparkContext.master))
         recovery.check_query(self._point, name, facts.operators, self._config.allow_non_restored)
         definition = Definition(
@@ -480,28 +381,15 @@ class CheckpointCoordinator:
             writer=writer,
             table=table,
             facts=facts,
-            operators=tuple(self._operator_of(uid, name) for uid in facts.operators),
-            reads=tuple(reads),
+            operators=self._operators.of_query(name, facts.operators),
+            reads=reads,
         )
         query = self._supervisor.start(definition)
         self._names.add(name)
-        for operator in definition.operators:
-            self._operators[operator.uid] = operator
+        self._operators.started(definition.operators)
         self._checkpointing.start_schedule(random.random)
         log.info("query started", query=name, guarantee=str(query.guarantee))
         return query
-
-    def _operator_of(self, uid: str, query: str) -> OperatorRecord:
-        """The operator as part of a query."""
-        record = self._operators.get(uid)
-        if record is None:
-            raise UnknownOperatorError(uid, query)
-        if record.query:
-            raise DuplicateNameError("operator uid", uid)
-        was = self._point.operator(uid) if self._point else None
-        if was is not None and was.query != query:
-            raise OperatorMovedError(uid, was.query, query)
-        return attrs.evolve(record, query=query)
 
     # --- checkpoints ----------------------------------------------------------------------------------------
 
@@ -581,23 +469,19 @@ class CheckpointCoordinator:
             QueryNotRunningError: the operator's query has not been started, or has ended.
             StateLostError, StateUnreachableError: its state host is gone; the pipeline is about to go back.
         """
-        return self._lookup.get(self._known(operator), key, state)
+        self._check_running()
+        return self._lookup.get(self._operators.record(operator), key, state)
 
     def spent(self, operator: str) -> Spent:
         """Return what an operator's tasks have spent their time on since its state hosts began with its query.
 
         Raises:
             NoSuchOperatorError: there is no such operator.
-            StateUnreachableError: a state host is gone.
+            QueryNotRunningError: the operator's query has not been started.
+            StateLostError, StateUnreachableError: a state host is gone.
         """
-        return self._lookup.spent(self._known(operator))
-
-    def _known(self, operator: str) -> OperatorRecord:
         self._check_running()
-        record = self._operators.get(operator)
-        if record is None:
-            raise NoSuchOperatorError(operator, tuple(sorted(self._operators)))
-        return record
+        return self._lookup.spent(self._operators.record(operator))
 
     # --- stopping -------------------------------------------------------------------------------------------
 
@@ -662,6 +546,13 @@ class CheckpointCoordinator:
     ) -> None:
         self.stop()
 
+    @contextmanager
+    def _growing(self) -> Iterator[None]:
+        """Something is added to the pipeline, by one thread at a time."""
+        with self._defining:
+            self._check_running()
+            yield
+
     def _check_running(self) -> None:
         if self._stopped:
             raise CoordinatorStoppedError(self._pipeline)
@@ -674,28 +565,6 @@ def _clock() -> Callable[[], float]:
     """A clock that tells seconds since 1970 and never goes back, whatever is done to the machine's."""
     offset = time.time() - time.monotonic()
     return lambda: offset + time.monotonic()
-
-
-def _driver_host(spark: SparkSession) -> str:
-    """The address at which executors reach this driver; loopback in local mode."""
-    if _is_local(spark):
-        return "127.0.0.1"
-    return str(spark.sparkContext.getConf().get("spark.driver.host", socket.gethostname()))
-
-
-def _is_local(spark: SparkSession) -> bool:
-    """Whether driver and executor are one process; ``local-cluster`` has executors of its own."""
-    return re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)) is not None
-
-
-def _use_this_python(spark: SparkSession) -> None:
-    """Have local workers run by this interpreter, unless the user has chosen one.
-
-    PySpark takes the ``python3`` of the PATH, which is another one, without Chandy, wherever a virtual
-    environment is used without being activated.
-    """
-    if _is_local(spark) and "PYSPARK_PYTHON" not in os.environ:
-        spark.sparkContext.pythonExec = sys.executable
 
 
 def _versions() -> dict[str, str]:

@@ -71,6 +71,8 @@ class Lookup:
 
     def spent(self, operator: OperatorRecord) -> Spent:
         """Return what the tasks of an operator have spent, as ``CheckpointCoordinator.spent`` says."""
+        if not operator.query:
+            raise QueryNotRunningError(operator.uid, operator.query)
         places = self._places(operator)
         total = Spent()
         for address in places.addresses:

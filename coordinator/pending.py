@@ -198,7 +198,6 @@ class PendingCheckpoint:
                     ),
                 )
                 for operator in operators
-                if operator.query in self.parts
             ),
             new_bytes=self.new_bytes,
             versions=versions,

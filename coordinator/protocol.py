@@ -65,10 +65,22 @@ class QueryState:
     gate: Gate
     operators: tuple[OperatorRecord, ...]
     """The query's operators, without handles."""
+    started_after: int
+    """The batch that the query was restored at, -1 if it began anew."""
+    restored: tuple[OperatorRecord, ...]
+    """The operators as they were there; one that was not there is not among them."""
     ownership: Ownership
     reads: tuple[str, ...] = ()
     committed: int = -1
     """The newest batch that is known to have committed."""
+
+    def operators_at(self, cut: int) -> tuple[OperatorRecord, ...]:
+        """The operators whose state a checkpoint with this cut has.
+
+        As long as no batch has run, shards hold what was restored: no state is deleted or of a new schema yet, and
+        an operator that is new has not begun.
+        """
+        return self.operators if cut > self.started_after else self.restored
 
 
 @attrs.frozen
@@ -126,10 +138,13 @@ class Protocol:
         *,
         batch: int,
         operators: tuple[OperatorRecord, ...],
+        restored: tuple[OperatorRecord, ...] = (),
         origins: Mapping[ShardId, Origin],
         reads: tuple[str, ...] = (),
     ) -> None:
         """A query is about to start, or to start again from a checkpoint, after ``batch``.
+
+        ``restored`` are those of its operators that the checkpoint has, as it has them.
 
         Raises:
             UnknownQueryError, QueryCycleError: ``reads`` cannot be.
@@ -137,7 +152,15 @@ class Protocol:
         self.check_reads(name, reads)
         shards = tuple(ShardId(op.uid, number) for op in operators for number in range(len(op.shards)))
         self.queries[name] = QueryState(
-            name, query_id, Gate(batch), operators, Ownership(shards, dict(origins)), reads, batch
+            name,
+            query_id,
+            Gate(batch),
+            operators,
+            batch,
+            restored,
+            Ownership(shards, dict(origins)),
+            reads,
+            batch,
         )
         self.required.discard(name)
 
@@ -294,7 +317,7 @@ class Protocol:
         if pending is not None and pending.phase is Phase.PLANNING:
             pending.move(Phase.COLLECTING)
             for name in pending.parts:
-                self._committed(self.queries[name], self.queries[name].committed)
+                self._committed(self.queries[name], self.queries[name].committed, now)
             self._finish_if_complete(pending)
             self._advance(now)
         return self._take()
@@ -310,7 +333,7 @@ class Protocol:
 
     # --- batches --------------------------------------------------------------------------------------------
 
-    def ask(self, ask: AskBatch) -> tuple[BatchAnswer, list[Instruction]]:
+    def ask(self, ask: AskBatch, now: float) -> tuple[BatchAnswer, list[Instruction]]:
         """A state host asks what stands ahead of a batch.
 
         Raises:
@@ -318,7 +341,7 @@ class Protocol:
         """
         query = self._query(ask.query_id, ask.batch)
         # Spark begins a batch only after its predecessor has committed.
-        self._committed(query, ask.batch - 1)
+        self._committed(query, ask.batch - 1, now)
         barriers = query.gate.passes(ask.batch)
         orders = (
             self.pending[barrier.checkpoint].parts[query.name].orders.get(ask.host)
@@ -359,21 +382,21 @@ class Protocol:
         }
         return Places(query.query_id, tuple(addresses), untouched)
 
-    def committed(self, name: str, batch: int) -> list[Instruction]:
+    def committed(self, name: str, batch: int, now: float) -> list[Instruction]:
         """A batch of a query is known to have committed."""
         if name in self.queries:
-            self._committed(self.queries[name], batch)
+            self._committed(self.queries[name], batch, now)
         return self._take()
 
-    def _committed(self, query: QueryState, batch: int) -> None:
+    def _committed(self, query: QueryState, batch: int, now: float) -> None:
         query.committed = max(query.committed, batch)
         for pending in list(self.pending.values()):
             part = pending.parts.get(query.name)
             if part is None or part.cut > query.committed or pending.has_committed(query.name):
                 continue
-            self._collect(pending, query)
+            self._collect(pending, query, now)
 
-    def _collect(self, pending: PendingCheckpoint, query: QueryState) -> None:
+    def _collect(self, pending: PendingCheckpoint, query: QueryState, now: float) -> None:
         """The cut of a query has committed: now it is known who must acknowledge, and they can be told."""
         ownership, cut = query.ownership, pending.parts[query.name].cut
         orders = {
@@ -386,6 +409,7 @@ class Protocol:
                 root=pending.root,
                 base=pending.base,
                 triggered_at=pending.triggered_at,
+                seconds_left=max(0.0, pending.deadline - now),
             )
             for host in sorted(ownership.owners())
         }
@@ -489,7 +513,12 @@ class Protocol:
         pending = self.pending.get(checkpoint)
         if pending is None:
             return None
-        operators = [operator for query in self.queries.values() for operator in query.operators]
+        operators = [
+            operator
+            for name, query in self.queries.items()
+            if name in pending.parts
+            for operator in query.operators_at(pending.parts[name].cut)
+        ]
         return pending.manifest(
             pipeline=self.pipeline,
             generation=self.generation,

@@ -12,17 +12,19 @@ from ..state.link.messages import Origin, ShardId
 from ..storage.catalog import Catalog
 from ..storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
 from ..storage.files import FileCache
+from ..storage.layout import checkpoint_of
+from ..storage.locate import LATEST as LATEST
 from ..storage.manifest import CheckpointKind, Manifest, OperatorRecord
 from ..storage.open import open_store
 from ..storage.savepoint import read_savepoint
 from ..storage.snapshots import restore_files
-from ..storage.verify import missing_object, newest_intact
+from ..storage.verify import missing_object, newest_intact, verify
 from .errors import KeySchemaError, NonRestoredError, NoSuchCheckpointError, ShardCountError
 from .protocol import Protocol
 from .seeding import seed
 
-LATEST = "latest"
 NONE = "none"
+"""What a user says to restore nothing; ``LATEST``: the latest checkpoint."""
 
 
 @attrs.frozen
@@ -41,6 +43,11 @@ class RestorePoint:
     def operator(self, uid: str) -> OperatorRecord | None:
         """An operator as it was; None if there was none of this uid."""
         return next((op for op in self.manifest.operators if op.uid == uid), None)
+
+    def operators(self, query: str, declared: Iterable[OperatorRecord]) -> tuple[OperatorRecord, ...]:
+        """Those of a query's operators that were there, as they were."""
+        found = (self.operator(operator.uid) for operator in declared)
+        return tuple(operator for operator in found if operator is not None and operator.query == query)
 
     def origins(self, query: str) -> dict[ShardId, Origin]:
         """Where the shards of a query's operators come from; those that held nothing are not in it."""
@@ -111,15 +118,36 @@ def _intact_latest(catalog: Catalog) -> Manifest | None:
     """
     try:
         latest = catalog.latest()
-        missing = missing_object(catalog.store, latest) if latest else None
-        if missing is None:
-            return latest
-        damage = DamagedError(catalog.store.uri, missing, "an object", "none")
     except DamagedError as error:
-        damage = error
+        raise _damaged(catalog, error, checkpoint_of(error.key)) from None
+    missing = missing_object(catalog.store, latest) if latest else None
+    if latest and missing:
+        raise _damaged(catalog, DamagedError(catalog.store.uri, missing, "an object", "none"), latest.id)
+    return latest
+
+
+def damage(catalog: Catalog, point: RestorePoint) -> DamagedCheckpointError | None:
+    """Find out whether a checkpoint is damaged, by reading every byte of it.
+
+    Args:
+        catalog: where to look for an intact one.
+        point: the checkpoint, which could not be restored.
+
+    Returns:
+        An error that names a damaged object and the newest intact checkpoint; None if every byte is there.
+    """
+    problems = verify(open_store(point.root), point.manifest).problems
+    if not problems:
+        return None
+    first = problems[0]
+    found = DamagedError(point.root, first.key, f"{first.expected} for {first.file}", first.found)
+    return _damaged(catalog, found, point.manifest.id)
+
+
+def _damaged(catalog: Catalog, found: DamagedError, checkpoint: int | None) -> DamagedCheckpointError:
     intact = newest_intact(catalog)
-    raise DamagedCheckpointError(
-        damage.store, damage.key, damage.expected, damage.found, intact.id if intact else None
+    return DamagedCheckpointError(
+        found.store, found.key, found.expected, found.found, checkpoint, intact.id if intact else None
     )
 
 

@@ -7,19 +7,27 @@ state is lost the whole pipeline goes back to the checkpoint that its state grew
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
+from ..state.errors import CannotGoBackError, HostLostError, ShardBrokenError, ShardMissingError
 from ..state.link.messages import TaskFailure
-from ..storage.errors import ChandyError, FencedError, StorageError
+from ..storage.errors import (
+    ChandyError,
+    DamagedCheckpointError,
+    DamagedError,
+    FencedError,
+    ObjectMissingError,
+    StorageError,
+)
 from ..storage.files import FileCache
 from ..storage.logs import logger
 from . import progress, sink_log, spark_plan
@@ -30,6 +38,7 @@ from .errors import (
     ProcessorFailedError,
     QueryFailedError,
     SinkNotEmptyError,
+    StateLostError,
 )
 from .guarantee import guarantee
 from .local_path import local_path
@@ -52,14 +61,13 @@ log = logger(__name__)
 _POLL_SECONDS = 0.02
 _REMEMBERED = 100
 """Recoveries that are remembered."""
-_STATE_IS_LOST = (
-    "StateLostError",
-    "HostLostError",
-    "CannotGoBackError",
-    "ShardMissingError",
-    "ShardBrokenError",
+_STATE_IS_LOST = tuple(
+    error.__name__
+    for error in (StateLostError, HostLostError, CannotGoBackError, ShardMissingError, ShardBrokenError)
 )
 """Errors of a task after which its state is not what it must be; Spark hands them on as text alone."""
+_CANNOT_BE_READ = (DamagedError.__name__, ObjectMissingError.__name__)
+"""Errors of a task whose state could not be restored from what is stored."""
 
 
 @attrs.frozen
@@ -243,13 +251,20 @@ class Supervisor:
         located = spark_plan.output_path(definition.writer, definition.facts.sink)
         output = None if located is None else local_path(located, role="output of Spark's file sink")
         if point is not None and point.has(name):
-            restored = restore_query(point, name, directory, self._cache)
+            restored = self._restore_query(point, name, directory)
         else:
             restored = Restored(seed(directory / "nothing", directory), {})
             if output is not None and not self._resets_sinks and sink_log.newest(output) >= 0:
                 raise SinkNotEmptyError(name, str(output), sink_log.newest(output))
         if output is not None:
-            sink_log.restore(output, restored.sink_log)
+            missing = sink_log.restore(output, restored.sink_log).missing
+            if missing:
+                log.warning(
+                    "somebody has deleted files that the sink's log names",
+                    query=name,
+                    files=len(missing),
+                    first=missing[0],
+                )
         batch = point.batch(name) if point else -1
         self._number += 1
         run = Run(self._number, definition, directory, restored.query_id, output)
@@ -260,12 +275,19 @@ class Supervisor:
                 restored.query_id,
                 batch=batch,
                 operators=definition.operators,
+                restored=point.operators(name, definition.operators) if point else (),
                 origins=point.origins(name) if point else {},
                 reads=definition.reads,
             )
         )
         recovery.restoring += time.monotonic() - began
         return run
+
+    def _restore_query(self, point: RestorePoint, name: str, directory: Path) -> Restored:
+        try:
+            return restore_query(point, name, directory, self._cache)
+        except (DamagedError, ObjectMissingError) as error:
+            raise self._damage() or error from None
 
     def _start(self, run: Run, query: CheckpointedQuery, recovery: Recovery) -> None:
         began = time.monotonic()
@@ -326,9 +348,16 @@ class Supervisor:
             case _RunEnded(run, _) if self._is_over(run):
                 return
             case _RunEnded(run, None):
-                run.ended = True
-                self._queries[run.definition.name].ended()
+                # A query may end before ``start`` has noted it.
+                with self._changing:
+                    if not self._is_over(run):
+                        run.ended = True
+                        self._queries[run.definition.name].ended()
             case _RunEnded(run, error) if error is not None:
+                if any(name in str(error) for name in _CANNOT_BE_READ) and (damage := self._damage()):
+                    # No further attempt can mend that.
+                    self._fail_for_good(damage)
+                    return
                 if any(name in str(error) for name in _STATE_IS_LOST):
                     self._lost = self._lost or "a task has found it so"
                 self._recover(self._explain(run, error), run)
@@ -339,6 +368,14 @@ class Supervisor:
             case _MustFail(error):
                 self._lost = str(error)
                 self._recover(error)
+
+    def _damage(self) -> DamagedCheckpointError | None:
+        """Find out whether what the state is restored from is damaged; None, too, if nobody can tell now."""
+        try:
+            return None if self._point is None else self._checkpointing.damage(self._point)
+        except StorageError as error:
+            log.warning("cannot look for damage", error=str(error))
+            return None
 
     def _is_over(self, run: Run) -> bool:
         """Whether a run was stopped, or another has taken its place."""
@@ -424,8 +461,10 @@ class Supervisor:
         with self._changing:
             for run in self._runs.all():
                 run.ended = True
-                with contextlib.suppress(Exception):
+                try:
                     self._stop_spark(run)
+                except Exception as unstopped:  # noqa: BLE001 (the others are to be stopped all the same)
+                    log.warning("cannot stop a query", query=run.definition.name, error=str(unstopped))
             for query in self._queries.values():
                 if query.isActive:
                     query.ended(error)

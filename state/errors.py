@@ -125,7 +125,9 @@ class ReservedKeyError(StateError):
     key: str
 
     def __str__(self) -> str:
-        return f"key {self.key} of shard {self.shard} is reserved: encode keys with `chandy.state.keys`"
+        return (
+            f"key {self.key} of shard {self.shard} is reserved: make keys with `chandy.state.format.keyspace`"
+        )
 
 
 @attrs.define(eq=False)

@@ -6,6 +6,7 @@ from .collect import Garbage, collect_garbage, discard, discard_aborted
 from .errors import (
     ChandyError,
     CodecError,
+    CredentialsError,
     DamagedCheckpointError,
     DamagedError,
     FencedError,
@@ -56,6 +57,7 @@ __all__ = [
     "CheckpointKind",
     "ClaimedSavepoint",
     "CodecError",
+    "CredentialsError",
     "DamagedCheckpointError",
     "DamagedError",
     "DamagedObject",

@@ -96,16 +96,33 @@ class Catalog:
         Raises:
             As ``read``.
         """
+        manifests, damaged = self.manifests_and_damage()
+        if damaged:
+            raise next(iter(damaged.values()))
+        return manifests
+
+    def manifests_and_damage(self) -> tuple[list[Manifest], dict[int, DamagedError]]:
+        """As ``manifests``, with the errors of those that are damaged by the ids of their checkpoints.
+
+        Raises:
+            SchemaTooNewError: a newer version of Chandy wrote one.
+        """
         while True:
             ids = self.list_ids()
+            manifests: list[Manifest] = []
+            damaged: dict[int, DamagedError] = {}
             try:
-                manifests = [self.read(checkpoint) for checkpoint in ids]
+                for checkpoint in ids:
+                    try:
+                        manifests.append(self.read(checkpoint))
+                    except DamagedError as error:
+                        damaged[checkpoint] = error
             except ObjectMissingError:
                 if self.list_ids() == ids:
                     raise
                 continue
             if self.list_ids() == ids:
-                return manifests
+                return manifests, damaged
 
     def completed(self) -> list[Manifest]:
         """Return all completed checkpoints of one moment by ascending id.

@@ -5,7 +5,9 @@ A checkpoint in flight references files of its base, which is completed and kept
 files that it uploads itself, which makes them young (``Store.stat``) even where the object existed before. So
 an object is garbage if it was listed before the manifests were, none of them references it, and it is older
 than any checkpoint can take. What belongs to a checkpoint's own folder must in addition have an id below the
-newest completed one: ids are committed in order.
+newest completed one: ids are committed in order. What a damaged manifest needs nobody knows: all shared objects
+then stay, and the folders of all checkpoints up to it, for it may be mended yet. What is in the folder of a later
+checkpoint none needs.
 """
 
 from __future__ import annotations
@@ -42,6 +44,10 @@ class Garbage:
     """Bytes of them."""
     young: int
     """Objects that nothing references but that were spared: they may belong to a checkpoint in flight."""
+    damaged: tuple[str, ...] = ()
+    """Manifests that are damaged, by their keys."""
+    spared: int = 0
+    """Objects that were spared because one of those may need them."""
 
 
 def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest]) -> frozenset[str]:
@@ -108,14 +114,15 @@ def collect_garbage(
         dry_run: find, do not delete.
 
     Raises:
-        DamagedError, SchemaTooNewError: a manifest cannot be read, so nobody knows what it needs: nothing has
+        SchemaTooNewError: a newer version wrote a manifest, so nobody here knows what it needs: nothing has
             been deleted.
+        DamagedError: the record of a generation is damaged, so nobody knows what counts: as above.
     """
     store = catalog.store
     # In this order: what is listed before the manifests are cannot be of a checkpoint that completes later
     # without being young.
     objects = store.scan()
-    manifests = catalog.manifests()
+    manifests, damaged = catalog.manifests_and_damage()
     started = catalog.generations()
     void = [manifest for manifest in manifests if voided_by(manifest.generation, manifest.id, started)]
     completed = [manifest for manifest in manifests if manifest not in void]
@@ -123,8 +130,10 @@ def collect_garbage(
     newest = max((manifest.id for manifest in completed), default=0)
     # A void manifest is garbage at any age, and goes before what it references.
     doomed = {manifest_key(manifest.id): store.stat(manifest_key(manifest.id)).size for manifest in void}
-    own = {key(manifest.id) for manifest in completed for key in (manifest_key, trigger_key)}
-    candidates = _candidates(objects, {*needed, *doomed, *own}, newest)
+    whole = [manifest.id for manifest in completed]
+    own = {key(id) for id in (*whole, *damaged) for key in (manifest_key, trigger_key)}
+    unneeded = _candidates(objects, {*needed, *doomed, *own}, newest)
+    candidates = [key for key in unneeded if not _may_need(damaged, key)]
     old = _old(
         store, [key for key in candidates if not _is_young(objects[key], now, older_than)], now, older_than
     )
@@ -136,7 +145,13 @@ def collect_garbage(
             store.delete_all(list(_old(store, some, now, older_than)) if begin else some)
         store.sweep(now - older_than)
     garbage = doomed | old
-    return Garbage(tuple(garbage), sum(garbage.values()), len(candidates) - len(old))
+    return Garbage(
+        keys=tuple(garbage),
+        bytes=sum(garbage.values()),
+        young=len(candidates) - len(old),
+        damaged=tuple(map(manifest_key, damaged)),
+        spared=len(unneeded) - len(candidates),
+    )
 
 
 def _old(store: Store, keys: Collection[str], now: float, older_than: float) -> dict[str, int]:
@@ -168,6 +183,12 @@ def _candidates(objects: Iterable[str], spared: Collection[str], newest: int) ->
         for key in objects
         if key not in spared and (is_shared(key) or key.startswith(PROBES) or _is_leftover(key, newest))
     ]
+
+
+def _may_need(damaged: Collection[int], key: str) -> bool:
+    """Whether an object can be one that a checkpoint needs whose manifest is damaged."""
+    checkpoint = checkpoint_of(key)
+    return bool(damaged) and (is_shared(key) or (checkpoint is not None and checkpoint <= max(damaged)))
 
 
 def _is_leftover(key: str, newest: int) -> bool:

@@ -59,11 +59,15 @@ class DamagedError(StorageError):
 class DamagedCheckpointError(DamagedError):
     """The checkpoint that is to be restored is damaged; which one to take in its place is for people to say."""
 
+    checkpoint: int | None
+    """The damaged checkpoint; None if what is damaged belongs to no single one."""
     intact: int | None
     """The newest completed checkpoint of the pipeline of which every byte is as it was written."""
 
     def __str__(self) -> str:
         what = f"{self.key!r} in {self.store} is damaged: expected {self.expected}, found {self.found}; "
+        if self.checkpoint is not None:
+            what = f"checkpoint {self.checkpoint} cannot be restored: {what}"
         if self.intact is None:
             return what + "no other checkpoint of the pipeline is intact: restore a savepoint by its URI"
         return (
@@ -89,6 +93,17 @@ class StoreFailedError(StorageError):
     def __str__(self) -> str:
         often = f" ({self.attempts} attempts)" if self.attempts > 1 else ""
         return f"could not {self.operation} {self.key!r} in {self.store}: {self.reason}{often}"
+
+
+@attrs.define(eq=False)
+class CredentialsError(StoreFailedError):
+    """The client of a store found no credentials to use, or could not use what it found."""
+
+    sources: str = attrs.field(kw_only=True)
+    """Where it looks for them, as a list in words."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; give credentials by {self.sources}"
 
 
 @attrs.define(eq=False)

@@ -217,8 +217,12 @@ class FsspecStore(Store):
             raise ObjectExistsError(self.uri, key) from None
         except Exception as error:
             # Each client has errors of its own, of any class.
-            reason = f"{type(error).__name__}: {error}"
-            raise StoreFailedError(self.uri, key, operation, reason, self.is_transient(error)) from error
+            raise self.failure(key, operation, error) from error
+
+    def failure(self, key: str, operation: str, error: Exception) -> StoreFailedError:
+        """Return what to raise for an error of the client."""
+        reason = f"{type(error).__name__}: {error}"
+        return StoreFailedError(self.uri, key, operation, reason, self.is_transient(error))
 
     def why_all_is_missing(self, error: FileNotFoundError) -> str | None:
         """Return why not only the object is not there, but the place for it; None if it is just the object."""

@@ -26,6 +26,6 @@ def validate_name(what: str, name: str) -> str:
     Raises:
         InvalidNameError: it has other characters than letters, digits, ``.``, ``_`` and ``-``, or too many.
     """
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidNameError(what, name)
     return name

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
-from .errors import ObjectExistsError, UnfencedStoreError
+from .errors import ObjectExistsError, StorageError, UnfencedStoreError
 from .layout import PROBES
 from .store import Store
 
@@ -40,5 +41,9 @@ def probe_exclusive_create(store: Store) -> None:
             winners += create(b"third", False)
         if winners != 1:
             raise UnfencedStoreError(store.uri, winners)
-    finally:
-        store.delete(key)
+    except BaseException:
+        # What went wrong first is what to tell.
+        with suppress(StorageError):
+            store.delete(key)
+        raise
+    store.delete(key)

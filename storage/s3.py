@@ -9,17 +9,26 @@ secret in a URI is refused. What the environment says must be so on the machines
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import s3fs
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+)
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from fsspec.config import conf
 
-from .errors import InvalidUriError, ObjectMissingError, StoreFailedError
+from .errors import CredentialsError, InvalidUriError, ObjectMissingError, StoreFailedError
 from .fsspec_store import FsspecStore
 from .keys import validate_key
 from .store import ObjectStat, Store
@@ -40,6 +49,21 @@ OPTIONS = {
 
 DELETE_AT_ONCE = 1000
 """Objects that one request deletes at most, as S3 has it."""
+
+CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by a profile of ~/.aws (AWS_PROFILE, or the option `profile` of the "
+    "URI) or by the role of the machine, and on the executors' machines in the same way; what is public can be read "
+    "with the option `anonymous=true`"
+)
+"""Where credentials may come from."""
+
+_NOT_CREDENTIALS = (
+    NoCredentialsError,
+    PartialCredentialsError,
+    CredentialRetrievalError,
+    ProfileNotFound,
+    SSOError,
+)
 
 _COPY_AT_ONCE = 5 << 30
 """Bytes that one request copies at most, as S3 has it."""
@@ -73,7 +97,7 @@ class S3Store(FsspecStore):
     def __init__(self, uri: StoreUri) -> None:
         self._options = uri.options
         root = f"{uri.authority}/{uri.path}" if uri.path else uri.authority
-        super().__init__(str(uri), lambda: _connect(frozenset(uri.options.items())), root, fenced=True)
+        super().__init__(str(uri), lambda: _connect(uri.options), root, fenced=True)
         self._bucket, self._prefix = uri.authority, f"{uri.path}/" if uri.path else ""
 
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -165,6 +189,17 @@ class S3Store(FsspecStore):
         # aiohttp's errors are of its own kind; they all are of the connection.
         return super().is_transient(error) or type(error).__module__.startswith("aiohttp")
 
+    def failure(self, key: str, operation: str, error: Exception) -> StoreFailedError:
+        """Return what to raise for an error of boto's."""
+        found = _client_error(error)
+        if not isinstance(found, _NOT_CREDENTIALS):
+            return super().failure(key, operation, error)
+        # A client looks for them once; whoever has been told to give some may do so in this process.
+        _connected.pop(_place(self._options), None)
+        with self._lock:
+            self._connected = None
+        return CredentialsError(self.uri, key, operation, str(found), sources=CREDENTIALS)
+
     def why_all_is_missing(self, error: FileNotFoundError) -> str | None:
         """Return why not only the object is not there, but its bucket."""
         if _code(error) == "NoSuchBucket":
@@ -184,12 +219,16 @@ class S3Store(FsspecStore):
 _connected: dict[tuple[int, frozenset[tuple[str, str]]], Any] = {}
 
 
-def _connect(options: frozenset[tuple[str, str]]) -> Any:
+def _place(options: Mapping[str, str]) -> tuple[int, frozenset[tuple[str, str]]]:
+    return os.getpid(), frozenset(options.items())
+
+
+def _connect(options: Mapping[str, str]) -> Any:
     """Return the file system for these options, one in each process: what makes it takes a tenth of a second."""
-    place = (os.getpid(), options)
-    if place not in _connected:
-        _connected[place] = _file_system(dict(options))
-    return _connected[place]
+    place = _place(options)
+    if (made := _connected.get(place)) is None:
+        made = _connected[place] = _file_system(dict(options))
+    return made
 
 
 def _file_system(options: dict[str, str]) -> Any:

@@ -1,7 +1,8 @@
 """What ``aggregate`` computes: its functions, and how an operator's aggregates are planned, combined and finished.
 
-Semantics, names and result types are those of Spark SQL in ANSI mode, with one difference: a sum overflows when
-the total does not fit, not when one on the way to it would not.
+Semantics, names and result types are those of Spark SQL in ANSI mode, with one difference: what is added up at a
+time (a key's rows in a batch, or those of one task where rows are combined before the shuffle) overflows when its sum
+does not fit, not when one on the way to it would not.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -24,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from ..errors import AggregateOverflowError
+from ..format.schema import arrow_schema
 from . import sketch
 from .reduce import Bounds, any_valid, edge_rows, extremes, numbers, sum_decimals, sum_integers, with_nulls
 
@@ -32,7 +32,7 @@ Arrays = list[pa.Array]
 
 def arrow_type(dtype: DataType) -> pa.DataType:
     """Return the Arrow type of a column; timestamps are in UTC."""
-    return to_arrow_schema(StructType().add("c", dtype), timezone="UTC").field(0).type
+    return arrow_schema(StructType().add("c", dtype)).field(0).type
 
 
 @attrs.frozen

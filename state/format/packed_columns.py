@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgpack
 import numpy as np
@@ -20,7 +20,6 @@ from .values import Convert, StateName, arrow_decoder, encoder
 
 Bits = npt.NDArray[np.bool_]
 Offsets = npt.NDArray[np.int64]
-T = TypeVar("T", bound=np.generic)
 
 _NOTHING: Final = pa.scalar(b"", BYTES)
 _INTEGERS: dict[int, pa.DataType] = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}

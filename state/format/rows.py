@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -41,6 +40,7 @@ from pyspark.sql.types import (
 )
 
 from ..errors import OutputTypeError, SchemaError
+from .schema import arrow_schema
 from .values import INTEGER_BITS, describe
 
 SLICE = 10_000
@@ -173,7 +173,7 @@ class RowWriter:
 
     def __init__(self, schema: StructType, operator: str) -> None:
         """Compile the writer for an output schema whose columns ``check_columns`` has accepted."""
-        self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.arrow_schema = arrow_schema(schema)
         self._operator = operator
         self._names = list(schema.names)
         self._columns = [
@@ -220,7 +220,7 @@ class _ColumnWriter:
         self._name = name
         self._dtype = dtype
         self._nullable = nullable
-        self._arrow = to_arrow_schema(StructType().add(name, dtype), timezone="UTC").field(0).type
+        self._arrow = arrow_schema(StructType().add(name, dtype)).field(0).type
         self._convert = _converter(dtype)
         self._nested = isinstance(dtype, ArrayType | MapType | StructType)
         self._good: set[type] = {type(None)} if nullable else set()

@@ -36,9 +36,14 @@ def from_json(text: str) -> StructType:
     return StructType.fromJson(json.loads(text))
 
 
-def arrow_struct(schema: StructType) -> pa.StructType:
-    """Return the Arrow type of rows of a schema; timestamps are in UTC, char and varchar are strings."""
-    return to_arrow_type(plain_strings(schema), timezone="UTC")
+def arrow_struct(schema: StructType, timezone: str = "UTC") -> pa.StructType:
+    """Return the Arrow type of rows of a schema; timestamps are in the time zone, char and varchar are strings."""
+    return to_arrow_type(plain_strings(schema), timezone=timezone)
+
+
+def arrow_schema(schema: StructType, timezone: str = "UTC") -> pa.Schema:
+    """Return the Arrow schema of rows, with the types of ``arrow_struct``."""
+    return pa.schema(list(arrow_struct(schema, timezone)))
 
 
 def plain_strings(dtype: DataType) -> DataType:

@@ -36,6 +36,7 @@ from ..link.spent import Spent
 from .answers import Answers
 from .memory import Memory
 from .ownership import ShardKey, ShardTable
+from .restoring import RestoreLog
 from .rounds import Rounds
 from .shard import NOTHING, Shard
 
@@ -155,7 +156,8 @@ class Keeper:
         try:
             if origin is None:
                 return Shard(str(key), directory, self._memory)
-            report = restore_files(self._open_store(origin.root), origin.handle, directory, self._cache)
+            store, told = self._open_store(origin.root), RestoreLog(str(key), origin.handle.size)
+            report = restore_files(store, origin.handle, directory, self._cache, progress=told)
             shard = Shard(str(key), directory, self._memory, origin.batch)
             if shard.changed_by > origin.batch:
                 shard.close()

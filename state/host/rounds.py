@@ -234,7 +234,8 @@ class Rounds:
     def _store(self, this: Round) -> tuple[ShardSnapshot, ...]:
         order = this.order
         key = pack_key(order.checkpoint, f"{self._host}-{order.query_id}")
-        writer = SnapshotWriter(self._open_store(order.root), key, pool=self._pool, cache=self._cache)
+        store = self._open_store(order.root).within(order.seconds_left)
+        writer = SnapshotWriter(store, key, pool=self._pool, cache=self._cache)
         files: dict[ShardKey, dict[str, Path]] = {}
         try:
             # First what is quick, for all: writing one shard must not keep another from its cut.

@@ -162,8 +162,7 @@ class Shard:
             if batch < latest or batch == self._position:
                 raise CannotGoBackError(self.name, batch, latest)
             self._promote(batch - 1)
-            if self._begun is not None and self._position < self._begun < batch:
-                raise NotAppliedError(self.name, self._begun, batch)
+            self._check_applied(batch - 1)
             self._begun = batch
         self._memory.balance()
         self._check()
@@ -237,12 +236,6 @@ class Shard:
                 raise StaleBatchError(self.name, batch, self._begun)
             self._staged = _Staged(batch, changes or None)
 
-    def promote(self, upto: int) -> None:
-        """Make the staged batch part of the state if it is not after ``upto``, which has committed."""
-        with self._lock:
-            self._check()
-            self._promote(upto)
-
     # --- a snapshot -----------------------------------------------------------------------------------------
 
     def snapshot(self, directory: Path, cut: int) -> Snapshot:
@@ -254,10 +247,12 @@ class Shard:
 
         Raises:
             CutPassedError: a later batch is part of the state already.
+            NotAppliedError: as for ``begin``: the state would lack a batch up to the cut.
         """
         with self._lock:
             self._check()
             self._promote(cut)
+            self._check_applied(cut)
             if self._position > cut:
                 raise CutPassedError(self.name, cut, self._position)
             taken = Snapshot(directory, self._settle)
@@ -323,12 +318,18 @@ class Shard:
         if self._broken is not None:
             raise self._broken
 
+    def _check_applied(self, upto: int) -> None:
+        """Refuse to pass over a batch up to ``upto``, which has committed, that began here and staged nothing."""
+        if self._begun is not None and self._position < self._begun <= upto:
+            raise NotAppliedError(self.name, self._begun, upto + 1)
+
     def _forget(self) -> None:
         self._staged = None
         self._layers.clear()
         self._cache.clear()
 
     def _promote(self, upto: int) -> None:
+        """Make the staged batch part of the state if it is not after ``upto``, which has committed."""
         staged = self._staged
         if staged is None or staged.batch > upto:
             return

@@ -135,6 +135,9 @@ class SnapshotOrder:
     """The completed checkpoint whose files need not be uploaded again; None: upload all."""
     triggered_at: float
     """Seconds since 1970, the driver's clock."""
+    seconds_left: float
+    """How long the checkpoint has left when the order is given: what the store cannot do by then is given up. A
+    duration, for the clocks of two machines differ."""
 
 
 @attrs.frozen

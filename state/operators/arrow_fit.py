@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from ..errors import ArrowResultError
+from ..format.schema import arrow_schema
 from ..format.values import describe
 
 _FAMILIES = (
@@ -44,7 +44,7 @@ def fit_table(table: Any, operator: str, schema: StructType) -> pa.Table | None:
         raise ArrowResultError(
             operator, "the output", f"the columns {', '.join(schema.names)}", ", ".join(names) or "no column"
         )
-    types = to_arrow_schema(schema, timezone="UTC")
+    types = arrow_schema(schema)
     columns = [
         _fitted(
             table.column(field.name),
@@ -85,7 +85,7 @@ def _state(
     if len(values) != keys:
         raise ArrowResultError(operator, part, f"a value for each of {keys} keys", f"{len(values)} values")
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    types = to_arrow_schema(schema, timezone="UTC")
+    types = arrow_schema(schema)
     if not pa.types.is_struct(array.type):
         raise ArrowResultError(operator, part, pa.struct(list(types)), str(array.type))
     names = [array.type.field(position).name for position in range(array.type.num_fields)]

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ...storage.errors import ChandyError
@@ -22,7 +21,7 @@ from ..errors import ArrowResultError, DeclarationError, DefinitionError, Proces
 from ..format.keyspace import HIDDEN, value_prefix
 from ..format.packing import Packing
 from ..format.rows import SLICE, check_columns
-from ..format.schema import Schemas, from_json, to_json
+from ..format.schema import Schemas, arrow_schema, from_json, to_json
 from ..format.values import StateName, describe
 from ..link.access import Entries
 from ..link.messages import BatchTimes
@@ -237,4 +236,4 @@ def differing(new: pa.Array, old: pa.Array) -> npt.NDArray[np.bool_]:
 
 def with_shard(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of rows and their shard."""
-    return to_arrow_schema(schema, timezone="UTC").append(pa.field(SHARD, pa.int32()))
+    return arrow_schema(schema).append(pa.field(SHARD, pa.int32()))

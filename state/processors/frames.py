@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ..errors import OutputTypeError
 from ..format.rows import SLICE, stretches
+from ..format.schema import arrow_schema
 
 Cut = Callable[[int, int], pd.DataFrame]
 
@@ -160,7 +160,7 @@ class FrameWriter:
         """Rows that were added and not yet taken."""
         self._schema = schema
         self._operator = operator
-        self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._arrow: pa.Schema = arrow_schema(schema)
         self._fields = [StructType([field]) for field in schema.fields]
         self._names = list(schema.names)
         self._in_order = range(len(self._names))

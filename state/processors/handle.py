@@ -30,6 +30,8 @@ from .value_state import HeldValue
 from .variable import CurrentKey
 
 _NO_ID: Final = uuid.UUID(int=0)
+_LONGEST_TTL: Final = 1 << 62
+"""Milliseconds, after which a time still has 64 bits."""
 
 
 @attrs.frozen
@@ -257,8 +259,10 @@ class StateHandle(StatefulProcessorHandle):
         # 0 is none, as in Spark.
         if not ttl_ms:
             return None
-        if isinstance(ttl_ms, bool) or not isinstance(ttl_ms, int) or ttl_ms < 0:
-            detail = f"its time to live has to be a number of milliseconds, found {ttl_ms!r}"
+        if isinstance(ttl_ms, bool) or not isinstance(ttl_ms, int) or not 0 < ttl_ms <= _LONGEST_TTL:
+            detail = (
+                f"its time to live has to be a number of milliseconds up to {_LONGEST_TTL}, found {ttl_ms!r}"
+            )
             raise DeclarationError(name, self._operator, detail)
         if self._mode is not TimeMode.PROCESSING:
             detail = f"a time to live needs time_mode 'ProcessingTime', found {self._mode.value!r}"

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -23,7 +22,7 @@ from ..format import keyspace
 from ..format.arrow import BYTES
 from ..format.keys import KeyCodec
 from ..format.rows import check_columns
-from ..format.schema import Schemas, from_json, to_json
+from ..format.schema import Schemas, arrow_schema, from_json, to_json
 from ..link.access import Entries, ShardColumn
 from ..operators.dataframe import SHARD
 from ..operators.engine import CHUNK, Chunk, Run, TaskState, collect, side_by_side, with_prefix
@@ -278,7 +277,7 @@ class ProcessorOperator:
     def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         """Return the rows, in event time without the late ones."""
         with_shard = StructType([*self._input.fields, StructField(SHARD, IntegerType())])
-        table = collect(batches, to_arrow_schema(with_shard, timezone=self._spec.settings.timezone))
+        table = collect(batches, arrow_schema(with_shard, timezone=self._spec.settings.timezone))
         if self._spec.event_time is None:
             return table
         return self._spec.event_time.without_late(table, self._run.times.late_ms)
@@ -362,7 +361,7 @@ class ProcessorOperator:
             shards, keys, [state.fetch(shards, with_prefix(prefix, keys)) for prefix in self.prefixes]
         )
         # As the rows had them: timestamps in the session's time zone.
-        local = to_arrow_schema(self._codec.schema, timezone=self._spec.settings.timezone)
+        local = arrow_schema(self._codec.schema, timezone=self._spec.settings.timezone)
         values = self._style.timer_keys(self._codec.decode_columns(keys).cast(local))
         for time, data in timers:
             index = places[data]

@@ -81,11 +81,6 @@ class CurrentKey:
         """Shard of the key."""
         return int(self._shards[self.index])
 
-    @property
-    def chunk_keys(self) -> pa.Array:
-        """All keys of the chunk."""
-        return self._keys
-
     def put(self, key: bytes, value: bytes | None) -> None:
         """Change what the key's shard holds under ``key``, which is not the value of a variable."""
         self._task().put_one(self.shard, key, value)

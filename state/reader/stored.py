@@ -23,7 +23,6 @@ from typing import Any, Final, TypeVar
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
@@ -32,7 +31,7 @@ from ..format import keyspace, parts
 from ..format.arrow import BYTES
 from ..format.keys import KeyCodec
 from ..format.packing import Packing, expiries
-from ..format.schema import from_json, plain_strings
+from ..format.schema import arrow_schema, from_json, plain_strings
 from ..format.values import StateName
 
 Item = TypeVar("Item", bound=tuple[Any, ...])
@@ -148,7 +147,7 @@ class StoredState:
         return data if isinstance(data, bytes) else b""
 
     def _batch(self, columns: list[pa.Array | pa.ChunkedArray]) -> pa.RecordBatch:
-        schema = to_arrow_schema(self.schema, timezone="UTC")
+        schema = arrow_schema(self.schema)
         arrays = [
             column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in columns
         ]

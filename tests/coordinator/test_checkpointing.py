@@ -192,7 +192,7 @@ class Setup:
             completed=tuple(self.catalog.completed()),
         )
         operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
-        protocol.add_query("q", "id", batch=4, operators=operators, origins={})
+        protocol.add_query("q", "id", batch=4, operators=operators, restored=operators, origins={})
         self.checkpointing = Checkpointing(
             protocol,
             catalog=self.catalog,

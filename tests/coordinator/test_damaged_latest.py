@@ -60,7 +60,8 @@ def test_a_damaged_latest_names_the_newest_intact_one_and_how_to_choose_it(
             catalog.store.write(f"checkpoints/{id}/manifest.json", b"{}")
     with pytest.raises(DamagedCheckpointError, match=f'restore="{intact}"') as caught:
         recovery.choose(catalog, "latest")
-    assert caught.value.intact == intact
+    assert (caught.value.checkpoint, caught.value.intact) == (3, intact)
+    assert str(caught.value).startswith("checkpoint 3 cannot be restored: ")
     point = recovery.choose(catalog, str(intact))
     assert point is not None
     assert point.manifest.id == intact
@@ -79,3 +80,24 @@ def test_without_an_intact_one_that_is_said(catalog: Catalog) -> None:
         catalog.store.delete(key)
     with pytest.raises(DamagedCheckpointError, match="no other checkpoint"):
         recovery.choose(catalog, "latest")
+
+
+def test_damage_that_a_restore_has_met_is_named_with_the_newest_intact_one(catalog: Catalog) -> None:
+    point = recovery.choose(catalog, "latest")
+    assert point is not None
+    assert recovery.damage(catalog, point) is None
+    catalog.store.write(own_key(catalog, 3), b"x" * 100)
+    damage = recovery.damage(catalog, point)
+    assert damage is not None
+    assert (damage.key, damage.checkpoint, damage.intact) == (own_key(catalog, 3), 3, 2)
+    assert 'restore="2"' in str(damage)
+
+
+def test_damage_in_a_savepoint_names_the_newest_intact_checkpoint(catalog: Catalog, tmp_path: Path) -> None:
+    savepoint = LocalStore(tmp_path / "savepoint")
+    copied = catalog.read(1)
+    for key in sorted(copied.keys()):
+        savepoint.write(key, b"y" * 100)
+    damage = recovery.damage(catalog, recovery.RestorePoint(copied, savepoint.uri))
+    assert damage is not None
+    assert (damage.store, damage.checkpoint, damage.intact) == (savepoint.uri, 1, 3)

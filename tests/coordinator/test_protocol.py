@@ -39,7 +39,15 @@ from chandy.state.link.messages import (
     ShardSnapshot,
     SnapshotOrder,
 )
-from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
+from chandy.storage.manifest import (
+    CheckpointKind,
+    FileRef,
+    Handle,
+    Manifest,
+    OperatorRecord,
+    QueryRecord,
+    StateRecord,
+)
 
 ROOT = "file:///store"
 SHARDS = {"up": 2, "down": 1}
@@ -92,7 +100,13 @@ class Bench:
     def add(self, name: str, reads: tuple[str, ...], origins: dict[ShardId, Origin], id: str = "id") -> None:
         operator = OperatorRecord(f"{name}-op", name, "{}", {}, (None,) * SHARDS[name])
         self.protocol.add_query(
-            name, f"{name}-{id}", batch=4, operators=(operator,), origins=origins, reads=reads
+            name,
+            f"{name}-{id}",
+            batch=4,
+            operators=(operator,),
+            restored=(operator,),
+            origins=origins,
+            reads=reads,
         )
 
     def claim(self, host: str, query: str, shards: tuple[int, ...]) -> None:
@@ -318,8 +332,8 @@ def test_a_batch_after_the_cut_is_told_of_the_barrier_and_one_before_it_is_not()
     bench = Bench()
     bench.request()
     bench.plan(1, planned=5)
-    assert bench.protocol.ask(AskBatch("a", "up-id", 5))[0].orders == ()
-    answer, instructions = bench.protocol.ask(AskBatch("a", "up-id", 6))
+    assert bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)[0].orders == ()
+    answer, instructions = bench.protocol.ask(AskBatch("a", "up-id", 6), bench.now)
     assert [(o.checkpoint, o.cut, o.shards) for o in answer.orders] == [(1, 5, (ShardId("up-op", 0),))]
     assert do.StoreProgress(1, "up", 5, ROOT, None) in instructions
 
@@ -328,16 +342,16 @@ def test_every_host_hears_of_the_same_barriers_ahead_of_a_batch_whenever_it_asks
     bench = Bench(max_concurrent=2)
     bench.request()
     bench.plan(1)
-    first = bench.protocol.ask(AskBatch("a", "up-id", 5))[0]
+    first = bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)[0]
     bench.request()
     bench.plan(2, planned=5)
-    second = bench.protocol.ask(AskBatch("b", "up-id", 5))[0]
+    second = bench.protocol.ask(AskBatch("b", "up-id", 5), bench.now)[0]
     assert (
         [(o.checkpoint, o.cut) for o in first.orders]
         == [(o.checkpoint, o.cut) for o in second.orders]
         == [(1, 4)]
     )
-    assert bench.protocol.ask(AskBatch("a", "up-id", 5))[0] == first
+    assert bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)[0] == first
 
 
 def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed() -> None:
@@ -346,16 +360,27 @@ def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed() -
     bench.plan(1, planned=5)
     assert bench.orders(SnapshotOrder) == []
     assert bench.protocol.waiting_for_commits() == {"up": 5, "down": 5}
-    bench(bench.protocol.committed("up", 5))
+    bench(bench.protocol.committed("up", 5, bench.now))
     assert {order.query for _, order in bench.orders(SnapshotOrder)} == {"up"}
     assert bench.protocol.waiting_for_commits() == {"down": 5}
-    bench(bench.protocol.committed("up", 5))
+    bench(bench.protocol.committed("up", 5, bench.now))
     assert len(bench.orders(SnapshotOrder)) == 2
+
+
+def test_an_order_says_how_many_seconds_its_checkpoint_has_left() -> None:
+    bench = Bench(timeout="30 s")
+    bench.request()
+    bench.plan(1, planned=5)
+    deadline = bench.protocol.pending[1].deadline
+    bench(bench.protocol.committed("down", 5, deadline - 7.0))
+    # The watch may notice a moment later that the time is over.
+    bench(bench.protocol.ask(AskBatch("a", "up-id", 6), deadline + 1.0)[1])
+    assert {(o.query, o.seconds_left) for _, o in bench.orders(SnapshotOrder)} == {("down", 7.0), ("up", 0.0)}
 
 
 def test_a_query_that_stands_still_is_cut_at_what_it_has_committed() -> None:
     bench = Bench()
-    bench.protocol.ask(AskBatch("a", "up-id", 5))
+    bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)
     bench.request()
     bench.protocol.cut(1, "down", planned=4)
     bench.protocol.cut(1, "up", planned=5, stands_at=4)
@@ -367,7 +392,7 @@ def test_a_task_of_a_run_that_is_over_is_refused() -> None:
     bench = Bench()
     bench.add("up", (), {}, id="again")
     with pytest.raises(StaleQueryError):
-        bench.protocol.ask(AskBatch("a", "up-id", 5))
+        bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)
     with pytest.raises(StaleQueryError):
         bench.claim("a", "up", (0,))
 
@@ -388,6 +413,34 @@ def test_a_shard_that_nobody_has_touched_keeps_the_state_that_it_came_with() -> 
     bench.store_progress(1)
     shards = {operator.uid: operator.shards for operator in bench.finalize(1).operators}
     assert shards == {"up-op": (handle("seven"), None), "down-op": (None,)}
+
+
+def test_a_checkpoint_before_any_batch_has_the_operators_that_were_restored_and_one_after_it_those_of_now() -> (
+    None
+):
+    bench = Bench(claimed=False)
+    old, count = StateRecord(("old",)), StateRecord(("count",))
+    shards: tuple[None, ...] = (None,) * SHARDS["up"]
+    was = OperatorRecord("up-op", "up", "{}", {"dropped": old}, shards)
+    now = (
+        OperatorRecord("up-op", "up", "{}", {"count": count}, shards),
+        OperatorRecord("new", "up", "{}", {}, (None,)),
+    )
+    bench.protocol.add_query("up", "up-id", batch=4, operators=now, restored=(was,), origins={})
+
+    def states(manifest: Manifest) -> dict[str, dict[str, StateRecord]]:
+        return {operator.uid: operator.states for operator in manifest.operators if operator.query == "up"}
+
+    bench.request()
+    bench.plan(1)
+    bench.store_progress(1)
+    assert states(bench.finalize(1)) == {"up-op": {"dropped": old}}
+    bench.request()
+    bench.plan(2, planned=5)
+    for query in ("up", "down"):
+        bench(bench.protocol.committed(query, 5, bench.now))
+    bench.store_progress(2, cut=5)
+    assert states(bench.finalize(2)) == {"up-op": {"count": count}, "new": {}}
 
 
 # F10

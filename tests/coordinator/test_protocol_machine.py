@@ -666,7 +666,7 @@ class Life:
         self.lost = self.lost or lost
 
     def ask(self, ask: AskBatch) -> tuple[SnapshotOrder, ...]:
-        answer, instructions = self.protocol.ask(ask)
+        answer, instructions = self.protocol.ask(ask, self.world.now)
         self.take(instructions)
         ahead = {order.checkpoint for order in answer.orders}
         first = self.answers.setdefault((ask.query_id + ask.host, ask.batch), ahead)
@@ -687,19 +687,27 @@ class Life:
         record = next((q for q in self.point.queries if q.name == query), None) if self.point else None
         batch, end = -1, 0
         origins: dict[ShardId, Origin] = {}
+        restored: tuple[OperatorRecord, ...] = ()
         if self.point is not None and record is not None:
             batch, end = record.batch, json.loads(self.files(self.root, record.files)["offsets"])
             checkpoint = self.point.id if self.root == ROOT else -1
-            (operator,) = [op for op in self.point.operators if op.query == query]
+            restored = tuple(op for op in self.point.operators if op.query == query)
             origins = {
                 ShardId(operator.uid, number): Origin(self.root, checkpoint, batch, handle)
+                for operator in restored
                 for number, handle in enumerate(operator.shards)
                 if handle is not None
             }
         query_id = f"{query}-{next(_unique)}"
         operators = (OperatorRecord(uid_of(query), query, "{}", {}, (None,) * SHARDS[query]),)
         self.protocol.add_query(
-            query, query_id, batch=batch, operators=operators, origins=origins, reads=READS[query]
+            query,
+            query_id,
+            batch=batch,
+            operators=operators,
+            restored=restored,
+            origins=origins,
+            reads=READS[query],
         )
         stands = query in self.runs and self.runs[query].stands
         self.runs[query] = Run(query, query_id, {batch: end}, batch, batch, stands)
@@ -779,7 +787,7 @@ class Life:
     def notice_commits(self) -> None:
         for query, cut in self.protocol.waiting_for_commits().items():
             if self.runs[query].committed >= cut:
-                self.take(self.protocol.committed(query, cut))
+                self.take(self.protocol.committed(query, cut, self.world.now))
 
     def quiet(self, hold: str = "") -> None:
         """Let everything that is on its way arrive, but for one kind of thing."""

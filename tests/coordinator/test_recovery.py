@@ -48,6 +48,15 @@ def test_an_operator_that_the_checkpoint_does_not_have_is_as_it_is_declared():
     assert check_operator(restored(attrs.evolve(declared, uid="other")), declared) == declared
 
 
+def test_of_a_query_those_operators_were_restored_that_it_has_and_had():
+    was = operator(count=COUNT)
+    point = restored(was)
+    (stored,) = point.manifest.operators
+    new = attrs.evolve(was, uid="new")
+    assert point.operators("q", [new, operator(count=WIDE)]) == (stored,)
+    assert point.operators("other", [was]) == ()
+
+
 @pytest.mark.parametrize("shards", [1, 3, 5, 8])
 def test_another_number_of_shards_is_refused(shards):
     # H6

@@ -32,8 +32,16 @@ from chandy.coordinator.errors import (
     UnsupportedTriggerError,
 )
 from chandy.state.errors import DefinitionError, KeyTypeError, UnsupportedStateError
-from chandy.storage import DamagedError, InvalidNameError, SchemaTooNewError, UnknownStoreError, layout
+from chandy.storage import (
+    CredentialsError,
+    DamagedError,
+    InvalidNameError,
+    SchemaTooNewError,
+    UnknownStoreError,
+    layout,
+)
 
+from ..storage.conftest import no_s3_keys  # noqa: F401
 from .support import EVENTS, TOTALS, Events, Make, Totals
 
 pytestmark = pytest.mark.spark
@@ -237,9 +245,10 @@ def test_what_is_to_be_restored_must_be_there(make: Make, checkpointed: Path, tm
     assert make(restore="1").restored is not None
 
 
+@pytest.mark.usefixtures("no_s3_keys")
 def test_storage_and_settings_that_cannot_be_used_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(UnknownStoreError, match=r"chandy\[s3\]"):
-        CheckpointCoordinator(spark, pipeline="p", storage="s3://bucket/prefix")
+    with pytest.raises(CredentialsError, match="give credentials by AWS_ACCESS_KEY_ID"):
+        CheckpointCoordinator(spark, pipeline="p", storage="s3://bucket/prefix?region=nowhere")
     with pytest.raises(UnknownStoreError, match="carrier-pigeon"):
         CheckpointCoordinator(spark, pipeline="p", storage="carrier-pigeon://loft")
     with pytest.raises(InvalidNameError):

@@ -145,7 +145,7 @@ def test_lists_maps_timers_and_an_initial_state_go_on_from_a_checkpoint_and_a_dr
         ("c", "timer 7000 300 0 300"),
     ]:
         assert told.count(row) == 1, (row, told)
-    assert list(second._operators["ledger"].states) == ["list", "map"]
+    assert list(second._operators.record("ledger").states) == ["list", "map"]
 
 
 class Declares(StatefulProcessor):

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
-from chandy.state import read_state, register
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
+from chandy.state import read_state
 from chandy.state.errors import NoSuchStateError
 from chandy.storage import NothingHereError, pipeline_uri
 
@@ -81,8 +82,7 @@ def test_state_is_read_as_it_was_at_each_checkpoint_and_savepoint(
     assert totals("latest") == totals(second) == totals("latest", savepoint) == expected(after)
     coordinator.stop()
 
-    # As any other data source, and with the other kinds of state.
-    register(spark)
+    # As any other data source, which a coordinator makes known to its session, and with the other kinds of state.
     lists: dict[str, dict[int, int]] = {}
     for row in spark.read.format("chandy").option("state", "values").load(uri).collect():
         lists.setdefault(row.k, {})[row.position] = row.v
@@ -94,6 +94,10 @@ def test_state_is_read_as_it_was_at_each_checkpoint_and_savepoint(
     assert {(row.k, row.v): row.n for row in counts} == {
         (key, v): n for key, values in after.items() for v, n in Counter(values).items()
     }
+    # A coordinator in another session finds the name taken, and goes on.
+    config = CheckpointConfig(interval=None)
+    elsewhere = str(tmp_path / "store")
+    CheckpointCoordinator(spark.newSession(), pipeline="other", storage=elsewhere, config=config).stop()
     # Errors come as they are, before Spark runs anything.
     with pytest.raises(NoSuchStateError, match="'counts', 'totals', 'values'"):
         read_state(spark, uri)

@@ -28,6 +28,7 @@ from chandy.state.errors import (
 from chandy.state.format.arrow import BYTES
 from chandy.state.format.keys import KeyCodec
 from chandy.state.link.messages import BatchTimes, Endpoint
+from chandy.state.link.spent import Spent
 from chandy.state.operators.dataframe import SHARD, check_input, keyed
 from chandy.state.operators.grouping import group
 from chandy.state.operators.keygroups import ranges
@@ -55,6 +56,7 @@ class FileClient:
         with self.opened() as held:
             held["begun"].append((task.batch, task.shards))
         self.batch = task.batch
+        self.spent = Spent()
         return contextlib.nullcontext(self)
 
     def fetch(self, shards, keys):

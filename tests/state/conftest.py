@@ -141,7 +141,8 @@ class FakeCoordinator:
         self, checkpoint: int, cut: int, shards: tuple[int, ...] = (0, 1), **more: object
     ) -> SnapshotOrder:
         """An order for shards of operator "op" of query "q"."""
-        values: dict[str, object] = {"root": self.store, "base": None, "triggered_at": time.time()} | more
+        values: dict[str, object] = {"root": self.store, "base": None}
+        values |= {"triggered_at": time.time(), "seconds_left": 60.0} | more
         ids = tuple(ShardId("op", shard) for shard in shards)
         return SnapshotOrder(checkpoint, "query", "q", cut, ids, **values)  # type: ignore[arg-type]
 

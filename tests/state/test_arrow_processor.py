@@ -4,7 +4,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    CharType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
 
 from chandy.state.errors import (
     AggregateOverflowError,
@@ -128,6 +136,22 @@ def test_what_fits_by_its_kind_is_taken():
 
     (row,) = run(of(process, {"all": schema}), FakeShards(), batch([("a", 1)]), output=schema)
     assert (row["n"], row["s"], row["at"].timestamp()) == (7, "x", 0)
+
+
+def test_char_and_varchar_are_strings_in_states_and_output():
+    schema = StructType().add("s", VarcharType(3)).add("c", CharType(1))
+
+    def process(given):
+        (held,) = given.states.values()
+        s = pc.binary_join_element_wise(pc.fill_null(pc.struct_field(held, "s"), ""), "x", "")
+        state = pa.StructArray.from_arrays([s, s], ["s", "c"])
+        return ArrowResult(pa.table({"s": s, "c": s}), {"all": state})
+
+    shards = FakeShards()
+    for expected in ("x", "xx"):
+        assert run(of(process, {"all": schema}), shards, batch([("a", 1)]), output=schema) == [
+            {"s": expected, "c": expected}
+        ]
 
 
 def struct(**columns):

@@ -132,7 +132,7 @@ def test_a_time_to_live_needs_processing_time(mode):
     assert handle.getValueState("totals", COUNT, 0) is handle.getValueState("totals", COUNT)
 
 
-@pytest.mark.parametrize("ttl", [-1, "1 s", 1.5, True])
+@pytest.mark.parametrize("ttl", [-1, "1 s", 1.5, True, 2**62 + 1])
 def test_a_time_to_live_is_a_number_of_milliseconds(ttl):
     handle = StateHandle("delays", Schemas(), TimeMode.PROCESSING)
     with pytest.raises(DeclarationError, match="has to be a number of milliseconds"):

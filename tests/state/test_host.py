@@ -95,10 +95,10 @@ KILLED = """
 import sys, time
 import numpy as np
 import pyarrow as pa
-from chandy.state.link.access import BYTES
+from chandy.state.format.arrow import BYTES
 from chandy.state.link.access import Entries
-from chandy.state.client import TaskClient
-from chandy.state.messages import BeginTask
+from chandy.state.link.client import TaskClient
+from chandy.state.link.messages import BeginTask
 access = TaskClient(sys.argv[1], sys.stdin.readline().strip()).begin(BeginTask("q", 1, "op", (0, 1)))
 values = pa.array([b"half"] * 100_000, BYTES)
 keys = pa.array([b"%d" % i for i in range(100_000)], BYTES)

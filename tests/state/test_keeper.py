@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import random
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from chandy.state.errors import CannotGoBackError, RemoteError, RestoredTooFarError, ShardMissingError
+from chandy.state.host import restoring
 from chandy.state.host.keeper import Keeper
 from chandy.state.host.memory import Memory
 from chandy.state.host.rounds import Round
@@ -37,10 +39,11 @@ from chandy.state.link.messages import (
     StopOrder,
     TaskFailure,
 )
-from chandy.storage.errors import DamagedError, ObjectMissingError
+from chandy.storage.errors import DamagedError, ObjectMissingError, StoreFailedError
 from chandy.storage.files import FileCache
 from chandy.storage.local import LocalStore
 from chandy.storage.open import open_store
+from chandy.storage.retrying import RetryingStore, RetryPolicy
 from chandy.storage.store import Store
 
 DEADLINE = 30.0
@@ -111,6 +114,16 @@ class GatedStore(LocalStore):
         super().write(key, data)
 
 
+class AwayStore(LocalStore):
+    """A store that cannot be reached, which may pass."""
+
+    def upload(self, path: Path, key: str) -> None:
+        raise StoreFailedError(self.uri, "an object", "write", "it is away", transient=True)
+
+    def write(self, key: str, data: bytes) -> None:
+        self.upload(Path(), key)
+
+
 class Setup:
     def __init__(self, directory: Path, open_store: Callable[[str], Store] = open_store) -> None:
         self.directory = directory
@@ -139,7 +152,8 @@ class Setup:
         self.stage(batch, values, shards)
 
     def order(self, checkpoint: int, cut: int, shards: tuple[int, ...] = (0,), **more: Any) -> SnapshotOrder:
-        values: dict[str, Any] = {"root": self.store, "base": None, "triggered_at": time.time()} | more
+        values: dict[str, Any] = {"root": self.store, "base": None}
+        values |= {"triggered_at": time.time(), "seconds_left": 60.0} | more
         return SnapshotOrder(
             checkpoint, "query", "q", cut, tuple(ShardId("op", shard) for shard in shards), **values
         )
@@ -281,6 +295,22 @@ def test_a_failed_restore_leaves_nothing_behind_and_can_be_tried_again(setup: Se
     path.write_bytes(good)
     other.begin(setup.task(1, query_id="q2"))
     assert other.shards(setup.task(1, query_id="q2"))[0].fetch([b"a"]) == [big(b"1")]
+    other.close()
+
+
+def test_a_restore_that_takes_long_is_told_in_the_log(
+    setup: Setup, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(restoring, "_EVERY_SECONDS", 0.0)
+    setup.run(0, {b"a": big(b"1")})
+    setup.keeper.obey(setup.order(1, 0))
+    setup.control.origins[0] = Origin(setup.store, 1, 0, setup.acked().snapshots[0].handle)
+    other = setup.another("other")
+    other.begin(setup.task(1, query_id="q2"))
+    told = [message for message in caplog.messages if message.startswith("event=restoring shard=op/0")]
+    assert len(told) > 1
+    assert told[-1].endswith("percent=100")
     other.close()
 
 
@@ -462,6 +492,17 @@ def test_an_order_for_a_shard_that_is_not_here_is_declined(setup: Setup) -> None
     setup.run(0, {b"a": b"0"})
     setup.keeper.obey(setup.order(1, 0, (0, 7)))
     assert setup.declined().startswith("ShardMissingError: expected state host host to have shard op/7")
+
+
+@pytest.mark.parametrize(("seconds_left", "attempts"), [(0.0, ""), (1000.0, " (5 attempts)")])
+def test_a_store_that_is_away_is_asked_again_only_as_long_as_the_checkpoint_has_left(
+    tmp_path: Path, seconds_left: float, attempts: str
+) -> None:
+    policy = RetryPolicy(seconds=1000.0, attempts=5, first=0.001)
+    setup = Setup(tmp_path, lambda uri: RetryingStore(AwayStore(tmp_path / "store"), policy))
+    setup.run(0, {b"a": b"0"})
+    setup.keeper.obey(setup.order(1, 0, seconds_left=seconds_left))
+    assert setup.declined().endswith(f": it is away{attempts}")
 
 
 def test_a_store_that_fails_declines_the_checkpoint_and_not_the_batch(tmp_path: Path) -> None:

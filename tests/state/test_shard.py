@@ -147,6 +147,19 @@ def test_a_batch_that_was_left_early_but_has_committed_is_not_passed_over(shard:
     assert shard.fetch([b"a"]) == [b"1"]
 
 
+def test_a_snapshot_without_a_batch_that_was_left_early_but_has_committed_is_refused(
+    shard: Shard, tmp_path: Path
+) -> None:
+    run(shard, 0, {b"a": b"0"})
+    shard.begin(1)
+    shard.snapshot(tmp_path / "before", 0).files()
+    with pytest.raises(NotAppliedError) as caught:
+        shard.snapshot(tmp_path / "cut", 1)
+    assert (caught.value.batch, caught.value.begun) == (1, 2)
+    run(shard, 1, {b"a": b"1"})
+    shard.snapshot(tmp_path / "cut", 1).files()
+
+
 def test_a_snapshot_holds_the_staged_batch_up_to_its_cut(
     shard: Shard, tmp_path: Path, memory: Memory
 ) -> None:
@@ -395,7 +408,7 @@ def test_a_snapshot_that_is_given_up_while_it_is_written_leaves_no_files(
         taken.cancel()
         return snapshot_files(directory)
 
-    monkeypatch.setattr("chandy.state.snapshot.snapshot_files", given_up_meanwhile)
+    monkeypatch.setattr("chandy.state.host.snapshot.snapshot_files", given_up_meanwhile)
     taken.files()
     assert not (tmp_path / "cut").exists()
 
@@ -536,11 +549,11 @@ def test_a_scan_finds_keys_of_every_kind_that_were_written_after_it_found_none(
     shard: Shard, key: bytes
 ) -> None:
     run(shard, 0, {b"\xffother": b""})
-    shard.promote(0)
+    shard.begin(1)
     shard.spill()
     assert list(shard.scan(b"", b"\xfe")) == []
     run(shard, 1, {key: b""})
-    shard.promote(1)
+    shard.begin(2)
     shard.spill()
     assert list(shard.scan(b"", b"\xfe")) == [(key, b"")]
 
@@ -646,11 +659,6 @@ class ShardModel(RuleBasedStateMachine):
             with pytest.raises(StaleBatchError):
                 self.shard.stage(batch, changes({b"a": b"never"}))
 
-    @rule(upto=st.integers(-1, 12))
-    def promote(self, upto: int) -> None:
-        self.shard.promote(upto)
-        self.promote_model(upto)
-
     @rule(ahead=st.integers(-2, 2))
     def take_a_snapshot(self, ahead: int) -> None:
         cut = max(0, (self.begun or 0) + ahead)
@@ -659,6 +667,10 @@ class ShardModel(RuleBasedStateMachine):
         self.promote_model(cut)
         if self.position > cut:
             with pytest.raises(CutPassedError):
+                self.shard.snapshot(place, cut)
+            return
+        if self.begun is not None and self.position < self.begun <= cut:
+            with pytest.raises(NotAppliedError):
                 self.shard.snapshot(place, cut)
             return
         self.pending.append(Pending(self.shard.snapshot(place, cut), cut, dict(self.state)))

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from chandy.storage import (
@@ -75,6 +76,17 @@ def s3_keys() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_s3_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No credentials anywhere that a client of S3 looks, and no looking for them in the network."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "BOTO_CONFIG"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setitem(fsspec.config.conf, "s3", {})
+
+
 @pytest.fixture(scope="session")
 def moto(s3_keys: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = servers.moto(tmp_path_factory.mktemp("moto"))
@@ -114,6 +126,22 @@ def s3_uri(server: Server, path: str = "") -> str:
 
 def hdfs_uri(server: Server, path: str) -> str:
     return f"hdfs://127.0.0.1:{server.port}/{path}"
+
+
+SERVERS = {"moto", "rclone", "own_rclone", "hdfs"}
+"""Fixtures, and names of backends, that start a server."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a server, before any are deselected by their marks."""
+    for item in items:
+        if not isinstance(item, pytest.Function):
+            continue
+        callspec = getattr(item, "callspec", None)
+        backend = callspec.params.get("backend") if callspec else None
+        if backend in SERVERS or not SERVERS.isdisjoint(item.fixturenames):
+            item.add_marker("server")
 
 
 BACKENDS = ["file", "fake", "memory", "moto", "rclone", "hdfs"]

@@ -16,6 +16,7 @@ from chandy.storage import (
     Handle,
     LocalStore,
     Manifest,
+    SchemaTooNewError,
     SnapshotWriter,
     collect_garbage,
     discard,
@@ -170,14 +171,56 @@ def test_what_a_checkpoint_in_flight_has_uploaded_is_spared(
     )
 
 
-def test_nothing_is_deleted_as_long_as_a_manifest_cannot_be_read(
+def test_nothing_that_a_damaged_manifest_may_need_is_deleted(
     catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
 ) -> None:
+    needed = files(store, "shared/cc/c.sst", "checkpoints/1/h.pack", "checkpoints/2/h.pack")
+    catalog.commit(make_manifest(2, shards=[needed]))
+    whole = store.read("checkpoints/2/manifest.json")
+    store.write("checkpoints/2/manifest.json", whole[:-9])
+    store.create("checkpoints/2/trigger", b"t")
+    files(store, "checkpoints/3/h.pack", "probes/1")
+    catalog.commit(make_manifest(4))
+    found = collect_garbage(catalog, time.time(), older_than=0)
+    assert found.keys == ("checkpoints/3/h.pack", "probes/1")
+    assert (found.damaged, found.spared) == (("checkpoints/2/manifest.json",), 3)
+    store.write("checkpoints/2/manifest.json", whole)
+    assert all(
+        store.read(file.key) == file.key.encode() for file in catalog.read(2).operators[0].shards[0].files
+    )
+    # Once it is given up, nothing holds them any more.
+    store.delete("checkpoints/2/manifest.json")
+    found = collect_garbage(catalog, time.time(), older_than=0)
+    assert found.keys == (
+        "checkpoints/1/h.pack",
+        "checkpoints/2/h.pack",
+        "checkpoints/2/trigger",
+        "shared/cc/c.sst",
+    )
+    assert (found.damaged, found.spared) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "damage", "error"),
+    [
+        ("generations/1.start.json", b"{", DamagedError),
+        ("checkpoints/1/manifest.json", b'{"manifest":{},"schema":99}', SchemaTooNewError),
+    ],
+)
+def test_nothing_is_deleted_where_nobody_knows_what_counts(
+    catalog: Catalog,
+    store: LocalStore,
+    make_manifest: MakeManifest,
+    key: str,
+    damage: bytes,
+    error: type[Exception],
+) -> None:
+    catalog.take_over("driver", 1.0)
     catalog.commit(make_manifest(2))
-    files(store, "shared/cc/c.sst")
-    store.write("checkpoints/1/manifest.json", b"{}")
+    files(store, "shared/cc/c.sst", "checkpoints/1/h.pack")
+    store.write(key, damage)
     before = store.list()
-    with pytest.raises(DamagedError):
+    with pytest.raises(error):
         collect_garbage(catalog, time.time(), older_than=0)
     assert store.list() == before
 

@@ -71,7 +71,7 @@ def test_after_any_faults_the_latest_checkpoint_restores(plans: list[list[str]],
 
 
 @pytest.mark.parametrize(
-    ("backend", "schedules"), [("moto", 35), ("rclone", 62), ("hdfs", 3)], indirect=["backend"]
+    ("backend", "schedules"), [("moto", 35), ("rclone", 64), ("hdfs", 1)], indirect=["backend"]
 )
 def test_after_faults_on_a_real_server_the_latest_checkpoint_restores(
     make_store: Callable[[], Store], backend: str, schedules: int
@@ -131,7 +131,7 @@ class Race:
 
 
 @pytest.mark.parametrize(
-    ("backend", "rounds"), [("file", 50), ("moto", 50), ("hdfs", 3)], indirect=["backend"]
+    ("backend", "rounds"), [("file", 50), ("moto", 20), ("hdfs", 2)], indirect=["backend"]
 )
 def test_two_drivers_that_start_at_random_moments_never_complete_one_id_twice_and_lose_none(
     make_store: Callable[[], Store], make_manifest: Callable[..., Manifest], rounds: int

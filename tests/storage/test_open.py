@@ -11,6 +11,7 @@ import fsspec
 import pytest
 
 from chandy.storage import (
+    CredentialsError,
     InvalidNameError,
     InvalidUriError,
     LocalStore,
@@ -197,11 +198,31 @@ def test_what_fsspec_is_configured_with_reaches_the_s3_client(
     assert fs.config_kwargs["retries"]["total_max_attempts"] == 1
 
 
+def test_without_credentials_it_is_said_how_to_give_them_and_they_are_looked_for_again(
+    no_s3_keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A region of its own, for clients are shared by those of one URI's options.
+    store = open_store("s3://bucket/prefix?region=without-keys")
+    with pytest.raises(
+        CredentialsError, match=r"could not create 'probes/.*AWS_ACCESS_KEY_ID.*executors"
+    ) as caught:
+        probe_exclusive_create(store)
+    assert caught.value.store == store.uri
+    assert not caught.value.transient
+    with pytest.raises(CredentialsError, match=r"profile .nobody. could not be found"):
+        open_store("s3://bucket/prefix?profile=nobody").list()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    for again in (store, open_store(store.uri)):
+        with pytest.raises(CredentialsError, match=r"AWS_SECRET_ACCESS_KEY.*give") as caught:
+            again.read("a")
+        assert "Partial" in caught.value.reason
+
+
 def test_a_pipeline_is_a_folder_of_the_storage() -> None:
     assert pipeline_uri("file:///var/", "flights") == "file:///var/flights"
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "-a", ".hidden", "a\n", "ä", "x" * 129])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "-a", ".hidden", "a\n", "ä", "x" * 129, 7])
 def test_a_pipeline_name_that_is_no_safe_part_of_a_path_is_refused(name: str) -> None:
     with pytest.raises(InvalidNameError, match="pipeline name"):
         pipeline_uri("file:///var", name)

@@ -1,0 +1,259 @@
+"""The operators of a pipeline: puts them into DataFrames, and knows their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..barrier.task import operator_task
+from ..state.aggregation.aggregate_operator import Combine, aggregation
+from ..state.errors import DefinitionError
+from ..state.operators import keygroups
+from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
+from ..state.operators.dataframe import Combiner, check_input
+from ..state.operators.time_mode import TimeMode, check_output_mode
+from ..state.processors.initial_state import initial_rows, write_down
+from ..state.processors.pandas_style import PandasSettings
+from ..state.processors.processor import ProcessorSpec, processor_spec
+from ..storage.keys import validate_name
+from ..storage.manifest import OperatorRecord
+from .errors import DuplicateNameError, NoSuchOperatorError, OperatorMovedError, UnknownOperatorError
+from .recovery import check_operator
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, GroupedData
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    from pyspark.sql.types import StructType
+
+    from ..state.link.messages import Endpoint
+    from ..state.operators.engine import OperatorSpec
+    from ..state.processors.style import StyleName
+    from .query_directories import QueryDirectories
+    from .recovery import RestorePoint
+    from .ticks import Ticks
+
+
+@attrs.frozen(kw_only=True)
+class KeyedStream:
+    """A stream that goes through an operator of its own: what is said of every operator, whatever it does."""
+
+    df: DataFrame
+    key: Sequence[str]
+    """Names of the key columns."""
+    uid: str
+    shards: int
+    parallelism: int | None
+    """Tasks that run the operator; None: Spark's default parallelism, at most as many as shards."""
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that run the operator.
+
+        Raises:
+            DefinitionError: none is said, and ``shards`` is no number of shards.
+        """
+        return self.default_tasks if self.parallelism is None else self.parallelism
+
+    @property
+    def default_tasks(self) -> int:
+        """Spark's default parallelism, at most as many as shards."""
+        keygroups.check(self.shards, parallelism=1)
+        return min(self.df.sparkSession.sparkContext.defaultParallelism, self.shards)
+
+
+@attrs.define
+class Operators:
+    """The operators of one pipeline. An operator belongs to no query until one that has it was started."""
+
+    endpoint: Endpoint
+    """Where tasks and state hosts find the coordinator."""
+    restored: RestorePoint | None
+    """The checkpoint that states go on from; None: all begin empty."""
+    directories: QueryDirectories
+    """Where initial states are written down."""
+    ticks: Ticks
+    _records: dict[str, OperatorRecord] = attrs.field(factory=dict, init=False)
+
+    # --- building -------------------------------------------------------------------------------------------
+
+    def with_processor(
+        self,
+        stream: KeyedStream,
+        *,
+        style: StyleName,
+        processor: StatefulProcessor,
+        output: str | StructType,
+        time_mode: str,
+        output_mode: str,
+        initial_state: DataFrame | GroupedData | None,
+    ) -> DataFrame:
+        """Return what a ``StatefulProcessor`` makes of a stream.
+
+        Args:
+            stream: the stream.
+            style: whether the processor is one of rows or of DataFrames.
+            processor, output, time_mode, output_mode, initial_state: as for
+                ``CheckpointCoordinator.transform_with_state``.
+
+        Raises:
+            ChandyError: one of its subclasses, as there.
+        """
+        df, uid = stream.df, self._free(stream.uid)
+        mode = TimeMode.read(time_mode)
+        check_output_mode(output_mode)
+        check_input(df, stream.key)
+        keygroups.check(stream.shards, parallelism=1)
+        was = self._before(uid)
+        spec = processor_spec(
+            df.schema,
+            uid=uid,
+            key=stream.key,
+            processor=processor,
+            output=output,
+            style=style,
+            mode=mode,
+            settings=PandasSettings.read(df.sparkSession.conf),
+            restored=was.states if was else (),
+        )
+        if initial_state is not None:
+            spec = self._with_initial_state(stream, spec, initial_state)
+        return self._put_in(stream, spec, time_mode=mode, dropped=spec.dropped)
+
+    def with_arrow_processor(
+        self, stream: KeyedStream, *, processor: ArrowProcessor, output: str | StructType
+    ) -> DataFrame:
+        """Return what an ``ArrowProcessor`` makes of a stream.
+
+        Args:
+            stream: the stream.
+            processor, output: as for ``CheckpointCoordinator.transform_with_arrow``.
+
+        Raises:
+            ChandyError: one of its subclasses, as there.
+        """
+        uid = self._free(stream.uid)
+        spec = arrow_spec(stream.df.schema, uid=uid, processor=processor, output=output)
+        return self._put_in(stream, spec)
+
+    def with_aggregates(
+        self, stream: KeyedStream, *, columns: Mapping[str, tuple[str, str]], combine: Combine
+    ) -> DataFrame:
+        """Return running aggregates of a stream.
+
+        Args:
+            stream: the stream.
+            columns, combine: as for ``CheckpointCoordinator.aggregate``.
+
+        Raises:
+            ChandyError: one of its subclasses, as there.
+        """
+        _check_no_column(
+            uid=stream.uid, shards=stream.shards, parallelism=stream.parallelism, combine=combine
+        )
+        uid = self._free(stream.uid)
+        check_input(stream.df, stream.key)
+        made = aggregation(stream.df.schema, stream.key, columns, uid=uid, combine=combine)
+        needed = attrs.evolve(stream, df=made.rows(stream.df))
+        return self._put_in(needed, made.spec, made.combiner)
+
+    def _free(self, uid: str) -> str:
+        """Return the uid of an operator that is to be, if it can be one and is not taken."""
+        validate_name("operator uid", uid)
+        if uid in self._records:
+            raise DuplicateNameError("operator uid", uid)
+        return uid
+
+    def _before(self, uid: str) -> OperatorRecord | None:
+        """The operator in the restored checkpoint."""
+        return self.restored.operator(uid) if self.restored else None
+
+    def _with_initial_state(
+        self, stream: KeyedStream, spec: ProcessorSpec, initial_state: DataFrame | GroupedData
+    ) -> ProcessorSpec:
+        """Write an initial state down, unless there is restored state in its place."""
+        rows = initial_rows(initial_state, stream.key, stream.df)
+        if self._before(stream.uid) is not None:
+            return spec
+        folder = self.directories.initial_state(stream.uid)
+        initial = write_down(rows, stream.key, stream.shards, stream.default_tasks, folder)
+        return attrs.evolve(spec, initial=initial)
+
+    def _put_in(
+        self,
+        stream: KeyedStream,
+        spec: OperatorSpec,
+        combiner: Combiner | None = None,
+        time_mode: TimeMode = TimeMode.NONE,
+        dropped: Sequence[str] = (),
+    ) -> DataFrame:
+        """Put an operator into the pipeline; its states take up what the restored checkpoint has."""
+        uid = stream.uid
+        task = operator_task(
+            stream.df,
+            uid=uid,
+            key=stream.key,
+            spec=spec,
+            shards=stream.shards,
+            parallelism=stream.tasks,
+            endpoint=self.endpoint,
+        )
+        declared = OperatorRecord(
+            uid=uid, query="", key_schema=task.key, states=dict(spec.states), shards=(None,) * stream.shards
+        )
+        record = check_operator(self.restored, declared)
+        kept = {name: state for name, state in record.states.items() if name not in dropped}
+        self._records[uid] = attrs.evolve(record, states=kept)
+        # The record knows states that are no longer declared, too; the task has nothing to do with them.
+        states = {name: record.states[name] for name in declared.states}
+        return task.with_states(states).over(self.ticks.attach(stream.df, uid, time_mode), combiner)
+
+    # --- records --------------------------------------------------------------------------------------------
+
+    def record(self, uid: str) -> OperatorRecord:
+        """What is known of an operator.
+
+        Raises:
+            NoSuchOperatorError: there is none of this uid.
+        """
+        found = self._records.get(uid)
+        if found is None:
+            raise NoSuchOperatorError(uid, tuple(sorted(self._records)))
+        return found
+
+    def of_query(self, query: str, uids: Iterable[str]) -> tuple[OperatorRecord, ...]:
+        """The operators of a query that is about to start, as parts of it.
+
+        Raises:
+            UnknownOperatorError: one is none of this pipeline's.
+            DuplicateNameError: one is in another query already.
+            OperatorMovedError: one was in another query in the restored checkpoint.
+        """
+        return tuple(self._of_query(query, uid) for uid in uids)
+
+    def _of_query(self, query: str, uid: str) -> OperatorRecord:
+        record = self._records.get(uid)
+        if record is None:
+            raise UnknownOperatorError(uid, query)
+        if record.query:
+            raise DuplicateNameError("operator uid", uid)
+        was = self._before(uid)
+        if was is not None and was.query != query:
+            raise OperatorMovedError(uid, was.query, query)
+        return attrs.evolve(record, query=query)
+
+    def started(self, records: Iterable[OperatorRecord]) -> None:
+        """The query that these are part of, as ``of_query`` gave them, has started."""
+        self._records.update({record.uid: record for record in records})
+
+
+def _check_no_column(**arguments: object) -> None:
+    """Refuse an output column that has the name of an argument: Python has taken it for that."""
+    for name, given in arguments.items():
+        if isinstance(given, tuple):
+            expected = (
+                "named otherwise than the arguments of aggregate; "
+                f"write other=(...) and .withColumnRenamed('other', {name!r}) on what it returns"
+            )
+            raise DefinitionError("columns", expected, f"{name}={given!r}")

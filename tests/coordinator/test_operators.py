@@ -1,0 +1,139 @@
+"""The records of a pipeline's operators. Operators at work are in ``tests/integration``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from chandy.coordinator.errors import (
+    DuplicateNameError,
+    NoSuchOperatorError,
+    OperatorMovedError,
+    UnknownOperatorError,
+)
+from chandy.coordinator.operators import KeyedStream, Operators
+from chandy.coordinator.query_directories import QueryDirectories
+from chandy.coordinator.recovery import RestorePoint
+from chandy.coordinator.ticks import Ticks
+from chandy.state.errors import DefinitionError
+from chandy.state.link.messages import Endpoint
+from chandy.storage import InvalidNameError
+from chandy.storage.manifest import CheckpointKind, Manifest, OperatorRecord
+
+
+def record(uid: str, query: str = "") -> OperatorRecord:
+    return OperatorRecord(uid, query, "{}", {}, (None,))
+
+
+def operators(tmp_path: Path, *known: OperatorRecord, restored: tuple[OperatorRecord, ...] = ()) -> Operators:
+    """Operators of which some are in place."""
+    manifest = Manifest(
+        id=1,
+        kind=CheckpointKind.MANUAL,
+        pipeline="p",
+        generation=1,
+        triggered_at=0.0,
+        completed_at=0.0,
+        queries=(),
+        operators=restored,
+        new_bytes=0,
+    )
+    made = Operators(
+        Endpoint("grpc://127.0.0.1:1", "token", "p", 1 << 20, str(tmp_path)),
+        RestorePoint(manifest, str(tmp_path)) if restored else None,
+        QueryDirectories(tmp_path, "p"),
+        Ticks(tmp_path, 1000),
+    )
+    made.started(known)
+    return made
+
+
+def stream(**arguments: Any) -> KeyedStream:
+    """A stream of which nothing is looked at before what is wrong is found."""
+    return KeyedStream(**{"df": None, "key": ["k"], "uid": "new", "shards": 4, "parallelism": 1} | arguments)
+
+
+def test_an_operator_is_part_of_no_query_until_one_that_has_it_has_started(tmp_path: Path) -> None:
+    pipeline = operators(tmp_path, record("a"), record("b"))
+    found = pipeline.of_query("q", ["b"])
+    assert found == (record("b", "q"),)
+    assert pipeline.record("b").query == ""
+    # The start has failed: another query may have it.
+    assert pipeline.of_query("other", ["b"]) == (record("b", "other"),)
+    pipeline.started(found)
+    assert pipeline.record("b") == record("b", "q")
+    assert pipeline.record("a") == record("a")
+    with pytest.raises(DuplicateNameError):
+        pipeline.of_query("other", ["a", "b"])
+
+
+def test_an_operator_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+    pipeline = operators(tmp_path, record("b"), record("a"))
+    with pytest.raises(NoSuchOperatorError) as caught:
+        pipeline.record("c")
+    assert (caught.value.uid, caught.value.known) == ("c", ("a", "b"))
+    with pytest.raises(UnknownOperatorError):
+        pipeline.of_query("q", ["c"])
+
+
+def test_an_operator_stays_in_the_query_that_the_restored_checkpoint_has_it_in(tmp_path: Path) -> None:
+    pipeline = operators(tmp_path, record("a"), record("b"), restored=(record("a", "q"),))
+    with pytest.raises(OperatorMovedError):
+        pipeline.of_query("other", ["a"])
+    assert pipeline.of_query("q", ["a", "b"]) == (record("a", "q"), record("b", "q"))
+
+
+def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
+    pipeline = operators(tmp_path, record("a"))
+    calls: list[Any] = [
+        lambda uid: pipeline.with_aggregates(stream(uid=uid), columns={}, combine="auto"),
+        lambda uid: pipeline.with_arrow_processor(stream(uid=uid), processor=None, output=""),  # type: ignore[arg-type]
+        lambda uid: pipeline.with_processor(
+            stream(uid=uid),
+            style=None,  # type: ignore[arg-type]
+            processor=None,  # type: ignore[arg-type]
+            output="",
+            time_mode="None",
+            output_mode="append",
+            initial_state=None,
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(DuplicateNameError):
+            call("a")
+        for wrong in ("", "../up", 7):
+            with pytest.raises(InvalidNameError):
+                call(wrong)
+
+
+@pytest.mark.parametrize("name", ["uid", "shards", "parallelism", "combine"])
+def test_an_aggregate_that_is_called_as_an_argument_is_told_how_to_get_that_name(
+    tmp_path: Path, name: str
+) -> None:
+    given: dict[str, Any] = {name: ("v", "sum")}
+    combine = given.pop("combine", "auto")
+    with pytest.raises(DefinitionError, match=rf"withColumnRenamed\('other', '{name}'\).*\('v', 'sum'\)"):
+        operators(tmp_path).with_aggregates(stream(**given), columns={}, combine=combine)
+
+
+def test_without_a_number_of_tasks_there_are_as_many_as_spark_runs_at_once_but_no_more_than_shards() -> None:
+    @attrs.frozen
+    class Spark:
+        defaultParallelism: int  # noqa: N815
+
+        @property
+        def sparkSession(self) -> Spark:  # noqa: N802
+            return self
+
+        @property
+        def sparkContext(self) -> Spark:  # noqa: N802
+            return self
+
+    assert stream(df=Spark(3), shards=4, parallelism=None).tasks == 3
+    assert stream(df=Spark(8), shards=4, parallelism=None).tasks == 4
+    assert stream(df=Spark(8), shards=4, parallelism=2).tasks == 2
+    with pytest.raises(DefinitionError, match="shards"):
+        _ = stream(df=Spark(8), shards="4", parallelism=None).tasks

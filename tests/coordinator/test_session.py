@@ -1,0 +1,77 @@
+"""What the coordinator asks of a Spark session and does to it, with a stand-in for one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from chandy.coordinator import session
+from chandy.state.reader.reading import register
+from chandy.state.reader.source import StateSource
+
+
+class Spark:
+    """A session and all that belongs to it."""
+
+    def __init__(self, master: str, **conf: str) -> None:
+        self.master = master
+        self.conf = conf
+        self.pythonExec = "python3"
+        self.registered: list[Any] = []
+
+    @property
+    def sparkContext(self) -> Spark:  # noqa: N802
+        return self
+
+    @property
+    def dataSource(self) -> Spark:  # noqa: N802
+        return self
+
+    def register(self, source: Any) -> None:
+        self.registered.append(source)
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802
+        return self.conf
+
+
+def prepared(master: str) -> Any:
+    spark: Any = Spark(master)
+    session.prepare(spark)
+    return spark
+
+
+def test_the_state_source_is_made_known_to_each_session_once() -> None:
+    # Spark warns of a source that takes another's place.
+    one, other = prepared("local[2]"), prepared("local[2]")
+    session.prepare(one)
+    assert one.registered == other.registered == [StateSource]
+    # It is run by the Python of the time at which it was registered.
+    one.pythonExec = "/other/python"
+    register(one)
+    assert one.registered == [StateSource, StateSource]
+
+
+def test_local_workers_run_by_this_python_unless_another_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert prepared("local[*]").pythonExec == sys.executable
+    assert prepared("spark://host:7077").pythonExec == "python3"
+    monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
+    assert prepared("local[*]").pythonExec == "python3"
+
+
+@pytest.mark.parametrize(
+    ("master", "host"),
+    [
+        ("local", "127.0.0.1"),
+        ("local[*]", "127.0.0.1"),
+        ("local[2,3]", "127.0.0.1"),
+        ("local-cluster[2,1,1024]", "driver.example"),
+        ("spark://local:7077", "driver.example"),
+    ],
+)
+def test_executors_of_their_own_reach_the_driver_by_its_name(master: str, host: str) -> None:
+    spark: Any = Spark(master, **{"spark.driver.host": "driver.example"})
+    assert session.driver_host(spark) == host
+    assert session.is_local_mode(spark) == (host == "127.0.0.1")

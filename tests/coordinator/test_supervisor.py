@@ -1,0 +1,172 @@
+"""What a pipeline fails with, on runs that are plain objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chandy.coordinator import recovery, supervisor
+from chandy.coordinator.errors import QueryFailedError
+from chandy.coordinator.query import Definition
+from chandy.coordinator.query_directories import QueryDirectories
+from chandy.coordinator.recovery import RestorePoint
+from chandy.coordinator.restart import NoRestart
+from chandy.coordinator.runs import Runs
+from chandy.coordinator.supervisor import Supervisor
+from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.storage import (
+    Catalog,
+    CheckpointKind,
+    DamagedCheckpointError,
+    FileCache,
+    Handle,
+    LocalStore,
+    Manifest,
+    OperatorRecord,
+    QueryRecord,
+    SnapshotWriter,
+)
+
+DEADLINE = 30.0
+
+
+class Spark:
+    """A run of a query that has failed already."""
+
+    isActive = False  # noqa: N815
+
+    def __init__(self, failure: str) -> None:
+        self.failure = failure
+
+    def awaitTermination(self) -> None:  # noqa: N802
+        raise RuntimeError(self.failure)
+
+    def stop(self) -> None:
+        pass
+
+
+class Checkpoints:
+    """``Checkpointing`` without checkpoints."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+
+    def damage(self, point: RestorePoint) -> DamagedCheckpointError | None:
+        return recovery.damage(self.catalog, point)
+
+    def look(self, at: Callable[[Any], Any]) -> None:
+        pass
+
+    def event(self, happens: Callable[[Any, float], Any]) -> None:
+        pass
+
+
+class NoTicks:
+    def watch(self, definition: Definition, directory: Path) -> None:
+        pass
+
+
+class Setup:
+    """A pipeline of one query with one shard, restored from the second of two checkpoints."""
+
+    def __init__(self, directory: Path) -> None:
+        self.catalog = Catalog(LocalStore(directory / "store"))
+        for id in (1, 2):
+            writer = SnapshotWriter(self.catalog.store, f"checkpoints/{id}/host.pack", pack_below=0)
+            for group in ("query", "shard"):
+                path = directory / f"{group}-{id}.sst"
+                path.write_bytes(f"{group} {id}".encode() * 100)
+                name = f"{recovery.WORKING}/offsets/{id}" if group == "query" else "1.sst"
+                writer.add(group, {name: path})
+            stored = writer.finish()
+            self.commit(id, stored["query"].handle, stored["shard"].handle)
+        self.point = recovery.choose(self.catalog, "latest")
+        assert self.point is not None
+        self.directories = QueryDirectories(directory / "work", "p")
+        self.supervisor = Supervisor(
+            directories=self.directories,
+            runs=Runs(),
+            tracker=NoRestart().tracker(),
+            clock=time.time,
+            cache=FileCache(directory / "cache"),
+            ticks=NoTicks(),  # type: ignore[arg-type]
+            restored=self.point,
+            resets_sinks=True,
+        )
+        self.supervisor.begin(Checkpoints(self.catalog))  # type: ignore[arg-type]
+        facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
+        self.definition = Definition("q", None, None, facts, (), ())  # type: ignore[arg-type]
+
+    def commit(self, id: int, query: Handle, shard: Handle) -> None:
+        queries = (QueryRecord("q", id, query),)
+        operators = (OperatorRecord("op", "q", "{}", {}, (shard,)),)
+        self.catalog.commit(Manifest(id, CheckpointKind.MANUAL, "p", 1, 1.0, 2.0, queries, operators, 0))
+
+    def key(self, what: str) -> str:
+        manifest = self.catalog.read(2)
+        handle = manifest.queries[0].files if what == "query" else manifest.operators[0].shards[0]
+        assert handle is not None
+        return handle.files[0].key
+
+    def damage(self, what: str, how: str) -> str:
+        key = self.key(what)
+        self.catalog.store.delete(key)
+        if how == "changed":
+            self.catalog.store.write(key, b"x")
+        return key
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    made = Setup(tmp_path)
+    yield made
+    made.supervisor.close()
+    made.directories.close()
+
+
+@pytest.fixture
+def fails_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """What Spark says of each run."""
+
+    def fail(text: str) -> None:
+        monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Spark(text))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("how", "says"), [("changed", "DamagedError: ..."), ("missing", "ObjectMissingError: ...")]
+)
+def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_take_instead(
+    setup: Setup, fails_with: Callable[[str], None], how: str, says: str
+) -> None:
+    fails_with(f"[STREAM_FAILED] Job aborted:\nTraceback ...\nchandy.storage.errors.{says}")
+    key = setup.damage("shard", how)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(
+        DamagedCheckpointError, match=r"checkpoint 2 .*newest intact .* 1: start with restore"
+    ) as caught:
+        query.awaitTermination(DEADLINE)
+    assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
+
+
+def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(
+    setup: Setup, fails_with: Callable[[str], None]
+) -> None:
+    fails_with("not reached")
+    key = setup.damage("query", "changed")
+    with pytest.raises(DamagedCheckpointError) as caught:
+        setup.supervisor.start(setup.definition)
+    assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
+
+
+def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup, fails_with: Callable[[str], None]) -> None:
+    # Bytes that were damaged on their way, or a user's own text.
+    fails_with("DamagedError: only in passing")
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(QueryFailedError, match="only in passing"):
+        query.awaitTermination(DEADLINE)
