@@ -23,6 +23,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from chandy.storage import join_uri
+
 from .flights import Day, read_flights, write_days
 from .lives import Event, Life, await_hosts, runtime
 
@@ -160,7 +162,10 @@ class DemoFailed(Exception):
 @click.command()
 @click.option("--keep", is_flag=True, help="Keep the work folder, to look into it.")
 @click.option("--days-per-batch", type=click.IntRange(min=1), default=7, show_default=True)
-def main(keep: bool, days_per_batch: int) -> None:
+@click.option(
+    "--storage", help="URI where checkpoints go, s3://... for instance; by default the work folder."
+)
+def main(keep: bool, days_per_batch: int, storage: str | None) -> None:
     """Kill the driver of a stream of 336,776 flights half-way, go on from a checkpoint, check every aircraft."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -169,6 +174,8 @@ def main(keep: bool, days_per_batch: int) -> None:
     # Resolved: a socket's path is long enough without the links of a temporary folder.
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
     log = folder / "driver.log"
+    # A place that is the demo's alone: it must find no checkpoint of an earlier one.
+    storage = join_uri(storage, folder.name) if storage else (folder / "checkpoints").as_uri()
     try:
         days = write_days(read_flights(), folder / "flights")
         course = Course(tuple(days), days_per_batch)
@@ -176,7 +183,7 @@ def main(keep: bool, days_per_batch: int) -> None:
             f"[bold]{sum(day.flights for day in days):,} flights[/] of {len(days)} days in {course.batches} batches: "
             "flights, mean and worst delay per aircraft, a checkpoint every 3 s"
         )
-        story, killed_at = _run(console, course, folder, log)
+        story, killed_at = _run(console, course, folder, storage, log)
         if not story.result:
             raise DemoFailed("the second driver ended before it had a result")
         _show(console, course, story, killed_at)
@@ -188,7 +195,7 @@ def main(keep: bool, days_per_batch: int) -> None:
         # The hosts of a driver that was killed end by themselves when their lease is lost.
         ended = await_hosts(folder)
         if keep:
-            console.print(f"Kept {folder}; try: chandy list {(folder / 'checkpoints').as_uri()}")
+            console.print(f"Kept {folder}; try: chandy list {storage}")
         elif ended:
             shutil.rmtree(folder, ignore_errors=True)
     if not ended:
@@ -199,10 +206,11 @@ def main(keep: bool, days_per_batch: int) -> None:
         raise SystemExit(1)
 
 
-def _run(console: Console, course: Course, folder: Path, log: Path) -> tuple[Story, float]:
+def _run(console: Console, course: Course, folder: Path, storage: str, log: Path) -> tuple[Story, float]:
     """Let the first driver run until it is killed, and the second to its end; return when the kill was."""
     story = Story()
     arguments = [str(folder), f"--days-per-batch={course.days_per_batch}", f"--batches={course.batches}"]
+    arguments.append(f"--storage={storage}")
     kill_at = course.batch_at(0.5)
     with Screen(console, course) as screen:
         first = [*arguments, f"--checkpoint-at={course.batch_at(0.25)}"]

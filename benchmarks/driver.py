@@ -42,16 +42,13 @@ class Work:
     """What is where in the demo's folder."""
 
     root: Path
+    storage: str
+    """URI where checkpoints go."""
 
     @property
     def days(self) -> Path:
         """The input, a file a day."""
         return self.root / "flights"
-
-    @property
-    def storage(self) -> str:
-        """Where checkpoints go."""
-        return (self.root / "checkpoints").as_uri()
 
     @property
     def output(self) -> Path:
@@ -92,15 +89,21 @@ def session(work: Work) -> SparkSession:
 @click.argument("folder", type=click.Path(path_type=Path, exists=True))
 @click.option("--days-per-batch", type=int, required=True)
 @click.option("--batches", type=int, required=True, help="How many there are in the whole stream.")
+@click.option("--storage", required=True, help="URI where checkpoints go.")
 @click.option("--checkpoint-at", type=int, help="Take a checkpoint by hand after this batch.")
 @click.option("--savepoint-at", type=int, help="Take a savepoint after this batch.")
 def main(
-    folder: Path, days_per_batch: int, batches: int, checkpoint_at: int | None, savepoint_at: int | None
+    folder: Path,
+    days_per_batch: int,
+    batches: int,
+    storage: str,
+    checkpoint_at: int | None,
+    savepoint_at: int | None,
 ) -> None:
     """Run the pipeline from its latest checkpoint to the end of the stream, then check the result."""
     say("process")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
-    work = Work(folder)
+    work = Work(folder, storage)
     spark = session(work)
     spark.sparkContext.setLogLevel("ERROR")
     say("session")

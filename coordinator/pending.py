@@ -198,6 +198,7 @@ class PendingCheckpoint:
                     ),
                 )
                 for operator in operators
+                if operator.query in self.parts
             ),
             new_bytes=self.new_bytes,
             versions=versions,
