@@ -31,6 +31,7 @@ from ..state.operators import engine, keygroups
 from ..state.operators.collector import unhurried
 from ..state.operators.dataframe import SHARD, Combiner, check_input, keyed
 from ..state.operators.engine import OperatorSpec, Run
+from ..state.operators.pickling import pickled
 from ..storage.errors import ChandyError
 from ..storage.logs import logger
 from ..storage.manifest import StateRecord
@@ -122,7 +123,7 @@ class OperatorTask:
 
     def with_states(self, states: dict[str, StateRecord]) -> OperatorTask:
         """Return the same operator with other records of its states: those that know what was written before."""
-        return attrs.evolve(self, spec=_pickled(attrs.evolve(self._spec(), states=states)))  # type: ignore[misc]
+        return attrs.evolve(self, spec=pickled(attrs.evolve(self._spec(), states=states)))  # type: ignore[misc]
 
     def over(self, df: DataFrame, combiner: Combiner | None = None) -> DataFrame:
         """Return the operator's output over ``df``, the DataFrame that it was defined for.
@@ -229,15 +230,6 @@ def operator_task(
         key=to_json(key_schema),
         shards=shards,
         parallelism=parallelism,
-        spec=_pickled(spec),
+        spec=pickled(spec),
         endpoint=endpoint,
     )
-
-
-def _pickled(spec: OperatorSpec) -> bytes:
-    try:
-        pickled: bytes = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        found = f"one that cannot: {type(error).__name__}: {error}"
-        raise DefinitionError("processor", "an object that can be pickled", found) from error
-    return pickled

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 from ..errors import KeyTypeError, KeyValueError
 from .arrow import BYTES
 from .packing import Packing
-from .values import INTEGER_BITS, StateName
+from .values import INTEGER_BITS, StateName, nullable
 
 Convert = Callable[[Any], Any]
 
@@ -136,7 +136,7 @@ def _canonical(column: str, dtype: DataType) -> Convert | None:
     if isinstance(dtype, DecimalType):
         return _canonical_decimal(column, dtype)
     if isinstance(dtype, ArrayType):
-        element = _nullable(_canonical(f"{column}[]", dtype.elementType))
+        element = nullable(_canonical(f"{column}[]", dtype.elementType))
         return lambda items: list(map(element, items)) if isinstance(items, list | tuple) else items
     if isinstance(dtype, StructType):
         return _canonical_struct(column, dtype)
@@ -175,8 +175,7 @@ def _canonical_decimal(column: str, dtype: DecimalType) -> Convert:
 
 def _canonical_struct(column: str, dtype: StructType) -> Convert:
     fields = [
-        (field.name, _nullable(_canonical(f"{column}.{field.name}", field.dataType)))
-        for field in dtype.fields
+        (field.name, nullable(_canonical(f"{column}.{field.name}", field.dataType))) for field in dtype.fields
     ]
 
     def convert(value: Any) -> Any:
@@ -188,12 +187,6 @@ def _canonical_struct(column: str, dtype: StructType) -> Convert:
         return value
 
     return convert
-
-
-def _nullable(convert: Convert | None) -> Convert:
-    if convert is None:
-        return lambda value: value
-    return lambda value: None if value is None else convert(value)
 
 
 def _canonical_column(column: pa.Array) -> pa.Array:

@@ -41,7 +41,7 @@ from pyspark.sql.types import (
 
 from ..errors import OutputTypeError, SchemaError
 from .schema import arrow_schema
-from .values import INTEGER_BITS, describe
+from .values import INTEGER_BITS, describe, instance
 
 SLICE = 10_000
 """Rows that are Python objects at a time, and rows of an output record batch."""
@@ -265,12 +265,12 @@ def _converter(dtype: DataType) -> Convert:
     """Return what checks the type of a value that is not None and turns it into what Arrow takes."""
     if isinstance(dtype, ArrayType):
         element = _optional(dtype.elementType, dtype.containsNull)
-        return lambda value: [element(item) for item in _instance(value, (list, tuple, np.ndarray))]
+        return lambda value: [element(item) for item in instance(value, (list, tuple, np.ndarray))]
     if isinstance(dtype, MapType):
         key, item = _optional(dtype.keyType, False), _optional(dtype.valueType, dtype.valueContainsNull)
         return lambda value: [
             (key(k), item(v))
-            for k, v in (value.items() if isinstance(value, dict) else _instance(value, (list,)))
+            for k, v in (value.items() if isinstance(value, dict) else instance(value, (list,)))
         ]
     if isinstance(dtype, StructType):
         return _struct_converter(dtype)
@@ -306,14 +306,8 @@ def _struct_converter(dtype: StructType) -> Convert:
         if isinstance(value, dict) or names is not None:
             named = value if names is None else dict(zip(names, value, strict=True))
             return {name: convert(named.get(name)) for name, convert in fields}
-        if len(_instance(value, (tuple,))) != len(fields):
+        if len(instance(value, (tuple,))) != len(fields):
             raise ValueError(value)
         return {name: convert(item) for (name, convert), item in zip(fields, value, strict=True)}
 
     return struct
-
-
-def _instance(value: Any, kinds: tuple[type, ...]) -> Any:
-    if not isinstance(value, kinds):
-        raise TypeError(value)
-    return value

@@ -156,7 +156,7 @@ def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
         return _temporal(dtype)
     if isinstance(dtype, ArrayType):
         element = encoder(name, f"{path}[]", dtype.elementType, dtype.containsNull)
-        return lambda value: [element(item) for item in _instance(value, (list, tuple, np.ndarray))]
+        return lambda value: [element(item) for item in instance(value, (list, tuple, np.ndarray))]
     if isinstance(dtype, MapType):
         if not _hashable(dtype.keyType):
             raise UnsupportedStateError(
@@ -166,7 +166,7 @@ def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
         item = encoder(name, f"{path}.value", dtype.valueType, dtype.valueContainsNull)
         return lambda value: [
             [key(k), item(v)]
-            for k, v in (value.items() if isinstance(value, dict) else _instance(value, (list,)))
+            for k, v in (value.items() if isinstance(value, dict) else instance(value, (list,)))
         ]
     if isinstance(dtype, StructType):
         return _struct(name, path, dtype)
@@ -193,7 +193,8 @@ def _exact(expected: type) -> Convert:
     return exact
 
 
-def _instance(value: Any, kinds: tuple[type, ...]) -> Any:
+def instance(value: Any, kinds: tuple[type, ...]) -> Any:
+    """Return a value that is of one of these types; raise TypeError for any other."""
     if not isinstance(value, kinds):
         raise TypeError(value)
     return value
@@ -204,13 +205,13 @@ def _instance_of_nothing(value: Any) -> None:
 
 
 def _text(value: Any) -> str:
-    text: str = _instance(value, (str,))
+    text: str = instance(value, (str,))
     text.encode()
     return text
 
 
 def _binary(value: Any) -> bytes:
-    return bytes(_instance(value, (bytes, bytearray)))
+    return bytes(instance(value, (bytes, bytearray)))
 
 
 def _decimal(dtype: DecimalType) -> Convert:
@@ -218,7 +219,7 @@ def _decimal(dtype: DecimalType) -> Convert:
     limit = 10**dtype.precision
 
     def encode(value: Any) -> bytes:
-        scaled = _instance(value, (decimal.Decimal,)).quantize(exponent, context=_WIDE)
+        scaled = instance(value, (decimal.Decimal,)).quantize(exponent, context=_WIDE)
         unscaled = int(scaled.scaleb(dtype.scale, _WIDE))
         if not -limit < unscaled < limit:
             raise ValueError(value)
@@ -251,7 +252,7 @@ def _struct(name: StateName, path: str, dtype: StructType) -> Convert:
             if not value.keys() <= set(dtype.names):
                 raise ValueError(value)
             return [encode(value.get(field)) for field, encode in fields]
-        if len(_instance(value, (tuple, list))) != len(fields):
+        if len(instance(value, (tuple, list))) != len(fields):
             raise ValueError(value)
         return [encode(item) for (_, encode), item in zip(fields, value, strict=True)]
 
@@ -265,14 +266,14 @@ def decoder(dtype: DataType) -> Convert | None:
     if type(dtype) in _TEMPORAL:
         return dtype.fromInternal
     if isinstance(dtype, ArrayType):
-        element = _nullable(decoder(dtype.elementType))
+        element = nullable(decoder(dtype.elementType))
         return lambda items: [element(item) for item in items]
     if isinstance(dtype, MapType):
-        key, item = _nullable(decoder(dtype.keyType)), _nullable(decoder(dtype.valueType))
+        key, item = nullable(decoder(dtype.keyType)), nullable(decoder(dtype.valueType))
         return lambda pairs: {key(k): item(v) for k, v in pairs}
     if isinstance(dtype, StructType):
         # A Row class made from names keeps their order; Row(**fields) would, too, but cannot hold every name.
-        row, fields = Row(*dtype.names), [_nullable(decoder(field.dataType)) for field in dtype.fields]
+        row, fields = Row(*dtype.names), [nullable(decoder(field.dataType)) for field in dtype.fields]
         return lambda items: row(*(decode(item) for decode, item in zip(fields, items, strict=True)))
     return None
 
@@ -285,13 +286,13 @@ def arrow_decoder(dtype: DataType) -> Convert | None:
     if isinstance(dtype, DecimalType):
         return from_unscaled(dtype)
     if isinstance(dtype, ArrayType):
-        element = _nullable(arrow_decoder(dtype.elementType))
+        element = nullable(arrow_decoder(dtype.elementType))
         return lambda items: [element(item) for item in items]
     if isinstance(dtype, MapType):
-        key, item = _nullable(arrow_decoder(dtype.keyType)), _nullable(arrow_decoder(dtype.valueType))
+        key, item = nullable(arrow_decoder(dtype.keyType)), nullable(arrow_decoder(dtype.valueType))
         return lambda pairs: [(key(k), item(v)) for k, v in pairs]
     if isinstance(dtype, StructType):
-        names, fields = dtype.names, [_nullable(arrow_decoder(field.dataType)) for field in dtype.fields]
+        names, fields = dtype.names, [nullable(arrow_decoder(field.dataType)) for field in dtype.fields]
         return lambda items: {
             name: decode(item) for name, decode, item in zip(names, fields, items, strict=True)
         }
@@ -308,7 +309,8 @@ def from_unscaled(dtype: DecimalType) -> Convert:
     return decode
 
 
-def _nullable(decode: Convert | None) -> Convert:
+def nullable(decode: Convert | None) -> Convert:
+    """Return what converts a value as ``decode`` does (None: not at all) and leaves None as it is."""
     if decode is None:
         return lambda item: item
     return lambda item: None if item is None else decode(item)

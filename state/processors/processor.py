@@ -24,6 +24,7 @@ from ..format.keys import KeyCodec
 from ..format.rows import check_columns
 from ..format.schema import Schemas, arrow_schema, from_json, to_json
 from ..link.access import Entries, ShardColumn
+from ..operators import pickling
 from ..operators.dataframe import SHARD
 from ..operators.engine import CHUNK, Chunk, Run, TaskState, collect, side_by_side, with_prefix
 from ..operators.grouping import group
@@ -140,12 +141,7 @@ def _pickled(processor: object) -> bytes:
     if not isinstance(processor, StatefulProcessor):
         found = f"the class {processor.__name__}" if isinstance(processor, type) else type(processor).__name__
         raise DefinitionError("processor", "an instance of pyspark.sql.streaming.StatefulProcessor", found)
-    try:
-        pickled: bytes = cloudpickle.dumps(processor)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        found = f"one that cannot: {type(error).__name__}: {error}"
-        raise DefinitionError("processor", "an object that can be pickled", found) from error
-    return pickled
+    return pickling.pickled(processor)
 
 
 def _uuid(text: str) -> uuid.UUID:

@@ -33,8 +33,17 @@ from chandy.state.host.control import Lease
 from chandy.state.link.access import Entries
 from chandy.state.link.auth import token_options
 from chandy.state.link.client import TaskClient
-from chandy.state.link.messages import BatchTimes, ReadValues, ReleaseOrder, StopOrder, TaskFailure, Values
+from chandy.state.link.messages import (
+    AskAccount,
+    BatchTimes,
+    ReadValues,
+    ReleaseOrder,
+    StopOrder,
+    TaskFailure,
+    Values,
+)
 from chandy.state.link.rpc import ActionClient
+from chandy.state.link.spent import Spent
 from chandy.storage.codec import to_json
 
 A, B, C, D = b"a", b"b", b"c", b"d"
@@ -89,6 +98,18 @@ def test_what_was_sent_but_not_committed_is_nothing(coordinator: Any) -> None:
     with client.begin(coordinator.task(1)) as access:
         access._exchanges[0].send(coordinator.entries([1], [A], [b"half"]))
     assert coordinator.read(client, 1, [A]) == {A: b"0"}
+
+
+def test_what_tasks_have_spent_is_added_up_in_the_host(coordinator: Any) -> None:
+    client = coordinator.connect()
+    for batch in range(2):
+        with client.begin(coordinator.task(batch)) as access:
+            access.spent.rows, access.spent.keys = 5, 2
+            access.apply([coordinator.entries([1], [A], [b"v"])])
+    task = coordinator.task(0)
+    account = client._client(client.address).call("account", AskAccount(task.query_id, task.uid), Spent)
+    assert (account.tasks, account.rows, account.keys) == (2, 10, 4)
+    assert account.seconds >= account.state_seconds > 0
 
 
 KILLED = """
