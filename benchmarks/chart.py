@@ -54,6 +54,30 @@ def lines(
     _save(path, figure, axes, title)
 
 
+def stacked(path: Path, *, title: str, axis: str, parts: Mapping[str, Mapping[str, float]]) -> None:
+    """Draw a bar for each contestant that consists of its parts, one after the other.
+
+    Args:
+        path: where to; its suffix says the format.
+        title: over the chart.
+        axis: what is measured.
+        parts: each contestant's figures by part; a part has one colour wherever it occurs.
+    """
+    names = list(parts)[::-1]
+    figure, axes = _axes(height=1.8 + 0.45 * len(names))
+    ends = dict.fromkeys(names, 0.0)
+    for part in dict.fromkeys(part for own in parts.values() for part in own):
+        lengths = [parts[name].get(part, 0.0) for name in names]
+        axes.barh(names, lengths, left=list(ends.values()), height=0.6, label=part)
+        ends = {name: ends[name] + length for name, length in zip(names, lengths, strict=True)}
+    for place, name in enumerate(names):
+        axes.text(ends[name], place, f"  {ends[name]:,.3g}", va="center", fontweight="bold", color=_INK)
+    axes.set_xlim(0, max(ends.values()) * 1.12)
+    axes.set_xlabel(axis, color=_INK)
+    axes.legend(frameon=False, labelcolor=_INK, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.15))
+    _save(path, figure, axes, title)
+
+
 def _axes(height: float) -> tuple[Any, Axes]:
     # Not at the top: it takes a second, and only this needs it.
     import matplotlib
