@@ -27,6 +27,7 @@ from ..storage.errors import (
     FencedError,
     ObjectMissingError,
     StorageError,
+    StoreFailedError,
 )
 from ..storage.files import FileCache
 from ..storage.logs import logger
@@ -407,8 +408,12 @@ class Supervisor:
                     else:
                         self._restart_in_place(run, str(cause))
                 return
+            except StoreFailedError as error:
+                if not error.transient:
+                    raise
+                cause = error
             except StorageError:
-                # What was stored cannot be read: no further attempt can mend that.
+                # What was stored is not as it must be: no further attempt can mend that.
                 raise
             except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
                 cause = PipelineFailedError(f"it could not be started again: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from chandy.coordinator.errors import QueryFailedError
 from chandy.coordinator.query import Definition
 from chandy.coordinator.query_directories import QueryDirectories
 from chandy.coordinator.recovery import RestorePoint
-from chandy.coordinator.restart import NoRestart
+from chandy.coordinator.restart import FixedDelay, NoRestart, RestartStrategy
 from chandy.coordinator.runs import Runs
 from chandy.coordinator.supervisor import Supervisor
 from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
@@ -29,6 +30,7 @@ from chandy.storage import (
     OperatorRecord,
     QueryRecord,
     SnapshotWriter,
+    StoreFailedError,
 )
 
 DEADLINE = 30.0
@@ -49,6 +51,23 @@ class Spark:
         pass
 
 
+class Running(Spark):
+    """A run of a query that goes on until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    @property
+    def isActive(self) -> bool:  # type: ignore[override]  # noqa: N802
+        return not self.stopped.is_set()
+
+    def awaitTermination(self) -> None:  # noqa: N802
+        self.stopped.wait()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
 class Checkpoints:
     """``Checkpointing`` without checkpoints."""
 
@@ -64,6 +83,9 @@ class Checkpoints:
     def event(self, happens: Callable[[Any, float], Any]) -> None:
         pass
 
+    def settle(self) -> None:
+        pass
+
 
 class NoTicks:
     def watch(self, definition: Definition, directory: Path) -> None:
@@ -73,7 +95,7 @@ class NoTicks:
 class Setup:
     """A pipeline of one query with one shard, restored from the second of two checkpoints."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, restart: RestartStrategy) -> None:
         self.catalog = Catalog(LocalStore(directory / "store"))
         for id in (1, 2):
             writer = SnapshotWriter(self.catalog.store, f"checkpoints/{id}/host.pack", pack_below=0)
@@ -90,7 +112,7 @@ class Setup:
         self.supervisor = Supervisor(
             directories=self.directories,
             runs=Runs(),
-            tracker=NoRestart().tracker(),
+            tracker=restart.tracker(),
             clock=time.time,
             cache=FileCache(directory / "cache"),
             ticks=NoTicks(),  # type: ignore[arg-type]
@@ -121,8 +143,13 @@ class Setup:
 
 
 @pytest.fixture
-def setup(tmp_path: Path) -> Iterator[Setup]:
-    made = Setup(tmp_path)
+def restart() -> RestartStrategy:
+    return NoRestart()
+
+
+@pytest.fixture
+def setup(tmp_path: Path, restart: RestartStrategy) -> Iterator[Setup]:
+    made = Setup(tmp_path, restart)
     yield made
     made.supervisor.close()
     made.directories.close()
@@ -170,3 +197,60 @@ def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup, fails_with: Cal
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(QueryFailedError, match="only in passing"):
         query.awaitTermination(DEADLINE)
+
+
+class Unreachable:
+    """A store that cannot be read a number of times, once the state is lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, *, transient: bool) -> None:
+        self.left = times
+        self.transient = transient
+        self.runs: list[Spark] = []
+        restore = supervisor.restore_query
+
+        def restore_if_reachable(*args: Any) -> Any:
+            if self.runs and self.left:
+                self.left -= 1
+                raise StoreFailedError("s3://far", "a.pack", "read", "503 Slow Down", self.transient)
+            return restore(*args)
+
+        def start(*args: Any, **kwargs: Any) -> Spark:
+            self.runs.append(Running() if self.runs else Spark("StateLostError: the host is gone"))
+            return self.runs[-1]
+
+        monkeypatch.setattr(supervisor, "restore_query", restore_if_reachable)
+        monkeypatch.setattr(supervisor, "start_spark", start)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_store_that_fails_in_passing_while_going_back_is_asked_again(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Unreachable(monkeypatch, 2, transient=True)
+    query = setup.supervisor.start(setup.definition)
+    deadline = time.monotonic() + DEADLINE
+    while len(store.runs) < 2 and query.isActive and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (len(store.runs), store.left, query.isActive) == (2, 0, True)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_store_that_stays_unreachable_ends_the_pipeline_after_the_attempts_of_its_strategy(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Unreachable(monkeypatch, 9, transient=True)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(StoreFailedError, match="503 Slow Down"):
+        query.awaitTermination(DEADLINE)
+    assert (len(store.runs), store.left) == (1, 9 - 3)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_store_that_refuses_ends_the_pipeline_at_once(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Unreachable(monkeypatch, 9, transient=False)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(StoreFailedError, match="503 Slow Down"):
+        query.awaitTermination(DEADLINE)
+    assert (len(store.runs), store.left) == (1, 8)
