@@ -26,7 +26,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	mkdir -p build/types/chandy
 	for part in coordinator barrier state storage; do ln -sfn ../../../$$part build/types/chandy/$$part; done
-	MYPYPATH=build/types $(BIN)/mypy -p chandy.coordinator -p chandy.barrier -p chandy.state -p chandy.storage
+	MYPYPATH=build/types $(BIN)/mypy -p chandy.coordinator -p chandy.barrier -p chandy.state -p chandy.storage -p benchmarks
 
 # All benchmarks, with JSON and charts in benchmarks/results; about an hour. One of them: python -m benchmarks NAME.
 bench: $(STAMP) java

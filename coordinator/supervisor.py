@@ -309,10 +309,10 @@ class Supervisor:
 
     def _follow(self, run: Run, spark: StreamingQuery, recovery: Recovery) -> None:
         """Wait for a run's first commit, and for its end."""
-        first = progress.newest_committed(run.directory) + 1
         began = time.monotonic()
         error: Exception | None = None
         try:
+            first = progress.newest_committed(run.directory) + 1
             while recovery.first_batch is None and spark.isActive:
                 if progress.is_committed(run.directory, first):
                     recovery.first_batch = time.monotonic() - began

@@ -254,3 +254,18 @@ def test_a_store_that_refuses_ends_the_pipeline_at_once(
     with pytest.raises(StoreFailedError, match="503 Slow Down"):
         query.awaitTermination(DEADLINE)
     assert (len(store.runs), store.left) == (1, 8)
+
+
+def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(directory: Path) -> int:
+        raise PermissionError(f"{directory}/commits")
+
+    run = Running()
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: run)
+    monkeypatch.setattr(supervisor.progress, "newest_committed", unreadable)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(QueryFailedError, match="commits"):
+        query.awaitTermination(DEADLINE)
+    assert run.stopped.is_set()
