@@ -65,9 +65,12 @@ class Ownership:
         granted = {shard.shard: self.origins.get(shard) for shard in mine}
         return ClaimAnswer(granted, elsewhere)
 
-    def owned_by(self, host: str) -> tuple[ShardId, ...]:
-        """The shards of one host, sorted."""
-        return tuple(sorted(shard for shard, owned in self._owners.items() if owned.host == host))
+    def by_owner(self) -> dict[str, tuple[ShardId, ...]]:
+        """The shards of each host that owns some, sorted; hosts sorted, too."""
+        found: dict[str, list[ShardId]] = {}
+        for shard in sorted(self._owners, key=lambda one: (one.uid, one.shard)):
+            found.setdefault(self._owners[shard].host, []).append(shard)
+        return {host: tuple(found[host]) for host in sorted(found)}
 
     def owners(self) -> frozenset[str]:
         """The hosts that own a shard."""

@@ -370,8 +370,8 @@ class Protocol:
         query = self.queries[name]
         ownership = query.ownership
         addresses: dict[str, None] = {}
-        for host in sorted(ownership.owners()):
-            owned = next((shard for shard in ownership.owned_by(host) if shard.uid == uid), None)
+        for host, shards in ownership.by_owner().items():
+            owned = next((shard for shard in shards if shard.uid == uid), None)
             if owned is None:
                 continue
             if host not in self.hosts:
@@ -405,13 +405,13 @@ class Protocol:
                 query=query.name,
                 query_id=query.query_id,
                 cut=cut,
-                shards=ownership.owned_by(host),
+                shards=shards,
                 root=pending.root,
                 base=pending.base,
                 triggered_at=pending.triggered_at,
                 seconds_left=max(0.0, pending.deadline - now),
             )
-            for host in sorted(ownership.owners())
+            for host, shards in ownership.by_owner().items()
         }
         pending.expect(query.name, ownership.shards, orders)
         self._out.extend(Send(host, order) for host, order in orders.items())

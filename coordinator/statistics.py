@@ -15,6 +15,8 @@ from .reasons import Reason
 
 SAMPLES = 10_000
 """How many of the last completed checkpoints a summary covers."""
+SHARD_RECORDS = 20_000
+"""How many shards' parts are remembered in all, unless the latest checkpoints alone have more: some 300 bytes each."""
 
 
 class Status(enum.StrEnum):
@@ -72,7 +74,8 @@ class CheckpointStatistics:
     new_bytes: int = 0
     """Bytes that it wrote, as opposed to those it shares with earlier ones."""
     shards: tuple[ShardStatistics, ...] = ()
-    """Shards that a state host has snapshotted for it."""
+    """Shards that a state host has snapshotted for it; no longer known of a checkpoint from long ago where there are
+    thousands of shards, see ``SHARD_RECORDS``."""
     reason: Reason | None = None
     """Why it failed; None if it has not."""
 
@@ -153,6 +156,8 @@ class History:
 
     limit: int = 32
     """How many that ended are remembered one by one."""
+    shard_limit: int = SHARD_RECORDS
+    """How many shards' parts are remembered of these, newest first; those of the last one always are."""
     counts: Counts = attrs.field(factory=Counts, init=False)
     _in_progress: dict[int, CheckpointStatistics] = attrs.field(factory=dict, init=False)
     _ended: list[CheckpointStatistics] = attrs.field(factory=list, init=False)
@@ -239,7 +244,8 @@ class History:
 
     def by_id(self, checkpoint: int) -> CheckpointStatistics | None:
         """A checkpoint; None if it never was or is no longer remembered."""
-        known = (*self._in_progress.values(), *self._ended, *self._latest.values())
+        # The latest first: it has all its shards.
+        known = (*self._latest.values(), *self._in_progress.values(), *self._ended)
         return next((one for one in known if one.id == checkpoint), None)
 
     def snapshot(self) -> Statistics:
@@ -261,7 +267,17 @@ class History:
         self.counts = Counts(**{name: number + more.get(name, 0) for name, number in now.items()})
 
     def _remember(self, ended: CheckpointStatistics) -> None:
-        self._ended = [*self._ended, ended][-self.limit :]
+        self._ended = _within([*self._ended, ended][-self.limit :], self.shard_limit)
         latest = self._latest.get(ended.status)
         if latest is None or latest.id < ended.id:
             self._latest[ended.status] = ended
+
+
+def _within(ended: Sequence[CheckpointStatistics], shard_limit: int) -> list[CheckpointStatistics]:
+    """Return the checkpoints, the earlier ones without their shards as soon as there are too many in all."""
+    found: list[CheckpointStatistics] = []
+    records = 0
+    for one in reversed(ended):
+        records += len(one.shards)
+        found.append(attrs.evolve(one, shards=()) if found and records > shard_limit else one)
+    return found[::-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args, get_origin
@@ -53,6 +54,14 @@ def structure(type_: type[T], document: object) -> T:
     """
     try:
         return _CONVERTER.structure(document, type_)
+    except Exception:  # noqa: BLE001 - cattrs lets whatever a constructor raises through
+        # Keeping account of the way to every value takes half as long again: done only where something is wrong.
+        return _explained(type_, document)
+
+
+def _explained(type_: type[T], document: object) -> T:
+    try:
+        return _explaining().structure(document, type_)
     except Exception as error:
         # cattrs lets whatever a constructor raises through, so no narrower class holds all of it.
         reason = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
@@ -63,6 +72,8 @@ def _exactly(*types: type) -> Callable[[Any, Any], Any]:
     """Return a hook that lets only values of these types pass; cattrs would call ``int("7")`` otherwise."""
 
     def check(value: Any, target: Any) -> Any:
+        if type(value) is target:
+            return value
         if type(value) not in types:
             raise TypeError(f"expected {target.__name__}, found {value!r}")
         return target(value)
@@ -74,8 +85,8 @@ def _has_int_keys(type_: Any) -> bool:
     return get_origin(type_) is dict and get_args(type_)[0] is int
 
 
-def _make_converter() -> cattrs.Converter:
-    converter = make_converter(forbid_extra_keys=True)
+def _make_converter(*, explaining: bool) -> cattrs.Converter:
+    converter = make_converter(forbid_extra_keys=True, detailed_validation=explaining)
     for type_ in (int, str, bool):
         converter.register_structure_hook(type_, _exactly(type_))
     converter.register_structure_hook(float, _exactly(float, int))
@@ -93,4 +104,9 @@ def _make_converter() -> cattrs.Converter:
     return converter
 
 
-_CONVERTER = _make_converter()
+@functools.cache
+def _explaining() -> cattrs.Converter:
+    return _make_converter(explaining=True)
+
+
+_CONVERTER = _make_converter(explaining=False)

@@ -25,8 +25,7 @@ def test_the_first_host_that_claims_a_shard_owns_it_and_others_are_sent_there() 
     answer = ownership.claim("b", SHARDS[1:3], 0, LIVING)
     assert answer.granted == {2: None}
     assert answer.elsewhere == {1: "address-a"}
-    assert ownership.owned_by("a") == SHARDS[:2]
-    assert ownership.owned_by("b") == (SHARDS[2],)
+    assert ownership.by_owner() == {"a": SHARDS[:2], "b": (SHARDS[2],)}
     assert ownership.owners() == {"a", "b"}
     assert list(ownership.unowned()) == [SHARDS[3]]
 
@@ -51,7 +50,7 @@ def test_a_claim_that_is_refused_grants_nothing() -> None:
     ownership.claim("a", SHARDS[1:2], 0, LIVING)
     with pytest.raises(StateLostError):
         ownership.claim("b", SHARDS, 1, {"b": LIVING["b"]})
-    assert ownership.owned_by("b") == ()
+    assert ownership.by_owner() == {"a": SHARDS[1:2]}
 
 
 def test_a_host_whose_restore_failed_gets_the_shard_again_in_the_same_batch() -> None:
@@ -76,5 +75,8 @@ def test_a_shard_never_has_two_owners_and_never_changes_them(claims: list[tuple[
             owner = owners.setdefault(shard, host)
             assert (shard.shard in answer.granted) == (owner == host)
             assert answer.elsewhere.get(shard.shard) == (None if owner == host else f"address-{owner}")
-    assert {shard: host for host in "ab" for shard in ownership.owned_by(host)} == owners
+    owned = ownership.by_owner()
+    assert {shard: host for host, shards in owned.items() for shard in shards} == owners
+    assert all(list(shards) == sorted(shards) for shards in owned.values())
+    assert list(owned) == sorted(set(owners.values()))
     assert set(ownership.unowned()) == set(SHARDS) - set(owners)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chandy.coordinator.errors import CheckpointStateError
 from chandy.coordinator.pending import AckResult, PendingCheckpoint, Phase
@@ -164,3 +166,27 @@ def test_who_must_acknowledge_is_fixed_once() -> None:
     one.acknowledge_shard("q", SHARDS[0], handle("pack"))
     one.expect("q", SHARDS, {})
     assert "shard 0 of operator 'op'" not in list(one.missing())
+
+
+@given(st.permutations(["commit a", "progress a", 0, 1, "commit b", "progress b"]))
+def test_it_is_fully_acknowledged_exactly_when_nothing_is_missing(events: list[int | str]) -> None:
+    made = pending(collecting=False)
+    made.parts.clear()
+    made.cut_at("a", 4)
+    made.cut_at("b", 5)
+    assert not made.is_fully_acknowledged
+    made.move(Phase.COLLECTING)
+    for event in [*events, 0, 1]:
+        match event:
+            case "commit a":
+                made.expect("a", SHARDS, {})
+            case "commit b":
+                made.expect("b", (), {})
+            case "progress a":
+                made.acknowledge_query(QueryRecord("a", 4, Handle()), 0)
+            case "progress b":
+                made.acknowledge_query(QueryRecord("b", 5, Handle()), 0)
+            case int():
+                made.acknowledge_shard("a", SHARDS[event], handle("pack"))
+        assert made.is_fully_acknowledged == (list(made.missing()) == [])
+    assert made.is_fully_acknowledged

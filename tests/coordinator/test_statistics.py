@@ -167,6 +167,40 @@ def test_the_summary_is_bounded_too() -> None:
     assert (size.min, size.max) == (1, SAMPLES)
 
 
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=20), st.integers(1, 5), st.integers(0, 12))
+def test_the_shards_of_old_checkpoints_are_forgotten_before_there_are_too_many(
+    counts: list[int], limit: int, shard_limit: int
+) -> None:
+    history = History(limit=limit, shard_limit=shard_limit)
+    for id, count in enumerate(counts, start=1):
+        history.started(id, CheckpointKind.PERIODIC, NOW)
+        shards = [shard(number) for number in range(count)]
+        history.completed(id, NOW + 1, size=100, new_bytes=10, shards=shards)
+    newest, *older = history.snapshot().checkpoints
+    assert len(newest.shards) == counts[-1]
+    kept = [len(one.shards) for one in older]
+    assert len(kept) == min(limit, len(counts)) - 1
+    # The newest that fit in, and those whole.
+    total, fits = counts[-1], True
+    for count, found in zip(counts[-2::-1], kept, strict=False):
+        total += count
+        fits = fits and total <= shard_limit
+        assert found == (count if fits else 0)
+
+
+def test_the_latest_of_each_outcome_keeps_its_shards() -> None:
+    history = History(shard_limit=1)
+    history.started(1, CheckpointKind.PERIODIC, NOW)
+    history.failed(1, NOW + 1, Reason.EXPIRED, shards=[shard(0), shard(1)])
+    history.started(2, CheckpointKind.PERIODIC, NOW)
+    history.completed(2, NOW + 1, size=100, new_bytes=10, shards=[shard(0), shard(1)])
+    snapshot = history.snapshot()
+    assert [len(one.shards) for one in snapshot.checkpoints] == [2, 0]
+    for latest in (snapshot.latest_failed, snapshot.latest_completed, history.by_id(1)):
+        assert latest is not None
+        assert len(latest.shards) == 2
+
+
 # I4
 def test_percentiles_are_those_of_the_nearest_rank() -> None:
     summary = Summary.of(range(1000, 0, -1))

@@ -70,7 +70,7 @@ def main(folder: Path) -> None:
             query.processAllAvailable()
             batches = coordinator.checkpoint().result(60).batches
             ownership = coordinator._checkpointing.look(lambda protocol: protocol.queries["q"].ownership)
-            owned.append([len(ownership.owned_by(host)) for host in ownership.owners()])
+            owned.append([len(shards) for shards in ownership.by_owner().values()])
     exact = last_totals(spark.read.parquet(str(folder / "out"))) == events.totals(spark)
     print(
         json.dumps({"owned": owned, "batches": batches, "restored": restored and restored.id, "exact": exact})

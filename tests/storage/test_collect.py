@@ -47,11 +47,11 @@ class _DiesAfter(LocalStore):
         super().__init__(root)
         self.deletions = deletions
 
-    def delete(self, key: str) -> None:
+    def _remove(self, path: Path) -> set[Path]:
         if self.deletions == 0:
             raise KeyboardInterrupt
         self.deletions -= 1
-        super().delete(key)
+        return super()._remove(path)
 
 
 def test_discarding_deletes_the_manifest_and_what_nobody_else_needs(

@@ -134,6 +134,28 @@ def test_a_deletion_is_durable_when_it_returns(store: LocalStore, monkeypatch: p
     assert synced == ["folder", "store"]
 
 
+def test_many_deletions_are_durable_together_and_leave_no_empty_folder(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = [f"gone/{number}/{name}" for number in range(3) for name in "ab"]
+    for key in [*gone, "kept/a", "kept/b", "kept/c/d"]:
+        store.write(key, b"")
+    synced: list[str] = []
+    sync = os.fsync
+
+    def traced(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", traced)
+    store.delete_all([*gone, "kept/a", "kept/c/d", "never/there"])
+    assert store.list() == ["kept/b"]
+    assert [path.name for path in store.root.iterdir()] == ["kept"]
+    assert sorted(path.name for path in (store.root / "kept").iterdir()) == ["b"]
+    # Each folder that is left is synced, and once, however much went out of it.
+    assert synced == ["kept", "store"]
+
+
 def test_files_being_written_are_never_listed(store: LocalStore) -> None:
     store.write("a/b", b"")
     (store.root / "a" / ".tmp-123").write_bytes(b"half")

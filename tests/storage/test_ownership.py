@@ -141,11 +141,11 @@ def test_an_interrupted_deletion_is_gone_on_with_and_leaves_no_manifest_without_
     class Dying(LocalStore):
         left = deletions
 
-        def delete(self, key: str) -> None:
+        def _remove(self, path: Path) -> set[Path]:
             if self.left == 0:
                 raise KeyboardInterrupt
             self.left -= 1
-            super().delete(key)
+            return super()._remove(path)
 
     if deletions < 5:
         with pytest.raises(KeyboardInterrupt):
