@@ -16,6 +16,7 @@ from ..format.keys import KeyCodec
 from ..format.rows import check_columns
 from . import keygroups, parcels
 from .hashing import can_hash, shards_of
+from .prompt import prompt
 
 SHARD = "__chandy_shard"
 """The column that carries each row's shard to the function; it comes after all others."""
@@ -96,14 +97,14 @@ def keyed(
         combine = partial(_located, before, tuple(key), shards) if known else before
         pack = parcels.Packer(SHARD, shards, parallelism)
         rows = df if known else df.withColumn(SHARD, shard)
-        packed = rows.mapInArrow(lambda batches: pack(combine(batches)), parcels.SCHEMA)
+        packed = rows.mapInArrow(lambda batches: pack(combine(prompt(batches))), parcels.SCHEMA)
         sent = packed.repartitionById(parallelism, F.col(parcels.PARTITION))
 
         def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return function(parcels.unpack(batches))
 
     def operator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return receive(batches)
+        return receive(prompt(batches))
 
     operator.__name__ = operator.__qualname__ = name
     return sent.mapInArrow(operator, output)
