@@ -56,9 +56,12 @@ class HotCache:
 
     def put(self, entries: Mapping[bytes, Value]) -> None:
         """Take entries, in place of those of the same keys."""
-        replaced = {key: self.recent[key] for key in self.recent.keys() & entries.keys()}
-        self._recent_size += weight(entries) - weight(replaced)
-        self.recent.update(entries)
+        recent = self.recent
+        # Once the cache is warm these are nearly all, so it is not the place for a set or a dict of them.
+        known = [key for key in entries if key in recent]
+        replaced = ENTRY * len(known) + _total(known) + _total(filter(None, map(recent.__getitem__, known)))
+        self._recent_size += weight(entries) - replaced
+        recent.update(entries)
 
     def rotate(self) -> None:
         """Forget the older generation; the recent one becomes it."""

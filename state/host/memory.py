@@ -16,6 +16,9 @@ _UNWRITTEN_SHARE: Final = 0.25
 _ARENA_BLOCK: Final = 64 * 1024
 _MANIFEST_LIMIT: Final = 64 * 1024
 _FILE_TARGET: Final = 16 * 1024 * 1024
+_NEW_FILES: Final = 8
+"""Files, one of each checkpoint, that lie beside each other until they are compacted; with keys at random that rewrites
+the shard. RocksDB's own 4 store a third more bytes, which takes longer; reads, with Bloom filters, are as fast."""
 
 
 class Holder(Protocol):
@@ -128,6 +131,7 @@ class Memory:
         options.set_compression_type(DBCompressionType.lz4())
         # Small files of a level share better between checkpoints: a compaction rewrites fewer bytes.
         options.set_target_file_size_base(_FILE_TARGET)
+        options.set_level_zero_file_num_compaction_trigger(_NEW_FILES)
         # The MANIFEST is uploaded with every snapshot: it must not grow for the life of the shard.
         options.set_max_manifest_file_size(_MANIFEST_LIMIT)
         options.set_max_open_files(256)

@@ -440,14 +440,14 @@ class Shard:
 
 def _pieces(entries: Mapping[bytes, Value]) -> Iterator[WriteBatch]:
     """Yield changes in the order of keys, in which RocksDB takes them in half of the time."""
-    keys = pa.array(list(entries), pa.large_binary())
-    # Arrow sorts and takes without the GIL.
-    keys = keys.take(pc.sort_indices(keys))
+    keys, values = list(entries), list(entries.values())
+    # Arrow sorts without the GIL. Only the order is taken from it: making its binaries bytes again takes longer.
+    order = pc.sort_indices(pa.array(keys, pa.large_binary())).to_numpy().tolist()
     for start in range(0, len(keys), _PIECE):
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        some = keys.slice(start, _PIECE).to_pylist()
-        for key, value in zip(some, map(entries.__getitem__, some), strict=True):
+        some = order[start : start + _PIECE]
+        for key, value in zip(map(keys.__getitem__, some), map(values.__getitem__, some), strict=True):
             if value is None:
                 delete(key)
             else:

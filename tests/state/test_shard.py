@@ -202,6 +202,29 @@ def test_writes_after_a_snapshot_do_not_reach_it(shard: Shard, tmp_path: Path, m
     copy.close()
 
 
+def test_a_snapshot_holds_more_changes_than_one_write_takes(
+    shard: Shard, tmp_path: Path, memory: Memory
+) -> None:
+    keys = [b"%d" % (number * 7919 % 2500) for number in range(2500)]
+    run(shard, 0, dict.fromkeys(keys, b"old"))
+    shard.snapshot(tmp_path / "first", 0).files()
+    # Some longer, some deleted, in no order: every key must get the value that is its own.
+    values = {key: None if key.endswith(b"3") else key * 3 for key in keys}
+    run(shard, 1, values)
+    shard.snapshot(tmp_path / "second", 1).files()
+    with contextlib.closing(restored(tmp_path / "second", tmp_path / "restored", memory, 1)) as other:
+        assert dict(zip(keys, other.fetch(keys), strict=True)) == values
+
+
+def test_a_checkpoint_adds_its_file_to_those_of_the_last_few_and_rewrites_none(
+    shard: Shard, tmp_path: Path
+) -> None:
+    for batch in range(7):
+        run(shard, batch, {b"a": b"%d" % batch})
+        files = shard.snapshot(tmp_path / str(batch), batch).files()
+    assert len([name for name in files if name.endswith(".sst")]) == 7
+
+
 def test_batches_without_changes_write_nothing_and_move_the_position(shard: Shard, tmp_path: Path) -> None:
     run(shard, 0, {b"a": b"1"})
     shard.snapshot(tmp_path / "first", 0).files()
