@@ -31,6 +31,7 @@ from ..state.link.messages import (
     Decline,
     HostHello,
     Order,
+    ShardsRestored,
     TaskFailure,
 )
 from ..storage.catalog import Catalog
@@ -112,6 +113,7 @@ class Checkpointing:
         on_state_lost: Callable[[str], None],
         on_failure: Callable[[ChandyError], None],
         on_processor_failure: Callable[[TaskFailure], None],
+        on_restored: Callable[[ShardsRestored], None],
     ) -> None:
         """Bring the protocol to life.
 
@@ -124,6 +126,7 @@ class Checkpointing:
             on_state_lost: called when the pipeline must go back to a checkpoint, with the reason.
             on_failure: called when the pipeline must fail: too many failed checkpoints, or fenced.
             on_processor_failure: called when a user's processor raised.
+            on_restored: called when a host has restored shards.
         """
         self._protocol = protocol
         self._catalog = catalog
@@ -133,6 +136,7 @@ class Checkpointing:
         self._on_state_lost = on_state_lost
         self._on_failure = on_failure
         self._on_processor_failure = on_processor_failure
+        self._on_restored = on_restored
         self._links = HostLinks()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -235,6 +239,10 @@ class Checkpointing:
     def report(self, failure: TaskFailure) -> None:
         """Take word of a processor that raised."""
         self._on_processor_failure(failure)
+
+    def restored(self, restored: ShardsRestored) -> None:
+        """Take word of how shards were restored."""
+        self._on_restored(restored)
 
     def orders(self, hello: HostHello) -> Iterator[Order]:
         """The stream of orders to one host; the host counts as living as long as it reads it."""

@@ -71,7 +71,8 @@ class CheckpointCoordinator:
     """Checkpoints the queries of one pipeline together, and restores them together.
 
     Make one per pipeline on the driver, build operators with ``transform_with_state``, start queries with
-    ``start``. It is a context manager that stops on leaving. Its methods may be called from any thread.
+    ``start``. It is a context manager that stops on leaving. Its methods may be called from any thread. The session
+    knows ``spark.read.format("chandy")`` when the first query has started.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class CheckpointCoordinator:
         check_session(spark)
         check_pyspark(spark.version)
         self._spark = spark
-        session.prepare(spark)
+        self._readable = session.prepare(spark)
         self._pipeline = validate_name("pipeline", pipeline)
         self._config = config or CheckpointConfig()
         store = open_store(pipeline_uri(storage, pipeline))
@@ -174,6 +175,7 @@ class CheckpointCoordinator:
             on_state_lost=self._supervisor.state_lost,
             on_failure=self._supervisor.must_fail,
             on_processor_failure=self._supervisor.processor_failed,
+            on_restored=self._supervisor.shards_restored,
         )
         self._supervisor.begin(self._checkpointing)
         token = secrets.token_hex(32)
@@ -331,7 +333,8 @@ class CheckpointCoordinator:
             by: names of the columns to group by.
             uid, shards, parallelism: as for ``transform_with_state``.
             combine: whether rows of one key are combined before they are sent to the key's task, so that a
-                frequent key makes no slow task; "auto": as long as that makes them fewer.
+                frequent key makes no slow task; "auto": as long as that makes them fewer. False saves a round of Python
+                tasks, which makes batches of few rows shorter.
             columns: by name of the output's column the name of a column and a function. For an output column that
                 is to be called as an argument is, ``shards`` for example, choose another name here, and rename it
                 in what is returned: ``.withColumnRenamed("total", "shards")``.
@@ -387,6 +390,8 @@ class CheckpointCoordinator:
         query = self._supervisor.start(definition)
         self._names.add(name)
         self._operators.started(definition.operators)
+        # By now, while the query begins its first batch, that costs nobody anything.
+        self._readable.result()
         self._checkpointing.start_schedule(random.random)
         log.info("query started", query=name, guarantee=str(query.guarantee))
         return query
@@ -518,6 +523,7 @@ class CheckpointCoordinator:
                 raise
         self._stopped = True
         atexit.unregister(self._abandon)
+        self._readable.result()
         self._supervisor.close()
         self._checkpointing.close()
         self._server.shutdown()

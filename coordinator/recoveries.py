@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from ..state.link.messages import ShardsRestored
+
 
 @attrs.define
 class Recovery:
@@ -14,7 +16,10 @@ class Recovery:
     """The checkpoint that was restored; None: in place, or from the beginning."""
     in_place: bool
     begun_at: float
-    """Seconds since 1970."""
+    """Seconds since 1970; the parts follow from there."""
+    waiting: float = 0.0
+    """Seconds before that, from the moment when the failure was noticed: the delay of the restart strategy, and
+    attempts that failed. 0 for a start."""
     stopping: float = 0.0
     """Seconds to stop what was still running."""
     restoring: float = 0.0
@@ -23,9 +28,30 @@ class Recovery:
     """Seconds for Spark to start the queries."""
     first_batch: float | None = None
     """Seconds from there to the first commit: Spark plans, hosts restore shards, the batch runs. None: not yet."""
+    files: float = 0.0
+    """Seconds of the first batch in which files of the state were found or downloaded, and verified."""
+    opening: float = 0.0
+    """Seconds of the first batch in which RocksDB was opened. Shards are restored side by side: this is the longest
+    that any task had to wait for its shards, and so is ``files``."""
+    found_bytes: int = 0
+    """Of the state's files, what was on the machines already."""
+    downloaded_bytes: int = 0
+    """Of the state's files, what came from the store."""
+
+    @property
+    def noticed_at(self) -> float:
+        """When the failure was noticed, in seconds since 1970."""
+        return self.begun_at - self.waiting
+
+    def restored(self, shards: ShardsRestored) -> None:
+        """Take word of shards that were restored in the first batch."""
+        if shards.files + shards.opening > self.files + self.opening:
+            self.files, self.opening = shards.files, shards.opening
+        self.found_bytes += shards.found_bytes
+        self.downloaded_bytes += shards.downloaded_bytes
 
     @property
     def total(self) -> float | None:
-        """Seconds from the beginning to the first commit; None: not yet."""
-        parts = self.stopping + self.restoring + self.starting
+        """Seconds from the beginning, or from the notice of the failure, to the first commit; None: not yet."""
+        parts = self.waiting + self.stopping + self.restoring + self.starting
         return None if self.first_batch is None else parts + self.first_batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ..state.link.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, TaskFailure
+from ..state.link.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, ShardsRestored, TaskFailure
 from ..state.link.rpc import ActionServer, Call, Stream
 from .checkpointing import Checkpointing
 
@@ -27,6 +27,7 @@ def serve(checkpointing: Checkpointing, host: str, token: str) -> Service:
     actions: dict[str, Call | Stream] = {
         "ask": Call(AskBatch, checkpointing.ask),
         "claim": Call(ClaimShards, checkpointing.claim),
+        "restored": Call(ShardsRestored, checkpointing.restored),
         "ack": Call(Ack, checkpointing.ack),
         "decline": Call(Decline, checkpointing.decline),
         "report": Call(TaskFailure, checkpointing.report),

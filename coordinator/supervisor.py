@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..state.errors import CannotGoBackError, HostLostError, ShardBrokenError, ShardMissingError
-from ..state.link.messages import TaskFailure
+from ..state.link.messages import ShardsRestored, TaskFailure
 from ..storage.errors import (
     ChandyError,
     DamagedCheckpointError,
@@ -75,16 +75,20 @@ _CANNOT_BE_READ = (DamagedError.__name__, ObjectMissingError.__name__)
 class _RunEnded:
     run: Run
     error: Exception | None
+    noticed_at: float
+    """Seconds since 1970; as in the other events."""
 
 
 @attrs.frozen
 class _StateLost:
     why: str
+    noticed_at: float
 
 
 @attrs.frozen
 class _MustFail:
     error: ChandyError
+    noticed_at: float
 
 
 class Supervisor:
@@ -130,6 +134,8 @@ class Supervisor:
         self._stopping = threading.Event()
         self._lost: str | None = None
         self._processor_failures: dict[str, TaskFailure] = {}
+        self._recovering: dict[str, Recovery] = {}
+        """By Spark's id of a query the recovery that started its run."""
         self._number = 0
         self.recoveries: deque[Recovery] = deque(maxlen=_REMEMBERED)
         self._thread = threading.Thread(target=self._supervise, name="chandy-supervisor", daemon=True)
@@ -144,15 +150,21 @@ class Supervisor:
     def state_lost(self, why: str) -> None:
         """State is gone: the pipeline must go back."""
         self._lost = why
-        self._events.put(_StateLost(why))
+        self._events.put(_StateLost(why, self._clock()))
 
     def must_fail(self, error: ChandyError) -> None:
         """The pipeline must fail for a reason that lies outside of its queries."""
-        self._events.put(_MustFail(error))
+        self._events.put(_MustFail(error, self._clock()))
 
     def processor_failed(self, failure: TaskFailure) -> None:
         """A user's processor raised; the query's failure will follow."""
         self._processor_failures[failure.query_id] = failure
+
+    def shards_restored(self, restored: ShardsRestored) -> None:
+        """A host has restored shards: what that took belongs to the recovery that it was done for."""
+        recovery = self._recovering.get(restored.query_id)
+        if recovery is not None and recovery.first_batch is None:
+            recovery.restored(restored)
 
     @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:
@@ -226,7 +238,7 @@ class Supervisor:
         with self._changing:
             self._stopping.clear()
             for run in stopped:
-                self._restart_in_place(run, "a stop that could not be carried through")
+                self._restart_in_place(run, "a stop that could not be carried through", self._clock())
 
     def close(self) -> None:
         """Stop what still runs, and end the thread."""
@@ -294,6 +306,9 @@ class Supervisor:
         began = time.monotonic()
         definition = run.definition
         self._ticks.watch(definition, run.directory)
+        self._recovering[run.query_id] = recovery
+        # Before the run begins: its first batch may have committed when it is followed.
+        first = progress.newest_committed(run.directory) + 1
         run.spark = start_spark(
             definition.writer,
             location=str(run.directory),
@@ -304,15 +319,17 @@ class Supervisor:
         query.runs_as(run.spark)
         recovery.starting += time.monotonic() - began
         threading.Thread(
-            target=self._follow, args=(run, run.spark, recovery), name=f"chandy-{query.name}", daemon=True
+            target=self._follow,
+            args=(run, run.spark, first, recovery),
+            name=f"chandy-{query.name}",
+            daemon=True,
         ).start()
 
-    def _follow(self, run: Run, spark: StreamingQuery, recovery: Recovery) -> None:
+    def _follow(self, run: Run, spark: StreamingQuery, first: int, recovery: Recovery) -> None:
         """Wait for a run's first commit, and for its end."""
         began = time.monotonic()
         error: Exception | None = None
         try:
-            first = progress.newest_committed(run.directory) + 1
             while recovery.first_batch is None and spark.isActive:
                 if progress.is_committed(run.directory, first):
                     recovery.first_batch = time.monotonic() - began
@@ -321,7 +338,7 @@ class Supervisor:
             spark.awaitTermination()
         except Exception as raised:  # noqa: BLE001 (whatever ends a query is an end to be dealt with)
             error = raised
-        self._events.put(_RunEnded(run, error))
+        self._events.put(_RunEnded(run, error, self._clock()))
 
     def _stop_spark(self, run: Run) -> None:
         if run.spark is not None:
@@ -361,14 +378,14 @@ class Supervisor:
                     return
                 if any(name in str(error) for name in _STATE_IS_LOST):
                     self._lost = self._lost or "a task has found it so"
-                self._recover(self._explain(run, error), run)
+                self._recover(self._explain(run, error), event.noticed_at, run)
             case _StateLost(why) if self._lost is not None:
-                self._recover(PipelineStateLostError(why))
+                self._recover(PipelineStateLostError(why), event.noticed_at)
             case _MustFail(FencedError() as error):
                 self._fail_for_good(error)
             case _MustFail(error):
                 self._lost = str(error)
-                self._recover(error)
+                self._recover(error, event.noticed_at)
 
     def _damage(self) -> DamagedCheckpointError | None:
         """Find out whether what the state is restored from is damaged; None, too, if nobody can tell now."""
@@ -382,11 +399,12 @@ class Supervisor:
         """Whether a run was stopped, or another has taken its place."""
         return run.ended or self._runs.get(run.definition.name) is not run
 
-    def _recover(self, cause: ChandyError, run: Run | None = None) -> None:
+    def _recover(self, cause: ChandyError, noticed_at: float, run: Run | None = None) -> None:
         """Restart after a failure, in place if it is one run's and no state is lost, or give up.
 
         Args:
             cause: the failure.
+            noticed_at: when that was, in seconds since 1970.
             run: the run that has failed; None: the whole pipeline.
         """
         while not self._stopping.is_set():
@@ -404,9 +422,9 @@ class Supervisor:
                     if run is None or self._lost is not None:
                         # Should this fail half-way, the next attempt goes back, too: the run is given up.
                         run = None
-                        self._go_back(str(cause))
+                        self._go_back(str(cause), noticed_at)
                     else:
-                        self._restart_in_place(run, str(cause))
+                        self._restart_in_place(run, str(cause), noticed_at)
                 return
             except StoreFailedError as error:
                 if not error.transient:
@@ -418,29 +436,33 @@ class Supervisor:
             except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
                 cause = PipelineFailedError(f"it could not be started again: {error}")
 
-    def _restart_in_place(self, run: Run, cause: str) -> None:
+    def _restart_in_place(self, run: Run, cause: str, noticed_at: float) -> None:
         """Start a query again where it stood: same directory, same batch, the state is where it was."""
         recovery = Recovery(cause, None, True, self._clock())
+        recovery.waiting = recovery.begun_at - noticed_at
         self._number += 1
         again = attrs.evolve(run, number=self._number, spark=None, ended=False)
         self._runs.put(again)
         self._start(again, self._queries[run.definition.name], recovery)
         self.recoveries.append(recovery)
 
-    def _go_back(self, cause: str) -> None:
+    def _go_back(self, cause: str, noticed_at: float) -> None:
         """Take the whole pipeline back to the checkpoint that its state grew from."""
+        recovery = Recovery(cause, None, False, self._clock())
+        recovery.waiting = recovery.begun_at - noticed_at
         began = time.monotonic()
         earlier = self._runs.all()
         for run in earlier:
             run.ended = True
             self._stop_spark(run)
+            self._recovering.pop(run.query_id, None)
         self._checkpointing.event(lambda protocol, now: protocol.suspend(cause, now))
         self._checkpointing.settle()
         self._point = self._checkpointing.look(base_point) or self._initial
         self._lost = None
         # Whatever the sinks hold by now, this pipeline has written.
         self._resets_sinks = True
-        recovery = Recovery(cause, self._point.manifest.id if self._point else None, False, self._clock())
+        recovery.checkpoint = self._point.manifest.id if self._point else None
         recovery.stopping = time.monotonic() - began
         log.warning("going back", checkpoint=recovery.checkpoint, cause=cause.splitlines()[0])
         runs = [self._restore(run.definition, recovery) for run in earlier]

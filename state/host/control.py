@@ -23,6 +23,7 @@ from ..link.messages import (
     Endpoint,
     HostHello,
     Order,
+    ShardsRestored,
     TaskFailure,
 )
 from ..link.rpc import ActionClient
@@ -47,6 +48,10 @@ class CoordinatorClient:
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         """Ask for shards."""
         return self.client.call("claim", claim, ClaimAnswer)
+
+    def restored(self, restored: ShardsRestored) -> None:
+        """Tell how shards were restored."""
+        self.client.tell("restored", restored)
 
     def ack(self, ack: Ack) -> None:
         """Acknowledge a snapshot order."""

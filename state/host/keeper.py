@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,7 @@ from ..link.spent import Spent
 from .answers import Answers
 from .memory import Memory
 from .ownership import ShardKey, ShardTable
-from .restoring import RestoreLog
+from .restoring import RestoreLog, RestoreTally
 from .rounds import Rounds
 from .shard import NOTHING, Shard
 
@@ -150,15 +151,19 @@ class Keeper:
         """Close all shards; the directory is the caller's to delete."""
         self._table.close()
 
-    def _open_shard(self, key: ShardKey, origin: Origin | None) -> Shard:
+    def _open_shard(self, key: ShardKey, origin: Origin | None, tally: RestoreTally) -> Shard:
         # Numbered, because uids are the user's and need not be names of files.
         directory = self._directory / "shards" / str(next(self._numbers))
         try:
             if origin is None:
                 return Shard(str(key), directory, self._memory)
+            begun = time.monotonic()
             store, told = self._open_store(origin.root), RestoreLog(str(key), origin.handle.size)
             report = restore_files(store, origin.handle, directory, self._cache, progress=told)
+            restored = time.monotonic()
+            tally.files(restored - begun, report)
             shard = Shard(str(key), directory, self._memory, origin.batch)
+            tally.opened(time.monotonic() - restored)
             if shard.changed_by > origin.batch:
                 shard.close()
                 raise RestoredTooFarError(str(key), origin.batch, shard.changed_by)

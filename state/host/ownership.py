@@ -11,7 +11,8 @@ import attrs
 
 from ...storage.logs import logger
 from ..errors import ShardMissingError
-from ..link.messages import ClaimShards, Control, Origin
+from ..link.messages import ClaimShards, Control, Origin, ShardsRestored
+from .restoring import RestoreTally
 from .shard import Shard
 
 _log = logger(__name__)
@@ -48,7 +49,10 @@ class ShardTable:
     """The host's shards by key. A shard is wholly here or not at all; several tasks may ask at once."""
 
     def __init__(
-        self, host: str, control: Control, open_shard: Callable[[ShardKey, Origin | None], Shard]
+        self,
+        host: str,
+        control: Control,
+        open_shard: Callable[[ShardKey, Origin | None, RestoreTally], Shard],
     ) -> None:
         self._host = host
         self._control = control
@@ -138,9 +142,10 @@ class ShardTable:
                 self._forget(key, future)
                 future.set_exception(error)
             return
+        tally = RestoreTally(len(answer.granted))
         for shard, (key, future) in missing.items():
             if shard in answer.granted:
-                self._pool.submit(self._open, key, answer.granted[shard], future)
+                self._pool.submit(self._open, key, answer.granted[shard], future, tally)
                 continue
             self._forget(key, future)
             if shard in answer.elsewhere:
@@ -148,15 +153,31 @@ class ShardTable:
             else:
                 future.set_exception(ShardMissingError(str(key), self._host))
 
-    def _open(self, key: ShardKey, origin: Origin | None, future: Future[Shard | _Elsewhere]) -> None:
+    def _open(
+        self,
+        key: ShardKey,
+        origin: Origin | None,
+        future: Future[Shard | _Elsewhere],
+        tally: RestoreTally,
+    ) -> None:
         try:
-            shard = self._open_shard(key, origin)
+            shard = self._open_shard(key, origin, tally)
         except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
             _log.warning("shard not restored", shard=str(key), query_id=key.query_id, error=repr(error))
             self._forget(key, future)
             future.set_exception(error)
         else:
             future.set_result(shard)
+        finally:
+            # The task does not wait for this.
+            if restored := tally.end(self._host, key.query_id):
+                self._tell(restored)
+
+    def _tell(self, restored: ShardsRestored) -> None:
+        try:
+            self._control.restored(restored)
+        except Exception as error:  # noqa: BLE001 - nobody needs to know; the shards are here
+            _log.warning("restore not told", query_id=restored.query_id, error=repr(error))
 
     def _forget(self, key: ShardKey, future: Future[Shard | _Elsewhere]) -> None:
         with self._lock:

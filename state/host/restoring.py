@@ -1,4 +1,4 @@
-"""Tells in the log how far the restore of a shard is."""
+"""Tells how shards are restored: in the log how far one is, to the coordinator what those claimed together took."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ...storage.logs import logger
+from ...storage.snapshots import RestoreReport
+from ..link.messages import ShardsRestored
 
 _log = logger(__name__)
 _EVERY_SECONDS: Final = 10.0
@@ -40,3 +42,43 @@ class RestoreLog:
             self._next = now + _EVERY_SECONDS
             percent = 100 * self._done // max(1, self._total)
             _log.info("restoring", shard=self._shard, bytes=self._done, of=self._total, percent=percent)
+
+
+class RestoreTally:
+    """Adds up what the shards of one claim took, from any of the threads that restore them.
+
+    Args:
+        shards: how many they are.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, shards: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._left = shards
+        self._clock = clock
+        self._begun = clock()
+        self._lock = threading.Lock()
+        self._files = self._opening = 0.0
+        self._found = self._downloaded = 0
+
+    def files(self, seconds: float, report: RestoreReport) -> None:
+        """Take word that a shard's files are there."""
+        with self._lock:
+            self._files += seconds
+            self._found += report.cached_bytes
+            self._downloaded += report.downloaded_bytes
+
+    def opened(self, seconds: float) -> None:
+        """Take word that a shard's RocksDB is open."""
+        with self._lock:
+            self._opening += seconds
+
+    def end(self, host: str, query_id: str) -> ShardsRestored | None:
+        """Take word that a shard is open, or will not be; return what to tell if it was the last."""
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return None
+            seconds, busy = self._clock() - self._begun, self._files + self._opening
+            files = seconds * self._files / busy if busy else 0.0
+            opening = seconds - files if busy else 0.0
+            return ShardsRestored(host, query_id, files, opening, self._found, self._downloaded)

@@ -243,6 +243,22 @@ class ClaimAnswer:
 
 
 @attrs.frozen
+class ShardsRestored:
+    """The shards that a host claimed together are open."""
+
+    host: str
+    query_id: str
+    files: float
+    """Seconds from the claim until they were open that went into finding or downloading files, and verifying them."""
+    opening: float
+    """Those that went into opening RocksDB. Shards are restored side by side: their time is shared out as theirs is."""
+    found_bytes: int
+    """Of files that the machine had already."""
+    downloaded_bytes: int
+    """Of files that came from the store."""
+
+
+@attrs.frozen
 class ShardSnapshot:
     """One shard's part of a checkpoint, durable."""
 
@@ -285,6 +301,10 @@ class Control(Protocol):
 
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         """Make the host the owner of shards that nobody owns."""
+        ...
+
+    def restored(self, restored: ShardsRestored) -> None:
+        """Take word of how shards were restored."""
         ...
 
     def ack(self, ack: Ack) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
@@ -12,6 +13,7 @@ from .source import FORMAT, StateSource, select
 
 _knowing: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
 """By session that knows the data source the Python that Spark runs it with."""
+_registering = threading.Lock()
 
 
 def read_state(
@@ -51,16 +53,20 @@ def read_state(
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read.format("chandy")`` known to a session; a coordinator does so when it is made."""
-    # Spark warns of a data source that takes the place of another, be it the same one.
-    python = spark.sparkContext.pythonExec
-    if _knowing.get(spark) == python:
-        return
-    try:
-        spark.dataSource.register(StateSource)
-    except AnalysisException as error:
-        # Spark 4.3 takes a source for known in every later session of the application, though only the first
-        # one finds it: better a session that cannot read state than one without a coordinator.
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
-    _knowing[spark] = python
+    """Make ``spark.read.format("chandy")`` known to a session; a coordinator does so, too.
+
+    Before the first data source of an application Spark looks for others in a Python process: that takes a second.
+    """
+    with _registering:
+        # Spark warns of a data source that takes the place of another, be it the same one.
+        python = spark.sparkContext.pythonExec
+        if _knowing.get(spark) == python:
+            return
+        try:
+            spark.dataSource.register(StateSource)
+        except AnalysisException as error:
+            # Spark 4.3 takes a source for known in every later session of the application, though only the first
+            # one finds it: better a session that cannot read state than one without a coordinator.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+        _knowing[spark] = python

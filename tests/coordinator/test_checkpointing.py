@@ -39,6 +39,7 @@ from chandy.state.link.messages import (
     HostHello,
     Order,
     ShardSnapshot,
+    ShardsRestored,
     SnapshotOrder,
     StopOrder,
     TaskFailure,
@@ -176,6 +177,7 @@ class Setup:
         self.lost: list[str] = []
         self.failures: list[ChandyError] = []
         self.processor_failures: list[TaskFailure] = []
+        self.restored: list[ShardsRestored] = []
         made = CheckpointConfig(**{"interval": None, **config})
         generation = self.catalog.take_over("driver", self.now)
         self.generation = generation.generation
@@ -202,6 +204,7 @@ class Setup:
             on_state_lost=self.lost.append,
             on_failure=self.failures.append,
             on_processor_failure=self.processor_failures.append,
+            on_restored=self.restored.append,
         )
         self.host = FakeHost(self.checkpointing)
         self.checkpointing.claim(ClaimShards("host", "id", "op", (0, 1)))

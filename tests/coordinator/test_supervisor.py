@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,15 +11,17 @@ from typing import Any
 
 import pytest
 
-from chandy.coordinator import recovery, supervisor
+from chandy.coordinator import progress, recovery, supervisor
 from chandy.coordinator.errors import QueryFailedError
 from chandy.coordinator.query import Definition
 from chandy.coordinator.query_directories import QueryDirectories
+from chandy.coordinator.recoveries import Recovery
 from chandy.coordinator.recovery import RestorePoint
 from chandy.coordinator.restart import FixedDelay, NoRestart, RestartStrategy
 from chandy.coordinator.runs import Runs
 from chandy.coordinator.supervisor import Supervisor
 from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.state.link.messages import ShardsRestored
 from chandy.storage import (
     Catalog,
     CheckpointKind,
@@ -34,6 +37,23 @@ from chandy.storage import (
 )
 
 DEADLINE = 30.0
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Ticking:
+    """A clock that is a second later whenever somebody looks at it."""
+
+    def __init__(self) -> None:
+        self._now = itertools.count(1_000_000_000)
+
+    def __call__(self) -> float:
+        return float(next(self._now))
 
 
 class Spark:
@@ -109,11 +129,12 @@ class Setup:
         self.point = recovery.choose(self.catalog, "latest")
         assert self.point is not None
         self.directories = QueryDirectories(directory / "work", "p")
+        self.runs = Runs()
         self.supervisor = Supervisor(
             directories=self.directories,
-            runs=Runs(),
+            runs=self.runs,
             tracker=restart.tracker(),
-            clock=time.time,
+            clock=Ticking(),
             cache=FileCache(directory / "cache"),
             ticks=NoTicks(),  # type: ignore[arg-type]
             restored=self.point,
@@ -246,6 +267,68 @@ def test_a_store_that_stays_unreachable_ends_the_pipeline_after_the_attempts_of_
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_recovery_waits_from_the_notice_of_the_failure_through_all_its_attempts(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Unreachable(monkeypatch, 2, transient=True)
+    setup.supervisor.start(setup.definition)
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    first, again = setup.supervisor.recoveries
+    assert (first.waiting, first.noticed_at) == (0.0, first.begun_at)
+    # The clock ticks by a second whenever it is looked at; each attempt looks at it at least once.
+    assert again.waiting >= 2
+    assert again.noticed_at == again.begun_at - again.waiting
+    assert len(store.runs) == 2
+
+
+def restored(host: str, files: float, opening: float, found: int, downloaded: int) -> ShardsRestored:
+    return ShardsRestored(host, "id", files, opening, found, downloaded)
+
+
+def test_a_recovery_has_the_longest_of_its_restores_and_the_bytes_of_all() -> None:
+    recovery = Recovery("lost", 2, False, 100.0)
+    recovery.restored(restored("a", 1.0, 0.5, 10, 1))
+    recovery.restored(restored("b", 2.0, 0.25, 20, 2))
+    recovery.restored(restored("c", 1.5, 0.5, 30, 3))
+    assert (recovery.files, recovery.opening) == (2.0, 0.25)
+    assert (recovery.found_bytes, recovery.downloaded_bytes) == (60, 6)
+
+
+def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    setup.supervisor.start(setup.definition)
+    (recovery,) = setup.supervisor.recoveries
+    (run,) = setup.runs.all()
+    setup.supervisor.shards_restored(ShardsRestored("host", "another", 1.0, 1.0, 1, 1))
+    setup.supervisor.shards_restored(ShardsRestored("host", run.query_id, 2.0, 1.0, 5, 7))
+    assert (recovery.files, recovery.opening, recovery.found_bytes) == (2.0, 1.0, 5)
+    commits = run.directory / "commits"
+    commits.mkdir(exist_ok=True)
+    (commits / str(progress.newest_committed(run.directory) + 1)).touch()
+    eventually(lambda: recovery.first_batch is not None)
+    # A shard that moves to another host later.
+    setup.supervisor.shards_restored(ShardsRestored("other", run.query_id, 9.0, 1.0, 9, 9))
+    assert (recovery.files, recovery.found_bytes) == (2.0, 5)
+
+
+def test_a_first_batch_that_commits_while_spark_starts_is_the_first(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*args: Any, location: str, **kwargs: Any) -> Running:
+        directory = Path(location)
+        (directory / "commits").mkdir(exist_ok=True)
+        (directory / "commits" / str(progress.newest_committed(directory) + 1)).touch()
+        return Running()
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    setup.supervisor.start(setup.definition)
+    (recovery,) = setup.supervisor.recoveries
+    eventually(lambda: recovery.first_batch is not None)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_store_that_refuses_ends_the_pipeline_at_once(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,12 +342,12 @@ def test_a_store_that_refuses_ends_the_pipeline_at_once(
 def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreadable(directory: Path) -> int:
+    def unreadable(directory: Path, batch: int) -> bool:
         raise PermissionError(f"{directory}/commits")
 
     run = Running()
     monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: run)
-    monkeypatch.setattr(supervisor.progress, "newest_committed", unreadable)
+    monkeypatch.setattr(supervisor.progress, "is_committed", unreadable)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(QueryFailedError, match="commits"):
         query.awaitTermination(DEADLINE)

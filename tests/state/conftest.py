@@ -35,6 +35,7 @@ from chandy.state.link.messages import (
     Order,
     Origin,
     ShardId,
+    ShardsRestored,
     SnapshotOrder,
     TaskFailure,
 )
@@ -62,6 +63,7 @@ class FakeCoordinator:
         self.token = secrets.token_hex(16)
         self.asked: list[AskBatch] = []
         self.claims: list[ClaimShards] = []
+        self.restored: list[ShardsRestored] = []
         self.acks: queue.Queue[Ack] = queue.Queue()
         self.declines: queue.Queue[Decline] = queue.Queue()
         self.reports: list[TaskFailure] = []
@@ -92,6 +94,7 @@ class FakeCoordinator:
         actions = {
             "ask": Call(AskBatch, self.ask),
             "claim": Call(ClaimShards, self.claim),
+            "restored": Call(ShardsRestored, self.restored.append),
             "ack": Call(Ack, self.acks.put),
             "decline": Call(Decline, self.declines.put),
             "report": Call(TaskFailure, self.reports.append),

@@ -35,6 +35,7 @@ from chandy.state.link.messages import (
     ReadValues,
     ReleaseOrder,
     ShardId,
+    ShardsRestored,
     SnapshotOrder,
     StopOrder,
     TaskFailure,
@@ -62,6 +63,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.asked: list[AskBatch] = []
         self.claims: list[ClaimShards] = []
+        self.told: queue.Queue[ShardsRestored] = queue.Queue()
         self.acks: queue.Queue[Ack] = queue.Queue()
         self.declines: queue.Queue[Decline] = queue.Queue()
         self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
@@ -86,6 +88,9 @@ class Coordinator:
             raise self.refusal
         granted = {shard: self.origins.get(shard) for shard in claim.shards if shard not in self.elsewhere}
         return ClaimAnswer(granted, {s: a for s, a in self.elsewhere.items() if s in claim.shards})
+
+    def restored(self, restored: ShardsRestored) -> None:
+        self.told.put(restored)
 
     def ack(self, ack: Ack) -> None:
         self.acks.put(ack)
@@ -312,6 +317,40 @@ def test_a_restore_that_takes_long_is_told_in_the_log(
     assert len(told) > 1
     assert told[-1].endswith("percent=100")
     other.close()
+
+
+def test_the_coordinator_is_told_once_for_a_claim_what_its_shards_took(setup: Setup) -> None:
+    setup.run(0, {b"a": big(b"1")}, (0, 1))
+    setup.keeper.obey(setup.order(1, 0, (0, 1)))
+    snapshots = setup.acked().snapshots
+    for snapshot in snapshots:
+        setup.control.origins[snapshot.shard.shard] = Origin(setup.store, 1, 0, snapshot.handle)
+    setup.control.told.get(timeout=DEADLINE)
+    other = setup.another("other")
+    size = sum(snapshot.handle.size for snapshot in snapshots)
+    for query_id, found in (("q2", False), ("q3", True)):
+        other.begin(setup.task(1, (0, 1), query_id=query_id))
+        told = setup.control.told.get(timeout=DEADLINE)
+        assert (told.host, told.query_id) == ("other", query_id)
+        assert told.files > 0
+        assert told.opening > 0
+        # The first restore has put the large files into the cache; small ones are read from the store every time.
+        assert (told.found_bytes > size / 2) == found
+        assert told.found_bytes + told.downloaded_bytes == size
+    assert setup.control.told.empty()
+    other.close()
+
+
+def test_a_coordinator_that_cannot_be_told_of_a_restore_holds_up_no_batch(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: ShardsRestored) -> None:
+        raise RemoteError("CoordinatorLostError", "gone")
+
+    monkeypatch.setattr(setup.control, "restored", fail)
+    setup.run(0, {b"a": b"1"})
+    eventually(lambda: "restore not told" in caplog.text)
+    assert setup.keeper.shards(setup.task(0))[0].fetch([b"a"]) == [None]
 
 
 def test_files_that_hold_more_than_their_checkpoint_says_are_refused(setup: Setup) -> None:

@@ -1,4 +1,4 @@
-"""How far a restore is, in the log."""
+"""How far a restore is, in the log, and what it took."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from chandy.state.host.restoring import RestoreLog
+from chandy.state.host.restoring import RestoreLog, RestoreTally
+from chandy.storage.snapshots import RestoreReport
 
 
 def test_a_restore_that_takes_long_is_told_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
@@ -20,3 +21,24 @@ def test_a_restore_that_takes_long_is_told_every_ten_seconds(caplog: pytest.LogC
         "event=restoring shard=op/3 bytes=400 of=1000 percent=40",
         "event=restoring shard=op/3 bytes=800 of=1000 percent=80",
     ]
+
+
+def test_the_shards_of_a_claim_share_out_the_time_until_the_last_is_open() -> None:
+    now = [100.0]
+    tally = RestoreTally(2, lambda: now[0])
+    # Side by side: six seconds of work in four.
+    for _ in range(2):
+        tally.files(2.0, RestoreReport(files=3, bytes=50, cached_bytes=40, downloaded_bytes=10))
+        tally.opened(1.0)
+    assert tally.end("host", "q") is None
+    now[0] += 4.0
+    told = tally.end("host", "q")
+    assert told is not None
+    assert (told.files, told.opening) == (pytest.approx(4 * 4 / 6), pytest.approx(4 * 2 / 6))
+    assert (told.found_bytes, told.downloaded_bytes) == (80, 20)
+
+
+def test_shards_that_begin_empty_have_nothing_to_restore() -> None:
+    told = RestoreTally(1).end("host", "q")
+    assert told is not None
+    assert (told.files, told.opening, told.downloaded_bytes) == (0.0, 0.0, 0)
