@@ -1,0 +1,248 @@
+"""One coordinator at one size, in a process of its own: its checkpoints, and what each of them costs it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import attrs
+
+from chandy.coordinator.checkpointing import Checkpointing
+from chandy.coordinator.instructions import Discard
+from chandy.coordinator.service import serve
+from chandy.state.link.messages import Ack, BatchTimes, Endpoint
+from chandy.storage.catalog import Catalog
+from chandy.storage.codec import from_json, to_json
+from chandy.storage.errors import ChandyError
+from chandy.storage.layout import manifest_key
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind
+from chandy.storage.manifest_json import decode_manifest, encode_manifest
+
+from .alone import new_protocol
+from .figures import Costs
+from .made import Fleet
+from .plans import Assignment, Plan
+
+_DEADLINE_SECONDS = 120.0
+_TOKEN = "scale"
+_STATISTICS_CALLS = 20
+
+
+class CommittingQuery:
+    """``Progress`` of one query that commits a batch before each checkpoint; notes when it is looked at."""
+
+    def __init__(self, folder: Path) -> None:
+        self.newest = 0
+        self.planned_at = 0.0
+        self._offsets = folder / "offsets"
+        self._offsets.write_text("v1\n{}\n0")
+
+    def planned(self, query: str) -> int:
+        """The newest batch."""
+        self.planned_at = time.monotonic()
+        return self.newest
+
+    def stands_at(self, query: str) -> int | None:
+        """None: it runs."""
+        return None
+
+    def is_committed(self, query: str, batch: int) -> bool:
+        """What is planned has committed at once."""
+        return batch <= self.newest
+
+    def times(self, query_id: str, batch: int) -> BatchTimes:
+        """No task asks."""
+        return BatchTimes()
+
+    @contextmanager
+    def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+        """One small file."""
+        yield {f"working/offsets/{batch}": self._offsets}
+
+
+class Observed(Checkpointing):
+    """The real thing, and when it had handled the last ACK and what deleting took."""
+
+    def expect(self, acks: int) -> None:
+        """Begin a checkpoint that so many ACKs belong to."""
+        self._missing = acks
+        self.acknowledged, self.discarded = threading.Event(), threading.Event()
+        self._counting = threading.Lock()
+
+    def ack(self, ack: Ack) -> None:
+        """Take an acknowledgement."""
+        super().ack(ack)
+        with self._counting:
+            self._missing -= len(ack.snapshots)
+            if self._missing == 0:
+                self.acknowledged_at, self.acknowledged_cpu = time.monotonic(), time.process_time()
+                self.acknowledged.set()
+
+    def _discard(self, order: Discard) -> None:
+        begun = time.monotonic()
+        super()._discard(order)
+        self.discard_seconds = time.monotonic() - begun
+        self.discarded.set()
+
+
+class Hosts:
+    """The process of the simulated hosts."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.scale.fleet", to_json(assignment).decode()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def hear(self, event: str) -> dict[str, Any]:
+        """Wait for the next thing that it says, which must be this."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        said: dict[str, Any] = json.loads(line) if line else {"event": "the end"}
+        if said["event"] != event:
+            raise RuntimeError(f"expected {event!r} from the simulated hosts, found {said['event']!r}")
+        return said
+
+    def go(self) -> None:
+        """Let all of them send their ACKs."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(_DEADLINE_SECONDS)
+        self._process.stdout.close()
+
+
+def live(plan: Plan) -> Iterator[Costs]:
+    """Run a coordinator and its hosts, and yield what each checkpoint that counts has cost."""
+    folder = Path(plan.folder)
+    store = LocalStore(folder / "store")
+    catalog = Catalog(store)
+    query = CommittingQuery(folder)
+    generation = catalog.take_over("scale", time.time())
+    failures: list[ChandyError] = []
+    checkpointing = Observed(
+        new_protocol(plan.fleet, generation.generation, store.uri),
+        catalog=catalog,
+        store=store,
+        progress=query,
+        clock=time.time,
+        on_state_lost=lambda reason: None,
+        on_failure=failures.append,
+        on_processor_failure=lambda failure: None,
+        on_restored=lambda restored: None,
+    )
+    service = serve(checkpointing, "127.0.0.1", _TOKEN)
+    endpoint = Endpoint(service.address, _TOKEN, "scale", 0, str(folder / "cache"))
+    try:
+        with Hosts(Assignment(endpoint, plan.fleet, str(store.root))) as hosts:
+            hosts.hear("joined")
+            for number in range(plan.warm_up + plan.checkpoints):
+                query.newest += 1
+                costs = _checkpoint(plan.fleet, checkpointing, query, hosts, store)
+                if failures:
+                    raise failures[0]
+                if number >= plan.warm_up:
+                    yield costs
+    finally:
+        checkpointing.close()
+        service.shutdown()
+
+
+def _checkpoint(
+    fleet: Fleet, checkpointing: Observed, query: CommittingQuery, hosts: Hosts, store: LocalStore
+) -> Costs:
+    checkpointing.expect(fleet.shards)
+    drops = checkpointing.look(lambda p: len(p.completed) >= p.config.retained)
+    before = time.monotonic(), time.process_time()
+    future = checkpointing.request(CheckpointKind.MANUAL)
+    last_order = hosts.hear("ordered")["at"]
+    # The hosts are done with their own work, and the coordinator with the orders: what follows is ACKs.
+    gone = time.monotonic(), time.process_time()
+    hosts.go()
+    completed = future.result(_DEADLINE_SECONDS)
+    ended = time.monotonic()
+    _await(checkpointing.acknowledged)
+    if drops:
+        _await(checkpointing.discarded)
+    key = manifest_key(completed.id)
+    manifest, data, read_seconds, decode_seconds = _read(store, key)
+    encode_seconds = _timed(lambda: encode_manifest(manifest))
+    write_seconds = _timed(lambda: store.create(f"scratch/{completed.id}", data))
+    store.delete(f"scratch/{completed.id}")
+    statistics = checkpointing.statistics()
+    latest = statistics.latest_completed
+    return Costs(
+        checkpoint=completed.id,
+        messages=fleet.messages,
+        acks=len(latest.shards) if latest is not None and latest.id == completed.id else 0,
+        cut=query.planned_at - before[0],
+        orders=last_order - query.planned_at,
+        acks_handled=checkpointing.acknowledged_at - gone[0],
+        acks_cpu=checkpointing.acknowledged_cpu - gone[1],
+        trigger_cpu=gone[1] - before[1],
+        completing=ended - checkpointing.acknowledged_at,
+        manifest_bytes=len(data),
+        manifest_shards=sum(shard is not None for one in manifest.operators for shard in one.shards),
+        encode=encode_seconds,
+        write=write_seconds,
+        read=read_seconds,
+        decode=decode_seconds,
+        discard=checkpointing.discard_seconds if drops else None,
+        statistics=_timed(checkpointing.statistics, _STATISTICS_CALLS),
+        resident_mb=_resident_mb(),
+    )
+
+
+def _await(event: threading.Event) -> None:
+    if not event.wait(_DEADLINE_SECONDS):
+        raise TimeoutError(f"The coordinator did nothing for {_DEADLINE_SECONDS:g} s")
+
+
+def _read(store: LocalStore, key: str) -> tuple[Any, bytes, float, float]:
+    begun = time.perf_counter()
+    data = store.read(key)
+    read = time.perf_counter()
+    manifest = decode_manifest(data, store.uri, key)
+    return manifest, data, read - begun, time.perf_counter() - read
+
+
+def _timed(call: Any, times: int = 1) -> float:
+    begun = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - begun) / times
+
+
+def _resident_mb() -> float:
+    gc.collect()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    """Tell each checkpoint's costs in a line on stdout, see ``benchmarks.lives``."""
+    for costs in live(from_json(Plan, sys.argv[1].encode())):
+        print(json.dumps({"event": "checkpoint", "costs": attrs.asdict(costs)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Simulated state hosts, all in one process of their own: the real link to the coordinator, and nothing behind it.
+
+Each host has its own connection, follows its orders, and has its ACKs ready as bytes when told to send them. It says
+on stdout, one JSON line each: ``joined`` when all hosts own their shards, ``ordered`` when the last host has its
+order. A line on stdin sends the ACKs of all hosts at once; the end of stdin ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyarrow import flight
+
+from chandy.state.host.control import CoordinatorClient, Lease, OrderStream
+from chandy.state.link.messages import ClaimShards, HostHello, Order, SnapshotOrder
+from chandy.storage.codec import from_json, to_json
+
+from .made import QUERY_ID, UID, acknowledgements
+from .plans import Assignment
+
+_LEASE_SECONDS = 60.0
+
+
+class Host:
+    """One simulated state host."""
+
+    def __init__(self, assignment: Assignment, name: str, shards: tuple[int, ...]) -> None:
+        self.name = name
+        self._shards = shards
+        self._store = Path(assignment.store)
+        self._acks_a_message = assignment.fleet.acks_a_message
+        self._client = CoordinatorClient(assignment.endpoint)
+        hello = HostHello(name, f"grpc://{name}:1", name, name, 1)
+        self._stream = OrderStream(self._client.client, hello, self._obey, Lease(_LEASE_SECONDS))
+        self._orders: queue.SimpleQueue[tuple[SnapshotOrder, float]] = queue.SimpleQueue()
+        self.ordered_at = 0.0
+        """When the last order came, in monotonic seconds."""
+        self._messages: list[bytes] = []
+
+    def join(self) -> None:
+        """Connect, and become the owner of the shards."""
+        threading.Thread(target=self._stream.follow, daemon=True).start()
+        self._stream.welcomed.wait()
+        self._client.claim(ClaimShards(self.name, QUERY_ID, UID, self._shards))
+
+    def await_order(self) -> SnapshotOrder:
+        """Wait for the next order; ``ordered_at`` says when it came."""
+        order, self.ordered_at = self._orders.get()
+        return order
+
+    def prepare(self, order: SnapshotOrder) -> None:
+        """Put the objects of the shards' handles into the store, and have the ACKs ready."""
+        acks = list(acknowledgements(order, self.name, self._acks_a_message))
+        self._messages = [to_json(ack) for ack in acks]
+        for key in {file.key for ack in acks for snapshot in ack.snapshots for file in snapshot.handle.files}:
+            path = self._store / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    def acknowledge(self) -> None:
+        """Send the ACKs, one message after the other."""
+        for message in self._messages:
+            list(
+                self._client.client.flight.do_action(
+                    flight.Action("ack", message), self._client.client.options
+                )
+            )
+
+    def _obey(self, order: Order) -> None:
+        # Nothing else here: the orders of other hosts would wait for it.
+        if isinstance(order, SnapshotOrder):
+            self._orders.put((order, time.monotonic()))
+
+
+def say(event: str, **facts: Any) -> None:
+    """Tell the coordinator's process something."""
+    print(json.dumps({"event": event, **facts}), flush=True)
+
+
+def main() -> None:
+    """Live as long as stdin is open."""
+    assignment = from_json(Assignment, sys.argv[1].encode())
+    hosts = [Host(assignment, name, shards) for name, shards in assignment.fleet.hosts.items()]
+    for host in hosts:
+        host.join()
+    say("joined")
+    threading.Thread(target=_tell_of_orders, args=(hosts,), daemon=True).start()
+    for _ in sys.stdin:
+        for host in hosts:
+            threading.Thread(target=host.acknowledge, daemon=True).start()
+
+
+def _tell_of_orders(hosts: list[Host]) -> None:
+    while True:
+        orders = [(host, host.await_order()) for host in hosts]
+        for host, order in orders:
+            host.prepare(order)
+        say("ordered", at=max(host.ordered_at for host in hosts))
+
+
+if __name__ == "__main__":
+    main()
