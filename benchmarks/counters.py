@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import StructType
+
+from chandy.state import ArrowInput, ArrowProcessor, ArrowResult
 
 OUTPUT = "k long, n long"
 _FILLER = "0123456789abcdef"
@@ -56,3 +62,17 @@ class PandasCounter(_Counter):
     ) -> Iterator[pd.DataFrame]:
         count = self._add(sum(len(frame) for frame in rows))
         yield pd.DataFrame({"k": [key[0]], "n": [count]})
+
+
+class ArrowCounter(ArrowProcessor):
+    """For ``coordinator.transform_with_arrow``."""
+
+    states: ClassVar[Mapping[str, StructType | str]] = {"count": "n long"}
+
+    def process(self, given: ArrowInput) -> ArrowResult:
+        """Count all keys at once."""
+        held = pc.fill_null(pc.struct_field(given.states["count"], "n"), 0)
+        n = pc.add(held, pa.array(np.diff(given.bounds)))
+        return ArrowResult(
+            given.keys.append_column("n", n), {"count": pa.StructArray.from_arrays([n], names=["n"])}
+        )
