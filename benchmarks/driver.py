@@ -5,9 +5,7 @@ It tells what happens as lines of JSON on stdout; Spark's own noise goes there a
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -29,6 +27,7 @@ from chandy.state import read_state
 from chandy.storage import pipeline_uri
 
 from . import flights
+from .lives import say
 
 PIPELINE, QUERY, UID = "flights", "delays", "delays"
 SAVEPOINT = "three-quarters"
@@ -59,12 +58,6 @@ class Work:
     def spark(self) -> Path:
         """Where Spark keeps what lives as long as it does."""
         return self.root / "spark"
-
-
-def say(event: str, **facts: Any) -> None:
-    """Tell the parent; whoever reads stdout knows an event by its first bytes."""
-    line = json.dumps({"event": event, "at": time.time(), **facts}) + "\n"
-    os.write(sys.stdout.fileno(), line.encode())
 
 
 def session(work: Work) -> SparkSession:

@@ -1,4 +1,4 @@
-"""The demo's driver as a child process: its events as they come, its death, and the end of all that it started."""
+"""A driver as a child process: its events as it tells them, its death, and the end of all that it started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,37 +23,48 @@ _HOSTS_DEADLINE_SECONDS = 30.0
 
 
 class Life:
-    """One run of ``benchmarks.driver``, in a process group with the JVM that it starts."""
+    """One run of a driver, in a process group with the JVM that it starts. It is told things by files."""
 
-    def __init__(self, arguments: list[str], *, folder: Path, log: Path) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        *,
+        module: str = "benchmarks.driver",
+        folder: Path,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Start the process.
 
         Args:
             arguments: of the driver.
+            module: the driver's; it tells its events by ``say``.
             folder: where it and all below it keep their files.
             log: takes what they print.
+            environment: variables beside those that this process has.
         """
         self.started_at = time.time()
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        # What Spark leaves behind when it is killed is then in the demo's folder and goes with it.
+        # What Spark leaves behind when it is killed is then in that folder and goes with it.
         temporary = folder / "tmp"
         temporary.mkdir(exist_ok=True)
-        environment = {
-            **os.environ,
+        given = os.environ | dict(environment or {})
+        variables = {
+            **given,
             "CHANDY_RUNTIME_DIR": str(runtime(folder)),
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [given.get("PYTHONPATH")])]),
             "TMPDIR": str(temporary),
         }
         self._log = log.open("a")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.driver", *arguments],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             errors="replace",
             cwd=folder,
-            env=environment,
+            env=variables,
             # A group of its own, so that the JVM dies in the same moment.
             start_new_session=True,
         )
@@ -64,6 +75,11 @@ class Life:
     def pid(self) -> int:
         """The driver's process."""
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the driver has not ended."""
+        return self._process.poll() is None
 
     def events(self) -> Iterator[Event]:
         """Yield what the driver tells, until it has ended.
@@ -79,6 +95,18 @@ class Life:
             if event is None:
                 return
             yield event
+
+    def await_event(self, name: str) -> Event:
+        """Return the next event of this name; those before it are passed over.
+
+        Raises:
+            RuntimeError: the driver has ended.
+            TimeoutError: it was silent for too long.
+        """
+        for event in self.events():
+            if event["event"] == name:
+                return event
+        raise RuntimeError(f"The driver has ended before it told of {name!r}: {self._log.name}")
 
     def kill(self) -> float:
         """Kill driver and JVM with SIGKILL; return when that was, in seconds since 1970."""
@@ -112,6 +140,12 @@ class Life:
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._log.close()
+
+
+def say(event: str, **facts: Any) -> None:
+    """Tell the parent, from within the child; whoever reads its stdout knows an event by its first bytes."""
+    line = json.dumps({"event": event, "at": time.time(), **facts}) + "\n"
+    os.write(sys.stdout.fileno(), line.encode())
 
 
 def runtime(folder: Path) -> Path:

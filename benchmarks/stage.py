@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def stage(**settings: str) -> Iterator[tuple[SparkSession, Path]]:
     os.environ["CHANDY_RUNTIME_DIR"] = str(runtime(folder))
     try:
         with _output_to(folder / "spark.log"):
-            spark = _session(folder, {name.replace("__", "."): value for name, value in settings.items()})
+            spark = session(folder, {name.replace("__", "."): value for name, value in settings.items()})
         try:
             yield spark, folder
         finally:
@@ -90,7 +90,13 @@ def stage(**settings: str) -> Iterator[tuple[SparkSession, Path]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _session(folder: Path, settings: dict[str, str]) -> SparkSession:
+def session(folder: Path, settings: Mapping[str, str]) -> SparkSession:
+    """Start Spark with two cores, all that it writes in a folder.
+
+    Args:
+        folder: where to.
+        settings: Spark's, beside the ones that all contestants have.
+    """
     # PySpark takes the python3 of the PATH, which need not be this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     streaming = "org.apache.spark.sql.execution.streaming"

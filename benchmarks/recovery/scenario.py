@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
@@ -51,13 +51,28 @@ class Recovered:
     parts: Mapping[str, float]
     """Seconds by part, in the order of time; together they are ``seconds``. Each contestant has parts of its own."""
 
+    @property
+    def first_commit(self) -> float:
+        """Seconds until any batch has committed, one that is taken again for instance."""
+        return self.seconds - sum(self.parts.get(part, 0.0) for part in _AFTER_FIRST)
+
+
+_AFTER_FIRST: Final = ("replay", "new batch")
+"""Parts that follow when the first batch has committed."""
+
 
 class Contestant(Protocol):
     """One system with one stream over one store. Takes one failure after the other; closed at the end."""
 
-    name: str
-    failures: tuple[Failure, ...]
-    """What it can be put through."""
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What it can be put through."""
+        ...
 
     def fill(self) -> None:
         """Start, take every key of the course once, and return when that state is safe in a completed checkpoint."""

@@ -1,0 +1,85 @@
+"""One life of a Spark driver without Chandy, in a process of its own: ``python -m benchmarks.recovery.spark_driver``.
+
+It does what one writes around a query that is to go on after an exception: start it again on its checkpoint.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ..lives import say
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CHECKPOINT: Final = "checkpoint"
+"""The query's checkpoint directory, below the contestant's folder."""
+_POLL_SECONDS: Final = 0.05
+_STATE_STORE: Final = "spark.sql.streaming.stateStore"
+
+
+class Kind(enum.StrEnum):
+    """What the query keeps, and how."""
+
+    STATELESS = "Spark without state"
+    ROCKSDB = "Spark RocksDB"
+    CHANGELOG = "Spark RocksDB, changelog"
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What is set for it beside what all contestants on Spark have."""
+        return {
+            f"{_STATE_STORE}.rocksdb.changelogCheckpointing.enabled": str(self is Kind.CHANGELOG).lower(),
+            f"{_STATE_STORE}.maintenanceInterval": "5s",
+        }
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.option("--kind", type=click.Choice([str(kind) for kind in Kind]), required=True)
+def main(folder: Path, kind: str) -> None:
+    """Run the query until killed."""
+    say("process")
+    # After the word that the process runs: these imports are part of what a new process costs.
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+    from . import query as common
+
+    place = common.Place(folder, f"{CHECKPOINT}/commits")
+    spark = common.session(place, **Kind(kind).settings)
+    say("session")
+    while True:
+        rows = common.stream(spark, place)
+        if kind == Kind.STATELESS:
+            writer = rows.repartition(2, "k").writeStream.outputMode("append")
+        else:
+            writer = rows.groupBy("k").agg(F.max("v").alias("v")).writeStream.outputMode("update")
+        writer = common.into_sink(writer, place).option("checkpointLocation", str(folder / CHECKPOINT))
+        try:
+            _watch(writer.start())
+        except StreamingQueryException:
+            say("failed")
+
+
+def _watch(query: StreamingQuery) -> None:
+    """Tell when the first batch began, once it has committed; raise what the query ends with."""
+    told = False
+    # It takes parts of a second, too, other than its annotation says.
+    while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]
+        # An idle query reports, too.
+        begun = (
+            [one["timestamp"] for one in query.recentProgress if one["numInputRows"] > 0] if not told else []
+        )
+        if begun:
+            told = True
+            say("first batch", timestamp=begun[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Where Chandy's checkpoints go in this benchmark: this machine's disk, or S3, near or 30 ms away.
+
+S3 is served by ``rclone serve s3`` on files of this machine. It ignores the condition of an exclusive create, so
+drivers are not fenced there; what recovery reads and writes is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from ..lives import REPOSITORY
+
+LATENCY_SECONDS: Final = 0.03
+"""Of a request to the S3 that is far away, there and back."""
+_ACCESS_KEY, _SECRET_KEY, _BUCKET = "benchmarkaccesskey", "benchmarksecretkey", "bucket"
+_DEADLINE_SECONDS: Final = 30.0
+
+
+@attrs.frozen
+class StoreAt:
+    """A place for checkpoints."""
+
+    uri: str
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    """What its clients must find in theirs."""
+    fenced: bool = True
+    """Whether it can create exclusively."""
+    remote: bool = False
+    """Whether it outlives the machine."""
+
+
+@contextlib.contextmanager
+def local(folder: Path) -> Iterator[StoreAt]:
+    """A folder."""
+    yield StoreAt(folder.as_uri())
+
+
+@contextlib.contextmanager
+def s3(folder: Path, latency: float = 0.0) -> Iterator[StoreAt]:
+    """Serve S3 from a folder while the context lives.
+
+    Args:
+        folder: the server's; made.
+        latency: seconds by which a request is slower than the server is.
+    """
+    (folder / "data" / _BUCKET).mkdir(parents=True)
+    with contextlib.ExitStack() as stack, (folder / "server.log").open("ab") as log:
+        port = free_port()
+        command = [
+            str(Path(sys.executable).with_name("rclone")),
+            *("serve", "s3", "--config=/dev/null"),
+            *(f"--addr=127.0.0.1:{port}", f"--auth-key={_ACCESS_KEY},{_SECRET_KEY}"),
+            str(folder / "data"),
+        ]
+        stack.enter_context(_server(command, port, log.fileno()))
+        if latency:
+            behind, port = port, free_port()
+            proxy = [
+                sys.executable,
+                "-m",
+                "benchmarks.recovery.far",
+                str(port),
+                str(behind),
+                str(latency / 2),
+            ]
+            stack.enter_context(_server(proxy, port, log.fileno()))
+        environment = {
+            "AWS_ACCESS_KEY_ID": _ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": _SECRET_KEY,
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
+        }
+        yield StoreAt(f"s3://{_BUCKET}/checkpoints", environment, fenced=False, remote=True)
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def _server(command: list[str], port: int, log: int) -> Iterator[None]:
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPOSITORY, env=os.environ
+    )
+    try:
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while not _listens(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{command[0]} did not start")
+            time.sleep(0.05)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
