@@ -1,0 +1,281 @@
+"""Who runs a course: Chandy with checkpoints at an interval or without, and Spark's own state."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import attrs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery
+from chandy.coordinator.statistics import CheckpointStatistics, Status
+from chandy.storage import CheckpointKind
+
+from ..recovery.stores import StoreAt
+from . import disk
+from .figures import (
+    Commits,
+    Course,
+    Timing,
+    Turn,
+    batches_of,
+    first_tick,
+    in_window,
+    spark_commits,
+    spark_updates,
+    window_start,
+)
+from .payloads import OUTPUT, Payloads
+
+WITHOUT: Final = "Chandy, no checkpoints"
+_UID: Final = "counts"
+_DEADLINE: Final = 600.0
+_LOOK: Final = 0.05
+_CHANGELOG: Final = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+_RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
+
+
+class Contestant(Protocol):
+    """One system with its settings, over one course."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the report."""
+        ...
+
+    def turn(self, course: Course, timing: Timing, folder: Path) -> Turn:
+        """Run the stream once, from the filled state, with all its files in ``folder``."""
+        ...
+
+
+def rows_of(spark: SparkSession, course: Course) -> DataFrame:
+    """Return a stream without an end of ``k long``: first every key once, in order, then keys at random.
+
+    Rows are computed and not read: they take so little that what state costs is as much of a batch as it can be.
+    """
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", course.rows)
+    key = f"if(value < {course.keys}, value, pmod(xxhash64(value), {course.keys}))"
+    return source.option("numPartitions", 2).load().select(F.expr(key).alias("k"))
+
+
+def fill_batches(course: Course) -> int:
+    """Return how many batches there are until each key has come."""
+    return -(-course.keys // course.rows)
+
+
+@attrs.frozen
+class Chandy:
+    """Chandy; restored from a savepoint of the filled state, so that all turns begin alike."""
+
+    spark: SparkSession
+    savepoint: str
+    interval: int | None
+    """Seconds; None: no checkpoints while it counts."""
+    elsewhere: StoreAt | None = None
+    """S3, where checkpoints go then; None: into the turn's folder."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the report."""
+        every = WITHOUT if self.interval is None else f"Chandy, every {self.interval} s"
+        return f"{every}, S3" if self.elsewhere else every
+
+    def turn(self, course: Course, timing: Timing, folder: Path) -> Turn:
+        """Run the stream, take one checkpoint by hand while it warms up, and then leave it to the schedule.
+
+        Raises:
+            RuntimeError: the query failed, though it has come back, or a checkpoint did.
+        """
+        interval, elsewhere = self.interval, self.elsewhere
+        config = CheckpointConfig(
+            interval=None if interval is None else f"{interval} s",
+            initial_delay=None if interval is None else f"{first_tick(interval, timing.warm_up):g} s",
+            history=10_000,
+            cache_dir=str(folder / "cache"),
+            allow_unfenced=elsewhere is not None and not elsewhere.fenced,
+        )
+        storage = f"{elsewhere.uri}/{folder.name}" if elsewhere else str(folder / "storage")
+        coordinator = CheckpointCoordinator(
+            self.spark,
+            pipeline="cost",
+            storage=storage,
+            config=config,
+            restore=self.savepoint,
+        )
+        with coordinator:
+            query = _start(coordinator, self.spark, course)
+            start = time.time()
+            _await(query, lambda: query.lastProgress is not None)
+            # The first one after a savepoint shares nothing with it and stores all.
+            coordinator.checkpoint().result(timeout=_DEADLINE)
+            begin = window_start(time.time(), start, interval, timing.warm_up)
+            _sleep_until(begin)
+            run, hosts = query.runId, disk.host_processes(folder / "cache")
+            before = _counters(coordinator, hosts, folder)
+            _sleep_until(begin + timing.window)
+            after = _counters(coordinator, hosts, folder)
+            progress = query.recentProgress
+            if query.runId != run:
+                raise RuntimeError(f"{self.name}: the query failed and restarted while it counted")
+            # The stream goes on until those that began in the window have ended, each under the same load.
+            end = begin + timing.window
+            _await(query, lambda: settled(coordinator.statistics().checkpoints, end))
+            commits = commits_of(coordinator.statistics().checkpoints, begin, end)
+            query.stop()
+        return Turn(
+            batches_of(in_window(progress, begin, end)),
+            commits,
+            changed=(after.keys - before.keys) * course.key_bytes,
+            used=after.used.minus(before.used) if after.used and before.used else None,
+            compactions=after.compactions - before.compactions,
+        )
+
+
+@attrs.frozen
+class Native:
+    """Spark's own count on RocksDB, which commits its state with every batch; begins from a copied checkpoint."""
+
+    spark: SparkSession
+    filled: Path
+    """The checkpoint of a query that every key has come to."""
+    changelog: bool
+
+    @property
+    def name(self) -> str:
+        """What it is called in the report."""
+        return native_name(self.changelog)
+
+    def turn(self, course: Course, timing: Timing, folder: Path) -> Turn:
+        """Run the stream."""
+        checkpoint = folder / "checkpoint"
+        shutil.copytree(self.filled, checkpoint)
+        query = _start_native(self.spark, course, checkpoint, self.changelog)
+        start = time.time()
+        _await(query, lambda: query.lastProgress is not None)
+        begin = window_start(time.time(), start, None, timing.warm_up)
+        _sleep_until(begin)
+        before = disk.bytes_below(checkpoint / "state")
+        _sleep_until(begin + timing.window)
+        stored = disk.bytes_below(checkpoint / "state") - before
+        progress = query.recentProgress
+        query.stop()
+        reports = in_window(progress, begin, begin + timing.window)
+        return Turn(
+            batches_of(reports),
+            spark_commits(reports, stored),
+            changed=spark_updates(reports) * course.key_bytes,
+        )
+
+
+def native_name(changelog: bool) -> str:
+    """Return what Spark's own count is called."""
+    return f"Spark, every batch, RocksDB with{'' if changelog else 'out'} changelog"
+
+
+def fill_chandy(spark: SparkSession, course: Course, folder: Path) -> str:
+    """Run the course until every key is there; return the savepoint of that."""
+    config = CheckpointConfig(interval=None, cache_dir=str(folder / "cache"))
+    with CheckpointCoordinator(
+        spark, pipeline="fill", storage=str(folder / "storage"), config=config, restore="none"
+    ) as coordinator:
+        query = _start(coordinator, spark, course)
+        _await(query, lambda: _batch(query) >= fill_batches(course))
+        savepoint = coordinator.savepoint(str(folder / "savepoint")).result(timeout=_DEADLINE)
+        query.stop()
+    return savepoint.uri
+
+
+def fill_native(spark: SparkSession, course: Course, folder: Path, changelog: bool) -> Path:
+    """Run the course until every key is there; return the checkpoint's folder."""
+    query = _start_native(spark, course, folder, changelog)
+    _await(query, lambda: _batch(query) >= fill_batches(course))
+    query.stop()
+    return folder
+
+
+def settled(checkpoints: Sequence[CheckpointStatistics], end: float) -> bool:
+    """Whether every checkpoint that was triggered before ``end`` has ended."""
+    return not any(one.status is Status.IN_PROGRESS and one.triggered_at < end for one in checkpoints)
+
+
+def commits_of(checkpoints: Sequence[CheckpointStatistics], begin: float, end: float) -> Commits:
+    """Return the checkpoints that the schedule triggered from ``begin`` to before ``end``.
+
+    Raises:
+        RuntimeError: one of them has failed, or not ended.
+    """
+    counted = [
+        one for one in checkpoints if one.kind is CheckpointKind.PERIODIC and begin <= one.triggered_at < end
+    ]
+    for one in counted:
+        if one.status is not Status.COMPLETED:
+            raise RuntimeError(f"checkpoint {one.id} is {one.status}: {one.reason}")
+    durations = [one.duration for one in counted if one.duration is not None]
+    return Commits(tuple(durations), sum(one.new_bytes for one in counted))
+
+
+@attrs.frozen
+class _Counters:
+    keys: int
+    """That batches have had, each counted in every batch."""
+    used: disk.Used | None
+    compactions: int
+
+
+def _counters(coordinator: CheckpointCoordinator, hosts: list[int], folder: Path) -> _Counters:
+    keys = coordinator.spent(_UID).keys
+    return _Counters(keys, disk.used_by(hosts), disk.compactions(folder / "cache"))
+
+
+def _start(coordinator: CheckpointCoordinator, spark: SparkSession, course: Course) -> CheckpointedQuery:
+    rows = rows_of(spark, course)
+    if course.value_bytes:
+        frame = coordinator.transform_with_arrow(
+            rows, key=["k"], processor=Payloads(course.value_bytes), output=OUTPUT, uid=_UID
+        )
+    else:
+        frame = coordinator.aggregate(rows, by=["k"], uid=_UID, n=("*", "count"))
+    return coordinator.start(frame.writeStream.format("noop").outputMode("append"), name="counts")
+
+
+def _start_native(spark: SparkSession, course: Course, checkpoint: Path, changelog: bool) -> Any:
+    kept = {name: spark.conf.get(name) for name in (_CHANGELOG, _RETAIN)}
+    spark.conf.set(_CHANGELOG, str(changelog).lower())
+    # Nothing is deleted, so that a listing tells what was written.
+    spark.conf.set(_RETAIN, "1000000")
+    try:
+        writer = rows_of(spark, course).groupBy("k").count().writeStream.format("noop").outputMode("update")
+        return writer.option("checkpointLocation", str(checkpoint)).start()
+    finally:
+        for name, value in kept.items():
+            spark.conf.set(name, str(value))
+
+
+def _batch(query: Any) -> int:
+    last = query.lastProgress
+    return -1 if last is None else int(last["batchId"])
+
+
+def _await(query: Any, done: Callable[[], bool]) -> None:
+    """Wait until ``done``, as long as the query runs.
+
+    Raises:
+        Exception: the query's own.
+        TimeoutError: it takes too long.
+    """
+    deadline = time.monotonic() + _DEADLINE
+    while not done():
+        if not query.isActive:
+            raise query.exception() or RuntimeError("the query has ended")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the query did not come to it in {_DEADLINE:g} s")
+        time.sleep(_LOOK)
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.time()))
