@@ -28,7 +28,7 @@ types: $(STAMP)
 	for part in coordinator barrier state storage; do ln -sfn ../../../$$part build/types/chandy/$$part; done
 	MYPYPATH=build/types $(BIN)/mypy -p chandy.coordinator -p chandy.barrier -p chandy.state -p chandy.storage -p benchmarks
 
-# All benchmarks, with JSON and charts in benchmarks/results; about an hour. One of them: python -m benchmarks NAME.
+# All benchmarks, with JSON and charts in benchmarks/results; about three hours. One of them: python -m benchmarks NAME.
 bench: $(STAMP) java
 	$(RUN) benchmarks all
 

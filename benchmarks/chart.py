@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,14 +40,22 @@ def bars(path: Path, *, title: str, axis: str, rounds: Mapping[str, Sequence[flo
 
 
 def lines(
-    path: Path, *, title: str, x: str, y: str, series: Mapping[str, Sequence[tuple[float, float]]]
+    path: Path,
+    *,
+    title: str,
+    x: str,
+    y: str,
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    y_scale: Literal["linear", "log"] = "linear",
 ) -> None:
-    """Draw a line for each series of points, over a logarithmic x axis."""
+    """Draw a line for each series of points, over a logarithmic x axis; a linear y axis begins at 0."""
     figure, axes = _axes(height=4.5)
     for name, points in series.items():
         axes.plot(*zip(*points, strict=True), marker="o", label=name)
     axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
+    axes.set_yscale(y_scale)
+    if y_scale == "linear":
+        axes.set_ylim(bottom=0)
     axes.set_xlabel(x, color=_INK)
     axes.set_ylabel(y, color=_INK)
     axes.legend(frameon=False, labelcolor=_INK)

@@ -29,6 +29,12 @@ class Options:
     repetitions: int | None = None
     """How often each contestant has its turn; None: as many as the benchmark thinks right."""
 
+    @property
+    def arguments(self) -> list[str]:
+        """The same for the command line."""
+        repetitions = [] if self.repetitions is None else [f"--repetitions={self.repetitions}"]
+        return ["--quick"] * self.quick + repetitions
+
 
 @attrs.frozen
 class Report:
@@ -42,18 +48,23 @@ class Report:
     settings: dict[str, Any] = attrs.field(factory=dict)
     """Sizes and repetitions."""
 
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Where and how it was measured: machine, versions, sizes, repetitions."""
+        return {**environment(), **self.settings}
+
     def as_json(self) -> str:
         """``{"benchmark", "environment", "rows", "ratios"}`` as JSON text."""
         document = {
             "benchmark": self.benchmark,
-            "environment": {**environment(), **self.settings},
+            "environment": self.environment,
             "rows": self.rows,
             "ratios": self.ratios,
         }
         return json.dumps(document, indent=2) + "\n"
 
     def show(self, console: Console) -> None:
-        """Print the table and the ratios."""
+        """Print the table, the ratios, and what they were measured on."""
         table = Table(title=self.benchmark, title_justify="left")
         for name in self.rows[0] if self.rows else ():
             table.add_column(
@@ -64,6 +75,7 @@ class Report:
         console.print(table)
         for name, ratio in self.ratios.items():
             console.print(f"{name}: {ratio:,.3g}")
+        console.print("; ".join(f"{name} {value}" for name, value in self.environment.items()))
 
 
 def environment() -> dict[str, Any]:
@@ -71,6 +83,7 @@ def environment() -> dict[str, Any]:
     packages = ("chandy", "pyspark", "rocksdict", "pyarrow", "pandas", "numpy")
     return {
         "machine": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "python": platform.python_version(),
@@ -87,6 +100,16 @@ def console() -> Console:
     """Return where benchmarks print."""
     found = Console()
     return found if found.is_terminal else Console(width=PLAIN_WIDTH)
+
+
+def _processor() -> str:
+    """The processor's name; Python itself knows it on few systems."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,58 @@
+"""``python -m benchmarks``: every benchmark that it names is there, and writes the files that it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.__main__ import BENCHMARKS, main, measure_all
+from benchmarks.report import Options
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_can_be_run_and_drawn(name: str) -> None:
+    module = importlib.import_module(f"benchmarks.{name}")
+    assert callable(module.run)
+    assert callable(module.draw)
+    assert module.__doc__
+
+
+def test_one_benchmark_writes_its_figures_and_its_chart(tmp_path: Path) -> None:
+    figures, chart = tmp_path / "figures" / "one.json", tmp_path / "charts" / "one.svg"
+    arguments = ["store_requests", "--quick", "--json", str(figures), "--chart", str(chart)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    document = json.loads(figures.read_text())
+    assert document["benchmark"] == "store_requests"
+    assert document["rows"]
+    assert "<svg" in chart.read_text()
+    for ratio in document["ratios"]:
+        assert ratio in result.output
+
+
+def test_an_unknown_benchmark_is_refused_with_the_names_of_all() -> None:
+    result = CliRunner().invoke(main, ["speed"])
+    assert result.exit_code == 2
+    for name in BENCHMARKS:
+        assert name in result.output
+
+
+def test_all_hands_its_options_on() -> None:
+    assert Options(quick=True, repetitions=2).arguments == ["--quick", "--repetitions=2"]
+    assert Options().arguments == []
+
+
+def test_all_leaves_figures_and_both_charts_of_each_and_names_who_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.__main__.BENCHMARKS", {"store_requests": "", "unheard_of": ""})
+    assert measure_all(Options(quick=True), tmp_path) == ["unheard_of"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "store_requests.json",
+        "store_requests.png",
+        "store_requests.svg",
+    ]

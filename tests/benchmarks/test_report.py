@@ -1,0 +1,49 @@
+"""What a benchmark hands over: JSON that tools may rely on, and a table that says what it was measured on."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+
+from benchmarks.report import Report, spread
+
+REPORT = Report(
+    "speed",
+    [
+        {"contestant": "Chandy", "seconds": 0.25, "rows": 1234567},
+        {"contestant": "Spark", "seconds": 1500.0, "rows": 1},
+    ],
+    {"Spark / Chandy": 6000.0},
+    {"repetitions": 3},
+)
+
+
+def test_json_has_the_four_parts_and_no_other() -> None:
+    document = json.loads(REPORT.as_json())
+    assert list(document) == ["benchmark", "environment", "rows", "ratios"]
+    assert document["benchmark"] == "speed"
+    assert document["rows"] == REPORT.rows
+    assert document["ratios"] == {"Spark / Chandy": 6000.0}
+
+
+def test_json_says_machine_versions_and_sizes() -> None:
+    environment = json.loads(REPORT.as_json())["environment"]
+    assert environment["cores"] >= 1
+    assert environment["memory_gib"] > 0
+    assert environment["pyspark"].startswith("4.")
+    assert environment["repetitions"] == 3
+    assert {"machine", "processor", "python", "chandy", "rocksdict", "pyarrow"} <= environment.keys()
+
+
+def test_the_table_shows_every_figure_the_ratios_and_the_environment() -> None:
+    screen = io.StringIO()
+    REPORT.show(Console(file=screen, width=400))
+    shown = screen.getvalue()
+    for text in ("0.25", "1,234,567", "1,500", "Spark / Chandy: 6e+03", "repetitions 3", "pyspark 4."):
+        assert text in shown
+
+
+def test_spread_is_the_median_and_both_ends() -> None:
+    assert spread([9.0, 1.0, 2.0]) == {"median": 2.0, "least": 1.0, "greatest": 9.0}
