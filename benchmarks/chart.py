@@ -74,16 +74,25 @@ def stacked(path: Path, *, title: str, axis: str, parts: Mapping[str, Mapping[st
     names = list(parts)[::-1]
     figure, axes = _axes(height=1.8 + 0.45 * len(names))
     ends = dict.fromkeys(names, 0.0)
-    for part in dict.fromkeys(part for own in parts.values() for part in own):
+    kinds = list(dict.fromkeys(part for own in parts.values() for part in own))
+    for part, color in zip(kinds, _many_colors(len(kinds)), strict=True):
         lengths = [parts[name].get(part, 0.0) for name in names]
-        axes.barh(names, lengths, left=list(ends.values()), height=0.6, label=part)
+        axes.barh(names, lengths, left=list(ends.values()), height=0.6, label=part, color=color)
         ends = {name: ends[name] + length for name, length in zip(names, lengths, strict=True)}
     for place, name in enumerate(names):
         axes.text(ends[name], place, f"  {ends[name]:,.3g}", va="center", fontweight="bold", color=_INK)
     axes.set_xlim(0, max(ends.values()) * 1.12)
     axes.set_xlabel(axis, color=_INK)
-    axes.legend(frameon=False, labelcolor=_INK, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.15))
+    figure.legend(frameon=False, labelcolor=_INK, ncols=6, loc="outside lower center")
     _save(path, figure, axes, title)
+
+
+def _many_colors(count: int) -> list[Any]:
+    from matplotlib import colormaps
+
+    # Ten strong colours first, then their pale ones.
+    strong_and_pale = list(colormaps["tab20"].colors)
+    return (strong_and_pale[::2] + strong_and_pale[1::2])[:count]
 
 
 def _axes(height: float) -> tuple[Any, Axes]:

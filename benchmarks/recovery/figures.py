@@ -149,8 +149,10 @@ def stacks(rows: Sequence[Mapping[str, Any]], size: int) -> dict[str, dict[str, 
     """The parts of each contestant's recoveries at one size, on the local store, failure by failure."""
     at_size = [row for row in rows if row["state_mb"] == size and row["store"] == LOCAL]
     failures = dict.fromkeys(row["failure"] for row in at_size)
+    # Every bar has all of them, so that they follow on each other in the order of time.
+    parts = [part for row in at_size[:1] for part in parts_of(row) if any(one[part] > 0 for one in at_size)]
     return {
-        f"{row['contestant']}, {row['failure']}": {part: row[part] for part in parts_of(row) if row[part] > 0}
+        f"{row['contestant']}, {row['failure']}": {part: row[part] for part in parts}
         for failure in failures
         for row in at_size
         if row["failure"] == failure

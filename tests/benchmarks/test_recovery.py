@@ -164,12 +164,14 @@ def test_a_curve_has_the_sizes_of_one_failure_in_their_order() -> None:
     assert figures.curves(figures.rows(turns), Failure.DRIVER) == {OWN: [(10, 2.0), (20, 3.0)]}
 
 
-def test_the_parts_that_are_shown_are_those_that_took_time() -> None:
-    rows = figures.rows([turn(OWN, 2.0, detect=0.5, replay=1.5), turn(SPARK, 1.0, detect=1.0)])
-    assert figures.stacks(rows, 10) == {
-        f"{OWN}, killed driver": {"detect": 0.5, "replay": 1.5},
-        f"{SPARK}, killed driver": {"detect": 1.0},
+def test_the_parts_that_are_shown_are_those_that_took_time_in_the_order_of_time() -> None:
+    turns = [turn(SPARK, 1.0, process=1.0, wait=0.0), turn(OWN, 2.0, replay=1.5, detect=0.5)]
+    shown = figures.stacks(figures.rows(turns), 10)
+    assert shown == {
+        f"{SPARK}, killed driver": {"detect": 0.0, "process": 1.0, "replay": 0.0},
+        f"{OWN}, killed driver": {"detect": 0.5, "process": 0.0, "replay": 1.5},
     }
+    assert [list(parts) for parts in shown.values()] == [["detect", "process", "replay"]] * 2
 
 
 def test_the_size_that_is_shown_is_the_greatest_of_those_with_most_figures() -> None:
