@@ -20,11 +20,10 @@ account, a task's mean; two run side by side; ``input`` and ``state`` are the wa
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -42,7 +41,7 @@ from chandy.state.operators.prompt import prompt
 from .chart import stacked
 from .counters import OUTPUT, ArrowCounter, RowCounter
 from .report import Options, Report, console
-from .stage import DEFAULT_MANAGER, MANAGER, stage
+from .stage import DEFAULT_MANAGER, file_manager, stage
 
 PLAIN: Final = "no state"
 PYTHON: Final = "no state, through Python"
@@ -252,7 +251,7 @@ class Contest:
                 return self._chandy(contestant, folder, length)
             frame, mode = native(self._source())
             writer = frame.writeStream.format("noop").outputMode(mode)
-            with _file_manager(self._spark, DEFAULT_MANAGER if contestant in _AS_IT_COMES else None):
+            with file_manager(self._spark, DEFAULT_MANAGER if contestant in _AS_IT_COMES else None):
                 query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
                 try:
                     _await(query, length.last)
@@ -332,15 +331,3 @@ def _await(query: Any, batch: int) -> None:
         last = query.lastProgress
         if last is not None and last["batchId"] > seen:
             deadline, seen = time.monotonic() + _BATCH_SECONDS, last["batchId"]
-
-
-@contextlib.contextmanager
-def _file_manager(spark: SparkSession, name: str | None) -> Iterator[None]:
-    """Have queries that are started inside of the ``with`` use this file manager; None: the stage's."""
-    tuned = spark.conf.get(MANAGER)
-    assert tuned is not None
-    spark.conf.set(MANAGER, name or tuned)
-    try:
-        yield
-    finally:
-        spark.conf.set(MANAGER, tuned)

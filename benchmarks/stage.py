@@ -90,6 +90,18 @@ def stage(**settings: str) -> Iterator[tuple[SparkSession, Path]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def file_manager(spark: SparkSession, name: str | None) -> Iterator[None]:
+    """Have queries that are started inside of the ``with`` use this file manager; None: the stage's."""
+    tuned = spark.conf.get(MANAGER)
+    assert tuned is not None
+    spark.conf.set(MANAGER, name or tuned)
+    try:
+        yield
+    finally:
+        spark.conf.set(MANAGER, tuned)
+
+
 def session(folder: Path, settings: Mapping[str, str]) -> SparkSession:
     """Start Spark with two cores, all that it writes in a folder.
 

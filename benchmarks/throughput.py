@@ -9,10 +9,9 @@ and state are written without forking processes, which Chandy chooses by itself 
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -28,7 +27,7 @@ from .chart import bars
 from .counters import OUTPUT, PandasCounter, RowCounter
 from .keyed import Workload
 from .report import Options, Report, console
-from .stage import DEFAULT_MANAGER, MANAGER, Stream, measured, stage
+from .stage import DEFAULT_MANAGER, Stream, file_manager, measured, stage
 
 AGGREGATE: Final = "Chandy aggregate"
 ROWS: Final = "Chandy transform_with_state"
@@ -137,18 +136,6 @@ def _ratio(own: Sequence[Stream], peers: Sequence[Stream]) -> float:
     return median(one.rate / peer.rate for one, peer in zip(own, paired, strict=True))
 
 
-@contextlib.contextmanager
-def _file_manager(spark: SparkSession, name: str | None) -> Iterator[None]:
-    """Have queries that are started inside of the ``with`` use this file manager; None: the stage's."""
-    tuned = spark.conf.get(MANAGER)
-    assert tuned is not None
-    spark.conf.set(MANAGER, name or tuned)
-    try:
-        yield
-    finally:
-        spark.conf.set(MANAGER, tuned)
-
-
 class Contest:
     """The contestants over one workload; each stream has folders of its own."""
 
@@ -168,7 +155,7 @@ class Contest:
             if native is not None:
                 frame, mode = native(source)
                 writer = frame.writeStream.format("noop").outputMode(mode).trigger(availableNow=True)
-                with _file_manager(self._spark, DEFAULT_MANAGER if contestant != COUNT_TUNED else None):
+                with file_manager(self._spark, DEFAULT_MANAGER if contestant != COUNT_TUNED else None):
                     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
                     query.awaitTermination()
                 return measured(contestant, query.recentProgress, turns.warm_up)

@@ -119,9 +119,8 @@ def test_bytes_and_names_are_synced_before_an_operation_returns(
     assert events[events.index("name") :] == ["name", "sync folder", "sync store"]
 
 
-def test_a_deletion_is_durable_when_it_returns(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.write("folder/a", b"")
-    store.write("folder/b", b"")
+def traced_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what is synced from now on."""
     synced: list[str] = []
     sync = os.fsync
 
@@ -130,6 +129,13 @@ def test_a_deletion_is_durable_when_it_returns(store: LocalStore, monkeypatch: p
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", traced)
+    return synced
+
+
+def test_a_deletion_is_durable_when_it_returns(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write("folder/a", b"")
+    store.write("folder/b", b"")
+    synced = traced_syncs(monkeypatch)
     store.delete("folder/a")
     assert synced == ["folder", "store"]
 
@@ -140,14 +146,7 @@ def test_many_deletions_are_durable_together_and_leave_no_empty_folder(
     gone = [f"gone/{number}/{name}" for number in range(3) for name in "ab"]
     for key in [*gone, "kept/a", "kept/b", "kept/c/d"]:
         store.write(key, b"")
-    synced: list[str] = []
-    sync = os.fsync
-
-    def traced(descriptor: int) -> None:
-        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", traced)
+    synced = traced_syncs(monkeypatch)
     store.delete_all([*gone, "kept/a", "kept/c/d", "never/there"])
     assert store.list() == ["kept/b"]
     assert [path.name for path in store.root.iterdir()] == ["kept"]
