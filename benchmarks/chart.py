@@ -91,8 +91,8 @@ def _many_colors(count: int) -> list[Any]:
     from matplotlib import colormaps
 
     # Ten strong colours first, then their pale ones.
-    strong_and_pale = list(colormaps["tab20"].colors)
-    return (strong_and_pale[::2] + strong_and_pale[1::2])[:count]
+    paired = colormaps["tab20"]
+    return [paired(number) for number in (*range(0, 20, 2), *range(1, 20, 2))][:count]
 
 
 def _axes(height: float) -> tuple[Any, Axes]:
