@@ -13,7 +13,7 @@ them a new SST file in each checkpoint, and the objects are there, so that delet
   with a message for each shard. *The protocol alone* is the same without the link, in one thread.
 * *Manifest*: encoded, written to the local store (synced), read and decoded, each by itself.
 * *Memory*: what the protocol holds by ``tracemalloc`` after more checkpoints than its history remembers, how much of
-  that came in the last ten, and the process' peak resident size.
+  that came in the last five, and the process' peak resident size.
 
 Sizes take turns; every checkpoint behind the first ones, until retention drops one for each that completes, is a value.
 Ratios say by which factor a figure grows from size to size: near ten is linear.
@@ -30,6 +30,7 @@ from typing import Final
 
 import attrs
 
+from chandy.coordinator.statistics import SHARD_RECORDS
 from chandy.storage.codec import structure, to_json
 
 from .. import chart
@@ -58,8 +59,10 @@ CHECKPOINTS: Final = 5
 """Of each turn, that count."""
 TURNS: Final = 3
 REMEMBERED: Final = 45
-"""Checkpoints behind which memory is looked at: more than the history remembers, and ten."""
+"""Checkpoints behind which memory is looked at: more than the history remembers of any number of shards."""
 GOAL: Final = "10,000 ACKs are handled in under a second of the coordinator's time"
+LAST: Final = 5
+"""So many of the last of these checkpoints are looked at for what they add."""
 _ALONE: Final = "the protocol alone: all ACKs (s)"
 _ALONE_SINGLE: Final = "the protocol alone: a message for each ACK (s)"
 _ALONE_OUTCOME: Final = "the protocol alone: from the last ACK to completed (s)"
@@ -122,10 +125,21 @@ def measure(sizes: tuple[int, ...], checkpoints: int, turns: int, remembered: in
             figures[size][_ALONE_OUTCOME] += [one.outcome_cpu for one in handled]
             figures[size][_ALONE_LONGEST] += [one.longest for one in handled]
     for size in sizes:
-        earlier, held = alone.held(Fleet(size), (remembered - 10, remembered))
+        last = looked_at(size, remembered)
+        earlier, held = alone.held(Fleet(size), (last - LAST, last))
         figures[size][HELD] = [held / 1e6]
         figures[size][GROWN] = [(held - earlier) / 1e6]
     return Measured(costs, {size: dict(own) for size, own in figures.items()})
+
+
+def looked_at(shards: int, remembered: int) -> int:
+    """Behind how many checkpoints memory is looked at: more than the history remembers the shards of, and ``LAST``.
+
+    Args:
+        shards: how many there are.
+        remembered: checkpoints that are enough for any number of shards.
+    """
+    return min(remembered, RETAINED + SHARD_RECORDS // shards + LAST)
 
 
 def live(fleet: Fleet, checkpoints: int) -> list[Costs]:

@@ -20,7 +20,7 @@ MANIFEST_OUT: Final = "manifest encoded and written (s)"
 MANIFEST_IN: Final = "manifest read and decoded (s)"
 DISCARD: Final = "old checkpoint deleted (s)"
 HELD: Final = "memory held by the protocol (MB)"
-GROWN: Final = "memory that the last ten checkpoints added (MB)"
+GROWN: Final = "memory that the last five checkpoints added (MB)"
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks import scale
 from benchmarks.report import Report
 from benchmarks.scale import alone, figures, made
-from benchmarks.scale.alone import Alone
+from benchmarks.scale.alone import RETAINED, Alone
 from benchmarks.scale.figures import Costs, growth, rows
 from benchmarks.scale.made import Fleet, acknowledgements, handle
 from chandy.state.link.messages import ShardId, SnapshotOrder
@@ -133,3 +133,8 @@ def test_a_chart_has_the_report_s_seconds(tmp_path: Path) -> None:
     found = rows({shards: {name: [shards / 1000] for name in names} for shards in (10, 100)})
     scale.draw(Report("scale", found, {}), tmp_path / "scale.svg")
     assert "ACKs" in (tmp_path / "scale.svg").read_text()
+
+
+@pytest.mark.parametrize(("shards", "last"), [(10, 45), (1_000, RETAINED + 25), (10_000, RETAINED + 7)])
+def test_memory_is_looked_at_when_the_history_has_begun_to_forget(shards: int, last: int) -> None:
+    assert scale.looked_at(shards, 45) == last
