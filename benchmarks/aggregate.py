@@ -24,7 +24,7 @@ from . import keyed
 from .chart import bars
 from .keyed import Workload
 from .report import Options, Report, console
-from .stage import Stream, measured, stage
+from .stage import Stream, balanced, measured, stage
 
 SOURCE: Final = "source alone"
 TO_PYTHON: Final = "source, rows to Python"
@@ -58,7 +58,7 @@ def run(options: Options) -> Report:
             files = keyed.write(workload, WARM_UP + BATCHES, folder / "files")
             found: dict[str, list[Stream]] = {name: [] for name in CONTESTANTS}
             for turn in range(repetitions):
-                for name in CONTESTANTS if turn % 2 == 0 else CONTESTANTS[::-1]:
+                for name in balanced(CONTESTANTS, turn):
                     found[name].append(_stream(spark, name, files, folder / "stream"))
                     console().print(f"{workload.name}: {name}: {_batch_ms(found[name][-1]):,.0f} ms a batch")
             shutil.rmtree(files)

@@ -41,7 +41,7 @@ from chandy.state.operators.prompt import prompt
 from .chart import stacked
 from .counters import OUTPUT, ArrowCounter, RowCounter
 from .report import Options, Report, console
-from .stage import DEFAULT_MANAGER, file_manager, stage
+from .stage import DEFAULT_MANAGER, balanced, file_manager, stage
 
 PLAIN: Final = "no state"
 PYTHON: Final = "no state, through Python"
@@ -194,7 +194,7 @@ def run(options: Options) -> Report:
             contest = Contest(spark, size, folder / "streams")
             blocks: dict[str, list[Block]] = {name: [] for name in CONTESTANTS}
             for turn in range(repetitions):
-                for name in CONTESTANTS if turn % 2 == 0 else CONTESTANTS[::-1]:
+                for name in balanced(CONTESTANTS, turn):
                     blocks[name].append(contest.run(name, length))
                     text = f"{size:,} rows a batch: {name}: {median(blocks[name][-1].totals):,.0f} ms"
                     console().print(text)

@@ -69,6 +69,11 @@ def measured(contestant: str, progress: Sequence[Any], warm_up: int, checkpoints
     )
 
 
+def balanced(names: Sequence[str], round_number: int) -> list[str]:
+    """Return the order of one round: rounds go forwards and backwards in turns, so that steady drift cancels."""
+    return list(names if round_number % 2 == 0 else names[::-1])
+
+
 @contextlib.contextmanager
 def stage(**settings: str) -> Iterator[tuple[SparkSession, Path]]:
     """Give a Spark session with two cores and a folder for everything; both are gone afterwards.

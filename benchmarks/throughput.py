@@ -27,7 +27,7 @@ from .chart import bars
 from .counters import OUTPUT, PandasCounter, RowCounter
 from .keyed import Workload
 from .report import Options, Report, console
-from .stage import DEFAULT_MANAGER, Stream, file_manager, measured, stage
+from .stage import DEFAULT_MANAGER, Stream, balanced, file_manager, measured, stage
 
 AGGREGATE: Final = "Chandy aggregate"
 ROWS: Final = "Chandy transform_with_state"
@@ -86,7 +86,7 @@ def run(options: Options) -> Report:
                     contest.run(name, short, _SLOW)
             streams[workload] = {name: [] for name in contestants}
             for turn in range(repetitions):
-                for name in contestants if turn % 2 == 0 else contestants[::-1]:
+                for name in balanced(contestants, turn):
                     # One turn of the slowest takes minutes, and their pace varies little beside the distance.
                     if name in _SLOWEST and streams[workload][name]:
                         continue

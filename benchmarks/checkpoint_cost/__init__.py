@@ -41,13 +41,13 @@ from typing import Any, Final
 import attrs
 from pyspark.sql import SparkSession
 
+from .. import stores
 from ..chart import bars
-from ..recovery import stores
-from ..recovery.stores import StoreAt
 from ..report import Options, Report, console
-from ..stage import stage
+from ..stage import balanced, stage
+from ..stores import StoreAt
 from .contestants import WITHOUT, Chandy, Contestant, Native, fill_chandy, fill_native, native_name
-from .figures import Course, Timing, Turn, amplification, balanced, figures, p99, paired, rows_of
+from .figures import Course, Timing, Turn, amplification, figures, p99, paired, rows_of
 
 
 @attrs.frozen

@@ -16,7 +16,7 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, Checkpoi
 from chandy.coordinator.statistics import CheckpointStatistics, Status
 from chandy.storage import CheckpointKind
 
-from ..recovery.stores import StoreAt
+from ..stores import StoreAt
 from . import disk
 from .figures import (
     Commits,

@@ -192,11 +192,6 @@ def amplification(turns: Sequence[Turn]) -> float:
     return median(turn.commits.stored / turn.changed for turn in turns)
 
 
-def balanced(names: Sequence[str], round_number: int) -> list[str]:
-    """Return the order of one round: rounds go forwards and backwards in turns, so that steady drift cancels."""
-    return list(names if round_number % 2 == 0 else names[::-1])
-
-
 def _operators(reports: Sequence[Any]) -> list[Any]:
     return [operator for one in reports for operator in one["stateOperators"]]
 

@@ -8,7 +8,7 @@ that failed, for it stores each. All restart without a delay, and a process that
 
 The contestants:
 
-* Chandy (``chandy.py``), on a local store, on S3, and on S3 with 30 ms to each request (``stores.py``, ``far.py``);
+* Chandy (``chandy.py``), on a local store, on S3, and on S3 with 30 ms to each request (``benchmarks/stores.py``);
 * Spark without state, a bare restart: the same query without the aggregate (``spark.py``);
 * Spark's RocksDB state, with changelog checkpointing and without (``spark.py``);
 * Apache Flink with RocksDB and incremental checkpoints (``flink.py``), if there is one for this machine.

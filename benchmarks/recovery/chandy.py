@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from ..lives import Event, Life, await_hosts, runtime
+from ..stores import StoreAt
 from .chandy_driver import COMMIT_LOGS, Work
 from .query import Feed, Place
 from .scenario import Course, Failure, Recovered
-from .stores import StoreAt
 
 LOCAL: Final = (Failure.EXCEPTION, Failure.HOST, Failure.DRIVER, Failure.DRIVER_COLD)
 REMOTE: Final = (Failure.EXCEPTION, Failure.HOST, Failure.DRIVER, Failure.MACHINE)

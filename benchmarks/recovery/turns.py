@@ -14,12 +14,13 @@ from typing import Final
 import attrs
 from rich.console import Console
 
+from .. import stores
 from ..report import Options, Report, console
-from . import figures, stores
+from ..stores import StoreAt
+from . import figures
 from .chandy import Chandy
 from .figures import LOCAL, Turn
 from .scenario import Contestant, Course, Failure
-from .stores import StoreAt
 
 MB: Final = 1_000_000
 _STORES: Final[dict[str, Callable[[Path], AbstractContextManager[StoreAt]]]] = {

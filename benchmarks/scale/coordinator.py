@@ -28,6 +28,7 @@ from chandy.storage.local import LocalStore
 from chandy.storage.manifest import CheckpointKind
 from chandy.storage.manifest_json import decode_manifest, encode_manifest
 
+from ..lives import say
 from .alone import new_protocol
 from .figures import Costs
 from .made import Fleet
@@ -241,7 +242,7 @@ def _resident_mb() -> float:
 def main() -> None:
     """Tell each checkpoint's costs in a line on stdout, see ``benchmarks.lives``."""
     for costs in live(from_json(Plan, sys.argv[1].encode())):
-        print(json.dumps({"event": "checkpoint", "costs": attrs.asdict(costs)}), flush=True)
+        say("checkpoint", costs=attrs.asdict(costs))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,11 @@ order. A line on stdin sends the ACKs of all hosts at once; the end of stdin end
 
 from __future__ import annotations
 
-import json
 import queue
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from pyarrow import flight
 
@@ -21,6 +19,7 @@ from chandy.state.host.control import CoordinatorClient, Lease, OrderStream
 from chandy.state.link.messages import ClaimShards, HostHello, Order, SnapshotOrder
 from chandy.storage.codec import from_json, to_json
 
+from ..lives import say
 from .made import QUERY_ID, UID, acknowledgements
 from .plans import Assignment
 
@@ -76,11 +75,6 @@ class Host:
         # Nothing else here: the orders of other hosts would wait for it.
         if isinstance(order, SnapshotOrder):
             self._orders.put((order, time.monotonic()))
-
-
-def say(event: str, **facts: Any) -> None:
-    """Tell the coordinator's process something."""
-    print(json.dumps({"event": event, **facts}), flush=True)
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ from benchmarks.checkpoint_cost.figures import (
     Course,
     Turn,
     amplification,
-    balanced,
     batches_of,
     figures,
     first_tick,
@@ -31,6 +30,7 @@ from benchmarks.checkpoint_cost.figures import (
     spark_updates,
     window_start,
 )
+from benchmarks.stage import balanced
 from chandy.coordinator.statistics import CheckpointStatistics, Status
 from chandy.storage import CheckpointKind
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from benchmarks.recovery import far
-from benchmarks.recovery.far import carry
+from benchmarks import far
+from benchmarks.far import carry
 
 
 class World:

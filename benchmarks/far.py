@@ -1,4 +1,4 @@
-"""Puts distance between a client and a server: ``python -m benchmarks.recovery.far PORT TO SECONDS``.
+"""Puts distance between a client and a server: ``python -m benchmarks.far PORT TO SECONDS``.
 
 A proxy that hands on every byte so many seconds after it came, in either direction. That is what distance does: it
 delays, and limits no throughput by itself.

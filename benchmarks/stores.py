@@ -1,4 +1,4 @@
-"""Where Chandy's checkpoints go in this benchmark: this machine's disk, or S3, near or 30 ms away.
+"""Where Chandy's checkpoints go: this machine's disk, or S3, near or 30 ms away.
 
 S3 is served by ``rclone serve s3`` on files of this machine. It ignores the condition of an exclusive create, so
 drivers are not fenced there; what recovery reads and writes is the same.
@@ -18,7 +18,7 @@ from typing import Final
 
 import attrs
 
-from ..lives import REPOSITORY
+from .lives import REPOSITORY
 
 LATENCY_SECONDS: Final = 0.03
 """Of a request to the S3 that is far away, there and back."""
@@ -68,7 +68,7 @@ def s3(folder: Path, latency: float = 0.0) -> Iterator[StoreAt]:
             proxy = [
                 sys.executable,
                 "-m",
-                "benchmarks.recovery.far",
+                "benchmarks.far",
                 str(port),
                 str(behind),
                 str(latency / 2),
