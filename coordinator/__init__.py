@@ -5,8 +5,9 @@ Names are imported when they are first used: the command line needs none of Spar
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..storage.lazy import importer
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint as Checkpoint
@@ -24,22 +25,22 @@ if TYPE_CHECKING:
     from .restart import NoRestart as NoRestart
     from .statistics import Statistics as Statistics
 
-_MODULES = {
-    "Checkpoint": "checkpoint",
-    "CheckpointConfig": "config",
-    "CheckpointCoordinator": "coordinator",
-    "check_environment": "environment",
-    "ChandyError": "errors",
-    "CheckpointError": "errors",
-    "Guarantee": "guarantee",
-    "CheckpointedQuery": "query",
-    "Reason": "reasons",
-    "Recovery": "recoveries",
-    "ExponentialBackoff": "restart",
-    "FixedDelay": "restart",
-    "NoRestart": "restart",
-    "Statistics": "statistics",
-}
+__getattr__ = importer(
+    __name__,
+    {
+        "checkpoint": ["Checkpoint"],
+        "config": ["CheckpointConfig"],
+        "coordinator": ["CheckpointCoordinator"],
+        "environment": ["check_environment"],
+        "errors": ["ChandyError", "CheckpointError"],
+        "guarantee": ["Guarantee"],
+        "query": ["CheckpointedQuery"],
+        "reasons": ["Reason"],
+        "recoveries": ["Recovery"],
+        "restart": ["ExponentialBackoff", "FixedDelay", "NoRestart"],
+        "statistics": ["Statistics"],
+    },
+)
 
 __all__ = [
     "ChandyError",
@@ -57,9 +58,3 @@ __all__ = [
     "Statistics",
     "check_environment",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)

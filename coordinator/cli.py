@@ -30,7 +30,7 @@ from ..storage.fencing import voided_by
 from ..storage.layout import CHECKPOINTS, checkpoint_of, savepoint_key
 from ..storage.manifest import Manifest, OperatorRecord
 from ..storage.store import Store
-from ..storage.verify import Report, damaged_objects, verify_all
+from ..storage.verification import Report, damaged_objects, verify_all
 
 PIPED_WIDTH = 200
 """Columns of a table that no terminal shows."""

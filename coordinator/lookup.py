@@ -16,8 +16,6 @@ from ..state.format.keys import KeyCodec
 from ..state.format.keyspace import HIDDEN
 from ..state.format.schema import from_json
 from ..state.format.values import StateName
-from ..state.host.memory import Memory
-from ..state.host.shard import Shard
 from ..state.link.messages import AskAccount, Origin, ReadValues, Values
 from ..state.link.rpc import ActionClient
 from ..state.link.spent import Spent
@@ -136,6 +134,10 @@ class Lookup:
 
     def _restored(self, uid: str, origin: Origin, keys: Sequence[bytes]) -> list[bytes | None]:
         """Read a shard that no batch has been applied to since it was restored."""
+        # A driver has RocksDB only if it comes to this.
+        from ..state.host.memory import Memory
+        from ..state.host.shard import Shard
+
         with tempfile.TemporaryDirectory(prefix="chandy-lookup-") as folder:
             directory = Path(folder) / "shard"
             restore_files(open_store(origin.root), origin.handle, directory, self.cache)

@@ -15,8 +15,8 @@ from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.dataframe import Combiner, check_input
 from ..state.operators.time_mode import TimeMode, check_output_mode
 from ..state.processors.initial_state import initial_rows, write_down
-from ..state.processors.pandas_style import PandasSettings
 from ..state.processors.processor import ProcessorSpec, processor_spec
+from ..state.processors.style import PandasSettings
 from ..storage.keys import validate_name
 from ..storage.manifest import OperatorRecord
 from .errors import DuplicateNameError, NoSuchOperatorError, OperatorMovedError, UnknownOperatorError

@@ -18,7 +18,7 @@ from ..storage.manifest import CheckpointKind, Manifest, OperatorRecord
 from ..storage.open import open_store
 from ..storage.savepoint import read_savepoint
 from ..storage.snapshots import restore_files
-from ..storage.verify import missing_object, newest_intact, verify
+from ..storage.verification import missing_object, newest_intact, verify
 from .errors import KeySchemaError, NonRestoredError, NoSuchCheckpointError, ShardCountError
 from .protocol import Protocol
 from .seeding import seed

@@ -10,7 +10,6 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from ..state.reader.reading import register
 from ..storage.logs import logger
 
 if TYPE_CHECKING:
@@ -37,6 +36,9 @@ def prepare(spark: SparkSession) -> Future[None]:
 
 def _make_known(spark: SparkSession, known: Future[None]) -> None:
     try:
+        # With it comes what reads state, RocksDB too: no driver needs to wait for that.
+        from ..state.reader.reading import register
+
         register(spark)
     except Exception as error:  # noqa: BLE001 (see ``prepare``)
         log.warning("state cannot be read by spark.read in this session", error=str(error))

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
-import structlog
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
 
 
-def logger(name: str) -> structlog.stdlib.BoundLogger:
+def logger(name: str) -> BoundLogger:
     """Return a structured logger for a module; what is shown, and where, is for the program to configure."""
-    bound: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+    return cast("BoundLogger", _Late(name))
+
+
+class _Late:
+    """A logger that is made with its first event: most tasks log nothing, and need not wait for structlog."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(_logger(self._name), attribute)
+
+
+@cache
+def _logger(name: str) -> BoundLogger:
+    import structlog
+
+    bound: BoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
         processors=[
             structlog.stdlib.filter_by_level,

@@ -11,9 +11,6 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import fsspec
-
-from . import fsspec_store
 from .errors import InvalidUriError, UnknownStoreError
 from .keys import validate_name
 from .local import LocalStore
@@ -44,6 +41,11 @@ def open_store(uri: str) -> Store:
         return LocalStore(_absolute(uri, uri))
     if scheme == "file":
         return LocalStore(_file_path(uri))
+    # A process that keeps everything on its machine does without fsspec.
+    import fsspec
+
+    from . import fsspec_store
+
     backend = backends().get(scheme)
     if backend is None and scheme not in fsspec.available_protocols():
         raise UnknownStoreError(uri, scheme, ("file", *sorted(backends())), None)

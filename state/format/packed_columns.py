@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -21,7 +21,6 @@ from .values import Convert, StateName, arrow_decoder, encoder
 Bits = npt.NDArray[np.bool_]
 Offsets = npt.NDArray[np.int64]
 
-_NOTHING: Final = pa.scalar(b"", BYTES)
 _INTEGERS: dict[int, pa.DataType] = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
 
 
@@ -84,7 +83,7 @@ class ColumnPacker:
                 tails.append(tail)
         bounds = np.arange(rows + 1, dtype=np.int64) * fixed.itemsize
         packed = _strings(BYTES, bounds, pa.py_buffer(fixed), None)
-        return pc.binary_join_element_wise(packed, *tails, _NOTHING) if tails else packed
+        return pc.binary_join_element_wise(packed, *tails, pa.scalar(b"", BYTES)) if tails else packed
 
     def _tail(self, at: int, column: pa.Array) -> pa.Array:
         """Return a column without a fixed width as bytes; of a null none."""

@@ -19,39 +19,21 @@ import attrs
 from ...storage.codec import from_json
 from ...storage.files import FileCache
 from ...storage.logs import logger
-from ..link.messages import Endpoint, HostHello
+from ..link.messages import HostHello
 from .control import CoordinatorClient, Lease, OrderStream
 from .keeper import Keeper
 from .locks import acquire, remove_unless_held, try_acquire
+from .meeting import READY, SOCKET, START_LOCK, HostConfig
 from .memory import Memory
 from .serving import HostServer
 from .workspace import ALIVE, Workspace
 
-SOCKET: Final = "host.sock"
-"""Name of the socket in a host's meeting place."""
 _HIDDEN_SOCKET: Final = ".new"
-START_LOCK: Final = "start"
-"""The lock file that whoever starts a host holds in the meeting place."""
-READY: Final = b"ready\n"
-"""What a host writes on stdout once it serves."""
-
 _LOOK_SECONDS: Final = 0.1
 _SWITCH_SECONDS: Final = 0.001
 """How long a thread keeps the GIL from one that waits for it. Python's own 5 ms are for programs that compute; here
 a batch waits so long, again and again, for a thread that writes a checkpoint."""
 _log = logger(__name__)
-
-
-@attrs.frozen
-class HostConfig:
-    """What a host is told when it starts. Holds the token: it goes through a pipe, never into arguments."""
-
-    endpoint: Endpoint
-    meeting: str
-    """The meeting place: private directory where tasks of the executor look for the socket."""
-    executor: str
-    lease_seconds: float = 10.0
-    """How long the host goes on when it hears nothing from the coordinator."""
 
 
 def run(config: HostConfig) -> NoReturn:

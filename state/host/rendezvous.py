@@ -19,7 +19,7 @@ from ..errors import HostStartError, SocketPathError
 from ..link.client import TaskClient
 from ..link.messages import Endpoint
 from .locks import locked, private_directory
-from .process import READY, SOCKET, START_LOCK, HostConfig
+from .meeting import READY, SOCKET, START_LOCK, HostConfig
 
 _SOCKET_LIMIT: Final = 107
 """Bytes of a Unix socket's path on Linux, without the closing zero (``sun_path``, unix(7))."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-import attrs
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql.types import Row, StructType
@@ -15,34 +14,7 @@ from ..errors import OutputTypeError
 from ..format.rows import SLICE, row_type, to_pylist
 from ..format.values import describe
 from .frames import FrameReader, FrameWriter
-
-
-@attrs.frozen
-class PandasSettings:
-    """The session's settings that PySpark goes by where pandas and Arrow meet."""
-
-    timezone: str = "UTC"
-    """Of the session; timestamps are naive and local to it."""
-    by_name: bool = True
-    """Whether output columns are found by name, if the DataFrame has names, or by position."""
-    safe: bool = False
-    """Whether a conversion that loses something (1.5 to an integer) is refused."""
-    int_to_decimal: bool = False
-    """Whether integers are taken in a decimal column."""
-
-    @classmethod
-    def read(cls, conf: Any) -> PandasSettings:
-        """Return the settings of a session, given its ``conf``."""
-        return cls(
-            timezone=conf.get("spark.sql.session.timeZone"),
-            by_name=conf.get("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true")
-            == "true",
-            safe=conf.get("spark.sql.execution.pandas.convertToArrowArraySafely", "false") == "true",
-            int_to_decimal=conf.get(
-                "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"
-            )
-            == "true",
-        )
+from .style import PandasSettings
 
 
 class PandasStyle:

@@ -32,9 +32,8 @@ from ..operators.time_mode import EventTime, TimeMode
 from . import expiry
 from .handle import QueryInfo, StateHandle, declarations
 from .initial_state import InitialState
-from .pandas_style import PandasSettings, PandasStyle
 from .row_style import RowStyle
-from .style import Style, StyleName
+from .style import PandasSettings, Style, StyleName
 from .variable import CurrentKey, Variable
 
 
@@ -83,6 +82,9 @@ class ProcessorSpec:
     def _style(self) -> Style:
         output = from_json(self.output)
         if self.style is StyleName.PANDAS:
+            # Whoever has no such processor does not wait for pandas.
+            from .pandas_style import PandasStyle
+
             return PandasStyle(output, self.uid, self.settings)
         return RowStyle(output, self.uid)
 

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+import attrs
 import pyarrow as pa
 from pyspark.sql.types import Row, StructType
 
@@ -17,6 +18,34 @@ class StyleName(enum.StrEnum):
     """``transformWithState``: rows come and go as ``Row``."""
     PANDAS = "pandas"
     """``transformWithStateInPandas``: rows come and go as DataFrames."""
+
+
+@attrs.frozen
+class PandasSettings:
+    """The session's settings that PySpark goes by where pandas and Arrow meet."""
+
+    timezone: str = "UTC"
+    """Of the session; timestamps are naive and local to it."""
+    by_name: bool = True
+    """Whether output columns are found by name, if the DataFrame has names, or by position."""
+    safe: bool = False
+    """Whether a conversion that loses something (1.5 to an integer) is refused."""
+    int_to_decimal: bool = False
+    """Whether integers are taken in a decimal column."""
+
+    @classmethod
+    def read(cls, conf: Any) -> PandasSettings:
+        """Return the settings of a session, given its ``conf``."""
+        return cls(
+            timezone=conf.get("spark.sql.session.timeZone"),
+            by_name=conf.get("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true")
+            == "true",
+            safe=conf.get("spark.sql.execution.pandas.convertToArrowArraySafely", "false") == "true",
+            int_to_decimal=conf.get(
+                "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"
+            )
+            == "true",
+        )
 
 
 class Reader(Protocol):

@@ -50,7 +50,7 @@ from chandy.storage.layout import manifest_key, trigger_key
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord
 from chandy.storage.savepoint import read_savepoint
-from chandy.storage.verify import verify
+from chandy.storage.verification import verify
 
 DEADLINE = 30.0
 

@@ -18,9 +18,8 @@ from chandy.state.operators.dataframe import SHARD
 from chandy.state.operators.engine import Run
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors.initial_state import InitialState
-from chandy.state.processors.pandas_style import PandasSettings
 from chandy.state.processors.processor import ProcessorSpec, processor_spec
-from chandy.state.processors.style import StyleName
+from chandy.state.processors.style import PandasSettings, StyleName
 
 from .fakes import FakeShards
 

@@ -1,0 +1,47 @@
+"""What packages hand on, and what a process loads that imports them: each pays for what it uses."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+FACES = ("chandy.coordinator", "chandy.state", "chandy.storage")
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_every_name_that_a_package_hands_on_is_there(face: str) -> None:
+    package = import_module(face)
+    assert [name for name in package.__all__ if getattr(package, name, None) is None] == []
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_no_name_is_hidden_by_a_module_of_the_same_name(face: str) -> None:
+    # Once it is imported, a module is an attribute of its package, and ``__getattr__`` is not asked any more.
+    package = import_module(face)
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert modules.isdisjoint(package.__all__)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_name_that_a_package_does_not_have_is_an_attribute_error(face: str) -> None:
+    with pytest.raises(AttributeError, match=f"{face}.*nonsense"):
+        getattr(import_module(face), "nonsense")  # noqa: B009 (a plain access would not type-check)
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        # A driver that comes back after a failure, and the first task in a worker: everybody waits for both.
+        ("chandy.coordinator.coordinator", {"pandas", "rocksdict", "structlog", "fsspec"}),
+        ("chandy.barrier.task", {"pandas", "rocksdict", "structlog", "fsspec"}),
+        ("chandy.state.host.process", {"pandas", "pyspark", "fsspec"}),
+    ],
+)
+def test_a_process_does_not_load_what_it_does_not_need_yet(module: str, without: set[str]) -> None:
+    program = f"import sys, {module}; print(*sys.modules, sep='\\n')"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert set(loaded.stdout.split()) & without == set()
