@@ -40,7 +40,7 @@ from chandy.state.operators.prompt import prompt
 
 from .chart import stacked
 from .counters import OUTPUT, ArrowCounter, RowCounter
-from .report import Options, Report, console
+from .report import Options, Report, console, paired_ratio
 from .stage import DEFAULT_MANAGER, balanced, file_manager, stage
 
 PLAIN: Final = "no state"
@@ -126,6 +126,11 @@ class Block:
         """Milliseconds of each batch."""
         return tuple(one["triggerExecution"] for one in self.batches)
 
+    @property
+    def p50(self) -> float:
+        """Milliseconds of the median batch."""
+        return median(self.totals)
+
 
 def block(progress: Sequence[Any], length: Length, spent: Spent | None = None) -> Block:
     """Cut warm-up and what came after the end off a stream's progress reports.
@@ -162,7 +167,7 @@ def row(size: int, contestant: str, blocks: Sequence[Block]) -> dict[str, Any]:
     """Return a contestant's line of the table, in milliseconds: figures of blocks, of all batches, and parts."""
     batches = [batch for one in blocks for batch in one.batches]
     totals = [total for one in blocks for total in one.totals]
-    medians = [median(one.totals) for one in blocks]
+    medians = [one.p50 for one in blocks]
     split = [parts(batch) for batch in batches]
     return {
         "rows": size,
@@ -175,11 +180,6 @@ def row(size: int, contestant: str, blocks: Sequence[Block]) -> dict[str, Any]:
         **{column: median(one[column] for one in split) for column in (*PARTS, OTHER)},
         **task_parts(blocks),
     }
-
-
-def ratio(own: Sequence[Block], peer: Sequence[Block]) -> float:
-    """Median of the turns' own ratios of median batches, since a machine's pace drifts."""
-    return median(median(a.totals) / median(b.totals) for a, b in zip(own, peer, strict=True))
 
 
 def run(options: Options) -> Report:
@@ -196,11 +196,12 @@ def run(options: Options) -> Report:
             for turn in range(repetitions):
                 for name in balanced(CONTESTANTS, turn):
                     blocks[name].append(contest.run(name, length))
-                    text = f"{size:,} rows a batch: {name}: {median(blocks[name][-1].totals):,.0f} ms"
-                    console().print(text)
+                    console().print(f"{size:,} rows a batch: {name}: {blocks[name][-1].p50:,.0f} ms")
             rows += [row(size, name, found) for name, found in blocks.items()]
             ratios |= {
-                f"{size:,} rows a batch: {name} / {peer}": ratio(blocks[name], blocks[peer])
+                f"{size:,} rows a batch: {name} / {peer}": paired_ratio(
+                    blocks[name], blocks[peer], lambda one: one.p50
+                )
                 for name, peers in PEERS.items()
                 for peer in peers
             }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -154,10 +156,28 @@ def runtime(folder: Path) -> Path:
 
 
 def await_hosts(folder: Path) -> bool:
-    """Wait until no state host lives any more; each takes its meeting place with it. Return whether that is so."""
+    """Wait until no state host lives any more; return whether that is so.
+
+    One that ends takes its meeting place with it, one that is killed leaves a socket that nobody listens on.
+    """
     deadline = time.monotonic() + _HOSTS_DEADLINE_SECONDS
-    while any((runtime(folder) / "meet").glob("*/*.sock")):
+    while any(map(_listens, paths(runtime(folder) / "meet", "*/*.sock"))):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
+    return True
+
+
+def paths(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield what matches a pattern below a folder; what goes while it is looked for is not there."""
+    # Before Python 3.13, Path.glob raises for a folder that goes before it has looked into it.
+    return (folder / path for path in glob.iglob(pattern, root_dir=folder))  # noqa: PTH207
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
     return True

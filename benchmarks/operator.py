@@ -20,7 +20,7 @@ counts is the median of the rounds' own ratios, since a machine's pace drifts fr
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -37,7 +37,7 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 from . import flights
 from .chart import bars
 from .keyed import FILES_PER_BATCH
-from .report import Options, Report, console
+from .report import Options, Report, console, paired_ratio
 from .stage import Stream, measured, stage
 
 GOALS: Final = {"times PySpark": 10.0, "kept with checkpoints": 0.95}
@@ -50,6 +50,7 @@ CHECKPOINTS, BARE, PYSPARK = (
     "Chandy, no checkpoints",
     "PySpark transformWithState",
 )
+CONTESTANTS: Final = (CHECKPOINTS, BARE, PYSPARK)
 WARM_UP: Final = 2
 """Batches at the beginning of a stream that do not count."""
 
@@ -65,53 +66,44 @@ class Input:
 def run(options: Options) -> Report:
     """Measure; see the module."""
     rounds = options.repetitions or (1 if options.quick else 3)
-    fleets, batches = (5, 4) if options.quick else (100, 30)
-    streams: dict[str, list[list[Stream]]] = {MANY: [], FEW: []}
+    fleets, batches, months, short_months = (5, 4, 6, 2) if options.quick else (100, 30, 36, 6)
+    streams: dict[str, dict[str, list[Stream]]] = {
+        workload: {name: [] for name in CONTESTANTS} for workload in (MANY, FEW)
+    }
     with stage() as (spark, folder):
         inputs = {
             MANY: write_input(folder / "days", fleets, batches, short=2),
-            FEW: write_months(folder / "months", years=1 if options.quick else 3, short=6),
+            FEW: write_months(folder / "months", months, short=short_months),
         }
         for workload, given in inputs.items():
             contest = Contest(spark, given, folder / f"streams-{given.long.parent.name}")
             for name in (CHECKPOINTS, PYSPARK):
                 contest.run(name, given.short)
             for number, order in enumerate(turns(rounds), start=1):
-                streams[workload].append([])
                 for name in order:
-                    streams[workload][-1].append(contest.run(name))
-                    rate = streams[workload][-1][-1].rate
-                    console().print(f"{workload}: round {number}: {name}: {rate:,.0f} rows/s")
+                    found = contest.run(name)
+                    streams[workload][name].append(found)
+                    console().print(f"{workload}: round {number}: {name}: {found.rate:,.0f} rows/s")
     rows = [
         {
             "workload": workload,
             "contestant": name,
-            "rows_per_second": median(one.rate for one in found),
-            "least": min(one.rate for one in found),
-            "greatest": max(one.rate for one in found),
-            "rows_per_batch": round(median(one.rows / one.batches for one in found)),
-            "batches": sum(one.batches for one in found),
-            "checkpoints": sum(one.checkpoints for one in found),
+            "rows_per_second": median(one.rate for one in own),
+            "least": min(one.rate for one in own),
+            "greatest": max(one.rate for one in own),
+            "rows_per_batch": round(median(one.rows / one.batches for one in own)),
+            "batches": sum(one.batches for one in own),
+            "checkpoints": sum(one.checkpoints for one in own),
         }
-        for workload, by_round in streams.items()
-        for name in (CHECKPOINTS, BARE, PYSPARK)
-        for found in [[one for turn in by_round for one in turn if one.contestant == name]]
+        for workload, by_name in streams.items()
+        for name, own in by_name.items()
     ]
     ratios = {
-        f"{workload}: {what}": median(ratio(turn, *pair) for turn in by_round)
-        for workload, by_round in streams.items()
-        for what, pair in (
-            ("times PySpark", (CHECKPOINTS, PYSPARK)),
-            ("kept with checkpoints", (CHECKPOINTS, BARE)),
-        )
+        f"{workload}: {what}": paired_ratio(by_name[CHECKPOINTS], by_name[peer], lambda one: one.rate)
+        for workload, by_name in streams.items()
+        for what, peer in (("times PySpark", PYSPARK), ("kept with checkpoints", BARE))
     }
     return Report("operator", rows, ratios, {"repetitions": rounds, "fleets": fleets, "goals": GOALS})
-
-
-def ratio(turn: Sequence[Stream], one: str, other: str) -> float:
-    """Return the rows a second of one contestant over those of another in the same round."""
-    rates = {stream.contestant: stream.rate for stream in turn}
-    return rates[one] / rates[other]
 
 
 def draw(report: Report, path: Path) -> None:
@@ -201,14 +193,14 @@ def write_input(folder: Path, fleets: int, batches: int, short: int) -> Input:
     return given
 
 
-def write_months(folder: Path, years: int, short: int) -> Input:
+def write_months(folder: Path, count: int, short: int) -> Input:
     """Write month after month the flights as they are, as two files with half the rows each."""
     year = flights.read_flights()
     months = [year.filter(pc.equal(year.column("month"), month)) for month in range(1, 13)]
     given = Input(folder / "long", folder / "short")
-    for place, count in ((given.long, 12 * years), (given.short, short + WARM_UP)):
+    for place, files in ((given.long, count), (given.short, short + WARM_UP)):
         place.mkdir(parents=True)
-        for number in range(count):
+        for number in range(files):
             rows = months[number % 12].select([flights.KEY, "dep_delay"])
             for half in range(FILES_PER_BATCH):
                 file = number * FILES_PER_BATCH + half
@@ -228,6 +220,6 @@ def _fleets(day: pa.Table, numbers: range) -> pa.Table:
 
 def turns(rounds: int) -> Iterator[list[str]]:
     """Yield the order of each round; who goes first changes, for the sake of what a machine does over time."""
-    order = [CHECKPOINTS, BARE, PYSPARK]
+    order = [*CONTESTANTS]
     for number in range(rounds):
         yield order if number % 2 == 0 else [BARE, CHECKPOINTS, PYSPARK]

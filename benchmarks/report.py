@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 from rich.console import Console
@@ -18,6 +18,7 @@ from rich.table import Table
 PLAIN_WIDTH = 140
 """Columns of a table where there is no terminal."""
 RESULTS = Path(__file__).resolve().parent / "results"
+_Turn = TypeVar("_Turn")
 
 
 @attrs.frozen
@@ -94,6 +95,20 @@ def environment() -> dict[str, Any]:
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Return the median of some figures with the least and the greatest of them."""
     return {"median": median(values), "least": min(values), "greatest": max(values)}
+
+
+def paired_ratio(own: Sequence[_Turn], peers: Sequence[_Turn], figure: Callable[[_Turn], float]) -> float:
+    """Return the median of the turns' own ratios: a machine's pace drifts, and both of a turn have the same.
+
+    Args:
+        own: one contestant's turns.
+        peers: another one's in the same turns.
+        figure: what is compared of them.
+
+    Raises:
+        ValueError: one has more turns than the other, or none has any.
+    """
+    return median(figure(one) / figure(peer) for one, peer in zip(own, peers, strict=True))
 
 
 def console() -> Console:

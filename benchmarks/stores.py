@@ -19,6 +19,7 @@ from typing import Final
 import attrs
 
 from .lives import REPOSITORY
+from .ports import free_ports
 
 LATENCY_SECONDS: Final = 0.03
 """Of a request to the S3 that is far away, there and back."""
@@ -55,7 +56,7 @@ def s3(folder: Path, latency: float = 0.0) -> Iterator[StoreAt]:
     """
     (folder / "data" / _BUCKET).mkdir(parents=True)
     with contextlib.ExitStack() as stack, (folder / "server.log").open("ab") as log:
-        port = free_port()
+        port, front = free_ports(2)
         command = [
             str(Path(sys.executable).with_name("rclone")),
             *("serve", "s3", "--config=/dev/null"),
@@ -64,7 +65,7 @@ def s3(folder: Path, latency: float = 0.0) -> Iterator[StoreAt]:
         ]
         stack.enter_context(_server(command, port, log.fileno()))
         if latency:
-            behind, port = port, free_port()
+            behind, port = port, front
             proxy = [
                 sys.executable,
                 "-m",
@@ -81,14 +82,6 @@ def s3(folder: Path, latency: float = 0.0) -> Iterator[StoreAt]:
             "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
         }
         yield StoreAt(f"s3://{_BUCKET}/checkpoints", environment, fenced=False, remote=True)
-
-
-def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from . import keyed
 from .chart import bars
 from .counters import OUTPUT, PandasCounter, RowCounter
 from .keyed import Workload
-from .report import Options, Report, console
+from .report import Options, Report, console, paired_ratio
 from .stage import DEFAULT_MANAGER, Stream, balanced, file_manager, measured, stage
 
 AGGREGATE: Final = "Chandy aggregate"
@@ -53,6 +53,7 @@ class Turns:
 
 
 _FAST: Final = Turns(warm_up=3, batches=10)
+_FAST_QUICK: Final = Turns(warm_up=1, batches=3)
 _SLOW: Final = Turns(warm_up=1, batches=1)
 _SLOWEST: Final = frozenset({SPARK_ROWS, SPARK_PANDAS})
 
@@ -74,11 +75,12 @@ _QUICK: Final = Workload("20k rows, 2k keys", 20_000, 2_000)
 def run(options: Options) -> Report:
     """Measure; see the module."""
     plan = {_QUICK: PLAN[SMALL]} if options.quick else PLAN
+    fast = _FAST_QUICK if options.quick else _FAST
     repetitions = options.repetitions or (1 if options.quick else 3)
     streams: dict[Workload, dict[str, list[Stream]]] = {}
     with stage() as (spark, folder):
         for workload, contestants in plan.items():
-            files = keyed.write(workload, _FAST.warm_up + _FAST.batches, folder / "long")
+            files = keyed.write(workload, fast.warm_up + fast.batches, folder / "long")
             short = keyed.write(workload, _SLOW.warm_up + _SLOW.batches, folder / "short")
             contest = Contest(spark, workload, folder / "streams")
             for name in contestants:
@@ -91,7 +93,7 @@ def run(options: Options) -> Report:
                     if name in _SLOWEST and streams[workload][name]:
                         continue
                     slow = name in _SLOWEST
-                    found = contest.run(name, short if slow else files, _SLOW if slow else _FAST)
+                    found = contest.run(name, short if slow else files, _SLOW if slow else fast)
                     streams[workload][name].append(found)
                     console().print(f"{workload.name}: {name}: {found.rate:,.0f} rows/s")
             shutil.rmtree(files)
@@ -131,9 +133,9 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _ratio(own: Sequence[Stream], peers: Sequence[Stream]) -> float:
-    """Median of the turns' own ratios, since a machine's pace drifts; a peer with one turn stands for all."""
-    paired = peers if len(peers) == len(own) else [peers[0]] * len(own)
-    return median(one.rate / peer.rate for one, peer in zip(own, paired, strict=True))
+    """The ratio of rows a second; the one turn of a peer that has no more stands beside each of the others'."""
+    paired = [peers[0]] * len(own) if len(peers) == 1 else peers
+    return paired_ratio(own, paired, lambda stream: stream.rate)
 
 
 class Contest:

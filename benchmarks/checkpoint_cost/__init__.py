@@ -43,11 +43,11 @@ from pyspark.sql import SparkSession
 
 from .. import stores
 from ..chart import bars
-from ..report import Options, Report, console
+from ..report import Options, Report, console, paired_ratio
 from ..stage import balanced, stage
 from ..stores import StoreAt
 from .contestants import WITHOUT, Chandy, Contestant, Native, fill_chandy, fill_native, native_name
-from .figures import Course, Timing, Turn, amplification, figures, p99, paired, rows_of
+from .figures import Course, Timing, Turn, amplification, figures, p99, rows_of
 
 
 @attrs.frozen
@@ -190,7 +190,8 @@ def _ratios(workload: str, turns: Mapping[str, Sequence[Turn]]) -> dict[str, flo
     without = turns[WITHOUT]
     for name, own in turns.items():
         if name != WITHOUT:
-            found[f"{workload}: throughput, {name} / without"] = paired(own, without, lambda turn: turn.rate)
-            found[f"{workload}: batch p99, {name} / without"] = paired(own, without, p99)
+            rates = paired_ratio(own, without, lambda turn: turn.rate)
+            found[f"{workload}: throughput, {name} / without"] = rates
+            found[f"{workload}: batch p99, {name} / without"] = paired_ratio(own, without, p99)
             found[f"{workload}: bytes stored / changed, {name}"] = amplification(own)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
@@ -175,11 +175,6 @@ def rows_of(workload: str, contestant: str, turns: Sequence[Turn]) -> list[dict[
         }
         for name in names
     ]
-
-
-def paired(own: Sequence[Turn], peers: Sequence[Turn], figure: Callable[[Turn], float]) -> float:
-    """Return the median of the rounds' own ratios, since a machine's pace drifts."""
-    return median(figure(one) / figure(peer) for one, peer in zip(own, peers, strict=True))
 
 
 def p99(turn: Turn) -> float:

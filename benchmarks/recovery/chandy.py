@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ..lives import Event, Life, await_hosts, runtime
+from ..lives import Event, Life, await_hosts, paths, runtime
 from ..stores import StoreAt
 from .chandy_driver import COMMIT_LOGS, Work
 from .query import Feed, Place
@@ -80,9 +81,11 @@ class Chandy:
     def close(self) -> None:
         """Stop everything and delete all its files."""
         if self._life is not None:
-            if self._life.is_alive:
-                self._kill_all(self._life)
             self._life.__exit__()
+        # A host that is still there would look for its driver for some seconds. That there is none is no failure, and
+        # would hide the one for which all is closed.
+        with contextlib.suppress(OSError):
+            self._kill_host()
         await_hosts(self._folder)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -113,10 +116,17 @@ class Chandy:
         return killed_at
 
     def _host(self) -> int:
-        """The process of the state host that was started last."""
-        logs = (runtime(self._folder) / "meet").glob("*/host.log")
-        newest = max(logs, key=lambda path: path.stat().st_mtime)
-        return int(_HOST_PID.findall(newest.read_text(errors="replace"))[-1])
+        """The process of the state host that was started last.
+
+        Raises:
+            OSError: there is none that has said that it serves, or it is going.
+        """
+        logs = paths(runtime(self._folder) / "meet", "*/host.log")
+        newest = max(logs, key=lambda path: path.stat().st_mtime, default=None)
+        served = [] if newest is None else _HOST_PID.findall(newest.read_text(errors="replace"))
+        if not served:
+            raise ProcessLookupError(f"no state host has served in {self._folder}")
+        return int(served[-1])
 
     def _lose(self, failure: Failure) -> None:
         """Delete what is gone with a failure; the input is somebody else's."""

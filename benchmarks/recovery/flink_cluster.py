@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -13,6 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
+from ..ports import free_ports
 from .flink_environment import JAVA_OPTIONS, Distribution
 
 JOB: Final = Path(__file__).with_name("flink_job.py")
@@ -89,7 +89,7 @@ class Cluster:
         self._configuration.mkdir(parents=True)
         self._checkpoints = folder / "checkpoints"
         (self._configuration / "log4j.properties").write_text(_LOGGING)
-        self._rest, rpc, blob = _free_ports(3)
+        self._rest, rpc, blob = free_ports(3)
         settings = {
             **SETTINGS,
             "jobmanager.rpc.port": rpc,
@@ -238,17 +238,6 @@ class Cluster:
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("localhost", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def _tail(log: Path) -> str:

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .. import stage
-from ..lives import Life, say
+from ..lives import Life, paths, say
 from . import rows
 from .scenario import Course
 
@@ -75,8 +75,8 @@ class Place:
         return True
 
     def has_committed(self, batch: int) -> bool:
-        """Whether a batch is in a commit log."""
-        return any((log / str(batch)).exists() for log in self.folder.glob(self.commit_logs))
+        """Whether a batch is in a commit log that is there; the query's runs may be going meanwhile."""
+        return any(paths(self.folder, f"{self.commit_logs}/{batch}"))
 
     @property
     def _raise(self) -> Path:

@@ -90,6 +90,7 @@ def rows(figures: Figures) -> list[dict[str, Any]]:
 def growth(figures: Figures) -> dict[str, float]:
     """Return by which factor each figure's median grows from one size to the next: 10 for tenfold shards is linear.
 
+    Medians of all turns, since no checkpoint of one size belongs to one of another, and memory is looked at once.
     What should not be there at all (``GROWN``) does not grow.
     """
     ratios: dict[str, float] = {}

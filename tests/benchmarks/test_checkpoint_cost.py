@@ -24,7 +24,6 @@ from benchmarks.checkpoint_cost.figures import (
     figures,
     first_tick,
     in_window,
-    paired,
     rows_of,
     spark_commits,
     spark_updates,
@@ -191,12 +190,6 @@ def test_a_figure_that_one_turn_lacks_is_left_out() -> None:
     names = {row["figure"] for row in rows_of("keys", "Chandy", [turn(stored=5), turn()])}
     assert "bytes stored / changed" not in names
     assert "rows a second" in names
-
-
-def test_a_ratio_is_the_median_of_the_rounds_own() -> None:
-    own = [turn(rows=90), turn(rows=500), turn(rows=800)]
-    peers = [turn(rows=100), turn(rows=500), turn(rows=1000)]
-    assert paired(own, peers, lambda one: one.rate) == pytest.approx(0.9)
 
 
 def test_amplification_is_bytes_stored_for_each_byte_changed() -> None:

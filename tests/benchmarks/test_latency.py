@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import latency
-from benchmarks.latency import OTHER, PARTS, Block, Length, block, parts, ratio, row, task_parts
+from benchmarks.latency import OTHER, PARTS, Block, Length, block, parts, row, task_parts
 from benchmarks.report import Report
 from chandy.state.link.spent import Spent
 
@@ -53,18 +53,6 @@ def test_the_parts_of_a_batch_are_the_batch(batch: dict[str, float]) -> None:
     assert sum(split.values()) == batch["triggerExecution"]
     assert split["running"] == batch.get("addBatch", 0)
     assert split["logs"] == batch.get("walCommit", 0) + batch.get("commitOffsets", 0)
-
-
-@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=5), st.floats(0.5, 4))
-def test_a_ratio_does_not_see_that_the_machine_slows_down(pace: list[float], times: float) -> None:
-    peer = [of(10 * slow, 20 * slow, 90 * slow) for slow in pace]
-    own = [of(20 * slow * times) for slow in pace]
-    assert ratio(own, peer) == pytest.approx(times)
-
-
-def test_a_ratio_needs_as_many_turns_of_both() -> None:
-    with pytest.raises(ValueError):
-        ratio([of(1), of(1)], [of(1)])
 
 
 def test_a_row_has_medians_of_turns_and_percentiles_of_all_batches() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks.report import Report, spread
+from benchmarks.report import Report, paired_ratio, spread
 
 REPORT = Report(
     "speed",
@@ -47,3 +50,21 @@ def test_the_table_shows_every_figure_the_ratios_and_the_environment() -> None:
 
 def test_spread_is_the_median_and_both_ends() -> None:
     assert spread([9.0, 1.0, 2.0]) == {"median": 2.0, "least": 1.0, "greatest": 9.0}
+
+
+def test_a_ratio_of_turns_is_the_median_of_their_own() -> None:
+    # That of the medians would be 4 / 5.
+    assert paired_ratio([9, 4, 3], [10, 5, 1], float) == 0.9
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=5), st.floats(0.5, 4))
+def test_a_ratio_of_turns_does_not_see_that_the_machine_slows_down(pace: list[float], times: float) -> None:
+    own = [20 * slow * times for slow in pace]
+    peers = [20 * slow for slow in pace]
+    assert paired_ratio(own, peers, float) == pytest.approx(times)
+
+
+@pytest.mark.parametrize("turns", [([1, 1], [1]), ([1], [1, 1]), ([], [])])
+def test_a_ratio_needs_turns_and_as_many_of_both(turns: tuple[list[int], list[int]]) -> None:
+    with pytest.raises(ValueError):
+        paired_ratio(*turns, float)
