@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +22,23 @@ shared_fixtures = settings(suppress_health_check=[HealthCheck.function_scoped_fi
 def manifest(make_manifest: Callable[..., Manifest]) -> Manifest:
     handle = Handle((FileRef("1.sst", "shared/ab/ab.sst", 5, "ab"), FileRef("Käse", "p.pack", 0, "cd", 9)))
     return make_manifest(id=7, shards=(None, handle), files=handle, new_bytes=12)
+
+
+@pytest.fixture
+def looks() -> Iterator[list[int]]:
+    """Which generation the garbage collector has looked at, look by look; it is in a great hurry."""
+    seen: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(info["generation"])
+
+    pace = gc.get_threshold()
+    gc.set_threshold(100, 1, 1)
+    gc.callbacks.append(note)
+    yield seen
+    gc.callbacks.remove(note)
+    gc.set_threshold(*pace)
 
 
 def test_a_manifest_comes_back_equal(manifest: Manifest) -> None:
@@ -86,3 +104,31 @@ def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manife
     document = json.loads(encode_manifest(manifest)) | {"schema": 2, "manifest": {"anything": "new"}}
     with pytest.raises(SchemaTooNewError, match=r"schema 2.*up to schema 1: upgrade chandy"):
         decode_manifest(json.dumps(document).encode(), STORE, KEY)
+
+
+def test_the_collector_does_not_look_at_a_manifest_again_and_again(
+    make_manifest: Callable[..., Manifest], looks: list[int]
+) -> None:
+    shards = tuple(Handle((FileRef(f"{n}.sst", "p.pack", 1, "ab", n),)) for n in range(2_000))
+    manifest = make_manifest(id=7, shards=shards)
+    looks.clear()
+    data = encode_manifest(manifest)
+    decode_manifest(data, STORE, KEY)
+    assert len(looks) < 10
+
+
+def test_the_collector_works_on_after_a_manifest_and_after_a_damaged_one(manifest: Manifest) -> None:
+    decode_manifest(encode_manifest(manifest), STORE, KEY)
+    assert gc.isenabled()
+    with pytest.raises(DamagedError):
+        decode_manifest(b"{}", STORE, KEY)
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off(manifest: Manifest) -> None:
+    gc.disable()
+    try:
+        decode_manifest(encode_manifest(manifest), STORE, KEY)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
