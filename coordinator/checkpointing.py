@@ -13,7 +13,7 @@ import queue
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol as Interface
@@ -150,6 +150,9 @@ class Checkpointing:
         self._finalizer = ThreadPoolExecutor(1, thread_name_prefix="chandy-manifests")
         # Deleting thousands of objects takes its time, and no checkpoint waits for it.
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="chandy-cleaner")
+        # Calls back whoever asked for a checkpoint. That may take long, or be a wait for whoever closes this: so nobody
+        # waits for these threads, and there are many.
+        self._answers = ThreadPoolExecutor(32, thread_name_prefix="chandy-answers")
         # Checkpoints of which nobody could tell whether their manifest was written.
         self._unknown: set[int] = set()
         self._threads = [
@@ -331,9 +334,9 @@ class Checkpointing:
                 case do.DiscardAborted():
                     self._cleaner.submit(self._carefully, self._discard_aborted, instruction)
                 case do.Resolve():
-                    self._pool.submit(self._carefully, self._resolve, instruction)
+                    self._answers.submit(self._carefully, self._resolve, instruction)
                 case do.Reject():
-                    self._pool.submit(self._carefully, self._reject, instruction)
+                    self._answers.submit(self._carefully, self._reject, instruction)
                 case do.FailPipeline(error):
                     self._on_failure(error)
                 case threading.Event():
@@ -518,6 +521,8 @@ class Checkpointing:
         """End every checkpoint that has not completed, tell the hosts to stop, and end the threads."""
         if self._closed.is_set():
             return
+        with self._lock:
+            asked = list(self._futures.values())
         self.event(lambda protocol, now: protocol.close(reason, now))
         self.settle()
         self._closed.set()
@@ -531,6 +536,8 @@ class Checkpointing:
         self._cleaner.shutdown(wait=True)
         self._ended.set()
         self._refuse_the_rest()
+        wait(asked, _STOP_SECONDS)
+        self._answers.shutdown(wait=False)
 
     def _refuse_the_rest(self) -> None:
         """Fail the requests that came when nobody was left to hand instructions on."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +43,7 @@ from .durations import Duration, seconds
 from .environment import check_pyspark, check_session
 from .errors import CoordinatorStoppedError, DuplicateNameError, SavepointTargetError, SharedDirectoryError
 from .failures import FailureCounter
+from .local_host import leave_to_tasks, local_host
 from .lookup import Lookup
 from .operators import KeyedStream, Operators
 from .protocol import Protocol
@@ -52,7 +53,7 @@ from .recoveries import Recovery
 from .requests import RequestQueue
 from .runs import Runs
 from .schedule import Schedule
-from .service import serve
+from .service import listen
 from .statistics import History, Statistics
 from .supervisor import Supervisor
 from .ticks import Ticks
@@ -102,9 +103,23 @@ class CheckpointCoordinator:
         check_session(spark)
         check_pyspark(spark.version)
         self._spark = spark
-        self._readable = session.prepare(spark)
         self._pipeline = validate_name("pipeline", pipeline)
         self._config = config or CheckpointConfig()
+        self._clock = _clock()
+        self._names: set[str] = set()
+        self._stopped = False
+        # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
+        # twice meanwhile, and no query may start that a stop has not seen.
+        self._changing = threading.RLock()
+        with ExitStack() as made:
+            self._take_over(made, storage, restore)
+            self._made = made.pop_all()
+
+    def _take_over(self, made: ExitStack, storage: str, restore: str | int) -> None:
+        """Take the pipeline over and make all that runs; ``made`` ends it, in the reverse order."""
+        spark, pipeline = self._spark, self._pipeline
+        self._readable = session.prepare(spark)
+        made.callback(self._readable.result)
         store = open_store(pipeline_uri(storage, pipeline))
         if not self._config.allow_unfenced:
             probe_exclusive_create(store)
@@ -113,7 +128,10 @@ class CheckpointCoordinator:
         wanted = (
             recovery.choose(catalog, restore) if restore not in (recovery.LATEST, recovery.NONE) else None
         )
-        self._clock = _clock()
+        token = secrets.token_hex(32)
+        # A driver that nobody can reach must not fence one that runs.
+        self._server = listen(session.driver_host(spark), token)
+        made.callback(self._server.shutdown)
         owner = f"{socket.gethostname()}, process {os.getpid()}"
         generation = catalog.take_over(owner, self._clock(), first_id=wanted.manifest.id + 1 if wanted else 1)
         # Only what is found after the take-over is sure to be the latest.
@@ -123,10 +141,6 @@ class CheckpointCoordinator:
         if self._config.claim and self._point is not None and self._point.is_savepoint:
             claim_restored(catalog, open_store(source), self._generation)
         self._drop_claimed(self._generation - 1, source)
-        self._names: set[str] = set()
-        self._stopped = False
-        # Held while operators are put together and queries started: a name must not be taken twice meanwhile.
-        self._defining = threading.RLock()
 
         protocol = Protocol(
             pipeline=pipeline,
@@ -152,8 +166,18 @@ class CheckpointCoordinator:
             protocol.history.restored(self._point.manifest.id)
         cache = Path(self._config.cache_dir or runtime_directory() / "cache")
         file_cache = FileCache(cache)
+        endpoint = Endpoint(
+            address=self._server.address,
+            token=token,
+            pipeline=pipeline,
+            memory=self._config.host_memory,
+            cache=str(cache),
+            runtime=str(runtime_directory()),
+        )
+        host = local_host(spark, endpoint)
         work = Path(self._config.work_dir) if self._config.work_dir else None
         self._directories = QueryDirectories(work, pipeline)
+        made.callback(self._directories.close)
         ticks = Ticks(self._directories.ticks(), max(1, round(self._config.timer_period_seconds * 1000)))
         self._runs = Runs()
         self._supervisor = Supervisor(
@@ -165,6 +189,7 @@ class CheckpointCoordinator:
             ticks=ticks,
             restored=self._point,
             resets_sinks=restore == recovery.LATEST and generation.generation > 1,
+            open_ahead=host.open if host else leave_to_tasks,
         )
         self._checkpointing = Checkpointing(
             protocol,
@@ -177,20 +202,17 @@ class CheckpointCoordinator:
             on_processor_failure=self._supervisor.processor_failed,
             on_restored=self._supervisor.shards_restored,
         )
+        made.callback(self._checkpointing.close)
+        if host:
+            made.callback(host.close)
         self._supervisor.begin(self._checkpointing)
-        token = secrets.token_hex(32)
-        self._server = serve(self._checkpointing, session.driver_host(spark), token)
-        endpoint = Endpoint(
-            address=self._server.address,
-            token=token,
-            pipeline=pipeline,
-            memory=self._config.host_memory,
-            cache=str(cache),
-        )
+        made.callback(self._supervisor.close)
+        self._server.answer(self._checkpointing)
         self._operators = Operators(endpoint, self._point, self._directories, ticks)
         self._lookup = Lookup(spark, self._checkpointing, self._runs, token, file_cache, self._clock)
         # A driver that ends without stop must not hang on the hosts' open streams.
         atexit.register(self._abandon)
+        made.callback(atexit.unregister, self._abandon)
         log.info(
             "coordinator started",
             pipeline=pipeline,
@@ -493,6 +515,8 @@ class CheckpointCoordinator:
     def stop(self, savepoint: str | None = None, timeout: Duration = "1 min") -> Checkpoint | None:
         """Stop the pipeline gracefully: running batches commit first.
 
+        An operator or a query that another thread is adding is waited for, and so is another thread's stop.
+
         Args:
             savepoint: where to take a savepoint of the stopped pipeline, as in ``savepoint``.
             timeout: how long to wait for running batches. One that takes longer is stopped; it counts for
@@ -504,32 +528,33 @@ class CheckpointCoordinator:
         Raises:
             CheckpointError: the savepoint failed. The queries run again then, and the coordinator with them.
             SavepointTargetError, UnknownStoreError, InvalidUriError: as for ``savepoint``; nothing was stopped.
+            CoordinatorStoppedError: a savepoint was asked for, and the coordinator has stopped already.
         """
-        if self._stopped:
-            if savepoint is not None:
-                raise CoordinatorStoppedError(self._pipeline)
-            return None
+        with self._changing:
+            if self._stopped:
+                if savepoint is not None:
+                    raise CoordinatorStoppedError(self._pipeline)
+                return None
+            taken = self._stop_queries(savepoint, timeout)
+            self._stopped = True
+            self._made.close()
+            self._drop_claimed(self._generation)
+            return taken
+
+    def _stop_queries(self, savepoint: str | None, timeout: Duration) -> Checkpoint | None:
+        """Stop all queries and take a savepoint, if one was asked for; if it fails they run again."""
         target = None if savepoint is None else self._savepoint_uri(savepoint)
         order = self._checkpointing.look(
             lambda p: downstream_first({name: query.reads for name, query in p.queries.items()})
         )
         stopped = self._supervisor.stop_gracefully(order, seconds(timeout))
-        taken: Checkpoint | None = None
-        if target is not None:
-            try:
-                taken = self._checkpointing.request(CheckpointKind.SAVEPOINT, target=target).result()
-            except BaseException:
-                self._supervisor.resume(stopped)
-                raise
-        self._stopped = True
-        atexit.unregister(self._abandon)
-        self._readable.result()
-        self._supervisor.close()
-        self._checkpointing.close()
-        self._server.shutdown()
-        self._directories.close()
-        self._drop_claimed(self._generation)
-        return taken
+        if target is None:
+            return None
+        try:
+            return self._checkpointing.request(CheckpointKind.SAVEPOINT, target=target).result()
+        except BaseException:
+            self._supervisor.resume(stopped)
+            raise
 
     def _drop_claimed(self, ended: int, in_use: str = "") -> None:
         """Delete savepoints of this pipeline's own that nothing needs now that generations have ended."""
@@ -555,7 +580,7 @@ class CheckpointCoordinator:
     @contextmanager
     def _growing(self) -> Iterator[None]:
         """Something is added to the pipeline, by one thread at a time."""
-        with self._defining:
+        with self._changing:
             self._check_running()
             yield
 

@@ -527,6 +527,22 @@ class SharedDirectoryError(ChandyError):
 
 
 @attrs.define(eq=False)
+class DriverAddressError(ChandyError):
+    """The driver cannot listen at the address at which executors are to reach it."""
+
+    host: str
+    detail: str
+    """What the server says."""
+
+    def __str__(self) -> str:
+        return (
+            f"expected to listen on a free port of {self.host!r} for the state hosts, found that this cannot be "
+            f"({self.detail}); set spark.driver.host to a name or an address of this machine, one that the "
+            "executors reach"
+        )
+
+
+@attrs.define(eq=False)
 class NoSuchOperatorError(ChandyError):
     """State was asked for of an operator that the pipeline does not have."""
 

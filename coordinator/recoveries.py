@@ -28,6 +28,8 @@ class Recovery:
     """Seconds for Spark to start the queries."""
     first_batch: float | None = None
     """Seconds from there to the first commit: Spark plans, hosts restore shards, the batch runs. None: not yet."""
+    ahead: float = 0.0
+    """Seconds in which shards were restored while no task waited for them: beside the other parts, not one of them."""
     files: float = 0.0
     """Seconds of the first batch in which files of the state were found or downloaded, and verified."""
     opening: float = 0.0
@@ -47,6 +49,7 @@ class Recovery:
         """Take word of shards that were restored in the first batch."""
         if shards.files + shards.opening > self.files + self.opening:
             self.files, self.opening = shards.files, shards.opening
+        self.ahead = max(self.ahead, shards.ahead)
         self.found_bytes += shards.found_bytes
         self.downloaded_bytes += shards.downloaded_bytes
 

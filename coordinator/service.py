@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import attrs
+import pyarrow as pa
 
 from ..state.link.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, ShardsRestored, TaskFailure
 from ..state.link.rpc import ActionServer, Call, Stream
 from .checkpointing import Checkpointing
+from .errors import DriverAddressError
 
 
 @attrs.frozen
@@ -17,21 +19,39 @@ class Service:
     """Its Arrow Flight location."""
     server: ActionServer
 
+    def answer(self, checkpointing: Checkpointing) -> None:
+        """Answer the control calls of state hosts; before, it knows none."""
+        actions: dict[str, Call | Stream] = {
+            "ask": Call(AskBatch, checkpointing.ask),
+            "claim": Call(ClaimShards, checkpointing.claim),
+            "restored": Call(ShardsRestored, checkpointing.restored),
+            "ack": Call(Ack, checkpointing.ack),
+            "decline": Call(Decline, checkpointing.decline),
+            "report": Call(TaskFailure, checkpointing.report),
+            "orders": Stream(HostHello, checkpointing.orders),
+        }
+        self.server.answer(actions)
+
     def shutdown(self) -> None:
         """End it; streams of orders end with it."""
         self.server.shutdown()
 
 
-def serve(checkpointing: Checkpointing, host: str, token: str) -> Service:
-    """Serve the control calls of state hosts on a free port of ``host``; every call must present the token."""
-    actions: dict[str, Call | Stream] = {
-        "ask": Call(AskBatch, checkpointing.ask),
-        "claim": Call(ClaimShards, checkpointing.claim),
-        "restored": Call(ShardsRestored, checkpointing.restored),
-        "ack": Call(Ack, checkpointing.ack),
-        "decline": Call(Decline, checkpointing.decline),
-        "report": Call(TaskFailure, checkpointing.report),
-        "orders": Stream(HostHello, checkpointing.orders),
-    }
-    server = ActionServer(f"grpc://{host}:0", token, actions)
+def listen(host: str, token: str) -> Service:
+    """Listen on a free port of ``host``; every call must present the token.
+
+    Raises:
+        DriverAddressError: the host is no address of this machine.
+    """
+    try:
+        server = ActionServer(f"grpc://{host}:0", token, {})
+    except pa.ArrowException as error:
+        raise DriverAddressError(host, str(error)) from error
     return Service(f"grpc://{host}:{server.port}", server)
+
+
+def serve(checkpointing: Checkpointing, host: str, token: str) -> Service:
+    """Listen as ``listen`` does, and answer at once."""
+    service = listen(host, token)
+    service.answer(checkpointing)
+    return service

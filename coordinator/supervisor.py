@@ -31,6 +31,7 @@ from ..storage.errors import (
 )
 from ..storage.files import FileCache
 from ..storage.logs import logger
+from ..storage.manifest import OperatorRecord
 from . import progress, sink_log, spark_plan
 from .checkpointing import Checkpointing
 from .errors import (
@@ -105,6 +106,7 @@ class Supervisor:
         ticks: Ticks,
         restored: RestorePoint | None,
         resets_sinks: bool,
+        open_ahead: Callable[[str, tuple[OperatorRecord, ...]], None],
     ) -> None:
         """Make a supervisor without queries.
 
@@ -118,6 +120,7 @@ class Supervisor:
             restored: the checkpoint to begin from; None: from the beginning.
             resets_sinks: whether a file sink that has a log already goes back to its beginning when there
                 is no checkpoint: it was written by an earlier life of this pipeline.
+            open_ahead: begins to open the shards of operators, given Spark's id of their query, before that runs.
         """
         self._directories = directories
         self._runs = runs
@@ -127,6 +130,7 @@ class Supervisor:
         self._ticks = ticks
         self._initial = self._point = restored
         self._resets_sinks = resets_sinks
+        self._open_ahead = open_ahead
         self._queries: dict[str, CheckpointedQuery] = {}
         self._events: queue.SimpleQueue[_RunEnded | _StateLost | _MustFail | None] = queue.SimpleQueue()
         # Held while queries are started or stopped; never while the checkpoints' lock is.
@@ -293,6 +297,7 @@ class Supervisor:
                 reads=definition.reads,
             )
         )
+        self._open_ahead(restored.query_id, definition.operators)
         recovery.restoring += time.monotonic() - began
         return run
 

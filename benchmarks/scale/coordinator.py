@@ -153,7 +153,7 @@ def live(plan: Plan) -> Iterator[Costs]:
         on_restored=lambda restored: None,
     )
     service = serve(checkpointing, "127.0.0.1", _TOKEN)
-    endpoint = Endpoint(service.address, _TOKEN, "scale", 0, str(folder / "cache"))
+    endpoint = Endpoint(service.address, _TOKEN, "scale", 0, str(folder / "cache"), str(folder))
     try:
         with Hosts(Assignment(endpoint, plan.fleet, str(store.root))) as hosts:
             hosts.hear("joined")

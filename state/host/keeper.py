@@ -24,6 +24,7 @@ from ..link.messages import (
     CompleteOrder,
     Control,
     Heartbeat,
+    OpenShards,
     Order,
     Origin,
     ReadValues,
@@ -88,6 +89,10 @@ class Keeper:
             found.begin(task.batch)
         fresh = [key.shard for key, found in shards.items() if found.position == NOTHING]
         return Begun(acquired.elsewhere, answer.times, tuple(fresh))
+
+    def open(self, request: OpenShards) -> None:
+        """Begin to open shards that tasks are about to begin with."""
+        self._table.open(request.query_id, request.uid, request.shards)
 
     def shards(self, task: BeginTask) -> dict[int, Shard]:
         """Return shards that were begun here.

@@ -59,6 +59,8 @@ class ShardTable:
         self._open_shard = open_shard
         self._lock = threading.Lock()
         self._shards: dict[ShardKey, Future[Shard | _Elsewhere]] = {}
+        self._tallies: dict[ShardKey, RestoreTally] = {}
+        """Of shards that are not open yet."""
         self._pool = ThreadPoolExecutor(_RESTORES, "chandy-restore")
 
     def acquire(self, query_id: str, uid: str, shards: Iterable[int]) -> Acquired:
@@ -68,25 +70,41 @@ class ShardTable:
         Raises:
             ChandyError: the coordinator refused the claim, or a restore failed; that shard is then not here.
         """
-        futures: dict[int, Future[Shard | _Elsewhere]] = {}
-        missing: list[ShardKey] = []
+        futures = self._open_all(query_id, uid, shards)
+        with self._lock:
+            waited_for = [self._tallies[key] for key in futures if key in self._tallies]
+        for tally in waited_for:
+            tally.wanted()
+        acquired = Acquired({}, {})
+        for key, future in futures.items():
+            found = future.result()
+            if isinstance(found, _Elsewhere):
+                acquired.elsewhere[key.shard] = found.address
+            else:
+                acquired.here[key.shard] = found
+        return acquired
+
+    def open(self, query_id: str, uid: str, shards: Iterable[int]) -> None:
+        """Begin to do what ``acquire`` does; whoever acquires a shard learns how it went."""
+        self._open_all(query_id, uid, shards)
+
+    def _open_all(
+        self, query_id: str, uid: str, shards: Iterable[int]
+    ) -> dict[ShardKey, Future[Shard | _Elsewhere]]:
+        futures: dict[ShardKey, Future[Shard | _Elsewhere]] = {}
+        missing: dict[int, tuple[ShardKey, Future[Shard | _Elsewhere]]] = {}
+        tally = RestoreTally()
         with self._lock:
             for shard in shards:
                 key = ShardKey(query_id, uid, shard)
                 if key not in self._shards:
                     self._shards[key] = Future()
-                    missing.append(key)
-                futures[shard] = self._shards[key]
+                    self._tallies[key] = tally
+                    missing[shard] = key, self._shards[key]
+                futures[key] = self._shards[key]
         if missing:
-            self._claim(query_id, uid, {key.shard: (key, futures[key.shard]) for key in missing})
-        acquired = Acquired({}, {})
-        for shard, future in futures.items():
-            found = future.result()
-            if isinstance(found, _Elsewhere):
-                acquired.elsewhere[shard] = found.address
-            else:
-                acquired.here[shard] = found
-        return acquired
+            self._claim(query_id, uid, missing, tally)
+        return futures
 
     def get(self, key: ShardKey) -> Shard:
         """Return a shard, waiting while it is being restored.
@@ -133,7 +151,11 @@ class ShardTable:
                 shard.close()
 
     def _claim(
-        self, query_id: str, uid: str, missing: dict[int, tuple[ShardKey, Future[Shard | _Elsewhere]]]
+        self,
+        query_id: str,
+        uid: str,
+        missing: dict[int, tuple[ShardKey, Future[Shard | _Elsewhere]]],
+        tally: RestoreTally,
     ) -> None:
         try:
             answer = self._control.claim(ClaimShards(self._host, query_id, uid, tuple(sorted(missing))))
@@ -142,7 +164,7 @@ class ShardTable:
                 self._forget(key, future)
                 future.set_exception(error)
             return
-        tally = RestoreTally(len(answer.granted))
+        tally.granted(len(answer.granted))
         for shard, (key, future) in missing.items():
             if shard in answer.granted:
                 self._pool.submit(self._open, key, answer.granted[shard], future, tally)
@@ -169,6 +191,8 @@ class ShardTable:
         else:
             future.set_result(shard)
         finally:
+            with self._lock:
+                self._tallies.pop(key, None)
             # The task does not wait for this.
             if restored := tally.end(self._host, key.query_id):
                 self._tell(restored)
@@ -183,6 +207,7 @@ class ShardTable:
         with self._lock:
             if self._shards.get(key) is future:
                 del self._shards[key]
+                self._tallies.pop(key, None)
 
 
 def _destroy(future: Future[Shard | _Elsewhere]) -> None:

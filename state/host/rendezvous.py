@@ -1,4 +1,4 @@
-"""How the tasks of an executor find their state host, or start it."""
+"""How an executor's state host is found, or started: by its tasks, or ahead of them."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ def runtime_directory() -> Path:
     return Path(given) if given else Path(tempfile.gettempdir()) / f"chandy-{os.getuid()}"
 
 
-def connect(
-    endpoint: Endpoint, root: str | None = None, runtime: Path | None = None, lease_seconds: float = 10.0
-) -> TaskClient:
+def connect(endpoint: Endpoint, root: str | None = None, lease_seconds: float = 10.0) -> TaskClient:
     """Return a client of the executor's state host, which is started if there is none.
 
     Clients are shared within a process: do not close them.
@@ -61,7 +59,6 @@ def connect(
     Args:
         endpoint: where the coordinator is.
         root: as in ``executor_identity``.
-        runtime: as ``runtime_directory`` unless said.
         lease_seconds: how long a host that is started here goes on without its coordinator.
 
     Raises:
@@ -69,13 +66,35 @@ def connect(
         SocketPathError: the runtime directory's path is too long.
         UnsafeDirectoryError: the runtime directory is not this user's alone.
     """
+    config = _config(endpoint, root, lease_seconds)
+    _start_unless_listening(config)
+    return _client(Path(config.meeting) / SOCKET, endpoint.token)
+
+
+def start_host(endpoint: Endpoint, root: str) -> str:
+    """Start an executor's state host unless there is one; return its Arrow Flight location.
+
+    Args, Raises: as for ``connect``.
+    """
+    config = _config(endpoint, root)
+    _start_unless_listening(config)
+    return f"grpc+unix://{config.meeting}/{SOCKET}"
+
+
+def _config(endpoint: Endpoint, root: str | None, lease_seconds: float = 10.0) -> HostConfig:
     executor = executor_identity(root)
     place = hashlib.sha256(f"{endpoint.token}\n{executor}".encode()).hexdigest()[:16]
     # In a folder of their own: a host that starts removes the meeting places beside its own that are dead.
-    meeting = (runtime or runtime_directory()) / "meet" / place
+    meeting = Path(endpoint.runtime) / "meet" / place
     path = meeting / SOCKET
     if len(os.fsencode(path)) > _SOCKET_LIMIT:
         raise SocketPathError(str(path), _SOCKET_LIMIT)
+    return HostConfig(endpoint, str(meeting), executor, lease_seconds)
+
+
+def _start_unless_listening(config: HostConfig) -> None:
+    meeting = Path(config.meeting)
+    path = meeting / SOCKET
     while not _listening(path):
         private_directory(meeting.parent.parent)
         private_directory(meeting.parent)
@@ -84,8 +103,7 @@ def connect(
         with contextlib.suppress(FileNotFoundError), locked(meeting / START_LOCK):
             if not _listening(path):
                 path.unlink(missing_ok=True)
-                _start(HostConfig(endpoint, str(meeting), executor, lease_seconds), meeting)
-    return _client(path, endpoint.token)
+                _start(config, meeting)
 
 
 def _client(path: Path, token: str) -> TaskClient:

@@ -48,17 +48,28 @@ class RestoreTally:
     """Adds up what the shards of one claim took, from any of the threads that restore them.
 
     Args:
-        shards: how many they are.
         clock: monotonic seconds.
     """
 
-    def __init__(self, shards: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._left = shards
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._left = 0
         self._clock = clock
         self._begun = clock()
+        self._wanted: float | None = None
         self._lock = threading.Lock()
         self._files = self._opening = 0.0
         self._found = self._downloaded = 0
+
+    def granted(self, shards: int) -> None:
+        """Take word of how many they are; comes before the first of them ends."""
+        with self._lock:
+            self._left = shards
+
+    def wanted(self) -> None:
+        """Take word that a task waits for these shards."""
+        with self._lock:
+            if self._wanted is None:
+                self._wanted = self._clock()
 
     def files(self, seconds: float, report: RestoreReport) -> None:
         """Take word that a shard's files are there."""
@@ -78,7 +89,10 @@ class RestoreTally:
             self._left -= 1
             if self._left:
                 return None
-            seconds, busy = self._clock() - self._begun, self._files + self._opening
-            files = seconds * self._files / busy if busy else 0.0
-            opening = seconds - files if busy else 0.0
-            return ShardsRestored(host, query_id, files, opening, self._found, self._downloaded)
+            now, busy = self._clock(), self._files + self._opening
+            if not busy:
+                return ShardsRestored(host, query_id, 0.0, 0.0, 0.0, self._found, self._downloaded)
+            wanted = now if self._wanted is None else self._wanted
+            files = (now - wanted) * self._files / busy
+            ahead, opening = wanted - self._begun, now - wanted - files
+            return ShardsRestored(host, query_id, ahead, files, opening, self._found, self._downloaded)

@@ -12,7 +12,7 @@ from pyarrow import flight
 from ...storage.codec import from_json
 from ..errors import ShardMissingError
 from ..format.arrow import BYTES
-from ..link.messages import AskAccount, BeginTask, ReadValues, TaskFailure
+from ..link.messages import AskAccount, BeginTask, OpenShards, ReadValues, TaskFailure
 from ..link.rpc import ActionServer, Call, handler_errors
 from ..link.spent import Spent
 from ..link.wire import ANSWER, APPLY, COMMIT, FETCH, ROWS, SCAN, SIZE, STAGED, Page, messages, runs
@@ -26,6 +26,7 @@ class HostServer(ActionServer):
     def __init__(self, location: str, token: str, host: str, keeper: Keeper) -> None:
         actions = {
             "begin": Call(BeginTask, keeper.begin),
+            "open": Call(OpenShards, keeper.open),
             "read": Call(ReadValues, keeper.read),
             "account": Call(AskAccount, keeper.account),
             "report": Call(TaskFailure, keeper.report),

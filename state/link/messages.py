@@ -34,6 +34,8 @@ class Endpoint:
     were used lately, and changes that wait for a checkpoint."""
     cache: str
     """Directory on each machine where files of snapshots are kept by their SHA-256; may not exist yet."""
+    runtime: str
+    """Directory on each machine where tasks and state hosts meet; may not exist yet."""
 
 
 # --- task -> state host -------------------------------------------------------------------------------------
@@ -46,6 +48,15 @@ class BeginTask:
     query_id: str
     """Spark's id of the query: a query that went back to a checkpoint has a new one."""
     batch: int
+    uid: str
+    shards: tuple[int, ...]
+
+
+@attrs.frozen
+class OpenShards:
+    """Tasks are about to begin with these shards of an operator: open them ahead."""
+
+    query_id: str
     uid: str
     shards: tuple[int, ...]
 
@@ -248,10 +259,12 @@ class ShardsRestored:
 
     host: str
     query_id: str
+    ahead: float
+    """Seconds from the claim during which no task waited for them."""
     files: float
-    """Seconds from the claim until they were open that went into finding or downloading files, and verifying them."""
+    """Seconds that a task waited until they were open: what went into finding, downloading and verifying files."""
     opening: float
-    """Those that went into opening RocksDB. Shards are restored side by side: their time is shared out as theirs is."""
+    """And what went into opening RocksDB. Shards are restored side by side: their time is shared out as theirs is."""
     found_bytes: int
     """Of files that the machine had already."""
     downloaded_bytes: int

@@ -122,7 +122,12 @@ class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
     """A Flight server of JSON actions by name, each call checked for the token."""
 
     def __init__(self, location: str, token: str, actions: Mapping[str, Call | Stream]) -> None:
+        # Calls may come as soon as the base is made.
+        self.answer(actions)
         super().__init__(location, middleware={"token": TokenCheck(token)})
+
+    def answer(self, actions: Mapping[str, Call | Stream]) -> None:
+        """Answer these actions from now on, and no others."""
         self._actions = dict(actions)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:

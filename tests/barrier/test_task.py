@@ -143,7 +143,7 @@ def task_of(host, processor=None, spec=None):
         shards=16,
         parallelism=4,
         spec=cloudpickle.dumps(made),
-        endpoint=Endpoint("grpc://driver:1", "secret", "flights", 1 << 20, "/cache"),
+        endpoint=Endpoint("grpc://driver:1", "secret", "flights", 1 << 20, "/cache", "/run"),
         connect=host.connect,
     )
 

@@ -21,7 +21,7 @@ from chandy.coordinator.checkpointing import Checkpointing
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.failures import FailureCounter
-from chandy.coordinator.instructions import DiscardAborted
+from chandy.coordinator.instructions import DiscardAborted, Reject
 from chandy.coordinator.protocol import Protocol
 from chandy.coordinator.reasons import Reason
 from chandy.coordinator.requests import RequestQueue
@@ -479,6 +479,49 @@ def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> Non
     eventually(lambda: setup.checkpointing.look(lambda p: p.closed) is Reason.COORDINATOR_SHUTDOWN)
     setup.store.open.set()
     closer.join(DEADLINE)
+    assert future.result(0).id == 1
+
+
+def test_closing_settles_every_future_and_waits_for_no_callback(setup: Setup) -> None:
+    closed = threading.Event()
+    waited: list[bool] = []
+    futures = [setup.request() for _ in range(10)]
+    for future in futures:
+        future.add_done_callback(lambda _: waited.append(closed.wait(DEADLINE)))
+    setup.checkpointing.close()
+    assert all(future.done() for future in futures)
+    closed.set()
+    eventually(lambda: waited == [True] * 10)
+
+
+def test_closing_waits_for_an_answer_that_is_on_its_way(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awaited = threading.Event()
+    wait, reject = checkpointing.wait, setup.checkpointing._reject
+
+    def waiting(futures: list[Future[Checkpoint]], timeout: float) -> None:
+        awaited.set()
+        wait(futures, timeout)
+
+    def late(order: Reject) -> None:
+        assert awaited.wait(DEADLINE)
+        reject(order)
+
+    monkeypatch.setattr(checkpointing, "wait", waiting)
+    monkeypatch.setattr(setup.checkpointing, "_reject", late)
+    future = setup.request()
+    setup.checkpointing.close()
+    assert future.done()
+
+
+def test_a_callback_may_close(setup: Setup) -> None:
+    closed: list[None] = []
+    future = setup.request()
+    setup.host.ordered(1)
+    future.add_done_callback(lambda _: closed.append(setup.checkpointing.close()))
+    setup.host.acknowledge(1)
+    eventually(lambda: closed == [None])
     assert future.result(0).id == 1
 
 

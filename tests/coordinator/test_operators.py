@@ -42,7 +42,7 @@ def operators(tmp_path: Path, *known: OperatorRecord, restored: tuple[OperatorRe
         new_bytes=0,
     )
     made = Operators(
-        Endpoint("grpc://127.0.0.1:1", "token", "p", 1 << 20, str(tmp_path)),
+        Endpoint("grpc://127.0.0.1:1", "token", "p", 1 << 20, str(tmp_path), str(tmp_path)),
         RestorePoint(manifest, str(tmp_path)) if restored else None,
         QueryDirectories(tmp_path, "p"),
         Ticks(tmp_path, 1000),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from chandy.coordinator import progress, recovery, supervisor
@@ -130,6 +131,7 @@ class Setup:
         assert self.point is not None
         self.directories = QueryDirectories(directory / "work", "p")
         self.runs = Runs()
+        self.opened: list[tuple[str, tuple[OperatorRecord, ...]]] = []
         self.supervisor = Supervisor(
             directories=self.directories,
             runs=self.runs,
@@ -139,6 +141,7 @@ class Setup:
             ticks=NoTicks(),  # type: ignore[arg-type]
             restored=self.point,
             resets_sinks=True,
+            open_ahead=lambda query_id, operators: self.opened.append((query_id, operators)),
         )
         self.supervisor.begin(Checkpoints(self.catalog))  # type: ignore[arg-type]
         facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
@@ -256,14 +259,15 @@ def test_a_store_that_fails_in_passing_while_going_back_is_asked_again(
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_a_store_that_stays_unreachable_ends_the_pipeline_after_the_attempts_of_its_strategy(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("transient", "asked"), [(True, 3), (False, 1)])
+def test_a_store_that_stays_unreachable_ends_the_pipeline_after_all_attempts_and_one_that_refuses_at_once(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, transient: bool, asked: int
 ) -> None:
-    store = Unreachable(monkeypatch, 9, transient=True)
+    store = Unreachable(monkeypatch, 9, transient=transient)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(StoreFailedError, match="503 Slow Down"):
         query.awaitTermination(DEADLINE)
-    assert (len(store.runs), store.left) == (1, 9 - 3)
+    assert (len(store.runs), 9 - store.left) == (1, asked)
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
@@ -282,7 +286,7 @@ def test_a_recovery_waits_from_the_notice_of_the_failure_through_all_its_attempt
 
 
 def restored(host: str, files: float, opening: float, found: int, downloaded: int) -> ShardsRestored:
-    return ShardsRestored(host, "id", files, opening, found, downloaded)
+    return ShardsRestored(host, "id", 0.0, files, opening, found, downloaded)
 
 
 def test_a_recovery_has_the_longest_of_its_restores_and_the_bytes_of_all() -> None:
@@ -301,16 +305,31 @@ def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     (run,) = setup.runs.all()
-    setup.supervisor.shards_restored(ShardsRestored("host", "another", 1.0, 1.0, 1, 1))
-    setup.supervisor.shards_restored(ShardsRestored("host", run.query_id, 2.0, 1.0, 5, 7))
-    assert (recovery.files, recovery.opening, recovery.found_bytes) == (2.0, 1.0, 5)
+    setup.supervisor.shards_restored(ShardsRestored("host", "another", 0.5, 1.0, 1.0, 1, 1))
+    setup.supervisor.shards_restored(ShardsRestored("host", run.query_id, 0.5, 2.0, 1.0, 5, 7))
+    assert (recovery.ahead, recovery.files, recovery.opening, recovery.found_bytes) == (0.5, 2.0, 1.0, 5)
     commits = run.directory / "commits"
     commits.mkdir(exist_ok=True)
     (commits / str(progress.newest_committed(run.directory) + 1)).touch()
     eventually(lambda: recovery.first_batch is not None)
     # A shard that moves to another host later.
-    setup.supervisor.shards_restored(ShardsRestored("other", run.query_id, 9.0, 1.0, 9, 9))
+    setup.supervisor.shards_restored(ShardsRestored("other", run.query_id, 9.0, 9.0, 1.0, 9, 9))
     assert (recovery.files, recovery.found_bytes) == (2.0, 5)
+
+
+def test_a_runs_shards_are_opened_ahead_of_it(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = OperatorRecord("op", "q", "{}", {}, (None,))
+    opened_before: list[int] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        opened_before.append(len(setup.opened))
+        return Running()
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    setup.supervisor.start(attrs.evolve(setup.definition, operators=(record,)))
+    (run,) = setup.runs.all()
+    assert setup.opened == [(run.query_id, (record,))]
+    assert opened_before == [1]
 
 
 def test_a_first_batch_that_commits_while_spark_starts_is_the_first(
@@ -326,17 +345,6 @@ def test_a_first_batch_that_commits_while_spark_starts_is_the_first(
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     eventually(lambda: recovery.first_batch is not None)
-
-
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_a_store_that_refuses_ends_the_pipeline_at_once(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = Unreachable(monkeypatch, 9, transient=False)
-    query = setup.supervisor.start(setup.definition)
-    with pytest.raises(StoreFailedError, match="503 Slow Down"):
-        query.awaitTermination(DEADLINE)
-    assert (len(store.runs), store.left) == (1, 8)
 
 
 def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(

@@ -36,7 +36,7 @@ from chandy.state.processors.processor import processor_spec
 
 pytestmark = pytest.mark.spark
 
-ENDPOINT = Endpoint("grpc://127.0.0.1:1", "secret", "flights", 1 << 20, "/nowhere")
+ENDPOINT = Endpoint("grpc://127.0.0.1:1", "secret", "flights", 1 << 20, "/nowhere", "/nowhere")
 
 
 class FileClient:

@@ -84,7 +84,14 @@ class FakeCoordinator:
     @property
     def endpoint(self) -> Endpoint:
         cache = str(self.directory / "cache")
-        return Endpoint(f"grpc://127.0.0.1:{self._port}", self.token, "pipeline", 64 << 20, cache)
+        return Endpoint(
+            f"grpc://127.0.0.1:{self._port}",
+            self.token,
+            "pipeline",
+            64 << 20,
+            cache,
+            str(self.directory / "run"),
+        )
 
     @property
     def store(self) -> str:
@@ -168,7 +175,7 @@ class FakeCoordinator:
     def connect(self, executor: str = "executor", lease_seconds: float = 10.0) -> TaskClient:
         """What a task does: find or start the host of its executor."""
         root = str(self.directory / executor)
-        return connect(self.endpoint, root, self.directory / "run", lease_seconds)
+        return connect(self.endpoint, root, lease_seconds)
 
     def kill_host(self) -> None:
         """SIGKILL the newest host and wait until it is gone."""

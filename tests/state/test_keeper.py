@@ -31,6 +31,7 @@ from chandy.state.link.messages import (
     ClaimShards,
     CompleteOrder,
     Decline,
+    OpenShards,
     Origin,
     ReadValues,
     ReleaseOrder,
@@ -40,7 +41,7 @@ from chandy.state.link.messages import (
     StopOrder,
     TaskFailure,
 )
-from chandy.storage.errors import DamagedError, ObjectMissingError, StoreFailedError
+from chandy.storage.errors import ChandyError, DamagedError, ObjectMissingError, StoreFailedError
 from chandy.storage.files import FileCache
 from chandy.storage.local import LocalStore
 from chandy.storage.open import open_store
@@ -338,6 +339,39 @@ def test_the_coordinator_is_told_once_for_a_claim_what_its_shards_took(setup: Se
         assert (told.found_bytes > size / 2) == found
         assert told.found_bytes + told.downloaded_bytes == size
     assert setup.control.told.empty()
+    other.close()
+
+
+def test_shards_that_are_opened_ahead_are_there_when_a_task_begins(setup: Setup) -> None:
+    setup.run(0, {b"a": big(b"1")})
+    setup.keeper.obey(setup.order(1, 0))
+    setup.control.origins[0] = Origin(setup.store, 1, 0, setup.acked().snapshots[0].handle)
+    setup.control.told.get(timeout=DEADLINE)
+    other = setup.another("other")
+    other.open(OpenShards("q2", "op", (0,)))
+    told = setup.control.told.get(timeout=DEADLINE)
+    # Nobody has waited for it.
+    assert told.ahead > 0
+    assert (told.files, told.opening) == (0.0, 0.0)
+    claims = len(setup.control.claims)
+    other.begin(setup.task(1, query_id="q2"))
+    assert other.shards(setup.task(1, query_id="q2"))[0].fetch([b"a"]) == [big(b"1")]
+    assert len(setup.control.claims) == claims
+    other.close()
+
+
+def test_a_shard_that_could_not_be_opened_ahead_is_claimed_again_by_the_task(setup: Setup) -> None:
+    setup.run(0, {b"a": big(b"1")})
+    setup.keeper.obey(setup.order(1, 0))
+    snapshot = setup.acked().snapshots[0]
+    setup.control.origins[0] = Origin("file:///nowhere", 1, 0, snapshot.handle)
+    other = setup.another("other")
+    other.open(OpenShards("q2", "op", (0,)))
+    with pytest.raises(ChandyError):
+        other.begin(setup.task(1, query_id="q2"))
+    setup.control.origins[0] = Origin(setup.store, 1, 0, snapshot.handle)
+    other.begin(setup.task(1, query_id="q2"))
+    assert other.shards(setup.task(1, query_id="q2"))[0].fetch([b"a"]) == [big(b"1")]
     other.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from chandy.state.errors import HostStartError, SocketPathError, UnsafeDirectoryError
 from chandy.state.host.locks import acquire, private_directory, remove_unless_held, try_acquire
-from chandy.state.host.rendezvous import connect, executor_identity, runtime_directory
+from chandy.state.host.rendezvous import connect, executor_identity, runtime_directory, start_host
 from chandy.state.host.workspace import Workspace
 
 
@@ -22,12 +22,19 @@ def test_tasks_of_one_executor_share_one_host(coordinator: Any) -> None:
     assert coordinator.connect() is coordinator.connect()
 
 
+def test_a_host_that_was_started_ahead_is_the_one_that_tasks_find(coordinator: Any) -> None:
+    address = start_host(coordinator.endpoint, str(coordinator.directory / "executor"))
+    assert start_host(coordinator.endpoint, str(coordinator.directory / "executor")) == address
+    assert coordinator.connect().address == address
+    assert len(coordinator.hellos) == 1
+
+
 def test_executors_and_coordinator_lives_have_hosts_of_their_own(coordinator: Any) -> None:
     addresses = {coordinator.connect(name).address for name in ("one", "two", "one")}
     assert len(addresses) == len(coordinator.hellos) == 2
     other = attrs.evolve(coordinator.endpoint, token="another life")
     with pytest.raises(HostStartError, match="the coordinator did not answer"):
-        connect(other, str(coordinator.directory / "one"), coordinator.directory / "run", lease_seconds=0.5)
+        connect(other, str(coordinator.directory / "one"), lease_seconds=0.5)
 
 
 def test_the_next_task_starts_a_host_in_place_of_one_that_was_killed(coordinator: Any) -> None:
@@ -61,7 +68,7 @@ def test_a_forked_worker_makes_a_connection_of_its_own(
 def test_a_path_too_long_for_a_socket_is_refused(coordinator: Any) -> None:
     runtime = coordinator.directory / ("long" * 25)
     with pytest.raises(SocketPathError, match="CHANDY_RUNTIME_DIR"):
-        connect(coordinator.endpoint, "/", runtime)
+        connect(attrs.evolve(coordinator.endpoint, runtime=str(runtime)), "/")
     assert coordinator.hellos == []
 
 
@@ -69,11 +76,11 @@ def test_a_runtime_directory_that_others_can_enter_is_refused(coordinator: Any) 
     runtime = coordinator.directory / "open"
     runtime.mkdir(mode=0o755)
     with pytest.raises(UnsafeDirectoryError, match="drwxr-xr-x"):
-        connect(coordinator.endpoint, "/", runtime)
+        connect(attrs.evolve(coordinator.endpoint, runtime=str(runtime)), "/")
     link = coordinator.directory / "link"
     link.symlink_to(private_directory(coordinator.directory / "mine"))
     with pytest.raises(UnsafeDirectoryError, match="lrwxrwxrwx"):
-        connect(coordinator.endpoint, "/", link)
+        connect(attrs.evolve(coordinator.endpoint, runtime=str(link)), "/")
 
 
 def test_what_else_is_in_the_runtime_directory_stays(coordinator: Any) -> None:

@@ -25,7 +25,9 @@ def test_a_restore_that_takes_long_is_told_every_ten_seconds(caplog: pytest.LogC
 
 def test_the_shards_of_a_claim_share_out_the_time_until_the_last_is_open() -> None:
     now = [100.0]
-    tally = RestoreTally(2, lambda: now[0])
+    tally = RestoreTally(lambda: now[0])
+    tally.granted(2)
+    tally.wanted()
     # Side by side: six seconds of work in four.
     for _ in range(2):
         tally.files(2.0, RestoreReport(files=3, bytes=50, cached_bytes=40, downloaded_bytes=10))
@@ -38,7 +40,31 @@ def test_the_shards_of_a_claim_share_out_the_time_until_the_last_is_open() -> No
     assert (told.found_bytes, told.downloaded_bytes) == (80, 20)
 
 
-def test_shards_that_begin_empty_have_nothing_to_restore() -> None:
-    told = RestoreTally(1).end("host", "q")
+@pytest.mark.parametrize(
+    ("wanted", "ahead", "waited"), [([3.0], 3.0, 1.0), ([1.0, 3.0], 1.0, 3.0), ([], 4.0, 0.0)]
+)
+def test_only_what_a_task_waits_for_counts_as_waiting(
+    wanted: list[float], ahead: float, waited: float
+) -> None:
+    now = [100.0]
+    tally = RestoreTally(lambda: now[0])
+    tally.granted(1)
+    for seconds in wanted:
+        now[0] = 100.0 + seconds
+        tally.wanted()
+    tally.files(3.0, RestoreReport(files=1, bytes=50, cached_bytes=50, downloaded_bytes=0))
+    tally.opened(1.0)
+    now[0] = 104.0
+    told = tally.end("host", "q")
     assert told is not None
-    assert (told.files, told.opening, told.downloaded_bytes) == (0.0, 0.0, 0)
+    assert told.ahead == pytest.approx(ahead)
+    assert (told.files, told.opening) == (pytest.approx(waited * 3 / 4), pytest.approx(waited / 4))
+
+
+def test_shards_that_begin_empty_have_nothing_to_restore() -> None:
+    tally = RestoreTally()
+    tally.granted(1)
+    tally.wanted()
+    told = tally.end("host", "q")
+    assert told is not None
+    assert (told.ahead, told.files, told.opening, told.downloaded_bytes) == (0.0, 0.0, 0.0, 0)

@@ -1,0 +1,84 @@
+"""In local mode the only executor is here: its state host starts ahead of the tasks, and opens their shards.
+
+Else the tasks of the first batch do that, one after the other: when Spark has planned the batch and PySpark has
+started its workers. That takes seconds, in which state can be restored.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..state.errors import HostLostError
+from ..state.host.rendezvous import start_host
+from ..state.link.messages import Endpoint, OpenShards
+from ..state.link.rpc import ActionClient
+from ..storage.logs import logger
+from ..storage.manifest import OperatorRecord
+from .session import is_local_mode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logger(__name__)
+
+
+class LocalHost:
+    """The state host of a session in local mode."""
+
+    def __init__(self, endpoint: Endpoint, executor_root: str) -> None:
+        """Start nothing yet.
+
+        Args:
+            endpoint: what the host is told, the same as tasks would tell it.
+            executor_root: root directory of the executor's files, by which its tasks find the host.
+        """
+        self._endpoint = endpoint
+        self._executor_root = executor_root
+        self._threads: list[threading.Thread] = []
+
+    def open(self, query_id: str, operators: Iterable[OperatorRecord]) -> None:
+        """Have the shards of a query's operators opened ahead of its first batch; return at once.
+
+        What goes wrong is left to the tasks: they ask for the same, and tell.
+        """
+        requests = [OpenShards(query_id, one.uid, tuple(range(len(one.shards)))) for one in operators]
+        if requests:
+            thread = threading.Thread(target=self._open, args=(requests,), name="chandy-ahead", daemon=True)
+            self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+            thread.start()
+
+    def close(self) -> None:
+        """Wait until nothing is being started any more."""
+        for thread in self._threads:
+            thread.join()
+
+    def _open(self, requests: list[OpenShards]) -> None:
+        try:
+            address = start_host(self._endpoint, self._executor_root)
+            client = ActionClient(address, self._endpoint.token, HostLostError)
+            try:
+                for request in requests:
+                    client.tell("open", request)
+            finally:
+                client.close()
+        except Exception as error:  # noqa: BLE001 (see ``open``)
+            log.warning("shards are not opened ahead", error=str(error))
+
+
+def local_host(spark: SparkSession, endpoint: Endpoint) -> LocalHost | None:
+    """Return the state host of a session whose only executor is here; None if tasks run anywhere else.
+
+    Nor is there one where workers run another Python than the driver: theirs is the one that a host has.
+    """
+    if not is_local_mode(spark) or spark.sparkContext.pythonExec != sys.executable:
+        return None
+    from pyspark import SparkFiles
+
+    return LocalHost(endpoint, SparkFiles.getRootDirectory())
+
+
+def leave_to_tasks(query_id: str, operators: Iterable[OperatorRecord]) -> None:
+    """Open nothing ahead: for sessions without a ``LocalHost``."""

@@ -1,0 +1,307 @@
+"""The coordinator's own life, from its making to its stop, on a session and on runs that are plain objects."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chandy.coordinator import coordinator as module
+from chandy.coordinator import spark_plan, supervisor
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.coordinator import CheckpointCoordinator
+from chandy.coordinator.errors import (
+    ChandyError,
+    CheckpointError,
+    CoordinatorStoppedError,
+    DriverAddressError,
+)
+from chandy.coordinator.service import Service, listen
+from chandy.coordinator.supervisor import Supervisor
+from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
+
+DEADLINE = 30.0
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Spark:
+    """A session on a cluster, and all that belongs to it."""
+
+    version = "4.3.0"
+    master = "spark://master:7077"
+    pythonExec = "python3"  # noqa: N815
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
+
+    @property
+    def sparkContext(self) -> Spark:  # noqa: N802
+        return self
+
+    @property
+    def dataSource(self) -> Spark:  # noqa: N802
+        return self
+
+    def register(self, source: Any) -> None:
+        pass
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802
+        return {"spark.driver.host": self.host}
+
+
+class Run:
+    """A run of a query that goes on until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+        self.on_stop: Callable[[], object] = lambda: None
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        return not self.stopped.is_set()
+
+    def awaitTermination(self) -> None:  # noqa: N802
+        self.stopped.wait()
+
+    def stop(self) -> None:
+        self.on_stop()
+        self.stopped.set()
+
+
+class Lock:
+    """A lock as the coordinator's, which tells when somebody has to wait for it."""
+
+    def __init__(self) -> None:
+        self.awaited = threading.Event()
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.awaited.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Other:
+    """Another thread that calls something."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.found: object = None
+        self.error: Exception | None = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.found = self._call()
+        except Exception as error:  # noqa: BLE001 (the test says which it may be)
+            self.error = error
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def end(self) -> Other:
+        self._thread.join(DEADLINE)
+        assert self.ended
+        return self
+
+
+class Pipeline:
+    """A coordinator, and the runs of its queries."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs: list[Run] = []
+        self.on_start: Callable[[], object] = lambda: None
+        self.closed = 0
+        self.work = folder / "work"
+        self.lock = Lock()
+        monkeypatch.setattr(spark_plan, "facts", self._facts)
+        monkeypatch.setattr(spark_plan, "output_path", lambda writer, sink: None)
+        monkeypatch.setattr(supervisor, "start_spark", self._start)
+        monkeypatch.setattr(Supervisor, "close", self._counting(Supervisor.close))
+        self.coordinator = made(Spark(), folder)
+        self.coordinator._changing = self.lock  # type: ignore[assignment]
+
+    def start(self, name: str) -> Any:
+        writer: Any = None
+        return self.coordinator.start(writer, name=name)
+
+    def meanwhile(self, call: Callable[[], object]) -> Other:
+        """Have another thread call something; return when it has ended, or waits for the coordinator."""
+        self.lock.awaited.clear()
+        other = Other(call)
+        eventually(lambda: other.ended or self.lock.awaited.is_set())
+        return other
+
+    def _facts(self, writer: object, table: str | None) -> WriterFacts:
+        self.on_start()
+        return WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
+
+    def _start(self, *_: object, **__: object) -> Run:
+        self.runs.append(Run())
+        return self.runs[-1]
+
+    def _counting(self, close: Callable[[Supervisor], None]) -> Callable[[Supervisor], None]:
+        def counted(closed: Supervisor) -> None:
+            self.closed += 1
+            close(closed)
+
+        return counted
+
+
+def made(spark: Any, folder: Path) -> CheckpointCoordinator:
+    return CheckpointCoordinator(
+        spark,
+        pipeline="p",
+        storage=str(folder / "store"),
+        config=CheckpointConfig(
+            interval=None, work_dir=str(folder / "work"), cache_dir=str(folder / "cache")
+        ),
+    )
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
+    running = Pipeline(tmp_path, monkeypatch)
+    yield running
+    running.on_start = lambda: None
+    for run in running.runs:
+        run.on_stop = lambda: None
+    running.coordinator.stop(timeout="1 s")
+
+
+# --- stopping -----------------------------------------------------------------------------------------------
+
+
+def test_a_query_that_is_being_started_when_the_pipeline_stops_is_stopped_with_it(pipeline: Pipeline) -> None:
+    stops: list[Other] = []
+    pipeline.on_start = lambda: stops.append(pipeline.meanwhile(pipeline.coordinator.stop))
+    query = pipeline.start("late")
+    assert stops[0].end().error is None
+    assert not query.isActive
+    assert not pipeline.runs[0].isActive
+
+
+def test_what_is_added_while_the_pipeline_stops_is_refused(pipeline: Pipeline) -> None:
+    frame: Any = None
+    others: list[Other] = []
+
+    def add() -> None:
+        others.append(pipeline.meanwhile(lambda: pipeline.start("late")))
+        others.append(pipeline.meanwhile(lambda: pipeline.coordinator.aggregate(frame, ["k"], uid="late")))
+
+    pipeline.start("early")
+    pipeline.runs[0].on_stop = add
+    pipeline.coordinator.stop()
+    assert [type(other.end().error) for other in others] == [CoordinatorStoppedError] * 2
+    assert [run.isActive for run in pipeline.runs] == [False]
+
+
+def test_a_query_that_waits_for_a_stop_which_fails_is_started(pipeline: Pipeline, tmp_path: Path) -> None:
+    others: list[Other] = []
+    early = pipeline.start("early")
+    pipeline.runs[0].on_stop = lambda: others.append(pipeline.meanwhile(lambda: pipeline.start("late")))
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError):
+        pipeline.coordinator.stop(savepoint=f"{tmp_path}/file/savepoint")
+    late: Any = others[0].end().found
+    assert (early.isActive, late.isActive) == (True, True)
+    assert [run.isActive for run in pipeline.runs] == [False, True, True]
+    pipeline.coordinator.stop()
+    assert [run.isActive for run in pipeline.runs] == [False] * 3
+
+
+def test_two_stops_at_once_are_one_and_both_return_when_it_is_done(pipeline: Pipeline) -> None:
+    others: list[Other] = []
+    left: list[list[Path]] = []
+
+    def stop() -> None:
+        pipeline.coordinator.stop()
+        left.append(directories(pipeline.work))
+
+    def stop_more() -> None:
+        others.append(pipeline.meanwhile(stop))
+        others.append(pipeline.meanwhile(lambda: pipeline.coordinator.stop(savepoint="last")))
+
+    pipeline.start("q")
+    pipeline.runs[0].on_stop = stop_more
+    pipeline.coordinator.stop()
+    assert [type(other.end().error) for other in others] == [type(None), CoordinatorStoppedError]
+    assert left == [[]]
+    assert pipeline.closed == 1
+
+
+# --- a coordinator that cannot be made ----------------------------------------------------------------------
+
+
+def directories(work: Path) -> list[Path]:
+    return [path for path in work.iterdir() if path.is_dir()] if work.is_dir() else []
+
+
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("chandy-")}
+
+
+def test_an_address_that_is_not_the_drivers_is_refused_before_anybody_is_fenced(tmp_path: Path) -> None:
+    before = threads()
+    with pytest.raises(DriverAddressError, match=r"203\.0\.113\.7"):
+        made(Spark("203.0.113.7"), tmp_path)
+    assert not threads() - before
+    assert not directories(tmp_path / "work")
+    assert not list(tmp_path.glob("store/p/generations/*"))
+
+
+@pytest.mark.parametrize(
+    "part", ["Catalog", "Protocol", "QueryDirectories", "Ticks", "Supervisor", "Checkpointing", "Lookup"]
+)
+def test_a_coordinator_that_cannot_be_made_leaves_nothing_running(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services: list[Service] = []
+
+    def listening(host: str, token: str) -> Service:
+        services.append(listen(host, token))
+        return services[-1]
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(module, "listen", listening)
+    monkeypatch.setattr(module, part, fails)
+    before = threads()
+    with pytest.raises(OSError, match="no space left"):
+        made(Spark(), tmp_path)
+    assert not threads() - before
+    assert not directories(tmp_path / "work")
+    for service in services:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", service.server.port), timeout=DEADLINE).close()
+
+
+def test_a_coordinator_that_could_not_be_made_can_be_made_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken, pytest.raises(ChandyError):
+        broken.setattr(module, "Lookup", raises)
+        made(Spark(), tmp_path)
+    with made(Spark(), tmp_path) as coordinator:
+        assert coordinator.queries == ()
+
+
+def raises(*_: object, **__: object) -> None:
+    raise CoordinatorStoppedError("p")

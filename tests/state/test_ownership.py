@@ -1,0 +1,86 @@
+"""Shards that are opened ahead of the tasks that want them, and who waits for what."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+
+from chandy.state.host.ownership import ShardKey, ShardTable
+from chandy.state.host.restoring import RestoreTally
+from chandy.state.host.shard import Shard
+from chandy.state.link.messages import ClaimAnswer, ClaimShards, Origin, ShardsRestored
+from chandy.storage.snapshots import RestoreReport
+
+DEADLINE = 30.0
+
+
+class Control:
+    """Grants every claim; takes word of restores."""
+
+    def __init__(self) -> None:
+        self.claims: list[ClaimShards] = []
+        self.told: list[ShardsRestored] = []
+        self.has_told = threading.Event()
+
+    def claim(self, claim: ClaimShards) -> ClaimAnswer:
+        self.claims.append(claim)
+        return ClaimAnswer(dict.fromkeys(claim.shards), {})
+
+    def restored(self, restored: ShardsRestored) -> None:
+        self.told.append(restored)
+        self.has_told.set()
+
+
+class Opening:
+    """Opens shards when it is let."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+        self.tallies: list[RestoreTally] = []
+
+    def __call__(self, key: ShardKey, origin: Origin | None, tally: RestoreTally) -> Shard:
+        self.tallies.append(tally)
+        assert self.may.wait(DEADLINE)
+        tally.files(1.0, RestoreReport(files=1, bytes=5, cached_bytes=5, downloaded_bytes=0))
+        return cast(Shard, f"shard {key}")
+
+
+@pytest.fixture
+def control() -> Control:
+    return Control()
+
+
+def test_a_task_waits_for_what_is_opened_ahead_and_that_is_told(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, wanted = Opening(), threading.Event()
+    was = RestoreTally.wanted
+    monkeypatch.setattr(RestoreTally, "wanted", lambda tally: (was(tally), wanted.set()))
+    table = ShardTable("host", cast(Any, control), opening)
+    table.open("q", "op", (0, 1))
+    with ThreadPoolExecutor(1) as pool:
+        acquired = pool.submit(table.acquire, "q", "op", (0, 1))
+        assert wanted.wait(DEADLINE)
+        assert not acquired.done()
+        opening.may.set()
+        here: dict[int, Any] = dict(acquired.result(DEADLINE).here)
+    assert here == {0: "shard op/0", 1: "shard op/1"}
+    assert len(control.claims) == 1
+    assert control.has_told.wait(DEADLINE)
+    assert control.told[0].ahead > 0
+    assert control.told[0].files > 0
+
+
+def test_what_is_open_when_a_task_comes_has_kept_nobody_waiting(control: Control) -> None:
+    opening = Opening()
+    opening.may.set()
+    table = ShardTable("host", cast(Any, control), opening)
+    table.open("q", "op", (0,))
+    assert control.has_told.wait(DEADLINE)
+    assert list(table.acquire("q", "op", (0,)).here) == [0]
+    assert len(control.claims) == len(control.told) == 1
+    assert (control.told[0].files, control.told[0].opening) == (0.0, 0.0)
+    assert control.told[0].ahead > 0
