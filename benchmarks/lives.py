@@ -7,7 +7,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -160,8 +159,11 @@ def await_hosts(folder: Path) -> bool:
 
     One that ends takes its meeting place with it, one that is killed leaves a socket that nobody listens on.
     """
+    # Of no concern to a child, which must not be slower for it.
+    from chandy.state.host.rendezvous import is_listening
+
     deadline = time.monotonic() + _HOSTS_DEADLINE_SECONDS
-    while any(map(_listens, paths(runtime(folder) / "meet", "*/*.sock"))):
+    while any(map(is_listening, paths(runtime(folder) / "meet", "*/*.sock"))):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
@@ -172,12 +174,3 @@ def paths(folder: Path, pattern: str) -> Iterator[Path]:
     """Yield what matches a pattern below a folder; what goes while it is looked for is not there."""
     # Before Python 3.13, Path.glob raises for a folder that goes before it has looked into it.
     return (folder / path for path in glob.iglob(pattern, root_dir=folder))  # noqa: PTH207
-
-
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-    return True

@@ -27,6 +27,7 @@ LOCAL_FILE_MANAGER = (
 _BEFORE_SOURCES = ("Initializing StreamExecution", "Initializing sources")
 _SOURCES_DEADLINE = 5.0
 """Seconds."""
+_POLL_SECONDS = 0.01
 
 # A session's settings and a writer's options are shared by the threads that start queries.
 _lock = threading.Lock()
@@ -72,7 +73,7 @@ def _await_sources(query: StreamingQuery) -> None:
     # itself, and their logs have a file manager too. One that takes longer gets slower logs, no more.
     deadline = time.monotonic() + _SOURCES_DEADLINE
     while query.isActive and query.status["message"] in _BEFORE_SOURCES and time.monotonic() < deadline:
-        time.sleep(0.002)
+        time.sleep(_POLL_SECONDS)
 
 
 @contextmanager

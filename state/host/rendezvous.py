@@ -95,13 +95,13 @@ def _config(endpoint: Endpoint, root: str | None, lease_seconds: float = 10.0) -
 def _start_unless_listening(config: HostConfig) -> None:
     meeting = Path(config.meeting)
     path = meeting / SOCKET
-    while not _listening(path):
+    while not is_listening(path):
         private_directory(meeting.parent.parent)
         private_directory(meeting.parent)
         private_directory(meeting)
         # A host that ends removes the place: then the lock is on a file that is gone, and all begins again.
         with contextlib.suppress(FileNotFoundError), locked(meeting / START_LOCK):
-            if not _listening(path):
+            if not is_listening(path):
                 path.unlink(missing_ok=True)
                 _start(config, meeting)
 
@@ -115,7 +115,8 @@ def _client(path: Path, token: str) -> TaskClient:
     return client
 
 
-def _listening(path: Path) -> bool:
+def is_listening(path: Path) -> bool:
+    """Whether somebody listens on a Unix socket; a killed process leaves the file of one that nobody listens on."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -46,9 +47,10 @@ def check_input(df: DataFrame, key: Sequence[str]) -> StructType:
     for name in key:
         if name not in names:
             raise DefinitionError("key", f"among the columns {', '.join(names)}", repr(name))
-    _check_distinct("key", list(key), df)
-    _check_distinct("columns", names, df)
-    if SHARD in (_folded(name, df) for name in names):
+    fold = _folding(df)
+    _check_distinct("key", key, fold)
+    _check_distinct("columns", names, fold)
+    if SHARD in map(fold, names):
         raise DefinitionError("columns", f"free of the reserved name {SHARD!r}", ", ".join(names))
     check_columns(df.schema, "the input")
     schema = StructType([df.schema[name] for name in key])
@@ -129,13 +131,13 @@ def _column(name: str) -> Column:
     return F.col(quoted(name))
 
 
-def _check_distinct(argument: str, names: list[str], df: DataFrame) -> None:
-    folded = [_folded(name, df) for name in names]
-    twice = sorted({name for name, same in zip(names, folded, strict=True) if folded.count(same) > 1})
+def _check_distinct(argument: str, names: Sequence[str], fold: Callable[[str], str]) -> None:
+    times = Counter(map(fold, names))
+    twice = sorted({name for name in names if times[fold(name)] > 1})
     if twice:
         raise DefinitionError(argument, "without any name twice", ", ".join(map(repr, twice)))
 
 
-def _folded(name: str, df: DataFrame) -> str:
-    sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-    return name if sensitive else name.lower()
+def _folding(df: DataFrame) -> Callable[[str], str]:
+    """Return what makes two names equal that are one to the session."""
+    return str if df.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower

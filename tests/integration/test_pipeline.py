@@ -19,7 +19,7 @@ from chandy.coordinator import (
     Reason,
 )
 from chandy.coordinator.errors import ProcessorFailedError
-from chandy.coordinator.progress import newest_committed
+from chandy.coordinator.progress import newest_committed, newest_planned
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.storage import Catalog, open_store, pipeline_uri
 
@@ -55,6 +55,24 @@ def parquet(spark: SparkSession, out: Path) -> DataFrame:
 
 
 # --- restore ------------------------------------------------------------------------------------------------
+
+
+def test_shards_are_open_before_there_is_a_batch(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    coordinator = make()
+    query = totals_query(coordinator, spark, events, tmp_path / "out")
+    eventually(
+        lambda: bool(
+            coordinator._checkpointing.look(lambda protocol: protocol.places("totals", "totals")).addresses
+        )
+    )
+    run = coordinator._runs.get("totals")
+    assert run is not None
+    assert newest_planned(run.directory) == -1
+    events.add()
+    query.processAllAvailable()
+    assert last_totals(parquet(spark, tmp_path / "out")).keys() == {f"k{number}" for number in range(7)}
 
 
 def test_a_stopped_pipeline_goes_on_from_its_latest_checkpoint(
