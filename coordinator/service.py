@@ -48,10 +48,3 @@ def listen(host: str, token: str) -> Service:
     except pa.ArrowException as error:
         raise DriverAddressError(host, str(error)) from error
     return Service(f"grpc://{host}:{server.port}", server)
-
-
-def serve(checkpointing: Checkpointing, host: str, token: str) -> Service:
-    """Listen as ``listen`` does, and answer at once."""
-    service = listen(host, token)
-    service.answer(checkpointing)
-    return service

@@ -18,7 +18,7 @@ import attrs
 
 from chandy.coordinator.checkpointing import Checkpointing
 from chandy.coordinator.instructions import Discard
-from chandy.coordinator.service import serve
+from chandy.coordinator.service import listen
 from chandy.state.link.messages import Ack, BatchTimes, Endpoint
 from chandy.storage.catalog import Catalog
 from chandy.storage.codec import from_json, to_json
@@ -152,7 +152,8 @@ def live(plan: Plan) -> Iterator[Costs]:
         on_processor_failure=lambda failure: None,
         on_restored=lambda restored: None,
     )
-    service = serve(checkpointing, "127.0.0.1", _TOKEN)
+    service = listen("127.0.0.1", _TOKEN)
+    service.answer(checkpointing)
     endpoint = Endpoint(service.address, _TOKEN, "scale", 0, str(folder / "cache"), str(folder))
     try:
         with Hosts(Assignment(endpoint, plan.fleet, str(store.root))) as hosts:

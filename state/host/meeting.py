@@ -5,6 +5,7 @@ Apart from the host itself, which loads RocksDB and much else that a task never 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -29,3 +30,13 @@ class HostConfig:
     executor: str
     lease_seconds: float = 10.0
     """How long the host goes on when it hears nothing from the coordinator."""
+
+    @property
+    def socket(self) -> Path:
+        """The socket, under the name by which tasks know it."""
+        return Path(self.meeting) / SOCKET
+
+    @property
+    def address(self) -> str:
+        """Arrow Flight location of the socket."""
+        return f"grpc+unix://{self.socket}"

@@ -101,8 +101,7 @@ def _serve(
 ) -> int:
     """Make the host known and wait for its end; return the exit code."""
     meeting = Path(config.meeting)
-    address = f"grpc+unix://{meeting / SOCKET}"
-    hello = HostHello(host, address, socket.gethostname(), config.executor, os.getpid())
+    hello = HostHello(host, config.address, socket.gethostname(), config.executor, os.getpid())
     lease = Lease(config.lease_seconds)
     orders = OrderStream(control.client, hello, keeper.obey, lease)
     threading.Thread(target=orders.follow, name="orders", daemon=True).start()
@@ -112,9 +111,9 @@ def _serve(
         if lease.expired:
             _log.error("the coordinator did not answer", address=config.endpoint.address)
             return 1
-    (meeting / _HIDDEN_SOCKET).rename(meeting / SOCKET)
+    (meeting / _HIDDEN_SOCKET).rename(config.socket)
     _say_ready()
-    _log.info("serving", host=host, pid=os.getpid(), address=address)
+    _log.info("serving", host=host, pid=os.getpid(), address=config.address)
     while not keeper.stopped.wait(_LOOK_SECONDS) and not told.made:
         if lease.expired:
             _log.error("lease lost", seconds=config.lease_seconds)

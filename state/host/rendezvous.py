@@ -19,7 +19,7 @@ from ..errors import HostStartError, SocketPathError
 from ..link.client import TaskClient
 from ..link.messages import Endpoint
 from .locks import locked, private_directory
-from .meeting import READY, SOCKET, START_LOCK, HostConfig
+from .meeting import READY, START_LOCK, HostConfig
 
 _SOCKET_LIMIT: Final = 107
 """Bytes of a Unix socket's path on Linux, without the closing zero (``sun_path``, unix(7))."""
@@ -68,7 +68,7 @@ def connect(endpoint: Endpoint, root: str | None = None, lease_seconds: float = 
     """
     config = _config(endpoint, root, lease_seconds)
     _start_unless_listening(config)
-    return _client(Path(config.meeting) / SOCKET, endpoint.token)
+    return _client(config)
 
 
 def start_host(endpoint: Endpoint, root: str) -> str:
@@ -78,7 +78,7 @@ def start_host(endpoint: Endpoint, root: str) -> str:
     """
     config = _config(endpoint, root)
     _start_unless_listening(config)
-    return f"grpc+unix://{config.meeting}/{SOCKET}"
+    return config.address
 
 
 def _config(endpoint: Endpoint, root: str | None, lease_seconds: float = 10.0) -> HostConfig:
@@ -86,15 +86,14 @@ def _config(endpoint: Endpoint, root: str | None, lease_seconds: float = 10.0) -
     place = hashlib.sha256(f"{endpoint.token}\n{executor}".encode()).hexdigest()[:16]
     # In a folder of their own: a host that starts removes the meeting places beside its own that are dead.
     meeting = Path(endpoint.runtime) / "meet" / place
-    path = meeting / SOCKET
-    if len(os.fsencode(path)) > _SOCKET_LIMIT:
-        raise SocketPathError(str(path), _SOCKET_LIMIT)
-    return HostConfig(endpoint, str(meeting), executor, lease_seconds)
+    config = HostConfig(endpoint, str(meeting), executor, lease_seconds)
+    if len(os.fsencode(config.socket)) > _SOCKET_LIMIT:
+        raise SocketPathError(str(config.socket), _SOCKET_LIMIT)
+    return config
 
 
 def _start_unless_listening(config: HostConfig) -> None:
-    meeting = Path(config.meeting)
-    path = meeting / SOCKET
+    meeting, path = Path(config.meeting), config.socket
     while not is_listening(path):
         private_directory(meeting.parent.parent)
         private_directory(meeting.parent)
@@ -106,12 +105,13 @@ def _start_unless_listening(config: HostConfig) -> None:
                 _start(config, meeting)
 
 
-def _client(path: Path, token: str) -> TaskClient:
+def _client(config: HostConfig) -> TaskClient:
+    path = config.socket
     found = path.stat()
     key = (os.getpid(), str(path), found.st_ino, found.st_ctime_ns)
     client = _clients.get(key)
     if client is None:
-        client = _clients[key] = TaskClient(f"grpc+unix://{path}", token)
+        client = _clients[key] = TaskClient(config.address, config.endpoint.token)
     return client
 
 

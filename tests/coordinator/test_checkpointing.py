@@ -6,7 +6,6 @@ Notices are orders in a mailbox here; one that cannot be delivered (D7) is one f
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -52,14 +51,7 @@ from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord
 from chandy.storage.savepoint import read_savepoint
 from chandy.storage.verification import verify
 
-DEADLINE = 30.0
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, "did not happen"
-        threading.Event().wait(0.002)
+from ..waiting import DEADLINE, eventually
 
 
 class TroubledStore(LocalStore):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,39 +24,13 @@ from chandy.coordinator.service import Service, listen
 from chandy.coordinator.supervisor import Supervisor
 from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
 
-DEADLINE = 30.0
+from ..waiting import DEADLINE, eventually
+from .stand_ins import Spark
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-class Spark:
-    """A session on a cluster, and all that belongs to it."""
-
-    version = "4.3.0"
-    master = "spark://master:7077"
-    pythonExec = "python3"  # noqa: N815
-
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        self.host = host
-
-    @property
-    def sparkContext(self) -> Spark:  # noqa: N802
-        return self
-
-    @property
-    def dataSource(self) -> Spark:  # noqa: N802
-        return self
-
-    def register(self, source: Any) -> None:
-        pass
-
-    def getConf(self) -> dict[str, str]:  # noqa: N802
-        return {"spark.driver.host": self.host}
+def cluster(host: str = "127.0.0.1") -> Any:
+    """A session on a cluster."""
+    return Spark("spark://master:7077", **{"spark.driver.host": host})
 
 
 class Run:
@@ -134,7 +107,7 @@ class Pipeline:
         monkeypatch.setattr(spark_plan, "output_path", lambda writer, sink: None)
         monkeypatch.setattr(supervisor, "start_spark", self._start)
         monkeypatch.setattr(Supervisor, "close", self._counting(Supervisor.close))
-        self.coordinator = made(Spark(), folder)
+        self.coordinator = made(cluster(), folder)
         self.coordinator._changing = self.lock  # type: ignore[assignment]
 
     def start(self, name: str) -> Any:
@@ -260,7 +233,7 @@ def threads() -> set[threading.Thread]:
 def test_an_address_that_is_not_the_drivers_is_refused_before_anybody_is_fenced(tmp_path: Path) -> None:
     before = threads()
     with pytest.raises(DriverAddressError, match=r"203\.0\.113\.7"):
-        made(Spark("203.0.113.7"), tmp_path)
+        made(cluster("203.0.113.7"), tmp_path)
     assert not threads() - before
     assert not directories(tmp_path / "work")
     assert not list(tmp_path.glob("store/p/generations/*"))
@@ -285,7 +258,7 @@ def test_a_coordinator_that_cannot_be_made_leaves_nothing_running(
     monkeypatch.setattr(module, part, fails)
     before = threads()
     with pytest.raises(OSError, match="no space left"):
-        made(Spark(), tmp_path)
+        made(cluster(), tmp_path)
     assert not threads() - before
     assert not directories(tmp_path / "work")
     for service in services:
@@ -298,8 +271,8 @@ def test_a_coordinator_that_could_not_be_made_can_be_made_the_next_time(
 ) -> None:
     with monkeypatch.context() as broken, pytest.raises(ChandyError):
         broken.setattr(module, "Lookup", raises)
-        made(Spark(), tmp_path)
-    with made(Spark(), tmp_path) as coordinator:
+        made(cluster(), tmp_path)
+    with made(cluster(), tmp_path) as coordinator:
         assert coordinator.queries == ()
 
 

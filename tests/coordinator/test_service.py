@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chandy.coordinator.errors import DriverAddressError
-from chandy.coordinator.service import listen, serve
+from chandy.coordinator.service import listen
 from chandy.state.errors import RemoteError
 from chandy.state.link.messages import AskBatch, BatchAnswer
 from chandy.state.link.rpc import ActionClient
@@ -37,14 +37,5 @@ def test_calls_are_answered_as_soon_as_there_is_something_to_answer_them_with() 
         client.call("ask", ask, BatchAnswer)
     service.answer(checkpoints)
     assert client.call("ask", ask, BatchAnswer) == BatchAnswer()
-    client.close()
-    service.shutdown()
-
-
-def test_a_service_that_is_made_whole_answers_at_once() -> None:
-    checkpoints: Any = Checkpoints()
-    service = serve(checkpoints, "127.0.0.1", "token")
-    client = ActionClient(service.address, "token")
-    assert client.call("ask", AskBatch("host", "q", 0), BatchAnswer) == BatchAnswer()
     client.close()
     service.shutdown()

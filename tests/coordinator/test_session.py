@@ -12,31 +12,9 @@ from chandy.coordinator import session
 from chandy.state.reader.reading import register
 from chandy.state.reader.source import StateSource
 
+from .stand_ins import Spark
+
 DEADLINE = 30.0
-
-
-class Spark:
-    """A session and all that belongs to it."""
-
-    def __init__(self, master: str, **conf: str) -> None:
-        self.master = master
-        self.conf = conf
-        self.pythonExec = "python3"
-        self.registered: list[Any] = []
-
-    @property
-    def sparkContext(self) -> Spark:  # noqa: N802
-        return self
-
-    @property
-    def dataSource(self) -> Spark:  # noqa: N802
-        return self
-
-    def register(self, source: Any) -> None:
-        self.registered.append(source)
-
-    def getConf(self) -> dict[str, str]:  # noqa: N802
-        return self.conf
 
 
 def prepared(master: str) -> Any:

@@ -37,14 +37,7 @@ from chandy.storage import (
     StoreFailedError,
 )
 
-DEADLINE = 30.0
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from ..waiting import DEADLINE, eventually
 
 
 class Ticking:

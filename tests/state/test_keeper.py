@@ -48,14 +48,7 @@ from chandy.storage.open import open_store
 from chandy.storage.retrying import RetryingStore, RetryPolicy
 from chandy.storage.store import Store
 
-DEADLINE = 30.0
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, "did not happen"
-        threading.Event().wait(0.005)
+from ..waiting import DEADLINE, eventually
 
 
 class Coordinator:

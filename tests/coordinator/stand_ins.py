@@ -1,0 +1,31 @@
+"""Plain objects in the place of Spark's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Spark:
+    """A session and all that belongs to it."""
+
+    version = "4.3.0"
+
+    def __init__(self, master: str, **conf: str) -> None:
+        self.master = master
+        self.conf = conf
+        self.pythonExec = "python3"
+        self.registered: list[Any] = []
+
+    @property
+    def sparkContext(self) -> Spark:  # noqa: N802
+        return self
+
+    @property
+    def dataSource(self) -> Spark:  # noqa: N802
+        return self
+
+    def register(self, source: Any) -> None:
+        self.registered.append(source)
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802
+        return self.conf
