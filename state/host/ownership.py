@@ -36,6 +36,15 @@ class _Elsewhere:
     address: str
 
 
+@attrs.frozen(eq=False)
+class _Claimed:
+    """A shard that somebody here has asked for."""
+
+    tally: RestoreTally
+    """Of all shards that were asked for in one call."""
+    found: Future[Shard | _Elsewhere] = attrs.field(factory=Future)
+
+
 @attrs.frozen
 class Acquired:
     """Where the shards of a task are."""
@@ -58,9 +67,7 @@ class ShardTable:
         self._control = control
         self._open_shard = open_shard
         self._lock = threading.Lock()
-        self._shards: dict[ShardKey, Future[Shard | _Elsewhere]] = {}
-        self._tallies: dict[ShardKey, RestoreTally] = {}
-        """Of shards that are not open yet."""
+        self._shards: dict[ShardKey, _Claimed] = {}
         self._pool = ThreadPoolExecutor(_RESTORES, "chandy-restore")
 
     def acquire(self, query_id: str, uid: str, shards: Iterable[int]) -> Acquired:
@@ -70,14 +77,13 @@ class ShardTable:
         Raises:
             ChandyError: the coordinator refused the claim, or a restore failed; that shard is then not here.
         """
-        futures = self._open_all(query_id, uid, shards)
-        with self._lock:
-            waited_for = [self._tallies[key] for key in futures if key in self._tallies]
-        for tally in waited_for:
-            tally.wanted()
+        claimed = self._open_all(query_id, uid, shards)
+        for one in claimed.values():
+            if not one.found.done():
+                one.tally.wanted()
         acquired = Acquired({}, {})
-        for key, future in futures.items():
-            found = future.result()
+        for key, one in claimed.items():
+            found = one.found.result()
             if isinstance(found, _Elsewhere):
                 acquired.elsewhere[key.shard] = found.address
             else:
@@ -88,23 +94,19 @@ class ShardTable:
         """Begin to do what ``acquire`` does; whoever acquires a shard learns how it went."""
         self._open_all(query_id, uid, shards)
 
-    def _open_all(
-        self, query_id: str, uid: str, shards: Iterable[int]
-    ) -> dict[ShardKey, Future[Shard | _Elsewhere]]:
-        futures: dict[ShardKey, Future[Shard | _Elsewhere]] = {}
-        missing: dict[int, tuple[ShardKey, Future[Shard | _Elsewhere]]] = {}
+    def _open_all(self, query_id: str, uid: str, shards: Iterable[int]) -> dict[ShardKey, _Claimed]:
+        claimed: dict[ShardKey, _Claimed] = {}
+        missing: dict[ShardKey, _Claimed] = {}
         tally = RestoreTally()
         with self._lock:
             for shard in shards:
                 key = ShardKey(query_id, uid, shard)
                 if key not in self._shards:
-                    self._shards[key] = Future()
-                    self._tallies[key] = tally
-                    missing[shard] = key, self._shards[key]
-                futures[key] = self._shards[key]
+                    self._shards[key] = missing[key] = _Claimed(tally)
+                claimed[key] = self._shards[key]
         if missing:
             self._claim(query_id, uid, missing, tally)
-        return futures
+        return claimed
 
     def get(self, key: ShardKey) -> Shard:
         """Return a shard, waiting while it is being restored.
@@ -113,8 +115,8 @@ class ShardTable:
             ShardMissingError: it is not here.
         """
         with self._lock:
-            future = self._shards.get(key)
-        found = None if future is None else future.result()
+            claimed = self._shards.get(key)
+        found = None if claimed is None else claimed.found.result()
         if not isinstance(found, Shard):
             raise ShardMissingError(str(key), self._host)
         return found
@@ -127,7 +129,7 @@ class ShardTable:
         """
         with self._lock:
             futures = [
-                future for key, future in self._shards.items() if (key.query_id, key.uid) == (query_id, uid)
+                one.found for key, one in self._shards.items() if (key.query_id, key.uid) == (query_id, uid)
             ]
         return [shard for future in futures if isinstance(shard := future.result(), Shard)]
 
@@ -135,66 +137,53 @@ class ShardTable:
         """Close and delete the shards of a query that is over; return their keys."""
         with self._lock:
             released = {key: self._shards.pop(key) for key in list(self._shards) if key.query_id == query_id}
-        for future in released.values():
+        for one in released.values():
             # One that is still being restored goes as soon as it is there.
-            future.add_done_callback(_destroy)
+            one.found.add_done_callback(_destroy)
         return list(released)
 
     def close(self) -> None:
         """Close every shard; files stay."""
         self._pool.shutdown(wait=True)
         with self._lock:
-            futures = list(self._shards.values())
+            futures = [one.found for one in self._shards.values()]
             self._shards.clear()
         for future in futures:
             if future.done() and future.exception() is None and isinstance(shard := future.result(), Shard):
                 shard.close()
 
-    def _claim(
-        self,
-        query_id: str,
-        uid: str,
-        missing: dict[int, tuple[ShardKey, Future[Shard | _Elsewhere]]],
-        tally: RestoreTally,
-    ) -> None:
+    def _claim(self, query_id: str, uid: str, missing: dict[ShardKey, _Claimed], tally: RestoreTally) -> None:
+        wanted = tuple(sorted(key.shard for key in missing))
         try:
-            answer = self._control.claim(ClaimShards(self._host, query_id, uid, tuple(sorted(missing))))
+            answer = self._control.claim(ClaimShards(self._host, query_id, uid, wanted))
         except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
-            for key, future in missing.values():
-                self._forget(key, future)
-                future.set_exception(error)
+            for key, one in missing.items():
+                self._forget(key, one)
+                one.found.set_exception(error)
             return
         tally.granted(len(answer.granted))
-        for shard, (key, future) in missing.items():
-            if shard in answer.granted:
-                self._pool.submit(self._open, key, answer.granted[shard], future, tally)
+        for key, one in missing.items():
+            if key.shard in answer.granted:
+                self._pool.submit(self._open, key, answer.granted[key.shard], one)
                 continue
-            self._forget(key, future)
-            if shard in answer.elsewhere:
-                future.set_result(_Elsewhere(answer.elsewhere[shard]))
+            self._forget(key, one)
+            if key.shard in answer.elsewhere:
+                one.found.set_result(_Elsewhere(answer.elsewhere[key.shard]))
             else:
-                future.set_exception(ShardMissingError(str(key), self._host))
+                one.found.set_exception(ShardMissingError(str(key), self._host))
 
-    def _open(
-        self,
-        key: ShardKey,
-        origin: Origin | None,
-        future: Future[Shard | _Elsewhere],
-        tally: RestoreTally,
-    ) -> None:
+    def _open(self, key: ShardKey, origin: Origin | None, claimed: _Claimed) -> None:
         try:
-            shard = self._open_shard(key, origin, tally)
+            shard = self._open_shard(key, origin, claimed.tally)
         except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
             _log.warning("shard not restored", shard=str(key), query_id=key.query_id, error=repr(error))
-            self._forget(key, future)
-            future.set_exception(error)
+            self._forget(key, claimed)
+            claimed.found.set_exception(error)
         else:
-            future.set_result(shard)
+            claimed.found.set_result(shard)
         finally:
-            with self._lock:
-                self._tallies.pop(key, None)
             # The task does not wait for this.
-            if restored := tally.end(self._host, key.query_id):
+            if restored := claimed.tally.end(self._host, key.query_id):
                 self._tell(restored)
 
     def _tell(self, restored: ShardsRestored) -> None:
@@ -203,11 +192,10 @@ class ShardTable:
         except Exception as error:  # noqa: BLE001 - nobody needs to know; the shards are here
             _log.warning("restore not told", query_id=restored.query_id, error=repr(error))
 
-    def _forget(self, key: ShardKey, future: Future[Shard | _Elsewhere]) -> None:
+    def _forget(self, key: ShardKey, claimed: _Claimed) -> None:
         with self._lock:
-            if self._shards.get(key) is future:
+            if self._shards.get(key) is claimed:
                 del self._shards[key]
-                self._tallies.pop(key, None)
 
 
 def _destroy(future: Future[Shard | _Elsewhere]) -> None:
