@@ -225,7 +225,11 @@ class Checkpointing:
 
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         """Make a host the owner of shards."""
-        return self.look(lambda protocol: protocol.claim(claim))
+        answer = self.look(lambda protocol: protocol.claim(claim))
+        if answer.standing is not None:
+            # Checkpoints may have waited for these shards.
+            self.event(lambda protocol, now: protocol.tick(now))
+        return answer
 
     def ack(self, ack: Ack) -> None:
         """Take an acknowledgement."""

@@ -43,7 +43,7 @@ from .durations import Duration, seconds
 from .environment import check_pyspark, check_session
 from .errors import CoordinatorStoppedError, DuplicateNameError, SavepointTargetError, SharedDirectoryError
 from .failures import FailureCounter
-from .local_host import leave_to_tasks, local_host
+from .local_host import is_here, leave_to_tasks, local_host
 from .lookup import Lookup
 from .operators import KeyedStream, Operators
 from .protocol import Protocol
@@ -54,6 +54,7 @@ from .requests import RequestQueue
 from .runs import Runs
 from .schedule import Schedule
 from .service import listen
+from .standing import Standings
 from .statistics import History, Statistics
 from .supervisor import Supervisor
 from .ticks import Ticks
@@ -72,8 +73,7 @@ class CheckpointCoordinator:
     """Checkpoints the queries of one pipeline together, and restores them together.
 
     Make one per pipeline on the driver, build operators with ``transform_with_state``, start queries with
-    ``start``. It is a context manager that stops on leaving. Its methods may be called from any thread. The session
-    knows ``spark.read.format("chandy")`` when the first query has started.
+    ``start``. It is a context manager that stops on leaving. Its methods may be called from any thread.
     """
 
     def __init__(
@@ -118,8 +118,7 @@ class CheckpointCoordinator:
     def _take_over(self, made: ExitStack, storage: str, restore: str | int) -> None:
         """Take the pipeline over and make all that runs; ``made`` ends it, in the reverse order."""
         spark, pipeline = self._spark, self._pipeline
-        self._readable = session.prepare(spark)
-        made.callback(self._readable.result)
+        session.use_this_python(spark)
         store = open_store(pipeline_uri(storage, pipeline))
         if not self._config.allow_unfenced:
             probe_exclusive_create(store)
@@ -173,11 +172,22 @@ class CheckpointCoordinator:
             memory=self._config.host_memory,
             cache=str(cache),
             runtime=str(runtime_directory()),
+            journals=str(cache / "journals") if self._config.journal and is_here(spark) else None,
         )
         host = local_host(spark, endpoint)
         work = Path(self._config.work_dir) if self._config.work_dir else None
         self._directories = QueryDirectories(work, pipeline)
         made.callback(self._directories.close)
+        standings = Standings.of(
+            self._directories.base,
+            cache / "journals",
+            root=store.uri,
+            generation=self._generation,
+            # Whoever says which checkpoint to take wants that one.
+            point=self._point,
+            kept=endpoint.journals is not None,
+            goes_on=restore == recovery.LATEST,
+        )
         ticks = Ticks(self._directories.ticks(), max(1, round(self._config.timer_period_seconds * 1000)))
         self._runs = Runs()
         self._supervisor = Supervisor(
@@ -190,6 +200,7 @@ class CheckpointCoordinator:
             restored=self._point,
             resets_sinks=restore == recovery.LATEST and generation.generation > 1,
             open_ahead=host.open if host else leave_to_tasks,
+            standings=standings,
         )
         self._checkpointing = Checkpointing(
             protocol,
@@ -197,7 +208,7 @@ class CheckpointCoordinator:
             store=store,
             progress=self._runs,
             clock=self._clock,
-            on_state_lost=self._supervisor.state_lost,
+            on_state_lost=self._supervisor.host_lost,
             on_failure=self._supervisor.must_fail,
             on_processor_failure=self._supervisor.processor_failed,
             on_restored=self._supervisor.shards_restored,
@@ -209,7 +220,9 @@ class CheckpointCoordinator:
         made.callback(self._supervisor.close)
         self._server.answer(self._checkpointing)
         self._operators = Operators(endpoint, self._point, self._directories, ticks)
-        self._lookup = Lookup(spark, self._checkpointing, self._runs, token, file_cache, self._clock)
+        self._lookup = Lookup(
+            spark, self._checkpointing, self._runs, token, file_cache, cache / "journals", self._clock
+        )
         # A driver that ends without stop must not hang on the hosts' open streams.
         atexit.register(self._abandon)
         made.callback(atexit.unregister, self._abandon)
@@ -412,8 +425,6 @@ class CheckpointCoordinator:
         query = self._supervisor.start(definition)
         self._names.add(name)
         self._operators.started(definition.operators)
-        # By now, while the query begins its first batch, that costs nobody anything.
-        self._readable.result()
         self._checkpointing.start_schedule(random.random)
         log.info("query started", query=name, guarantee=str(query.guarantee))
         return query

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ..state.errors import HostLostError
@@ -39,14 +39,19 @@ class LocalHost:
         self._executor_root = executor_root
         self._threads: list[threading.Thread] = []
 
-    def open(self, query_id: str, operators: Iterable[OperatorRecord]) -> None:
+    def open(self, query_id: str, operators: Iterable[OperatorRecord], failed: Callable[[str], None]) -> None:
         """Have the shards of a query's operators opened ahead of its first batch; return at once.
 
-        What goes wrong is left to the tasks: they ask for the same, and tell.
+        Args:
+            query_id: Spark's id of the query.
+            operators: the query's.
+            failed: told why, if that cannot be done. Tasks will ask for the same, and tell, too.
         """
         requests = [OpenShards(query_id, one.uid, tuple(range(len(one.shards)))) for one in operators]
         if requests:
-            thread = threading.Thread(target=self._open, args=(requests,), name="chandy-ahead", daemon=True)
+            thread = threading.Thread(
+                target=self._open, args=(requests, failed), name="chandy-ahead", daemon=True
+            )
             self._threads = [*(one for one in self._threads if one.is_alive()), thread]
             thread.start()
 
@@ -55,7 +60,7 @@ class LocalHost:
         for thread in self._threads:
             thread.join()
 
-    def _open(self, requests: list[OpenShards]) -> None:
+    def _open(self, requests: list[OpenShards], failed: Callable[[str], None]) -> None:
         try:
             address = start_host(self._endpoint, self._executor_root)
             client = ActionClient(address, self._endpoint.token, HostLostError)
@@ -66,19 +71,25 @@ class LocalHost:
                 client.close()
         except Exception as error:  # noqa: BLE001 (see ``open``)
             log.warning("shards are not opened ahead", error=str(error))
+            failed(str(error))
+
+
+def is_here(spark: SparkSession) -> bool:
+    """Whether a session's only state host is on this machine, and may be started by its driver.
+
+    Not so where workers run another Python than the driver: theirs is the one that a host has.
+    """
+    return is_local_mode(spark) and spark.sparkContext.pythonExec == sys.executable
 
 
 def local_host(spark: SparkSession, endpoint: Endpoint) -> LocalHost | None:
-    """Return the state host of a session whose only executor is here; None if tasks run anywhere else.
-
-    Nor is there one where workers run another Python than the driver: theirs is the one that a host has.
-    """
-    if not is_local_mode(spark) or spark.sparkContext.pythonExec != sys.executable:
+    """Return the state host of a session that has it here; None if tasks run anywhere else."""
+    if not is_here(spark):
         return None
     from pyspark import SparkFiles
 
     return LocalHost(endpoint, SparkFiles.getRootDirectory())
 
 
-def leave_to_tasks(query_id: str, operators: Iterable[OperatorRecord]) -> None:
+def leave_to_tasks(query_id: str, operators: Iterable[OperatorRecord], failed: Callable[[str], None]) -> None:
     """Open nothing ahead: for sessions without a ``LocalHost``."""

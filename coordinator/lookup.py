@@ -16,7 +16,8 @@ from ..state.format.keys import KeyCodec
 from ..state.format.keyspace import HIDDEN
 from ..state.format.schema import from_json
 from ..state.format.values import StateName
-from ..state.link.messages import AskAccount, Origin, ReadValues, Values
+from ..state.host.journal import read, shard_folder
+from ..state.link.messages import AskAccount, Origin, ReadValues, Standing, Values
 from ..state.link.rpc import ActionClient
 from ..state.link.spent import Spent
 from ..state.reader.lookup import held_by
@@ -52,6 +53,8 @@ class Lookup:
     """What a state host demands of those who call it."""
     cache: FileCache
     """Files that this machine has already."""
+    journals: Path
+    """The folder of all journals."""
     clock: Callable[[], float]
 
     def get(self, operator: OperatorRecord, key: Any, state: str | None) -> Any:
@@ -114,8 +117,8 @@ class Lookup:
                 return [None if value is None else bytes.fromhex(value) for value in found]
         if places.untouched:
             shard = self._shard_of(schema, key, len(operator.shards))
-            if (origin := places.untouched.get(shard)) is not None:
-                return self._restored(operator.uid, origin, keys)
+            if shard in places.untouched:
+                return self._restored(operator.uid, shard, places.untouched[shard], places.standing, keys)
         return [None] * len(keys)
 
     def _call(self, address: str, action: str, request: object, answer: type[T]) -> T:
@@ -132,18 +135,30 @@ class Lookup:
         assert found is not None, "a row was given"
         return int(found[0])
 
-    def _restored(self, uid: str, origin: Origin, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Read a shard that no batch has been applied to since it was restored."""
+    def _restored(
+        self,
+        uid: str,
+        number: int,
+        origin: Origin | None,
+        standing: Standing | None,
+        keys: Sequence[bytes],
+    ) -> list[bytes | None]:
+        """Read a shard that no host has: what it comes from, and what its journal leads to from there."""
+        if origin is None and standing is None:
+            return [None] * len(keys)
         # A driver has RocksDB only if it comes to this.
         from ..state.host.memory import Memory
-        from ..state.host.shard import Shard
+        from ..state.host.shard import NOTHING, Shard
 
         with tempfile.TemporaryDirectory(prefix="chandy-lookup-") as folder:
             directory = Path(folder) / "shard"
-            restore_files(open_store(origin.root), origin.handle, directory, self.cache)
-            shard = Shard(uid, directory, Memory(_SHARD_MEMORY), origin.batch)
+            if origin is not None:
+                restore_files(open_store(origin.root), origin.handle, directory, self.cache)
+            shard = Shard(uid, directory, Memory(_SHARD_MEMORY), origin.batch if origin else NOTHING)
             try:
-                return shard.read(keys, origin.batch)
+                if standing is not None:
+                    shard.replay(read(shard_folder(self.journals, standing.query_id, uid, number), standing))
+                return shard.fetch(keys)
             finally:
                 shard.close()
 

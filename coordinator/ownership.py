@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from ..state.link.messages import ClaimAnswer, HostHello, Origin, ShardId
+from ..state.link.messages import ClaimAnswer, HostHello, Origin, ShardId, Standing
 from .errors import StateLostError
 
 
@@ -29,6 +29,8 @@ class Ownership:
     shards: tuple[ShardId, ...] = ()
     origins: dict[ShardId, Origin] = attrs.field(factory=dict)
     """Where a shard's state comes from; a shard that is not here starts empty."""
+    standing: Standing | None = None
+    """What the shards' journals lead to from there; None: nothing."""
     _owners: dict[ShardId, _Owned] = attrs.field(factory=dict)
 
     def claim(
@@ -63,7 +65,7 @@ class Ownership:
         for shard in mine:
             self._owners[shard] = _Owned(host, batch)
         granted = {shard.shard: self.origins.get(shard) for shard in mine}
-        return ClaimAnswer(granted, elsewhere)
+        return ClaimAnswer(granted, elsewhere, self.standing)
 
     def by_owner(self) -> dict[str, tuple[ShardId, ...]]:
         """The shards of each host that owns some, sorted; hosts sorted, too."""
@@ -76,6 +78,11 @@ class Ownership:
         """The hosts that own a shard."""
         return frozenset(owned.host for owned in self._owners.values())
 
+    @property
+    def complete(self) -> bool:
+        """Whether the state of every shard is known: it is what a host has, or its origin alone."""
+        return self.standing is None or next(self.unowned(), None) is None
+
     def unowned(self) -> Iterator[ShardId]:
-        """The shards that no host has touched: their state is still their origin's."""
+        """The shards that no host has touched: their state is still their origin's, and what journals lead to."""
         return (shard for shard in self.shards if shard not in self._owners)

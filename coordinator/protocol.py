@@ -26,6 +26,7 @@ from ..state.link.messages import (
     ReleaseOrder,
     ShardId,
     SnapshotOrder,
+    Standing,
 )
 from ..storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from ..storage.retention import deletable
@@ -93,6 +94,8 @@ class Places:
     """Of the hosts that own some of its shards."""
     untouched: dict[int, Origin | None]
     """By shard that no batch has come to yet, where its state is to come from; None: it is empty."""
+    standing: Standing | None = None
+    """What the journals of untouched shards lead to from there; None: nothing."""
 
 
 @attrs.define
@@ -141,10 +144,12 @@ class Protocol:
         restored: tuple[OperatorRecord, ...] = (),
         origins: Mapping[ShardId, Origin],
         reads: tuple[str, ...] = (),
+        standing: Standing | None = None,
     ) -> None:
         """A query is about to start, or to start again from a checkpoint, after ``batch``.
 
-        ``restored`` are those of its operators that the checkpoint has, as it has them.
+        ``restored`` are its operators as they were after ``batch``, without those that were not there; ``standing`` is
+        where the query stood if that was behind the checkpoint.
 
         Raises:
             UnknownQueryError, QueryCycleError: ``reads`` cannot be.
@@ -158,7 +163,7 @@ class Protocol:
             operators,
             batch,
             restored,
-            Ownership(shards, dict(origins)),
+            Ownership(shards, dict(origins), standing),
             reads,
             batch,
         )
@@ -247,8 +252,12 @@ class Protocol:
     # --- trigger and cut ------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
-        """Start what the queue holds, as far as the policy lets it."""
-        while not self.suspended:
+        """Start what the queue holds, as far as the policy lets it.
+
+        While hosts have not claimed all shards that journals belong to, nothing: what no host has is copied from the
+        checkpoint that it comes from, and that is not all of such a shard.
+        """
+        while not self.suspended and all(query.ownership.complete for query in self.queries.values()):
             decision = requests.decide(
                 self.queue,
                 now,
@@ -380,7 +389,7 @@ class Protocol:
         untouched = {
             shard.shard: ownership.origins.get(shard) for shard in ownership.unowned() if shard.uid == uid
         }
-        return Places(query.query_id, tuple(addresses), untouched)
+        return Places(query.query_id, tuple(addresses), untouched, ownership.standing)
 
     def committed(self, name: str, batch: int, now: float) -> list[Instruction]:
         """A batch of a query is known to have committed."""

@@ -10,14 +10,23 @@ from ..state.host.locks import private_directory
 from ..state.host.rendezvous import runtime_directory
 from ..state.host.workspace import Workspace
 
+WORKING_DIRECTORY = "checkpoint"
+"""Name of the working checkpoint directory in the folder of a run."""
+RECORD = "run.json"
+"""Name of the file beside it that says whose it was: then the next life of the pipeline may want it."""
+
 
 class QueryDirectories:
-    """A directory that lives as long as its coordinator; nobody needs anything in it afterwards."""
+    """A directory that lives as long as its coordinator, or until the next one if that is killed."""
 
     def __init__(self, base: Path | None, pipeline: str) -> None:
         """Make the directory below ``base``; None: where Chandy keeps what lives on this machine only."""
-        base = base or private_directory(runtime_directory()) / "queries"
-        self._workspace = Workspace.create(base, f"{pipeline}-{uuid.uuid4().hex[:12]}")
+        self.base = base or private_directory(runtime_directory()) / "queries"
+        self._workspace = Workspace.create(
+            self.base,
+            f"{pipeline}-{uuid.uuid4().hex[:12]}",
+            keep=lambda place: any(place.glob(f"*/{RECORD}")),
+        )
         self._runs = 0
 
     def new_run(self, query: str) -> Path:
@@ -25,7 +34,7 @@ class QueryDirectories:
         self._runs += 1
         folder = self._workspace.path / f"{self._runs}-{query}"
         folder.mkdir()
-        return folder / "checkpoint"
+        return folder / WORKING_DIRECTORY
 
     def ticks(self) -> Path:
         """The folder for what sources of ticks watch."""

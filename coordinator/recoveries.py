@@ -13,8 +13,9 @@ class Recovery:
 
     cause: str
     checkpoint: int | None
-    """The checkpoint that was restored; None: in place, or from the beginning."""
+    """The checkpoint that state was restored from; None: none was, or it began empty."""
     in_place: bool
+    """Whether queries went on where they stood, with the batch that was next; else they went on from the checkpoint."""
     begun_at: float
     """Seconds since 1970; the parts follow from there."""
     waiting: float = 0.0

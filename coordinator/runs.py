@@ -17,6 +17,7 @@ from . import progress, sink_log
 from .errors import StaleQueryError
 from .query import Definition
 from .recovery import SINK, WORKING
+from .standing import Stood
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -34,6 +35,8 @@ class Run:
     query_id: str
     output: Path | None
     """Output directory of Spark's own file sink, if it is that."""
+    stood: Stood | None = None
+    """Where it goes on from, if that is not a checkpoint."""
     spark: StreamingQuery | None = None
     ended: bool = False
 

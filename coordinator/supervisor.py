@@ -2,7 +2,8 @@
 
 One thread takes one event after the other, so that several reports of one accident lead to one recovery.
 A query that fails while its state is alive starts again in place: same directory, same batch, no replay. When
-state is lost the whole pipeline goes back to the checkpoint that its state grew from.
+state is lost the whole pipeline goes back to the checkpoint that its state grew from; where a process was killed
+and the journals of its shards are there, it goes on from both where it stood (``standing``).
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
-from ..state.errors import CannotGoBackError, HostLostError, ShardBrokenError, ShardMissingError
+from ..state.errors import (
+    CannotGoBackError,
+    HostLostError,
+    JournalBrokenError,
+    ShardBrokenError,
+    ShardMissingError,
+)
 from ..state.link.messages import ShardsRestored, TaskFailure
 from ..storage.errors import (
     ChandyError,
@@ -52,6 +60,7 @@ from .recovery import Restored, RestorePoint, base_point, restore_query
 from .restart import RestartTracker
 from .runs import Run, Runs
 from .seeding import seed
+from .standing import Standings, Stood
 from .starting import start as start_spark
 from .ticks import Ticks
 
@@ -63,11 +72,12 @@ log = logger(__name__)
 _POLL_SECONDS = 0.02
 _REMEMBERED = 100
 """Recoveries that are remembered."""
-_STATE_IS_LOST = tuple(
-    error.__name__
-    for error in (StateLostError, HostLostError, CannotGoBackError, ShardMissingError, ShardBrokenError)
+_HOST_IS_GONE = tuple(error.__name__ for error in (StateLostError, HostLostError))
+"""Errors of a task whose state host was killed; Spark hands them on as text alone."""
+_STATE_IS_WRONG = tuple(
+    error.__name__ for error in (CannotGoBackError, JournalBrokenError, ShardMissingError, ShardBrokenError)
 )
-"""Errors of a task after which its state is not what it must be; Spark hands them on as text alone."""
+"""Errors of a task whose state is not what it must be."""
 _CANNOT_BE_READ = (DamagedError.__name__, ObjectMissingError.__name__)
 """Errors of a task whose state could not be restored from what is stored."""
 
@@ -82,8 +92,23 @@ class _RunEnded:
 
 @attrs.frozen
 class _StateLost:
+    noticed_at: float
+
+
+@attrs.frozen
+class _NotOpened:
+    run: Run
     why: str
     noticed_at: float
+
+
+@attrs.frozen
+class _Loss:
+    """That state is lost, so that the pipeline must go back."""
+
+    why: str
+    with_host: bool
+    """Whether it is lost with its host alone: what the journals have can be trusted."""
 
 
 @attrs.frozen
@@ -106,7 +131,8 @@ class Supervisor:
         ticks: Ticks,
         restored: RestorePoint | None,
         resets_sinks: bool,
-        open_ahead: Callable[[str, tuple[OperatorRecord, ...]], None],
+        open_ahead: Callable[[str, tuple[OperatorRecord, ...], Callable[[str], None]], None],
+        standings: Standings,
     ) -> None:
         """Make a supervisor without queries.
 
@@ -120,7 +146,9 @@ class Supervisor:
             restored: the checkpoint to begin from; None: from the beginning.
             resets_sinks: whether a file sink that has a log already goes back to its beginning when there
                 is no checkpoint: it was written by an earlier life of this pipeline.
-            open_ahead: begins to open the shards of operators, given Spark's id of their query, before that runs.
+            open_ahead: begins to open the shards of operators, given Spark's id of their query, before that runs;
+                tells why if it cannot.
+            standings: what queries can go on from where they stood.
         """
         self._directories = directories
         self._runs = runs
@@ -131,16 +159,21 @@ class Supervisor:
         self._initial = self._point = restored
         self._resets_sinks = resets_sinks
         self._open_ahead = open_ahead
+        self._standings = standings
         self._queries: dict[str, CheckpointedQuery] = {}
-        self._events: queue.SimpleQueue[_RunEnded | _StateLost | _MustFail | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_RunEnded | _StateLost | _NotOpened | _MustFail | None] = (
+            queue.SimpleQueue()
+        )
         # Held while queries are started or stopped; never while the checkpoints' lock is.
         self._changing = threading.RLock()
         self._stopping = threading.Event()
-        self._lost: str | None = None
+        self._loss: _Loss | None = None
         self._processor_failures: dict[str, TaskFailure] = {}
         self._recovering: dict[str, Recovery] = {}
         """By Spark's id of a query the recovery that started its run."""
         self._number = 0
+        self._round = 0
+        """How often the pipeline has gone back."""
         self.recoveries: deque[Recovery] = deque(maxlen=_REMEMBERED)
         self._thread = threading.Thread(target=self._supervise, name="chandy-supervisor", daemon=True)
 
@@ -151,10 +184,14 @@ class Supervisor:
 
     # --- what others say ------------------------------------------------------------------------------------
 
-    def state_lost(self, why: str) -> None:
-        """State is gone: the pipeline must go back."""
-        self._lost = why
-        self._events.put(_StateLost(why, self._clock()))
+    def host_lost(self, why: str) -> None:
+        """A state host is gone, and state with it: the pipeline must go back."""
+        self._lose(why, with_host=True)
+        self._events.put(_StateLost(self._clock()))
+
+    def _lose(self, why: str, *, with_host: bool) -> None:
+        before = self._loss
+        self._loss = _Loss(before.why if before else why, with_host and (before is None or before.with_host))
 
     def must_fail(self, error: ChandyError) -> None:
         """The pipeline must fail for a reason that lies outside of its queries."""
@@ -181,10 +218,13 @@ class Supervisor:
         """Start a query for the first time in this coordinator's life, from the restored checkpoint if it is there."""
         with self._changing:
             query = CheckpointedQuery(definition, guarantee(definition.facts), self.stop_query)
+            stood = self._where_left(definition)
             point = self._point
-            recovery = Recovery("start", point.manifest.id if point else None, False, self._clock())
+            recovery = Recovery(
+                "start", point.manifest.id if point else None, stood is not None, self._clock()
+            )
             try:
-                self._start(self._restore(definition, recovery), query, recovery)
+                self._start(self._restore(definition, recovery, stood), query, recovery)
             except BaseException:
                 self._forget(definition.name)
                 raise
@@ -257,16 +297,61 @@ class Supervisor:
                     query.ended()
         self._events.put(None)
         self._thread.join()
+        for run in self._runs.all():
+            self._let_go(run)
+            self._standings.over([run.query_id])
+        self._standings.close()
 
     # --- runs -----------------------------------------------------------------------------------------------
 
-    def _restore(self, definition: Definition, recovery: Recovery) -> Run:
-        """Make the working directory of a new run, from the checkpoint to go back to or empty."""
+    def _where_left(self, definition: Definition) -> Stood | None:
+        """Return where a query stood when the driver of the life before was killed, if it can go on from there."""
+        stood = self._standings.left(definition, _output(definition), self._point)
+        if stood is None and self._standings.holds_back(definition.name, self._point):
+            self._standings.give_up()
+            if any(run.stood for run in self._runs.all()):
+                why = f"query {definition.name!r} cannot go on where it stood"
+                self._go_back(why, self._clock(), go_on=False)
+        return stood
+
+    def _restore(self, definition: Definition, recovery: Recovery, stood: Stood | None) -> Run:
+        """Make the working directory of a new run: from where the query stood, from the checkpoint, or empty."""
         began = time.monotonic()
         point, name = self._point, definition.name
         directory = self._directories.new_run(name)
-        located = spark_plan.output_path(definition.writer, definition.facts.sink)
-        output = None if located is None else local_path(located, role="output of Spark's file sink")
+        output = _output(definition)
+        if stood is not None:
+            # The sink has what it had, as after any restart of Spark.
+            query_id, batch = seed(stood.directory, directory), stood.standing.batch
+        else:
+            query_id, batch = self._go_to(point, name, directory, output), point.batch(name) if point else -1
+        self._number += 1
+        run = Run(self._number, definition, directory, query_id, output, stood)
+        self._runs.put(run)
+        before = point.operators(name, definition.operators) if point else ()
+        went_on = stood is not None and stood.standing.batch > stood.standing.after
+        self._checkpointing.look(
+            lambda protocol: protocol.add_query(
+                name,
+                query_id,
+                batch=batch,
+                operators=definition.operators,
+                restored=definition.operators if went_on else before,
+                origins=point.origins(name) if point else {},
+                reads=definition.reads,
+                standing=stood.standing if stood and went_on else None,
+            )
+        )
+        self._standings.note(run, self._round, point)
+        # Tasks would tell, too; but checkpoints wait for state that lies in journals, and a query may be idle.
+        self._open_ahead(
+            query_id, definition.operators, partial(self._not_opened, run) if went_on else _leave_to_tasks
+        )
+        recovery.restoring += time.monotonic() - began
+        return run
+
+    def _go_to(self, point: RestorePoint | None, name: str, directory: Path, output: Path | None) -> str:
+        """Make a working directory, and put the sink's log back, as the checkpoint has them; return Spark's new id."""
         if point is not None and point.has(name):
             restored = self._restore_query(point, name, directory)
         else:
@@ -282,24 +367,7 @@ class Supervisor:
                     files=len(missing),
                     first=missing[0],
                 )
-        batch = point.batch(name) if point else -1
-        self._number += 1
-        run = Run(self._number, definition, directory, restored.query_id, output)
-        self._runs.put(run)
-        self._checkpointing.look(
-            lambda protocol: protocol.add_query(
-                name,
-                restored.query_id,
-                batch=batch,
-                operators=definition.operators,
-                restored=point.operators(name, definition.operators) if point else (),
-                origins=point.origins(name) if point else {},
-                reads=definition.reads,
-            )
-        )
-        self._open_ahead(restored.query_id, definition.operators)
-        recovery.restoring += time.monotonic() - began
-        return run
+        return restored.query_id
 
     def _restore_query(self, point: RestorePoint, name: str, directory: Path) -> Restored:
         try:
@@ -339,11 +407,21 @@ class Supervisor:
                 if progress.is_committed(run.directory, first):
                     recovery.first_batch = time.monotonic() - began
                     self._tracker.recovered(self._clock())
+                    self._let_go(run)
                 time.sleep(_POLL_SECONDS)
             spark.awaitTermination()
         except Exception as raised:  # noqa: BLE001 (whatever ends a query is an end to be dealt with)
             error = raised
         self._events.put(_RunEnded(run, error, self._clock()))
+
+    def _not_opened(self, run: Run, why: str) -> None:
+        self._events.put(_NotOpened(run, why, self._clock()))
+
+    def _let_go(self, run: Run) -> None:
+        """Delete what a run has gone on from: its shards are open by now, and have taken their journals over."""
+        if run.stood is not None:
+            self._standings.over([run.stood.standing.query_id])
+            self._directories.remove(run.stood.directory)
 
     def _stop_spark(self, run: Run) -> None:
         if run.spark is not None:
@@ -366,9 +444,9 @@ class Supervisor:
                 log.exception("the pipeline cannot go on")
                 self._fail_for_good(error)
 
-    def _take(self, event: _RunEnded | _StateLost | _MustFail) -> None:
+    def _take(self, event: _RunEnded | _StateLost | _NotOpened | _MustFail) -> None:
         match event:
-            case _RunEnded(run, _) if self._is_over(run):
+            case _RunEnded(run) | _NotOpened(run) if self._is_over(run):
                 return
             case _RunEnded(run, None):
                 # A query may end before ``start`` has noted it.
@@ -381,15 +459,19 @@ class Supervisor:
                     # No further attempt can mend that.
                     self._fail_for_good(damage)
                     return
-                if any(name in str(error) for name in _STATE_IS_LOST):
-                    self._lost = self._lost or "a task has found it so"
+                wrong = any(name in str(error) for name in _STATE_IS_WRONG)
+                if wrong or any(name in str(error) for name in _HOST_IS_GONE):
+                    self._lose("a task has found it so", with_host=not wrong)
                 self._recover(self._explain(run, error), event.noticed_at, run)
-            case _StateLost(why) if self._lost is not None:
+            case _StateLost() if self._loss is not None:
+                self._recover(PipelineStateLostError(self._loss.why), event.noticed_at)
+            case _NotOpened(_, why):
+                self._lose(why, with_host=False)
                 self._recover(PipelineStateLostError(why), event.noticed_at)
             case _MustFail(FencedError() as error):
                 self._fail_for_good(error)
             case _MustFail(error):
-                self._lost = str(error)
+                self._lose(str(error), with_host=False)
                 self._recover(error, event.noticed_at)
 
     def _damage(self) -> DamagedCheckpointError | None:
@@ -424,10 +506,11 @@ class Supervisor:
                 with self._changing:
                     if self._stopping.is_set() or (run is not None and self._is_over(run)):
                         return
-                    if run is None or self._lost is not None:
+                    if run is None or self._loss is not None:
                         # Should this fail half-way, the next attempt goes back, too: the run is given up.
                         run = None
-                        self._go_back(str(cause), noticed_at)
+                        go_on = self._loss is not None and self._loss.with_host
+                        self._go_back(str(cause), noticed_at, go_on=go_on)
                     else:
                         self._restart_in_place(run, str(cause), noticed_at)
                 return
@@ -451,8 +534,14 @@ class Supervisor:
         self._start(again, self._queries[run.definition.name], recovery)
         self.recoveries.append(recovery)
 
-    def _go_back(self, cause: str, noticed_at: float) -> None:
-        """Take the whole pipeline back to the checkpoint that its state grew from."""
+    def _go_back(self, cause: str, noticed_at: float, *, go_on: bool) -> None:
+        """Take the whole pipeline back to the checkpoint that its state grew from.
+
+        Args:
+            cause: why.
+            noticed_at: when that was noticed, in seconds since 1970.
+            go_on: whether it may go on where it stood if journals lead there.
+        """
         recovery = Recovery(cause, None, False, self._clock())
         recovery.waiting = recovery.begun_at - noticed_at
         began = time.monotonic()
@@ -464,13 +553,21 @@ class Supervisor:
         self._checkpointing.event(lambda protocol, now: protocol.suspend(cause, now))
         self._checkpointing.settle()
         self._point = self._checkpointing.look(base_point) or self._initial
-        self._lost = None
+        self._loss = None
+        self._round += 1
         # Whatever the sinks hold by now, this pipeline has written.
         self._resets_sinks = True
+        stood = self._standings.stood(earlier, self._point) if go_on else {}
+        recovery.in_place = bool(stood)
         recovery.checkpoint = self._point.manifest.id if self._point else None
         recovery.stopping = time.monotonic() - began
-        log.warning("going back", checkpoint=recovery.checkpoint, cause=cause.splitlines()[0])
-        runs = [self._restore(run.definition, recovery) for run in earlier]
+        log.warning(
+            "going back",
+            checkpoint=recovery.checkpoint,
+            cause=cause.splitlines()[0],
+            in_place=recovery.in_place,
+        )
+        runs = [self._restore(run.definition, recovery, stood.get(run.definition.name)) for run in earlier]
         over = [run.query_id for run in earlier]
         self._checkpointing.event(lambda protocol, _: protocol.release(over))
         self._checkpointing.event(lambda protocol, now: protocol.resume(now))
@@ -485,6 +582,9 @@ class Supervisor:
                 self._start(run, query, recovery)
         for run in earlier:
             self._directories.remove(run.directory)
+            self._let_go(run)
+        if not stood:
+            self._standings.over(over)
         self.recoveries.append(recovery)
 
     def _fail_for_good(self, error: Exception) -> None:
@@ -508,3 +608,13 @@ class Supervisor:
         if failure is not None:
             return ProcessorFailedError(name, failure.uid, failure.batch, failure.key, failure.traceback)
         return QueryFailedError(name, str(error))
+
+
+def _output(definition: Definition) -> Path | None:
+    """Return the output directory of Spark's own file sink, None if the query has another."""
+    located = spark_plan.output_path(definition.writer, definition.facts.sink)
+    return None if located is None else local_path(located, role="output of Spark's file sink")
+
+
+def _leave_to_tasks(why: str) -> None:
+    """State that comes from a checkpoint alone can wait: tasks ask for the same, and tell."""

@@ -118,6 +118,21 @@ class ShardBrokenError(StateError):
 
 
 @attrs.define(eq=False)
+class JournalBrokenError(StateError):
+    """A shard's journal does not lead to where its query stood."""
+
+    journal: str
+    batch: int
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.journal} should have what batch {self.batch} has changed, found {self.found}: the pipeline goes "
+            "back to the latest checkpoint; look at the disk of its machine if this happens again"
+        )
+
+
+@attrs.define(eq=False)
 class ReservedKeyError(StateError):
     """A change names the key under which a shard keeps its position."""
 

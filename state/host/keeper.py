@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 import threading
@@ -15,7 +16,7 @@ from ...storage.logs import logger
 from ...storage.open import open_store
 from ...storage.snapshots import restore_files
 from ...storage.store import Store
-from ..errors import RestoredTooFarError
+from ..errors import JournalBrokenError, RestoredTooFarError, ShardMissingError
 from ..link.messages import (
     AbortOrder,
     AskAccount,
@@ -30,12 +31,14 @@ from ..link.messages import (
     ReadValues,
     ReleaseOrder,
     SnapshotOrder,
+    Standing,
     StopOrder,
     TaskFailure,
     Values,
 )
 from ..link.spent import Spent
 from .answers import Answers
+from .journal import Journal, read, shard_folder
 from .memory import Memory
 from .ownership import ShardKey, ShardTable
 from .restoring import RestoreLog, RestoreTally
@@ -56,7 +59,19 @@ class Keeper:
         memory: Memory,
         cache: FileCache,
         open_store: Callable[[str], Store] = open_store,
+        journals: Path | None = None,
     ) -> None:
+        """Begin without shards.
+
+        Args:
+            host: id of this host.
+            control: the coordinator.
+            directory: for what dies with the host.
+            memory: what all shards share.
+            cache: files that the machine has already.
+            open_store: opens the store at a URI.
+            journals: the folder of all journals, which outlive the host; None: none are kept.
+        """
         self.stopped = threading.Event()
         """Set when the coordinator has ordered the end of the process."""
         self._host = host
@@ -65,6 +80,7 @@ class Keeper:
         self._memory = memory
         self._cache = cache
         self._open_store = open_store
+        self._journals = journals
         self._numbers = itertools.count()
         self._answers = Answers(host, control.ask)
         self._table = ShardTable(host, control, self._open_shard)
@@ -138,7 +154,9 @@ class Keeper:
             case SnapshotOrder():
                 self._rounds.accept(order)
             case CompleteOrder(checkpoint):
-                self._rounds.complete(checkpoint)
+                for key, cut in self._rounds.complete(checkpoint):
+                    with contextlib.suppress(ShardMissingError):
+                        self._table.get(key).durable(cut)
             case AbortOrder(checkpoint):
                 self._rounds.abort(checkpoint)
             case ReleaseOrder(query_id):
@@ -156,31 +174,57 @@ class Keeper:
         """Close all shards; the directory is the caller's to delete."""
         self._table.close()
 
-    def _open_shard(self, key: ShardKey, origin: Origin | None, tally: RestoreTally) -> Shard:
+    def _open_shard(
+        self, key: ShardKey, origin: Origin | None, standing: Standing | None, tally: RestoreTally
+    ) -> Shard:
         # Numbered, because uids are the user's and need not be names of files.
         directory = self._directory / "shards" / str(next(self._numbers))
+        journal = None if self._journals is None else Journal(_journal(self._journals, key.query_id, key))
         try:
-            if origin is None:
-                return Shard(str(key), directory, self._memory)
+            if origin is not None:
+                self._restore_files(key, origin, directory, tally)
             begun = time.monotonic()
-            store, told = self._open_store(origin.root), RestoreLog(str(key), origin.handle.size)
-            report = restore_files(store, origin.handle, directory, self._cache, progress=told)
-            restored = time.monotonic()
-            tally.files(restored - begun, report)
-            shard = Shard(str(key), directory, self._memory, origin.batch)
-            tally.opened(time.monotonic() - restored)
-            if shard.changed_by > origin.batch:
-                shard.close()
-                raise RestoredTooFarError(str(key), origin.batch, shard.changed_by)
-            self._rounds.learn(key, origin)
-            _log.info(
-                "restored",
-                shard=str(key),
-                checkpoint=origin.checkpoint,
-                bytes=report.bytes,
-                cached=report.cached_bytes,
+            shard = Shard(
+                str(key), directory, self._memory, NOTHING if origin is None else origin.batch, journal
             )
+            try:
+                if origin is not None and shard.changed_by > origin.batch:
+                    raise RestoredTooFarError(str(key), origin.batch, shard.changed_by)
+                if standing is not None:
+                    self._replay(key, shard, journal, standing)
+            except BaseException:
+                shard.close()
+                raise
+            tally.opened(time.monotonic() - begun)
+            if origin is not None:
+                self._rounds.learn(key, origin)
             return shard
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
+
+    def _restore_files(self, key: ShardKey, origin: Origin, directory: Path, tally: RestoreTally) -> None:
+        begun = time.monotonic()
+        store, told = self._open_store(origin.root), RestoreLog(str(key), origin.handle.size)
+        report = restore_files(store, origin.handle, directory, self._cache, progress=told)
+        tally.files(time.monotonic() - begun, report)
+        _log.info(
+            "restored",
+            shard=str(key),
+            checkpoint=origin.checkpoint,
+            bytes=report.bytes,
+            cached=report.cached_bytes,
+        )
+
+    def _replay(self, key: ShardKey, shard: Shard, journal: Journal | None, standing: Standing) -> None:
+        """Bring a shard from its checkpoint to where its query stood."""
+        if self._journals is None or journal is None:
+            raise JournalBrokenError(str(key), standing.batch, "a state host without journals")
+        earlier = _journal(self._journals, standing.query_id, key)
+        shard.replay(read(earlier, standing))
+        # Until a checkpoint has them, these batches are needed again should this host die, too.
+        journal.take_up(earlier)
+
+
+def _journal(root: Path, query_id: str, key: ShardKey) -> Path:
+    return shard_folder(root, query_id, key.uid, key.shard)

@@ -11,7 +11,7 @@ import attrs
 
 from ...storage.logs import logger
 from ..errors import ShardMissingError
-from ..link.messages import ClaimShards, Control, Origin, ShardsRestored
+from ..link.messages import ClaimShards, Control, Origin, ShardsRestored, Standing
 from .restoring import RestoreTally
 from .shard import Shard
 
@@ -61,7 +61,7 @@ class ShardTable:
         self,
         host: str,
         control: Control,
-        open_shard: Callable[[ShardKey, Origin | None, RestoreTally], Shard],
+        open_shard: Callable[[ShardKey, Origin | None, Standing | None, RestoreTally], Shard],
     ) -> None:
         self._host = host
         self._control = control
@@ -91,8 +91,14 @@ class ShardTable:
         return acquired
 
     def open(self, query_id: str, uid: str, shards: Iterable[int]) -> None:
-        """Begin to do what ``acquire`` does; whoever acquires a shard learns how it went."""
-        self._open_all(query_id, uid, shards)
+        """Begin to do what ``acquire`` does; whoever acquires a shard learns how it went.
+
+        Raises:
+            ChandyError: the coordinator refused the claim.
+        """
+        for one in self._open_all(query_id, uid, shards).values():
+            if one.found.done():
+                one.found.result()
 
     def _open_all(self, query_id: str, uid: str, shards: Iterable[int]) -> dict[ShardKey, _Claimed]:
         claimed: dict[ShardKey, _Claimed] = {}
@@ -164,7 +170,7 @@ class ShardTable:
         tally.granted(len(answer.granted))
         for key, one in missing.items():
             if key.shard in answer.granted:
-                self._pool.submit(self._open, key, answer.granted[key.shard], one)
+                self._pool.submit(self._open, key, answer.granted[key.shard], answer.standing, one)
                 continue
             self._forget(key, one)
             if key.shard in answer.elsewhere:
@@ -172,9 +178,11 @@ class ShardTable:
             else:
                 one.found.set_exception(ShardMissingError(str(key), self._host))
 
-    def _open(self, key: ShardKey, origin: Origin | None, claimed: _Claimed) -> None:
+    def _open(
+        self, key: ShardKey, origin: Origin | None, standing: Standing | None, claimed: _Claimed
+    ) -> None:
         try:
-            shard = self._open_shard(key, origin, claimed.tally)
+            shard = self._open_shard(key, origin, standing, claimed.tally)
         except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
             _log.warning("shard not restored", shard=str(key), query_id=key.query_id, error=repr(error))
             self._forget(key, claimed)

@@ -56,7 +56,15 @@ def run(config: HostConfig) -> NoReturn:
     try:
         control = CoordinatorClient(config.endpoint)
         memory = Memory(config.endpoint.memory)
-        keeper = Keeper(host, control, workspace.path, memory, FileCache(cache / "files"))
+        journals = config.endpoint.journals
+        keeper = Keeper(
+            host,
+            control,
+            workspace.path,
+            memory,
+            FileCache(cache / "files"),
+            journals=None if journals is None else Path(journals),
+        )
         # Tasks see the socket only under its final name, which it gets when the coordinator knows this host.
         hidden = meeting / _HIDDEN_SOCKET
         hidden.unlink(missing_ok=True)

@@ -195,15 +195,18 @@ class Rounds:
             # Uploads that have not begun fail without their files, which ends the round soon.
             found.cancel()
 
-    def complete(self, checkpoint: int) -> None:
-        """Drop the handles that a completed checkpoint replaces as a base."""
+    def complete(self, checkpoint: int) -> list[tuple[ShardKey, int]]:
+        """Drop the handles that a completed checkpoint replaces as a base; return the shards that are in it, each with
+        its cut."""
         with self._lock:
+            rounds = [found for (number, _), found in self._rounds.items() if number == checkpoint]
             for history in self._history.values():
                 root, _ = history.handles.get(checkpoint, ("", None))
                 for older in [
                     n for n, (other, _) in history.handles.items() if n < checkpoint and other == root
                 ]:
                     del history.handles[older]
+        return [(key, found.order.cut) for found in rounds for key in found.keys]
 
     def forget(self, keys: Iterable[ShardKey]) -> None:
         """Drop what is remembered of shards that are no longer here."""

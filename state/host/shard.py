@@ -29,6 +29,7 @@ from ..errors import (
 from ..link.spent import Spent
 from .cache import MISSING, HotCache, Value, lookup
 from .gaps import Gaps
+from .journal import Journal
 from .layers import Layer, Layers, is_ordered, ordered_keys
 from .memory import Memory
 from .snapshot import Snapshot
@@ -100,15 +101,28 @@ class Shard:
     shortly, and ``_disk``, taken first, for who writes RocksDB.
     """
 
-    def __init__(self, name: str, directory: Path, memory: Memory, position: int = NOTHING) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        memory: Memory,
+        position: int = NOTHING,
+        journal: Journal | None = None,
+    ) -> None:
         """Open the RocksDB in a directory, which may be missing, empty, or hold restored snapshot files.
 
-        ``position`` is the last batch that the files are known to contain, when it is later than the last
-        one that changed them.
+        Args:
+            name: the shard, for people.
+            directory: where its files are.
+            memory: what its memory is charged to.
+            position: the last batch that the files are known to contain, when it is later than the last one that
+                changed them.
+            journal: keeps what batches change until a checkpoint has it; None: nothing does.
         """
         self.name = name
         self.directory = directory
         self._memory = memory
+        self._journal = journal
         self._lock = threading.Lock()
         self._disk = threading.Lock()
         directory.mkdir(parents=True, exist_ok=True)
@@ -234,7 +248,21 @@ class Shard:
                 raise StaleBatchError(self.name, batch, batch + 1)
             if batch != self._begun:
                 raise StaleBatchError(self.name, batch, self._begun)
+            if self._journal is not None:
+                # Under the lock: the attempt that is staged last must be the last in the journal.
+                self._journal.append(batch, changes.entries if changes else {})
             self._staged = _Staged(batch, changes or None)
+
+    def replay(self, batches: Iterable[tuple[int, dict[bytes, Value]]]) -> None:
+        """Take what batches have changed that had committed before this shard was opened, in their order."""
+        for batch, entries in batches:
+            changes = Changes(self.name)
+            changes.add(list(entries), entries.values())
+            with self._lock:
+                self._check()
+                self._staged = _Staged(batch, changes or None)
+                self._promote(batch)
+            self._memory.balance()
 
     # --- a snapshot -----------------------------------------------------------------------------------------
 
@@ -257,7 +285,15 @@ class Shard:
                 raise CutPassedError(self.name, cut, self._position)
             taken = Snapshot(directory, self._settle)
             self._layers.freeze(taken)
+            if self._journal is not None:
+                self._journal.cut()
             return taken
+
+    def durable(self, cut: int) -> None:
+        """Take word that a completed checkpoint has the state after batch ``cut``."""
+        with self._lock:
+            if self._journal is not None:
+                self._journal.forget(cut)
 
     # --- memory ---------------------------------------------------------------------------------------------
 
@@ -303,6 +339,8 @@ class Shard:
                 self._closed = True
                 self._memory.remove(self)
                 self._forget()
+                if self._journal is not None:
+                    self._journal.close()
                 self._db.close()
 
     def destroy(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +25,13 @@ class Workspace:
     _alive: FileLock
 
     @classmethod
-    def create(cls, base: Path, name: str) -> Workspace:
+    def create(cls, base: Path, name: str, keep: Callable[[Path], bool] = lambda _: False) -> Workspace:
         """Make ``base/name`` and hold it; remove what no living process holds in ``base``.
+
+        Args:
+            base: the directory of all of this kind.
+            name: a new one.
+            keep: says what is to stay although nobody holds it.
 
         Raises:
             UnsafeDirectoryError: ``base`` is not this user's alone.
@@ -33,7 +39,7 @@ class Workspace:
         private_directory(base)
         with locked(base / ".lock"):
             for other in base.iterdir():
-                if other.is_dir() and remove_unless_held(other, ALIVE):
+                if other.is_dir() and not keep(other) and remove_unless_held(other, ALIVE):
                     _log.info("removed what a dead host left", directory=str(other))
             path = private_directory(base / name)
             return cls(path, acquire(path / ALIVE))

@@ -36,6 +36,8 @@ class Endpoint:
     """Directory on each machine where files of snapshots are kept by their SHA-256; may not exist yet."""
     runtime: str
     """Directory on each machine where tasks and state hosts meet; may not exist yet."""
+    journals: str | None = None
+    """Directory where state hosts keep the journals of their shards; may not exist yet. None: they keep none."""
 
 
 # --- task -> state host -------------------------------------------------------------------------------------
@@ -244,6 +246,18 @@ class Origin:
 
 
 @attrs.frozen
+class Standing:
+    """Where a query stood whose processes were killed, and that the journals of its shards lead to."""
+
+    query_id: str
+    """Spark's id of the query then, by which its journals are found."""
+    after: int
+    """The last batch that the checkpoint contains that its state grew from; -1 if there was none."""
+    batch: int
+    """The last batch that had committed: the query goes on with the next."""
+
+
+@attrs.frozen
 class ClaimAnswer:
     """Which shards the host owns now."""
 
@@ -251,6 +265,8 @@ class ClaimAnswer:
     """By shard where its state comes from; None: it starts empty."""
     elsewhere: dict[int, str] = attrs.field(factory=dict)
     """By shard the address of the host that owns it."""
+    standing: Standing | None = None
+    """What the journals of shards that are granted lead to, on top of where their state comes from; None: nothing."""
 
 
 @attrs.frozen

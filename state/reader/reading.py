@@ -53,9 +53,10 @@ def read_state(
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read.format("chandy")`` known to a session; a coordinator does so, too.
+    """Make ``spark.read.format("chandy")`` known to a session.
 
-    Before the first data source of an application Spark looks for others in a Python process: that takes a second.
+    Before the first data source of an application Spark looks for others in a Python process. That takes a second,
+    which a coordinator leaves to whoever wants to read: its first batch may be awaited.
     """
     with _registering:
         # Spark warns of a data source that takes the place of another, be it the same one.
@@ -66,7 +67,7 @@ def register(spark: SparkSession) -> None:
             spark.dataSource.register(StateSource)
         except AnalysisException as error:
             # Spark 4.3 takes a source for known in every later session of the application, though only the first
-            # one finds it: better a session that cannot read state than one without a coordinator.
+            # one finds it.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
         _knowing[spark] = python

@@ -36,8 +36,10 @@ def session(master: str, python: str) -> Any:
 
 def test_a_host_is_started_and_claims_all_shards(coordinator: FakeCoordinator) -> None:
     host = LocalHost(coordinator.endpoint, str(coordinator.directory / "executor"))
-    host.open("q", [OPERATOR, attrs.evolve(OPERATOR, uid="other", shards=(None,))])
+    failed: list[str] = []
+    host.open("q", [OPERATOR, attrs.evolve(OPERATOR, uid="other", shards=(None,))], failed.append)
     host.close()
+    assert failed == []
     (hello,) = coordinator.hellos
     assert coordinator.claims == [
         ClaimShards(hello.host, "q", "op", (0, 1, 2)),
@@ -48,19 +50,22 @@ def test_a_host_is_started_and_claims_all_shards(coordinator: FakeCoordinator) -
 
 def test_a_query_without_state_has_no_host(coordinator: FakeCoordinator) -> None:
     host = LocalHost(coordinator.endpoint, str(coordinator.directory / "executor"))
-    host.open("q", [])
+    host.open("q", [], lambda why: None)
     host.close()
     assert coordinator.hellos == []
 
 
-def test_what_goes_wrong_is_logged_and_left_to_the_tasks(
+def test_what_goes_wrong_is_logged_and_told(
     coordinator: FakeCoordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = attrs.evolve(coordinator.endpoint, runtime="/" + "long/" * 30)
     host = LocalHost(endpoint, str(coordinator.directory / "executor"))
-    host.open("q", [OPERATOR])
+    failed: list[str] = []
+    host.open("q", [OPERATOR], failed.append)
     host.close()
     assert "shards are not opened ahead" in caplog.text
+    assert "runtime" in failed[0] or "path" in failed[0]
+    assert len(failed) == 1
     assert coordinator.hellos == []
 
 

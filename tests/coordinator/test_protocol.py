@@ -38,6 +38,7 @@ from chandy.state.link.messages import (
     ShardId,
     ShardSnapshot,
     SnapshotOrder,
+    Standing,
 )
 from chandy.storage.manifest import (
     CheckpointKind,
@@ -1120,6 +1121,23 @@ def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is(
     bench.protocol.claim(ClaimShards("a", "two-id", "first", (0,)))
     assert bench.protocol.places("two", "first") == Places("two-id", ("address-a",), {})
     assert bench.protocol.places("two", "second") == Places("two-id", (), {0: None})
+
+
+def test_a_checkpoint_waits_until_hosts_have_the_shards_that_journals_belong_to() -> None:
+    bench = Bench(claimed=False)
+    standing = Standing("before", 4, 6)
+    operators = (OperatorRecord("up-op", "up", "{}", {}, (None, None)),)
+    bench.protocol.add_query(
+        "up", "up-id", batch=6, operators=operators, restored=operators, origins={}, standing=standing
+    )
+    request = Request(CheckpointKind.MANUAL, False, bench.now)
+    assert bench(bench.protocol.request(request, bench.now)) == []
+    assert bench.protocol.places("up", "up-op").standing == standing
+    for host, shard in (("a", 0), ("b", 1)):
+        assert bench(bench.protocol.tick(bench.now)) == []
+        answer = bench.protocol.claim(ClaimShards(host, "up-id", "up-op", (shard,)))
+        assert answer.standing == standing
+    assert [type(one) for one in bench(bench.protocol.tick(bench.now))] == [do.ChooseCut]
 
 
 def test_state_whose_host_is_gone_is_nowhere() -> None:

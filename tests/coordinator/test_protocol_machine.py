@@ -37,12 +37,15 @@ from chandy.barrier.barrier import Barrier
 from chandy.barrier.gate import Gate
 from chandy.coordinator import instructions as do
 from chandy.coordinator import protocol as protocol_module
+from chandy.coordinator import standing
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError, StateLostError
 from chandy.coordinator.failures import FailureCounter
+from chandy.coordinator.ownership import Ownership
 from chandy.coordinator.pending import AckResult, PendingCheckpoint
 from chandy.coordinator.protocol import Protocol
 from chandy.coordinator.reasons import Reason
+from chandy.coordinator.recovery import RestorePoint
 from chandy.coordinator.requests import Request, RequestQueue
 from chandy.coordinator.schedule import Schedule
 from chandy.coordinator.statistics import History
@@ -63,6 +66,7 @@ from chandy.state.link.messages import (
     ShardId,
     ShardSnapshot,
     SnapshotOrder,
+    Standing,
 )
 from chandy.storage import collect
 from chandy.storage.catalog import Catalog
@@ -230,6 +234,11 @@ class ModelShard:
             self.tables = {}
             self._write(merged)
 
+    def replay(self, batches: list[tuple[int, State]]) -> None:
+        for batch, changes in batches:
+            self.staged = batch, changes
+            self.promote(batch)
+
     def checkpoint(self, cut: int) -> Files:
         self.promote(cut)
         if self.position > cut:
@@ -272,8 +281,16 @@ class RealShard:
 
     def stage(self, batch: int, changes: State) -> None:
         collected = Changes("shard")
-        collected.add([str(k).encode() for k in changes], [json.dumps(v).encode() for v in changes.values()])
+        entries = self.entries(changes)
+        collected.add(list(entries), entries.values())
         self.shard.stage(batch, collected)
+
+    def replay(self, batches: list[tuple[int, State]]) -> None:
+        self.shard.replay((batch, dict(self.entries(changes))) for batch, changes in batches)
+
+    @staticmethod
+    def entries(changes: State) -> dict[bytes, bytes | None]:
+        return {str(key).encode(): json.dumps(value).encode() for key, value in changes.items()}
 
     def checkpoint(self, cut: int) -> Files:
         place = self.folder / str(next(_unique))
@@ -326,7 +343,7 @@ class Host:
             answer = self.life.protocol.claim(claim)
             if answer.elsewhere:
                 return self.life.hosts[answer.elsewhere[shard.shard]].begin(query_id, batch, shard)
-            self.open(query_id, shard, answer.granted[shard.shard])
+            self.open(query_id, shard, answer.granted[shard.shard], answer.standing)
         self.ready(orders, batch, query_id, shard)
         return self
 
@@ -346,9 +363,15 @@ class Host:
             self.answers[query_id] = batch, answer
         return answer
 
-    def open(self, query_id: str, shard: ShardId, origin: Origin | None) -> None:
+    def open(self, query_id: str, shard: ShardId, origin: Origin | None, standing: Standing | None) -> None:
         files = self.life.files(origin.root, origin.handle) if origin else {}
-        self.shards[query_id, shard] = self.life.world.shard(files, origin.batch if origin else -1)
+        opened = self.shards[query_id, shard] = self.life.world.shard(files, origin.batch if origin else -1)
+        journals = self.life.world.journals
+        journals[query_id, shard] = {}
+        if standing is not None:
+            earlier = journals[standing.query_id, shard]
+            opened.replay([(b, earlier[b]) for b in range(standing.after + 1, standing.batch + 1)])
+            journals[query_id, shard] |= earlier
         if origin is not None and origin.checkpoint >= 0:
             self.handles.setdefault((query_id, shard), {})[origin.checkpoint] = origin.handle
 
@@ -406,6 +429,11 @@ class Host:
                 for handles in self.handles.values():
                     handles.pop(checkpoint, None)
             case CompleteOrder(checkpoint):
+                for (number, query_id), this in self.rounds.items():
+                    for shard in this.order.shards if number == checkpoint else ():
+                        journal = self.life.world.journals.get((query_id, shard), {})
+                        for batch in [batch for batch in journal if batch <= this.order.cut]:
+                            del journal[batch]
                 for handles in self.handles.values():
                     if checkpoint in handles:
                         for older in [number for number in handles if number < checkpoint]:
@@ -431,6 +459,8 @@ class Run:
     sunk: int
     """The newest batch whose output can be read; it is readable before the batch has committed."""
     stands: bool = False
+    stood: Standing | None = None
+    """Where it goes on from, if that is not a checkpoint."""
     done: set[ShardId] = attrs.field(factory=set)
     """Shards for which a task of the running batch has succeeded."""
 
@@ -462,7 +492,8 @@ class Attempt:
 class Life:
     """One life of a coordinator, with the queries and the hosts that belong to it."""
 
-    def __init__(self, world: World, restore: str) -> None:
+    def __init__(self, world: World, restore: str, left: Life | None = None) -> None:
+        """``left`` is the life before, if that was killed on this machine."""
         self.world = world
         self.catalog = Catalog(world.open(ROOT))
         first = 1 if restore == "latest" else read_savepoint(world.open(restore)).id + 1
@@ -501,13 +532,23 @@ class Life:
         self.answers: dict[tuple[str, int], set[int]] = {}
         self.cuts: dict[tuple[int, str], int] = {}
         self.lost = False
+        self.wrong = False
+        """Whether state is lost for another reason than that its host is gone."""
         self.fenced = False
         self.triggered = 0
         self.outcomes: dict[Request, Manifest | CheckpointError] = {}
         for executor in ("a", "b"):
             self.join(executor)
+        stood: dict[str, tuple[Standing, Run]] = {}
+        if left is not None and restore == "latest":
+            record = left.record()
+            if standing.fits(
+                record, generation=started.generation, point=self.restore_point, boot=record.boot
+            ):
+                stood = self.where_they_stood(left.runs)
+        self.base = standing.base_of(self.restore_point)
         for query in SHARDS:
-            self.restore(query)
+            self.restore(query, stood.get(query))
 
     # --- instructions ---------------------------------------------------------------------------------------
 
@@ -542,7 +583,7 @@ class Life:
                     assert request not in self.outcomes
                     self.outcomes[request] = error
                 case do.FailPipeline():
-                    self.lost = True
+                    self.lost = self.wrong = True
 
     def choose_cut(self, choose: do.ChooseCut) -> Iterator[None]:
         try:
@@ -683,7 +724,31 @@ class Life:
 
     # --- queries --------------------------------------------------------------------------------------------
 
-    def restore(self, query: str) -> None:
+    @property
+    def restore_point(self) -> RestorePoint | None:
+        return RestorePoint(self.point, self.root) if self.point else None
+
+    def record(self) -> standing.RunRecord:
+        """What the driver leaves of its queries if it is killed."""
+        generation = self.protocol.generation
+        return standing.RunRecord(ROOT, generation, 0, self.base, "boot", "", "", (), None)
+
+    def where_they_stood(self, runs: Mapping[str, Run]) -> dict[str, tuple[Standing, Run]]:
+        """As ``Standings.stood``: where all queries stood, if the journals of all their shards lead there."""
+        found: dict[str, tuple[Standing, Run]] = {}
+        for query, run in runs.items():
+            records = self.point.queries if self.point else ()
+            after = next((record.batch for record in records if record.name == query), -1)
+            where = Standing(run.query_id, after, run.committed)
+            wanted = set(range(after + 1, run.committed + 1))
+            journals = [self.world.journals.get((run.query_id, shard), {}) for shard in shards_of(query)]
+            again = run.stood is not None and run.stood.batch == run.committed
+            if again or run.committed < after or not all(wanted <= set(journal) for journal in journals):
+                return {}
+            found[query] = where, run
+        return found
+
+    def restore(self, query: str, stood: tuple[Standing, Run] | None = None) -> None:
         record = next((q for q in self.point.queries if q.name == query), None) if self.point else None
         batch, end = -1, 0
         origins: dict[ShardId, Origin] = {}
@@ -700,28 +765,40 @@ class Life:
             }
         query_id = f"{query}-{next(_unique)}"
         operators = (OperatorRecord(uid_of(query), query, "{}", {}, (None,) * SHARDS[query]),)
+        stands = query in self.runs and self.runs[query].stands
+        run = Run(query, query_id, {batch: end}, batch, batch, stands)
+        if stood is not None:
+            where, before = stood
+            if where.batch > where.after:
+                restored = operators
+            run = attrs.evolve(before, query_id=query_id, ends=dict(before.ends), stands=stands, done=set())
+            run.stood = where
         self.protocol.add_query(
             query,
             query_id,
-            batch=batch,
+            batch=run.committed,
             operators=operators,
             restored=restored,
             origins=origins,
             reads=READS[query],
+            standing=run.stood if stood and run.stood and run.stood.batch > run.stood.after else None,
         )
-        stands = query in self.runs and self.runs[query].stands
-        self.runs[query] = Run(query, query_id, {batch: end}, batch, batch, stands)
+        self.runs[query] = run
 
-    def go_back(self) -> None:
-        """As ``Supervisor._go_back``: the whole pipeline goes to the checkpoint that its state grew from."""
+    def go_back(self, go_on: bool = False) -> None:
+        """As ``Supervisor._go_back``: the whole pipeline goes to the checkpoint that its state grew from, or where
+        journals lead to from there."""
         self.take(self.protocol.suspend("state lost", self.world.tick()))
         self.settle()
-        self.lost = False
+        go_on = go_on and not self.wrong
+        self.lost = self.wrong = False
         base = next((m for m in self.protocol.completed if m.id == self.protocol.base), None)
         self.point, self.root = (base, ROOT) if base else self.initial
+        self.base = standing.base_of(self.restore_point)
         over = [run.query_id for run in self.runs.values()]
+        stood = self.where_they_stood(self.runs) if go_on else {}
         for query in SHARDS:
-            self.restore(query)
+            self.restore(query, stood.get(query))
         self.take(self.protocol.release(over))
         self.take(self.protocol.resume(self.world.tick()))
 
@@ -741,8 +818,9 @@ class Life:
             held = tuple((first.begin(run.query_id, run.planned, shard), shard) for shard in shards)
         except StaleQueryError:
             return None
-        except (StateLostError, CannotGoBackError, ShardMissingError):
+        except (StateLostError, CannotGoBackError, ShardMissingError) as error:
             self.lost = True
+            self.wrong = self.wrong or not isinstance(error, StateLostError)
             return None
         return Attempt(run, run.planned, held)
 
@@ -755,10 +833,12 @@ class Life:
             if self.hosts.get(host.name) is not host or here is None:
                 return
             records = records_of(run.query, shard, start, end)
+            changes = {key: here.fetch(key) + new for key, new in records.items()}
             try:
-                here.stage(attempt.batch, {key: here.fetch(key) + new for key, new in records.items()})
+                here.stage(attempt.batch, changes)
             except StaleBatchError:
                 return
+            self.world.journals[run.query_id, shard][attempt.batch] = changes
         if heard and self.runs[run.query] is run and attempt.batch == run.planned:
             run.done.update(shard for _, shard in attempt.held)
 
@@ -824,6 +904,8 @@ class World:
         """By checkpoint that was announced as completed the generation that did it."""
         self.savepoints: list[tuple[Manifest, str]] = []
         self.restored: dict[tuple[str, int, int], bool] = {}
+        self.journals: dict[tuple[str, ShardId], dict[int, State]] = {}
+        """What batches changed, by run and shard: it outlives hosts and drivers."""
         self.seen: object = None
         self.lives: list[Life] = []
         self.lives.append(Life(self, "latest"))
@@ -1095,9 +1177,30 @@ class Machine(RuleBasedStateMachine):
         life.join(executor)
 
     @precondition(lambda self: self.world.life.lost)
-    @rule()
-    def the_pipeline_goes_back(self) -> None:
-        self.world.life.go_back()
+    @rule(go_on=st.booleans(), asks=st.booleans())
+    def the_pipeline_goes_back(self, go_on: bool, asks: bool) -> None:
+        self.world.life.go_back(go_on)
+        if asks:
+            self.asked(self.world.life, "", batches=False)
+
+    @rule(which=SMALL, query=QUERY, host=st.integers(0, 1))
+    def shards_are_opened_ahead(self, which: int, query: str, host: int) -> None:
+        life = self.life(which)
+        if life.lost:
+            return
+        run = life.runs[query]
+        first = life.hosts[sorted(life.hosts)[host % len(life.hosts)]]
+        for shard in shards_of(query):
+            if (run.query_id, shard) not in first.shards:
+                claim = ClaimShards(first.name, run.query_id, shard.uid, (shard.shard,))
+                try:
+                    answer = life.protocol.claim(claim)
+                except StateLostError:
+                    life.lost = True
+                    return
+                if shard.shard in answer.granted:
+                    first.open(run.query_id, shard, answer.granted[shard.shard], answer.standing)
+        life.take(life.protocol.tick(self.world.tick()))
 
     @rule(hold=HOLD, before=HOLD, gives_up=st.booleans(), chance=SMALL)
     def another_coordinator_takes_over_in_a_checkpoint(
@@ -1122,8 +1225,10 @@ class Machine(RuleBasedStateMachine):
         life.take(life.protocol.request(request, self.world.tick()))
         life.quiet(hold)
 
-    @rule(zombie=st.booleans(), chance=SMALL, savepoint=st.booleans(), hold=HOLD)
-    def another_coordinator_takes_over(self, zombie: bool, chance: int, savepoint: bool, hold: str) -> None:
+    @rule(zombie=st.booleans(), chance=SMALL, savepoint=st.booleans(), hold=HOLD, asks=st.booleans())
+    def another_coordinator_takes_over(
+        self, zombie: bool, chance: int, savepoint: bool, hold: str, asks: bool
+    ) -> None:
         world = self.world
         if chance > 2:
             return
@@ -1132,14 +1237,18 @@ class Machine(RuleBasedStateMachine):
         if hold:
             world.life.quiet(hold)
         before = max(world.announced, default=0)
+        left = None
         if not zombie:
+            left = world.life
             world.lives.clear()
-        successor = Life(world, restore)
+        successor = Life(world, restore, left)
         world.lives.append(successor)
         assert successor.protocol.next_id > before, "an id is used again"
         if restore == "latest" and before:
             assert successor.point is not None
             assert successor.point.id >= before
+        if asks:
+            self.asked(successor, "", batches=False)
 
     # --- promises
 
@@ -1361,6 +1470,23 @@ def forget_a_request_that_waits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Protocol, "_trigger", lambda protocol, request, now: None)
 
 
+def take_what_lies_in_journals_for_its_origin(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint does not wait for shards whose state is more than what they were restored from."""
+    patch.setattr(Ownership, "complete", True)
+
+
+def leave_out_a_batch_of_a_journal(patch: pytest.MonkeyPatch) -> None:
+    right = Host.open
+
+    def open_without(
+        host: Host, query_id: str, shard: ShardId, origin: Origin | None, standing: Standing | None
+    ) -> None:
+        fewer = attrs.evolve(standing, after=standing.after + 1) if standing else None
+        right(host, query_id, shard, origin, fewer)
+
+    patch.setattr(Host, "open", open_without)
+
+
 BUGS = [
     apply_before_the_snapshot,
     count_an_acknowledgement_twice,
@@ -1377,6 +1503,8 @@ BUGS = [
     abort_a_checkpoint_whose_manifest_is_being_written,
     use_ids_again,
     forget_a_request_that_waits,
+    take_what_lies_in_journals_for_its_origin,
+    leave_out_a_batch_of_a_journal,
 ]
 
 

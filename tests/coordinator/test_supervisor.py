@@ -20,6 +20,7 @@ from chandy.coordinator.recoveries import Recovery
 from chandy.coordinator.recovery import RestorePoint
 from chandy.coordinator.restart import FixedDelay, NoRestart, RestartStrategy
 from chandy.coordinator.runs import Runs
+from chandy.coordinator.standing import Left, Standings
 from chandy.coordinator.supervisor import Supervisor
 from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.link.messages import ShardsRestored
@@ -134,7 +135,10 @@ class Setup:
             ticks=NoTicks(),  # type: ignore[arg-type]
             restored=self.point,
             resets_sinks=True,
-            open_ahead=lambda query_id, operators: self.opened.append((query_id, operators)),
+            open_ahead=lambda query_id, operators, failed: self.opened.append((query_id, operators)),
+            standings=Standings(
+                root="", generation=1, journals=directory / "journals", kept=False, boot="", left=Left()
+            ),
         )
         self.supervisor.begin(Checkpoints(self.catalog))  # type: ignore[arg-type]
         facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)

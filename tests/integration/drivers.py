@@ -186,7 +186,9 @@ def stream(options: dict[str, Any]) -> None:
         spark,
         pipeline="killed",
         storage=str(folder / "store"),
-        config=CheckpointConfig(interval=options["interval"], restart=NoRestart()),
+        config=CheckpointConfig(
+            interval=options["interval"], restart=NoRestart(), journal=options["journal"]
+        ),
     )
     say("restored", coordinator.restored.id if coordinator.restored else 0)
     rows = chained(coordinator, spark, folder / "in")
@@ -196,6 +198,8 @@ def stream(options: dict[str, Any]) -> None:
     say("starting")
     query = coordinator.start(rows.writeStream.format("parquet").option("path", str(out)), name="chained")
     say("started")
+    (first,) = coordinator.recoveries
+    say("stood" if first.in_place else "replays", first.checkpoint or 0)
     threading.Thread(target=watch, args=(coordinator, out), daemon=True).start()
     threading.Thread(target=_tell_of_end, args=(query,), daemon=True).start()
     sys.stdin.readline()

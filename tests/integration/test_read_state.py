@@ -82,7 +82,7 @@ def test_state_is_read_as_it_was_at_each_checkpoint_and_savepoint(
     assert totals("latest") == totals(second) == totals("latest", savepoint) == expected(after)
     coordinator.stop()
 
-    # As any other data source, which a coordinator makes known to its session, and with the other kinds of state.
+    # As any other data source, which ``read_state`` has made known to the session, and with the other kinds of state.
     lists: dict[str, dict[int, int]] = {}
     for row in spark.read.format("chandy").option("state", "values").load(uri).collect():
         lists.setdefault(row.k, {})[row.position] = row.v

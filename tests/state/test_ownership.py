@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import pytest
 
+from chandy.state.errors import CoordinatorLostError
 from chandy.state.host.ownership import ShardKey, ShardTable
 from chandy.state.host.restoring import RestoreTally
 from chandy.state.host.shard import Shard
-from chandy.state.link.messages import ClaimAnswer, ClaimShards, Origin, ShardsRestored
+from chandy.state.link.messages import ClaimAnswer, ClaimShards, Origin, ShardsRestored, Standing
 from chandy.storage.snapshots import RestoreReport
 
 DEADLINE = 30.0
@@ -23,11 +24,15 @@ class Control:
     def __init__(self) -> None:
         self.claims: list[ClaimShards] = []
         self.told: list[ShardsRestored] = []
+        self.standing: Standing | None = None
+        self.refuses = False
         self.has_told = threading.Event()
 
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         self.claims.append(claim)
-        return ClaimAnswer(dict.fromkeys(claim.shards), {})
+        if self.refuses:
+            raise CoordinatorLostError("grpc://driver", "it is gone")
+        return ClaimAnswer(dict.fromkeys(claim.shards), {}, self.standing)
 
     def restored(self, restored: ShardsRestored) -> None:
         self.told.append(restored)
@@ -40,8 +45,12 @@ class Opening:
     def __init__(self) -> None:
         self.may = threading.Event()
         self.tallies: list[RestoreTally] = []
+        self.standings: list[Standing | None] = []
 
-    def __call__(self, key: ShardKey, origin: Origin | None, tally: RestoreTally) -> Shard:
+    def __call__(
+        self, key: ShardKey, origin: Origin | None, standing: Standing | None, tally: RestoreTally
+    ) -> Shard:
+        self.standings.append(standing)
         self.tallies.append(tally)
         assert self.may.wait(DEADLINE)
         tally.files(1.0, RestoreReport(files=1, bytes=5, cached_bytes=5, downloaded_bytes=0))
@@ -84,3 +93,19 @@ def test_what_is_open_when_a_task_comes_has_kept_nobody_waiting(control: Control
     assert len(control.claims) == len(control.told) == 1
     assert (control.told[0].files, control.told[0].opening) == (0.0, 0.0)
     assert control.told[0].ahead > 0
+
+
+def test_a_shard_is_opened_with_what_its_journal_leads_to(control: Control) -> None:
+    opening = Opening()
+    opening.may.set()
+    control.standing = Standing("before", 3, 7)
+    table = ShardTable("host", cast(Any, control), opening)
+    table.acquire("q", "op", (0, 1))
+    assert opening.standings == [Standing("before", 3, 7)] * 2
+
+
+def test_whoever_opens_ahead_hears_of_a_claim_that_was_refused(control: Control) -> None:
+    control.refuses = True
+    table = ShardTable("host", cast(Any, control), Opening())
+    with pytest.raises(CoordinatorLostError):
+        table.open("q", "op", (0,))

@@ -1,0 +1,328 @@
+"""What a killed driver has left: what the next one may go on from, what it may not, and what is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import pytest
+
+from chandy.coordinator import standing
+from chandy.coordinator.query import Definition
+from chandy.coordinator.query_directories import QueryDirectories
+from chandy.coordinator.recovery import RestorePoint
+from chandy.coordinator.runs import Run
+from chandy.coordinator.standing import Left, RunRecord, Standings, Stood, base_of, boot_id, find_left, fits
+from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.state.host.journal import Journal, admit, shard_folder
+from chandy.state.host.locks import acquire
+from chandy.state.host.workspace import ALIVE
+from chandy.state.link.messages import Standing
+from chandy.storage import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+
+ROOT = "file:///store/p"
+OPERATOR = OperatorRecord("op", "q", "{}", {}, (None, None))
+
+
+def checkpoint(
+    id: int = 7,
+    *,
+    generation: int = 4,
+    kind: CheckpointKind = CheckpointKind.PERIODIC,
+    root: str = ROOT,
+    **batches: int,
+) -> RestorePoint:
+    queries = tuple(QueryRecord(name, batch, Handle(())) for name, batch in batches.items())
+    return RestorePoint(Manifest(id, kind, "p", generation, 1.0, 2.0, queries, (), 0), root)
+
+
+RECORD = RunRecord(
+    root=ROOT,
+    generation=4,
+    round=0,
+    base=base_of(checkpoint(7, generation=3)),
+    boot="this start",
+    query="q",
+    query_id="id",
+    operators=(OPERATOR,),
+    output=None,
+)
+
+
+def query(name: str = "q", *operators: OperatorRecord) -> Definition:
+    facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
+    return Definition(name, cast(Any, None), None, facts, operators or (OPERATOR,), ())
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Path:
+    return tmp_path / "journals"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "queries"
+
+
+def left_behind(
+    base: Path, journals: Path, record: RunRecord, *, committed: int, place: str = "dead"
+) -> Path:
+    """What a driver that was killed has left of one run, its shards' journals with all batches after 2."""
+    folder = base / place / f"{record.round}-{record.query}"
+    (folder / "checkpoint" / "commits").mkdir(parents=True)
+    (folder / "checkpoint" / "commits" / str(committed)).touch()
+    (base / place / ALIVE).touch()
+    record.write(folder)
+    admit(journals, record.query_id)
+    for operator in record.operators:
+        for shard in range(len(operator.shards)):
+            journal = Journal(shard_folder(journals, record.query_id, operator.uid, shard))
+            for batch in range(3, committed + 1):
+                journal.append(batch, {})
+            journal.close()
+    return folder / "checkpoint"
+
+
+def standings(base: Path, journals: Path, point: RestorePoint | None, **options: Any) -> Standings:
+    defaults = {"root": ROOT, "generation": 5, "kept": True, "goes_on": True}
+    return Standings.of(base, journals, point=point, **{**defaults, **options})
+
+
+@pytest.fixture(autouse=True)
+def start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "boot_id", lambda: "this start")
+
+
+# --- what fits ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "point", "expected"),
+    [
+        ({}, checkpoint(7, generation=3), True),
+        # It has taken the latest checkpoint itself.
+        ({}, checkpoint(9, generation=4), True),
+        ({"base": ""}, None, True),
+        # Somebody else has taken the latest.
+        ({}, checkpoint(8, generation=3), False),
+        ({}, None, False),
+        ({"base": ""}, checkpoint(7, generation=3), False),
+        # It began from a savepoint, or another pipeline's checkpoint, of the same number.
+        ({"base": base_of(checkpoint(7, root="file:///elsewhere"))}, checkpoint(7, generation=3), False),
+        ({}, checkpoint(7, generation=4, kind=CheckpointKind.SAVEPOINT, root="file:///s"), False),
+        # Another generation came in between, or this is an older one.
+        ({"generation": 3}, checkpoint(7, generation=3), False),
+        ({"generation": 5}, checkpoint(7, generation=3), False),
+        # The machine was started anew, or does not tell.
+        ({"boot": "another start"}, checkpoint(7, generation=3), False),
+        ({"boot": ""}, checkpoint(7, generation=3), False),
+    ],
+)
+def test_a_run_fits_if_it_has_grown_from_the_latest_checkpoint_right_before_on_this_machine(
+    change: dict[str, Any], point: RestorePoint | None, expected: bool
+) -> None:
+    record = attrs.evolve(RECORD, **change)
+    assert fits(record, generation=5, point=point, boot="this start") == expected
+
+
+def test_a_machine_that_does_not_tell_its_starts_fits_nothing() -> None:
+    record = attrs.evolve(RECORD, boot="")
+    assert not fits(record, generation=5, point=checkpoint(7, generation=3), boot="")
+
+
+def test_this_machine_tells_its_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(boot_id()) > 30
+    assert boot_id() == boot_id()
+    monkeypatch.setattr(standing, "_BOOT", Path("/nowhere"))
+    assert boot_id() == ""
+
+
+# --- what is found ------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_gone_on_from_where_it_stood(base: Path, journals: Path) -> None:
+    directory = left_behind(base, journals, RECORD, committed=5)
+    found = standings(base, journals, point := checkpoint(q=2, generation=3)).left(query(), None, point)
+    assert found == Stood(Standing("id", 2, 5), directory)
+
+
+def test_what_stands_at_the_checkpoint_needs_no_journal(base: Path, journals: Path) -> None:
+    left_behind(base, journals, RECORD, committed=2)
+    found = standings(base, journals, point := checkpoint(q=2, generation=3)).left(query(), None, point)
+    assert found is not None
+    assert found.standing == Standing("id", 2, 2)
+
+
+def shorten(base: Path, journals: Path) -> None:
+    next(journals.glob("id/*/*.log")).write_bytes(b"")
+
+
+def lose_a_shard(base: Path, journals: Path) -> None:
+    next(journals.glob("id/*")).rename(journals / "elsewhere")
+
+
+def lose_commits(base: Path, journals: Path) -> None:
+    for commit in base.glob("dead/*/checkpoint/commits/*"):
+        commit.rename(commit.with_name("1"))
+
+
+@pytest.mark.parametrize("damage", [shorten, lose_a_shard, lose_commits])
+def test_what_does_not_lead_to_where_it_stood_is_not_used(
+    base: Path, journals: Path, damage: Callable[[Path, Path], None]
+) -> None:
+    left_behind(base, journals, RECORD, committed=5)
+    damage(base, journals)
+    found = standings(base, journals, point := checkpoint(q=2, generation=3))
+    assert found.left(query(), None, point) is None
+    assert found.holds_back("q", point)
+
+
+@pytest.mark.parametrize(
+    ("definition", "output"),
+    [
+        (query("q", attrs.evolve(OPERATOR, key_schema="other")), None),
+        (query("q", OPERATOR, attrs.evolve(OPERATOR, uid="new")), None),
+        (query(), Path("/another/output")),
+    ],
+)
+def test_a_query_that_is_not_what_it_was_is_not_gone_on_with(
+    base: Path, journals: Path, definition: Definition, output: Path | None
+) -> None:
+    left_behind(base, journals, RECORD, committed=5)
+    found = standings(base, journals, point := checkpoint(q=2, generation=3))
+    assert found.left(definition, output, point) is None
+
+
+def test_either_all_queries_go_on_or_none(base: Path, journals: Path) -> None:
+    left_behind(base, journals, RECORD, committed=5)
+    point = checkpoint(q=2, other=3, generation=3)
+    found = standings(base, journals, point)
+    assert found.left(query("other"), None, point) is None
+    assert found.holds_back("other", point), "it was there at the cut"
+    assert not found.holds_back("new", point), "it stood nowhere"
+    found.give_up()
+    assert found.left(query(), None, point) is None
+    assert not found.holds_back("other", point)
+
+
+def test_runs_of_the_newest_round_alone_stand_at_one_cut(base: Path, journals: Path) -> None:
+    """Killed while it went back: one query has, the other has not."""
+    older = attrs.evolve(RECORD, query="other", query_id="older")
+    newer = attrs.evolve(RECORD, round=1)
+    left_behind(base, journals, older, committed=5)
+    left_behind(base, journals, newer, committed=5)
+    point = checkpoint(q=2, other=2, generation=3)
+    found = standings(base, journals, point)
+    assert found.left(query("other"), None, point) is None
+    assert found.left(query(), None, point) is not None
+    assert not (journals / "older").exists()
+
+
+# --- what is deleted ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"goes_on": False}, {"kept": False}, {"generation": 6}])
+def test_what_is_not_wanted_is_deleted(base: Path, journals: Path, options: dict[str, Any]) -> None:
+    left_behind(base, journals, RECORD, committed=5)
+    found = standings(base, journals, point := checkpoint(q=2, generation=3), **options)
+    assert found.left(query(), None, point) is None
+    assert not found.holds_back("q", point), "nothing is left that others could stand at"
+    assert list(base.iterdir()) == list(journals.iterdir()) == []
+
+
+def test_what_is_anothers_stays(base: Path, journals: Path) -> None:
+    left_behind(base, journals, attrs.evolve(RECORD, root="file:///store/other", query_id="a"), committed=3)
+    left_behind(base, journals, attrs.evolve(RECORD, query_id="b"), committed=3, place="alive")
+    alive = acquire(base / "alive" / ALIVE)
+    found = find_left(base, journals, lambda record: False, ROOT)
+    assert found == Left()
+    assert {path.name for path in base.iterdir()} == {"dead", "alive"}
+    assert {path.name for path in journals.iterdir()} == {"a", "b"}
+    alive.release()
+
+
+def test_what_is_gone_on_from_is_on_hold_until_the_end(base: Path, journals: Path) -> None:
+    left_behind(base, journals, RECORD, committed=5)
+    point = checkpoint(q=2, generation=3)
+    first = standings(base, journals, point)
+    # A third one that takes over meanwhile, and does not want it.
+    standings(base, journals, point, generation=6)
+    assert first.left(query(), None, point) is not None
+    first.close()
+    assert list(base.iterdir()) == list(journals.iterdir()) == []
+
+
+def test_a_directory_with_a_record_outlives_its_driver_and_another_pipelines_start(base: Path) -> None:
+    first = QueryDirectories(base, "p")
+    run = first.new_run("q")
+    RECORD.write(run.parent)
+    without = QueryDirectories(base, "p")
+    without.new_run("q")
+    # As when they are killed.
+    first._workspace._alive.release()
+    without._workspace._alive.release()
+    other = QueryDirectories(base, "other")
+    assert {path.name.split("-")[0] for path in base.iterdir() if path.is_dir()} == {"p", "other"}
+    assert len([path for path in base.iterdir() if path.is_dir()]) == 2
+    assert run.parent.exists()
+    other.close()
+
+
+def test_a_record_that_cannot_be_read_is_as_none(
+    base: Path, journals: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = left_behind(base, journals, RECORD, committed=5)
+    (directory.parent / "run.json").write_text("{")
+    point = checkpoint(q=2, generation=3)
+    assert standings(base, journals, point).left(query(), None, point) is None
+    assert "record of a run not read" in caplog.text
+
+
+# --- while it lives -----------------------------------------------------------------------------------------
+
+
+def run(directory: Path, query_id: str = "id", stood: Stood | None = None) -> Run:
+    return Run(1, query(), directory, query_id, None, stood)
+
+
+def test_runs_whose_host_was_killed_go_on_where_they_stood_but_not_twice(base: Path, journals: Path) -> None:
+    directory = left_behind(base, journals, RECORD, committed=5)
+    point = checkpoint(q=2, generation=3)
+    found = Standings(root=ROOT, generation=4, journals=journals, kept=True, boot="", left=Left())
+    stood = Stood(Standing("id", 2, 5), directory)
+    assert found.stood([run(directory)], point) == {"q": stood}
+    assert found.stood([run(directory, stood=stood)], point) == {}, "it has not got any further since"
+    earlier = attrs.evolve(stood, standing=Standing("before", 2, 4))
+    assert found.stood([run(directory, stood=earlier)], point) == {"q": stood}
+    assert found.stood([run(directory), run(directory, "without journals")], point) == {}
+
+
+def test_a_life_without_journals_goes_on_from_nothing(base: Path, journals: Path) -> None:
+    directory = left_behind(base, journals, RECORD, committed=5)
+    found = Standings(root=ROOT, generation=4, journals=journals, kept=False, boot="", left=Left())
+    assert found.stood([run(directory)], checkpoint(q=2, generation=3)) == {}
+    found.note(run(directory, "next"), 0, None)
+    assert not (journals / "next").exists()
+
+
+def test_a_run_is_noted_for_the_next_life(base: Path, journals: Path) -> None:
+    directory = QueryDirectories(base, "p").new_run("q")
+    point = checkpoint(q=2, generation=3)
+    found = Standings(root=ROOT, generation=4, journals=journals, kept=True, boot="b", left=Left())
+    found.note(run(directory), 2, point)
+    ((record, where),) = standing._records(directory.parent.parent)
+    assert where == directory
+    assert record == attrs.evolve(RECORD, round=2, boot="b", base=base_of(point))
+    assert (journals / "id").is_dir()
+
+
+def test_a_machine_where_journals_cannot_be_kept_goes_without(
+    base: Path, journals: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journals.write_text("a file")
+    directory = QueryDirectories(base, "p").new_run("q")
+    found = Standings(root=ROOT, generation=4, journals=journals, kept=True, boot="b", left=Left())
+    found.note(run(directory), 0, None)
+    assert "nothing is kept to go on from" in caplog.text

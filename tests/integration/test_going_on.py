@@ -1,0 +1,297 @@
+"""Pipelines whose driver was killed and that go on where they stood; test_exactly_once really kills drivers."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from chandy.coordinator import CheckpointCoordinator, FixedDelay
+from chandy.coordinator.query import CheckpointedQuery
+from chandy.state.host.rendezvous import runtime_directory
+
+from .support import TOTALS, Events, Make, Totals, eventually
+
+pytestmark = pytest.mark.spark
+# Workers do not have the tests' modules: what the tests define travels by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+JOURNALS = runtime_directory() / "cache" / "journals"
+ROWS = 40
+"""Rows of a batch of ``Events``."""
+
+
+class More(Totals):
+    """Has another state beside."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        self.more = handle.getValueState("more", "n long")
+
+
+class Sums(Totals):
+    """Adds up what ``Totals`` counts: downstream of it."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        n, total = self.state.get() or (0, 0)
+        for row in rows:
+            n, total = n + 1, total + row.n
+        self.state.update((n, total))
+        yield Row(k=key[0], n=n, total=total)
+
+
+class Pipeline:
+    """Two queries, the second of which reads what the first one writes; what batches the sinks were given."""
+
+    def __init__(self, spark: SparkSession, events: Events, folder: Path) -> None:
+        self.spark = spark
+        self.events = events
+        self.middle = folder / "middle"
+        self.given: list[int] = []
+        """Batches of the second query, in the order in which they ran."""
+        self.rows: dict[int, list[Row]] = {}
+
+    def start(
+        self, coordinator: CheckpointCoordinator, second: type[Totals] = Sums
+    ) -> tuple[CheckpointedQuery, CheckpointedQuery]:
+        return self.start_first(coordinator), self.start_second(coordinator, second)
+
+    def start_first(self, coordinator: CheckpointCoordinator) -> CheckpointedQuery:
+        totals = coordinator.transform_with_state(
+            self.events.stream(self.spark),
+            key=["k"],
+            processor=Totals(),
+            output=TOTALS,
+            uid="totals",
+            shards=4,
+        )
+        writer = totals.writeStream.format("parquet").option("path", str(self.middle))
+        return coordinator.start(writer, name="totals")
+
+    def start_second(
+        self, coordinator: CheckpointCoordinator, second: type[Totals] = Sums
+    ) -> CheckpointedQuery:
+        produced = self.spark.readStream.schema(TOTALS).parquet(str(self.middle))
+        sums = coordinator.transform_with_state(
+            produced, key=["k"], processor=second(), output=TOTALS, uid="sums", shards=2
+        )
+        return coordinator.start(sums.writeStream.foreachBatch(self.sink), name="sums", reads=["totals"])
+
+    def sink(self, frame: DataFrame, batch: int) -> None:
+        self.given.append(batch)
+        self.rows[batch] = frame.collect()
+
+    def run(self, queries: tuple[CheckpointedQuery, ...], files: int = 1) -> None:
+        for _ in range(files):
+            self.events.add()
+            for query in queries:
+                query.processAllAvailable()
+
+    def check(self) -> None:
+        """Every key of both queries counts each of its rows once."""
+        seen = {
+            row.k: max(r.n for rows in self.rows.values() for r in rows if r.k == row.k)
+            for row in self.rows[0]
+        }
+        assert seen == dict.fromkeys(seen, self.events.files), "each file has each key, and makes it one row"
+        first = {
+            row.k: row.n
+            for row in self.spark.read.parquet(str(self.middle))
+            .groupBy("k")
+            .agg({"n": "max"})
+            .withColumnRenamed("max(n)", "n")
+            .collect()
+        }
+        assert sum(first.values()) == ROWS * self.events.files
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, events: Events, tmp_path: Path) -> Pipeline:
+    return Pipeline(spark, events, tmp_path)
+
+
+def crash(coordinator: CheckpointCoordinator) -> None:
+    """Leave what a driver leaves that is killed; its state host lives on for its lease."""
+    coordinator._stopped = True
+    coordinator._supervisor._stopping.set()
+    for run in coordinator._runs.all():
+        run.ended = True
+        assert run.spark is not None
+        run.spark.stop()
+    atexit.unregister(coordinator._abandon)
+    coordinator._abandon()
+    coordinator._supervisor._events.put(None)
+    coordinator._checkpointing.close()
+    coordinator._directories._workspace._alive.release()
+
+
+def in_place(coordinator: CheckpointCoordinator) -> list[bool]:
+    return [recovery.in_place for recovery in coordinator.recoveries]
+
+
+def ids(coordinator: CheckpointCoordinator) -> set[str]:
+    return {run.query_id for run in coordinator._runs.all()}
+
+
+def journals(coordinator: CheckpointCoordinator) -> list[Path]:
+    """The segments of the journals of a coordinator's runs."""
+    return [path for id in ids(coordinator) for path in (JOURNALS / id).glob("*/*.log")]
+
+
+def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make, pipeline: Pipeline) -> None:
+    first = make()
+    queries = pipeline.start(first)
+    pipeline.run(queries, 2)
+    taken = first.checkpoint().result(60)
+    pipeline.run(queries, 3)
+    crash(first)
+
+    second = make()
+    queries = pipeline.start(second)
+    assert in_place(second) == [True, True]
+    assert [recovery.checkpoint for recovery in second.recoveries] == [taken.id] * 2
+    # Nothing runs yet: what this one has is what was in the journals, and files of the one before.
+    idle = second.checkpoint().result(60)
+    assert idle.batches == {"totals": 4, "sums": 4}
+    assert second.get("totals", "k1").n == second.get("totals", {"k": "k1"}).n > 0
+    pipeline.run(queries, 1)
+    assert pipeline.given == [0, 1, 2, 3, 4, 5]
+    pipeline.check()
+    second.stop()
+
+    # From the checkpoint alone: right after the batches that were in the journals.
+    third = make(restore=idle.id)
+    queries = pipeline.start(third)
+    assert in_place(third) == [False, False]
+    pipeline.run(queries, 1)
+    assert pipeline.given[6:] == [5, 6]
+    pipeline.check()
+
+
+def test_what_was_gone_on_from_is_gone_on_from_again(make: Make, pipeline: Pipeline) -> None:
+    """Killed again and again, and never a checkpoint."""
+    coordinator = make()
+    queries = pipeline.start(coordinator)
+    pipeline.run(queries, 1)
+    before: set[str] = set()
+    for _ in range(3):
+        before |= ids(coordinator)
+        crash(coordinator)
+        coordinator = make()
+        queries = pipeline.start(coordinator)
+        assert in_place(coordinator) == [True, True]
+        assert coordinator.restored is None
+        pipeline.run(queries, 1)
+    assert pipeline.given == [0, 1, 2, 3]
+    pipeline.check()
+    # What the lives before have left is gone by now.
+    eventually(lambda: not any((JOURNALS / id).exists() for id in before))
+    last = ids(coordinator)
+    assert all((JOURNALS / id).exists() for id in last)
+    coordinator.stop()
+    assert not any((JOURNALS / id).exists() for id in last)
+
+
+def damage(coordinator: CheckpointCoordinator) -> None:
+    """Change a byte of what a batch has changed, in one journal."""
+    path = max(journals(coordinator), key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_journal_is_found_and_the_pipeline_goes_back_to_its_checkpoint(
+    make: Make, pipeline: Pipeline
+) -> None:
+    first = make()
+    queries = pipeline.start(first)
+    pipeline.run(queries, 2)
+    first.checkpoint().result(60)
+    pipeline.run(queries, 2)
+    damage(first)
+    crash(first)
+
+    second = make(restart=FixedDelay("10 ms", attempts=3))
+    queries = pipeline.start(second)
+    assert in_place(second) == [True, True]
+    pipeline.events.add()
+    # What has been damaged shows when its shard is opened.
+    eventually(lambda: len(second.recoveries) > 2 and not second.recoveries[-1].in_place)
+    for query in queries:
+        eventually(lambda query=query: query.isActive)
+        query.processAllAvailable()
+    assert pipeline.given[:4] == [0, 1, 2, 3]
+    assert pipeline.given[-3:] == [2, 3, 4]
+    pipeline.check()
+
+
+@pytest.mark.parametrize(
+    ("query", "recoveries"), [("totals", [False, False]), ("sums", [True, False, False])]
+)
+def test_a_journal_that_is_missing_is_found_before_its_query_starts(
+    make: Make, pipeline: Pipeline, query: str, recoveries: list[bool]
+) -> None:
+    first = make()
+    queries = pipeline.start(first)
+    pipeline.run(queries, 2)
+    first.checkpoint().result(60)
+    pipeline.run(queries, 2)
+    run = first._runs.get(query)
+    assert run is not None
+    next(path for path in journals(first) if run.query_id in path.parts).unlink()
+    crash(first)
+
+    second = make()
+    queries = pipeline.start(second)
+    assert in_place(second) == recoveries
+    pipeline.run(queries, 1)
+    pipeline.check()
+
+
+def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, pipeline: Pipeline) -> None:
+    first = make()
+    queries = pipeline.start(first)
+    pipeline.run(queries, 2)
+    first.checkpoint().result(60)
+    pipeline.run(queries, 2)
+    crash(first)
+
+    second = make()
+    upstream = pipeline.start_first(second)
+    assert in_place(second) == [True]
+    upstream.processAllAvailable()
+
+    class Changed(Sums, More):
+        pass
+
+    downstream = pipeline.start_second(second, Changed)
+    # The first one began where it stood, then went back, and then the second one began.
+    assert in_place(second) == [True, False, False]
+    pipeline.run((upstream, downstream), 1)
+    assert pipeline.given == [0, 1, 2, 3, 2, 3, 4]
+    pipeline.check()
+
+
+@pytest.mark.parametrize("options", [{"restore": 1}, {"journal": False}])
+def test_whoever_wants_the_checkpoint_gets_it(
+    make: Make, pipeline: Pipeline, options: dict[str, Any]
+) -> None:
+    first = make()
+    queries = pipeline.start(first)
+    pipeline.run(queries, 1)
+    first.checkpoint().result(60)
+    pipeline.run(queries, 1)
+    crash(first)
+
+    second = make(**options)
+    queries = pipeline.start(second)
+    assert in_place(second) == [False, False]
+    pipeline.run(queries, 1)
+    assert pipeline.given == [0, 1, 1, 2]
+    pipeline.check()
