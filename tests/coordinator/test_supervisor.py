@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -20,10 +20,10 @@ from chandy.coordinator.recoveries import Recovery
 from chandy.coordinator.recovery import RestorePoint
 from chandy.coordinator.restart import FixedDelay, NoRestart, RestartStrategy
 from chandy.coordinator.runs import Runs
-from chandy.coordinator.standing import Left, Standings
+from chandy.coordinator.standing import Left, Standings, Stood
 from chandy.coordinator.supervisor import Supervisor
 from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
-from chandy.state.link.messages import ShardsRestored
+from chandy.state.link.messages import ShardsRestored, Standing
 from chandy.storage import (
     Catalog,
     CheckpointKind,
@@ -110,7 +110,7 @@ class NoTicks:
 class Setup:
     """A pipeline of one query with one shard, restored from the second of two checkpoints."""
 
-    def __init__(self, directory: Path, restart: RestartStrategy) -> None:
+    def __init__(self, directory: Path, restart: RestartStrategy, standings: object = None) -> None:
         self.catalog = Catalog(LocalStore(directory / "store"))
         for id in (1, 2):
             writer = SnapshotWriter(self.catalog.store, f"checkpoints/{id}/host.pack", pack_below=0)
@@ -126,6 +126,7 @@ class Setup:
         self.directories = QueryDirectories(directory / "work", "p")
         self.runs = Runs()
         self.opened: list[tuple[str, tuple[OperatorRecord, ...]]] = []
+        self.failed: list[Callable[[str], None]] = []
         self.supervisor = Supervisor(
             directories=self.directories,
             runs=self.runs,
@@ -135,14 +136,21 @@ class Setup:
             ticks=NoTicks(),  # type: ignore[arg-type]
             restored=self.point,
             resets_sinks=True,
-            open_ahead=lambda query_id, operators, failed: self.opened.append((query_id, operators)),
-            standings=Standings(
+            open_ahead=self.open_ahead,
+            standings=cast(Standings, standings)
+            or Standings(
                 root="", generation=1, journals=directory / "journals", kept=False, boot="", left=Left()
             ),
         )
         self.supervisor.begin(Checkpoints(self.catalog))  # type: ignore[arg-type]
         facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
         self.definition = Definition("q", None, None, facts, (), ())  # type: ignore[arg-type]
+
+    def open_ahead(
+        self, query_id: str, operators: tuple[OperatorRecord, ...], failed: Callable[[str], None]
+    ) -> None:
+        self.opened.append((query_id, operators))
+        self.failed.append(failed)
 
     def commit(self, id: int, query: Handle, shard: Handle) -> None:
         queries = (QueryRecord("q", id, query),)
@@ -357,3 +365,77 @@ def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(
     with pytest.raises(QueryFailedError, match="commits"):
         query.awaitTermination(DEADLINE)
     assert run.stopped.is_set()
+
+
+# --- going on where queries stood ---------------------------------------------------------------------------
+
+
+class Left6:
+    """A life before this one has left its query at batch 6."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "commits").mkdir(parents=True)
+        (directory / "commits" / "6").touch()
+        self.where = Stood(Standing("before", 2, 6), directory)
+        self.over_: list[str] = []
+
+    def left(self, *_: object) -> Stood:
+        return self.where
+
+    def stood(self, *_: object) -> dict[str, Stood]:
+        return {}
+
+    def note(self, *_: object) -> None:
+        pass
+
+    def over(self, query_ids: list[str]) -> None:
+        self.over_ += query_ids
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Left6:
+    return Left6(tmp_path / "left" / "1-q" / "checkpoint")
+
+
+@pytest.fixture
+def going_on(tmp_path: Path, left: Left6, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    made = Setup(tmp_path, FixedDelay("0 s", attempts=3), left)
+    yield made
+    made.supervisor.close()
+    made.directories.close()
+
+
+def test_a_query_goes_on_in_a_copy_of_where_it_stood(going_on: Setup, left: Left6) -> None:
+    going_on.supervisor.start(going_on.definition)
+    (run,) = going_on.runs.all()
+    assert progress.newest_committed(run.directory) == 6
+    assert run.directory != left.where.directory
+    (recovery,) = going_on.supervisor.recoveries
+    assert (recovery.in_place, recovery.checkpoint) == (True, 2)
+    # What it has gone on from goes with its first commit.
+    assert left.over_ == []
+    (run.directory / "commits" / "7").touch()
+    eventually(lambda: left.over_ == ["before"])
+    eventually(lambda: not left.where.directory.parent.exists())
+
+
+def test_shards_that_cannot_be_opened_where_a_query_stood_send_it_back_once(
+    going_on: Setup, left: Left6
+) -> None:
+    going_on.supervisor.start(going_on.definition)
+    (failed,) = going_on.failed
+    failed("no state host starts")
+    eventually(lambda: len(going_on.supervisor.recoveries) == 2)
+    (run,) = going_on.runs.all()
+    assert [recovery.in_place for recovery in going_on.supervisor.recoveries] == [True, False]
+    assert run.stood is None
+    assert left.over_[:1] == ["before"]
+    # Said of a run that is over; and what comes from the checkpoint alone is left to the tasks.
+    failed("its claim was refused")
+    going_on.failed[-1]("no state host starts")
+    going_on.supervisor.close()
+    assert len(going_on.supervisor.recoveries) == 2

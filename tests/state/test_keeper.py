@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +15,15 @@ from typing import Any
 
 import pytest
 
-from chandy.state.errors import CannotGoBackError, RemoteError, RestoredTooFarError, ShardMissingError
+from chandy.state.errors import (
+    CannotGoBackError,
+    JournalBrokenError,
+    RemoteError,
+    RestoredTooFarError,
+    ShardMissingError,
+)
 from chandy.state.host import restoring
+from chandy.state.host.journal import admit, covers, shard_folder
 from chandy.state.host.keeper import Keeper
 from chandy.state.host.memory import Memory
 from chandy.state.host.rounds import Round
@@ -38,6 +46,7 @@ from chandy.state.link.messages import (
     ShardId,
     ShardsRestored,
     SnapshotOrder,
+    Standing,
     StopOrder,
     TaskFailure,
 )
@@ -63,6 +72,7 @@ class Coordinator:
         self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
         self.times = BatchTimes()
         self.origins: dict[int, Origin] = {}
+        self.standing: Standing | None = None
         self.elsewhere: dict[int, str] = {}
         self.refusal: Exception | None = None
         self.gate = threading.Event()
@@ -81,7 +91,8 @@ class Coordinator:
         if self.refusal:
             raise self.refusal
         granted = {shard: self.origins.get(shard) for shard in claim.shards if shard not in self.elsewhere}
-        return ClaimAnswer(granted, {s: a for s, a in self.elsewhere.items() if s in claim.shards})
+        elsewhere = {s: a for s, a in self.elsewhere.items() if s in claim.shards}
+        return ClaimAnswer(granted, elsewhere, self.standing)
 
     def restored(self, restored: ShardsRestored) -> None:
         self.told.put(restored)
@@ -133,7 +144,12 @@ class Setup:
     def another(self, name: str, open_store: Callable[[str], Store] = open_store) -> Keeper:
         """One more host on the machine, with a cache of its own."""
         place = self.directory / name
-        return Keeper(name, self.control, place, Memory(32 << 20), FileCache(place / "cache"), open_store)
+        cache, memory = FileCache(place / "cache"), Memory(32 << 20)
+        return Keeper(name, self.control, place, memory, cache, open_store, self.journals)
+
+    @property
+    def journals(self) -> Path:
+        return self.directory / "journals"
 
     @staticmethod
     def task(batch: int, shards: tuple[int, ...] = (0,), query_id: str = "q") -> BeginTask:
@@ -742,3 +758,83 @@ def test_statistics_of_a_snapshot_say_how_long_and_how_much(setup: Setup) -> Non
     assert snapshot.start_delay >= 5
     assert 0 < snapshot.sync_seconds < snapshot.sync_seconds + snapshot.async_seconds
     assert snapshot.new_bytes == snapshot.handle.size
+
+
+# --- journals -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def journaled(setup: Setup) -> Setup:
+    for query_id in ("q", "next"):
+        admit(setup.journals, query_id)
+    return setup
+
+
+def test_a_shard_whose_host_was_killed_comes_back_with_the_batches_since_the_checkpoint(
+    journaled: Setup,
+) -> None:
+    setup = journaled
+    setup.run(0, {b"a": b"0", b"b": b"0"})
+    setup.keeper.obey(setup.order(1, 0))
+    ack = setup.acked()
+    setup.keeper.obey(CompleteOrder(1))
+    setup.run(1, {b"a": b"1"})
+    setup.run(2, {b"b": None})
+    # Nobody has heard of another batch when it is killed: this one has committed.
+    (snapshot,) = ack.snapshots
+    setup.control.origins[0] = Origin(setup.store, 1, 0, snapshot.handle)
+    setup.control.standing = Standing("q", 0, 2)
+    successor = setup.another("successor")
+    successor.begin(setup.task(3, query_id="next"))
+    shard = successor.shards(setup.task(3, query_id="next"))[0]
+    assert shard.fetch([b"a", b"b"]) == [b"1", None]
+    assert shard.position == 2
+    # It goes on from there itself: the next one needs nothing of the first.
+    shutil.rmtree(setup.journals / "q")
+    assert covers(shard_folder(setup.journals, "next", "op", 0), 0, 2)
+    successor.close()
+
+
+def test_a_shard_that_has_no_checkpoint_comes_back_from_its_journal_alone(journaled: Setup) -> None:
+    setup = journaled
+    setup.run(0, {b"a": b"0"})
+    setup.run(1, {b"a": b"1"})
+    setup.control.standing = Standing("q", -1, 0)
+    successor = setup.another("successor")
+    # The newest batch had not committed: it runs again.
+    begun = successor.begin(setup.task(1, query_id="next"))
+    assert successor.shards(setup.task(1, query_id="next"))[0].fetch([b"a"]) == [b"0"]
+    assert begun.fresh == ()
+    successor.close()
+
+
+def test_a_completed_checkpoint_shortens_the_journals_of_its_shards(journaled: Setup) -> None:
+    setup = journaled
+    setup.run(0, {b"a": b"0"}, shards=(0, 1))
+    setup.keeper.obey(setup.order(1, 0))
+    setup.acked()
+    setup.run(1, {b"a": b"1"}, shards=(0, 1))
+    folders = [shard_folder(setup.journals, "q", "op", shard) for shard in (0, 1)]
+    assert all(covers(folder, -1, 1) for folder in folders)
+    setup.keeper.obey(CompleteOrder(1))
+    assert [covers(folder, -1, 1) for folder in folders] == [False, True]
+    assert all(covers(folder, 0, 1) for folder in folders)
+
+
+def test_a_journal_that_does_not_lead_there_fails_the_task(journaled: Setup) -> None:
+    setup = journaled
+    setup.run(0, {b"a": b"0"})
+    setup.control.standing = Standing("q", -1, 1)
+    successor = setup.another("successor")
+    with pytest.raises(JournalBrokenError, match="batch 1"):
+        successor.begin(setup.task(2, query_id="next"))
+    successor.close()
+
+
+def test_a_host_without_journals_cannot_go_on_from_any(setup: Setup, tmp_path: Path) -> None:
+    setup.control.standing = Standing("q", -1, 0)
+    cache = FileCache(tmp_path / "cache")
+    keeper = Keeper("without", setup.control, tmp_path / "without", Memory(32 << 20), cache)
+    with pytest.raises(JournalBrokenError, match="a state host without journals"):
+        keeper.begin(setup.task(1))
+    keeper.close()
