@@ -233,6 +233,11 @@ class Protocol:
                 detail = f"after {pending.deadline - pending.triggered_at:g} s still missing: "
                 more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
                 self._abort(pending, Reason.EXPIRED, detail + ", ".join(missing[:5]) + more, now)
+        for request in self.queue if not self._state_is_known else ():
+            if now >= request.created_at + self._timeout(request):
+                self.queue.remove(request)
+                detail = "no state host has opened the shards that journals belong to"
+                self._reject(request, Reason.EXPIRED, detail)
         if self.closed is None and self.schedule.due(now):
             self.schedule.ticked(now)
             periodic = Request(CheckpointKind.PERIODIC, forced=False, created_at=now)
@@ -245,6 +250,8 @@ class Protocol:
         """When ``tick`` has something to do at the earliest; None: only after another event."""
         # One whose manifest is being written does not expire any more.
         times = [p.deadline for p in self.pending.values() if p.phase is not Phase.FINALIZING]
+        if not self._state_is_known:
+            times += [request.created_at + self._timeout(request) for request in self.queue]
         if self.closed is None and self.schedule.next_at is not None:
             times.append(self.schedule.next_at)
         return min(times, default=None)
@@ -252,12 +259,8 @@ class Protocol:
     # --- trigger and cut ------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
-        """Start what the queue holds, as far as the policy lets it.
-
-        While hosts have not claimed all shards that journals belong to, nothing: what no host has is copied from the
-        checkpoint that it comes from, and that is not all of such a shard.
-        """
-        while not self.suspended and all(query.ownership.complete for query in self.queries.values()):
+        """Start what the queue holds, as far as the policy lets it."""
+        while not self.suspended and self._state_is_known:
             decision = requests.decide(
                 self.queue,
                 now,
@@ -279,6 +282,18 @@ class Protocol:
                 case requests.Wait():
                     return
 
+    @property
+    def _state_is_known(self) -> bool:
+        """Whether hosts have claimed all shards that journals belong to.
+
+        What no host has is taken from the checkpoint that it comes from, and that is not all of such a shard.
+        """
+        return all(query.ownership.complete for query in self.queries.values())
+
+    def _timeout(self, request: Request) -> float:
+        savepoint = request.kind is CheckpointKind.SAVEPOINT
+        return self.config.savepoint_timeout_seconds if savepoint else self.config.timeout_seconds
+
     def _trigger(self, request: Request, now: float) -> None:
         if not self.queries or self.required:
             missing = ", ".join(sorted(self.required)) or "any query"
@@ -286,14 +301,13 @@ class Protocol:
             self._reject(request, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail)
             return
         savepoint = request.kind is CheckpointKind.SAVEPOINT
-        timeout = self.config.savepoint_timeout_seconds if savepoint else self.config.timeout_seconds
         pending = PendingCheckpoint(
             id=self.next_id,
             request=request,
             root=request.target or self.root,
             base=None if savepoint else self.base,
             triggered_at=now,
-            deadline=now + timeout,
+            deadline=now + self._timeout(request),
         )
         self.next_id += 1
         pending.doomed |= self._doomed

@@ -54,6 +54,8 @@ class RunRecord:
     operators: tuple[OperatorRecord, ...]
     output: str | None
     """Output directory of Spark's own file sink, if it is that."""
+    known: tuple[str, ...] = ()
+    """The pipeline's queries so far, this one among them: what has once stood at one cut goes on together."""
 
     def write(self, folder: Path) -> None:
         """Write it beside the run's working directory."""
@@ -92,6 +94,8 @@ class Left:
 
     runs: Mapping[str, tuple[RunRecord, Path]] = attrs.field(factory=dict)
     """By query the record and the working directory of its run."""
+    known: frozenset[str] = frozenset()
+    """All queries that were there, those too whose runs are not among these."""
     places: tuple[tuple[Path, FileLock], ...] = ()
     """The directories that all of it is in."""
 
@@ -128,7 +132,8 @@ def find_left(base: Path, journals: Path, wanted: Callable[[RunRecord], bool], r
     for record, _ in runs:
         if record.round != newest:
             remove(journals, record.query_id)
-    return Left({one[0].query: one for one in runs if one[0].round == newest}, tuple(places))
+    known = frozenset(name for record, _ in runs for name in (record.query, *record.known))
+    return Left({one[0].query: one for one in runs if one[0].round == newest}, known, tuple(places))
 
 
 def fits(record: RunRecord, *, generation: int, point: RestorePoint | None, boot: str) -> bool:
@@ -195,6 +200,7 @@ class Standings:
         self._boot = boot
         self._left = left
         self._waiting = dict(left.runs)
+        self._known = set(left.known)
 
     @classmethod
     def of(
@@ -226,7 +232,7 @@ class Standings:
 
     def holds_back(self, query: str, point: RestorePoint | None) -> bool:
         """Whether a query that cannot go on where it stood keeps the others from it: it stood at the same cut."""
-        return bool(self._waiting) and (query in self._waiting or (point is not None and point.has(query)))
+        return bool(self._waiting) and (query in self._known or (point is not None and point.has(query)))
 
     def left(self, definition: Definition, output: Path | None, point: RestorePoint | None) -> Stood | None:
         """Return where a query stood when the driver was killed; None if it cannot go on from there."""
@@ -257,6 +263,7 @@ class Standings:
         """Take down a run that is about to begin, for the next life, and let its shards have journals."""
         if not self._kept:
             return
+        self._known.add(run.definition.name)
         try:
             admit(self._journals, run.query_id)
             RunRecord(
@@ -269,9 +276,15 @@ class Standings:
                 query_id=run.query_id,
                 operators=run.definition.operators,
                 output=_text(run.output),
+                known=tuple(sorted(self._known)),
             ).write(run.directory.parent)
         except (OSError, UnsafeDirectoryError) as error:
             log.warning("nothing is kept to go on from", query=run.definition.name, error=str(error))
+
+    def unnote(self, runs: Iterable[Run]) -> None:
+        """Let nobody go on from runs any more: what their sinks hold is about to be put back."""
+        for run in runs:
+            (run.directory.parent / RECORD).unlink(missing_ok=True)
 
     def over(self, query_ids: Iterable[str]) -> None:
         """Delete the journals of runs that nobody goes on from any more."""

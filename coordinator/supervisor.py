@@ -311,7 +311,11 @@ class Supervisor:
             self._standings.give_up()
             if any(run.stood for run in self._runs.all()):
                 why = f"query {definition.name!r} cannot go on where it stood"
-                self._go_back(why, self._clock(), go_on=False)
+                try:
+                    self._go_back(why, self._clock(), go_on=False)
+                except Exception as error:
+                    self._fail_for_good(error)
+                    raise
         return stood
 
     def _restore(self, definition: Definition, recovery: Recovery, stood: Stood | None) -> Run:
@@ -433,6 +437,7 @@ class Supervisor:
         self._runs.drop(name)
         if run is not None:
             self._directories.remove(run.directory)
+            self._standings.over([run.query_id])
 
     # --- supervision ----------------------------------------------------------------------------------------
 
@@ -558,6 +563,8 @@ class Supervisor:
         # Whatever the sinks hold by now, this pipeline has written.
         self._resets_sinks = True
         stood = self._standings.stood(earlier, self._point) if go_on else {}
+        if not stood:
+            self._standings.unnote(earlier)
         recovery.in_place = bool(stood)
         recovery.checkpoint = self._point.manifest.id if self._point else None
         recovery.stopping = time.monotonic() - began

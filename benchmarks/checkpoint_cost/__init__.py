@@ -23,6 +23,9 @@ its disk (``/proc/<pid>/io``, on Linux): what it writes for checkpoints, and Roc
 counted by RocksDB's own logs. The host's processor time for a row tells what checkpoints take even where noise hides
 it in the throughput.
 
+In local mode a state host also keeps journals (what each batch changed, until a checkpoint has it). All of Chandy's
+turns have them but those that say otherwise.
+
 The store is a folder on the same disk, where Chandy stores an SST file as a hard link, synced. Beside it one contestant
 stores into S3, whose server runs on the same two cores and so costs more than one on another machine.
 """
@@ -46,7 +49,16 @@ from ..chart import bars
 from ..report import Options, Report, console, paired_ratio
 from ..stage import balanced, stage
 from ..stores import StoreAt
-from .contestants import WITHOUT, Chandy, Contestant, Native, fill_chandy, fill_native, native_name
+from .contestants import (
+    UNJOURNALED,
+    WITHOUT,
+    Chandy,
+    Contestant,
+    Native,
+    fill_chandy,
+    fill_native,
+    native_name,
+)
 from .figures import Course, Timing, Turn, amplification, figures, p99, rows_of
 
 
@@ -62,6 +74,8 @@ class Contest:
     """Of Spark's turns, whether with changelog."""
     remote: tuple[int, ...] = ()
     """Intervals of Chandy's turns on S3."""
+    unjournaled: tuple[int, ...] = ()
+    """Intervals of Chandy's turns without journals."""
 
 
 FULL: Final = (
@@ -71,11 +85,13 @@ FULL: Final = (
         intervals=(None, 60, 10, 1),
         native=(True,),
         remote=(10,),
+        unjournaled=(10,),
     ),
     Contest(
         Course("200k keys, 1 KB values", keys=200_000, rows=10_000, value_bytes=1000),
         Timing(warm_up=20, window=60),
         intervals=(None, 2),
+        unjournaled=(2,),
     ),
 )
 QUICK: Final = (
@@ -166,6 +182,7 @@ def _turns(
     contestants: list[Contestant] = [Chandy(spark, savepoint, each) for each in contest.intervals]
     if elsewhere:
         contestants += [Chandy(spark, savepoint, each, elsewhere) for each in contest.remote]
+    contestants += [Chandy(spark, savepoint, each, journal=False) for each in contest.unjournaled]
     for changelog in contest.native:
         filled = fill_native(spark, course, place / native_name(changelog).replace(" ", "-"), changelog)
         contestants.append(Native(spark, filled, changelog))
@@ -194,4 +211,7 @@ def _ratios(workload: str, turns: Mapping[str, Sequence[Turn]]) -> dict[str, flo
             found[f"{workload}: throughput, {name} / without"] = rates
             found[f"{workload}: batch p99, {name} / without"] = paired_ratio(own, without, p99)
             found[f"{workload}: bytes stored / changed, {name}"] = amplification(own)
+        if name + UNJOURNALED in turns:
+            rates = paired_ratio(own, turns[name + UNJOURNALED], lambda turn: turn.rate)
+            found[f"{workload}: throughput, {name}, with / without its journal"] = rates
     return found

@@ -33,6 +33,7 @@ from .figures import (
 from .payloads import OUTPUT, Payloads
 
 WITHOUT: Final = "Chandy, no checkpoints"
+UNJOURNALED: Final = ", no journal"
 _UID: Final = "counts"
 _DEADLINE: Final = 600.0
 _LOOK: Final = 0.05
@@ -78,12 +79,14 @@ class Chandy:
     """Seconds; None: no checkpoints while it counts."""
     elsewhere: StoreAt | None = None
     """S3, where checkpoints go then; None: into the turn's folder."""
+    journal: bool = True
+    """Whether its state host keeps journals, as it does unless told otherwise."""
 
     @property
     def name(self) -> str:
         """What it is called in the report."""
         every = WITHOUT if self.interval is None else f"Chandy, every {self.interval} s"
-        return f"{every}, S3" if self.elsewhere else every
+        return f"{every}{', S3' if self.elsewhere else ''}{'' if self.journal else UNJOURNALED}"
 
     def turn(self, course: Course, timing: Timing, folder: Path) -> Turn:
         """Run the stream, take one checkpoint by hand while it warms up, and then leave it to the schedule.
@@ -97,6 +100,7 @@ class Chandy:
             initial_delay=None if interval is None else f"{first_tick(interval, timing.warm_up):g} s",
             history=10_000,
             cache_dir=str(folder / "cache"),
+            journal=self.journal,
             allow_unfenced=elsewhere is not None and not elsewhere.fenced,
         )
         storage = f"{elsewhere.uri}/{folder.name}" if elsewhere else str(folder / "storage")

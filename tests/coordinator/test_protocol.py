@@ -1140,6 +1140,22 @@ def test_a_checkpoint_waits_until_hosts_have_the_shards_that_journals_belong_to(
     assert [type(one) for one in bench(bench.protocol.tick(bench.now))] == [do.ChooseCut]
 
 
+def test_a_checkpoint_does_not_wait_for_ever_for_shards_that_journals_belong_to() -> None:
+    bench = Bench(claimed=False, timeout="30 s")
+    operators = (OperatorRecord("up-op", "up", "{}", {}, (None, None)),)
+    bench.protocol.add_query(
+        "up", "up-id", batch=6, operators=operators, origins={}, standing=Standing("before", 4, 6)
+    )
+    request = Request(CheckpointKind.MANUAL, False, bench.now)
+    bench(bench.protocol.request(request, bench.now))
+    assert bench.protocol.next_deadline() == request.created_at + 30
+    assert bench(bench.protocol.tick(request.created_at + 29.9)) == []
+    (rejected,) = bench(bench.protocol.tick(request.created_at + 30))
+    assert isinstance(rejected, do.Reject)
+    assert (rejected.request, rejected.error.reason) == (request, Reason.EXPIRED)
+    assert "journals" in rejected.error.detail
+
+
 def test_state_whose_host_is_gone_is_nowhere() -> None:
     bench = Bench()
     bench.protocol.host_left("b")

@@ -213,11 +213,33 @@ def test_runs_of_the_newest_round_alone_stand_at_one_cut(base: Path, journals: P
     newer = attrs.evolve(RECORD, round=1)
     left_behind(base, journals, older, committed=5)
     left_behind(base, journals, newer, committed=5)
-    point = checkpoint(q=2, other=2, generation=3)
+    point = checkpoint(q=2, generation=3)
     found = standings(base, journals, point)
     assert found.left(query("other"), None, point) is None
+    assert found.holds_back("other", point), "it was there, if not in the checkpoint"
     assert found.left(query(), None, point) is not None
     assert not (journals / "older").exists()
+
+
+def test_a_query_that_a_life_did_not_come_to_is_still_known_to_the_next(base: Path, journals: Path) -> None:
+    left_behind(base, journals, RECORD, committed=5)
+    left_behind(base, journals, attrs.evolve(RECORD, query="other", query_id="b"), committed=5)
+    point = checkpoint(q=2, generation=3)
+    second = standings(base, journals, point)
+    directory = QueryDirectories(base, "p").new_run("q")
+    # Killed before it has started the other one.
+    second.note(run(directory, "next"), 0, point)
+    record = next(r for r, _ in standing._records(directory.parent.parent) if r.query_id == "next")
+    assert record.known == ("other", "q")
+
+
+def test_a_query_that_was_only_known_keeps_the_others_from_going_on(base: Path, journals: Path) -> None:
+    left_behind(base, journals, attrs.evolve(RECORD, known=("other", "q")), committed=5)
+    point = checkpoint(q=2, generation=3)
+    found = standings(base, journals, point)
+    assert found.left(query(), None, point) is not None
+    assert found.holds_back("other", point)
+    assert not found.holds_back("new", point)
 
 
 # --- what is deleted ----------------------------------------------------------------------------------------
@@ -314,7 +336,9 @@ def test_a_run_is_noted_for_the_next_life(base: Path, journals: Path) -> None:
     found.note(run(directory), 2, point)
     ((record, where),) = standing._records(directory.parent.parent)
     assert where == directory
-    assert record == attrs.evolve(RECORD, round=2, boot="b", base=base_of(point))
+    assert record == attrs.evolve(RECORD, round=2, boot="b", base=base_of(point), known=("q",))
+    found.unnote([run(directory)])
+    assert standing._records(directory.parent.parent) == []
     assert (journals / "id").is_dir()
 
 

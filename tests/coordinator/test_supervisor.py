@@ -378,6 +378,7 @@ class Left6:
         (directory / "commits" / "6").touch()
         self.where = Stood(Standing("before", 2, 6), directory)
         self.over_: list[str] = []
+        self.order: list[str] = []
 
     def left(self, *_: object) -> Stood:
         return self.where
@@ -386,7 +387,10 @@ class Left6:
         return {}
 
     def note(self, *_: object) -> None:
-        pass
+        self.order.append("noted")
+
+    def unnote(self, *_: object) -> None:
+        self.order.append("not to be gone on from")
 
     def over(self, query_ids: list[str]) -> None:
         self.over_ += query_ids
@@ -424,8 +428,15 @@ def test_a_query_goes_on_in_a_copy_of_where_it_stood(going_on: Setup, left: Left
 
 
 def test_shards_that_cannot_be_opened_where_a_query_stood_send_it_back_once(
-    going_on: Setup, left: Left6
+    going_on: Setup, left: Left6, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    restore = supervisor.restore_query
+
+    def restoring(*args: Any) -> Any:
+        left.order.append("put back")
+        return restore(*args)
+
+    monkeypatch.setattr(supervisor, "restore_query", restoring)
     going_on.supervisor.start(going_on.definition)
     (failed,) = going_on.failed
     failed("no state host starts")
@@ -434,6 +445,8 @@ def test_shards_that_cannot_be_opened_where_a_query_stood_send_it_back_once(
     assert [recovery.in_place for recovery in going_on.supervisor.recoveries] == [True, False]
     assert run.stood is None
     assert left.over_[:1] == ["before"]
+    # Were it killed in between, nobody may go on from a run whose sink has been put back.
+    assert left.order == ["noted", "not to be gone on from", "put back", "noted"]
     # Said of a run that is over; and what comes from the checkpoint alone is left to the tasks.
     failed("its claim was refused")
     going_on.failed[-1]("no state host starts")
