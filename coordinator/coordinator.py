@@ -187,7 +187,9 @@ class CheckpointCoordinator:
             point=self._point,
             kept=endpoint.journals is not None,
             goes_on=restore == recovery.LATEST,
+            java=session.java_process(spark),
         )
+        made.callback(standings.close)
         ticks = Ticks(self._directories.ticks(), max(1, round(self._config.timer_period_seconds * 1000)))
         self._runs = Runs()
         self._supervisor = Supervisor(

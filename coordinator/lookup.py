@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import attrs
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
+from ..state.errors import JournalBrokenError
 from ..state.format.keys import KeyCodec
 from ..state.format.keyspace import HIDDEN
 from ..state.format.schema import from_json
@@ -91,9 +93,12 @@ class Lookup:
             places = self._places(operator)
             # Where the state is changes while a query begins, or goes back to a checkpoint.
             if places.query_id == run.query_id:
-                found = self._fetch_from(places, newest_committed(run.directory), operator, schema, key, keys)
-                if self._places(operator) == places:
-                    return found
+                committed = newest_committed(run.directory)
+                # A journal goes when hosts have taken it over.
+                with contextlib.suppress(JournalBrokenError):
+                    found = self._fetch_from(places, committed, operator, schema, key, keys)
+                    if self._places(operator) == places:
+                        return found
             time.sleep(_PAUSE_SECONDS)
         raise QueryNotRunningError(operator.uid, operator.query)
 

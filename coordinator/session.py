@@ -27,6 +27,13 @@ def is_local_mode(spark: SparkSession) -> bool:
     return re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)) is not None
 
 
+def java_process(spark: SparkSession) -> int:
+    """Return the process id of the JVM that Spark runs in."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None, "a classic session has one"
+    return int(jvm.java.lang.ProcessHandle.current().pid())
+
+
 def driver_host(spark: SparkSession) -> str:
     """The address at which executors reach this driver; loopback in local mode."""
     if is_local_mode(spark):

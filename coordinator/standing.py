@@ -24,6 +24,7 @@ from ..storage.codec import from_json, to_json
 from ..storage.errors import CodecError
 from ..storage.logs import logger
 from ..storage.manifest import OperatorRecord
+from . import sink_log
 from .progress import newest_committed
 from .query_directories import RECORD, WORKING_DIRECTORY
 from .recovery import RestorePoint
@@ -56,6 +57,8 @@ class RunRecord:
     """Output directory of Spark's own file sink, if it is that."""
     known: tuple[str, ...] = ()
     """The pipeline's queries so far, this one among them: what has once stood at one cut goes on together."""
+    java: int = 0
+    """Process id of the JVM that Spark runs in."""
 
     def write(self, folder: Path) -> None:
         """Write it beside the run's working directory."""
@@ -136,6 +139,11 @@ def find_left(base: Path, journals: Path, wanted: Callable[[RunRecord], bool], r
     return Left({one[0].query: one for one in runs if one[0].round == newest}, known, tuple(places))
 
 
+def lives(java: int) -> bool:
+    """Whether a JVM may live: when its driver is killed it goes on for a moment, and may still write into a sink."""
+    return Path(f"/proc/{java}").exists()
+
+
 def fits(record: RunRecord, *, generation: int, point: RestorePoint | None, boot: str) -> bool:
     """Whether a run may be gone on from, as far as its record tells.
 
@@ -154,7 +162,12 @@ def fits(record: RunRecord, *, generation: int, point: RestorePoint | None, boot
 
 
 def stood(
-    journals: Path, query_id: str, directory: Path, definition: Definition, point: RestorePoint | None
+    journals: Path,
+    query_id: str,
+    directory: Path,
+    definition: Definition,
+    output: Path | None,
+    point: RestorePoint | None,
 ) -> Stood | None:
     """Return where a query stood, if the journals of all its shards lead there from a checkpoint.
 
@@ -163,13 +176,16 @@ def stood(
         query_id: Spark's id of its run.
         directory: the run's working directory; Spark is not running in it.
         definition: the query.
+        output: output directory of Spark's own file sink, if it is that.
         point: the checkpoint that its state grew from; None: there was none.
     """
     after, batch = point.batch(definition.name) if point else -1, newest_committed(directory)
+    if batch < after or (output is not None and sink_log.newest(output) > batch):
+        # A batch that the sink has and that has not committed would run again, but without its tasks: Spark sees it in
+        # the sink's log. No shard would learn of it.
+        return None
     shards = [(one.uid, number) for one in definition.operators for number in range(len(one.shards))]
-    if batch < after or not all(
-        covers(shard_folder(journals, query_id, *one), after, batch) for one in shards
-    ):
+    if not all(covers(shard_folder(journals, query_id, *one), after, batch) for one in shards):
         return None
     return Stood(Standing(query_id, after, batch), directory)
 
@@ -181,7 +197,7 @@ class Standings:
     """
 
     def __init__(
-        self, *, root: str, generation: int, journals: Path, kept: bool, boot: str, left: Left
+        self, *, root: str, generation: int, journals: Path, kept: bool, boot: str, left: Left, java: int = 0
     ) -> None:
         """Make it for one life of a pipeline.
 
@@ -192,7 +208,9 @@ class Standings:
             kept: whether this life keeps journals.
             boot: this machine, as ``boot_id`` has it.
             left: what the life before has left.
+            java: process id of the JVM that Spark runs in.
         """
+        self._java = java
         self._root = root
         self._generation = generation
         self._journals = journals
@@ -213,6 +231,7 @@ class Standings:
         point: RestorePoint | None,
         kept: bool,
         goes_on: bool,
+        java: int,
     ) -> Standings:
         """Look for what the life before has left, and delete it if this one may not go on from it.
 
@@ -221,14 +240,18 @@ class Standings:
             journals, root, generation, kept: as for the constructor.
             point: the checkpoint that this life restores.
             goes_on: whether it may go on behind it.
+            java: as for the constructor.
         """
         boot = boot_id()
 
         def wanted(record: RunRecord) -> bool:
-            return kept and goes_on and fits(record, generation=generation, point=point, boot=boot)
+            gone = record.java == java or not lives(record.java)
+            return kept and goes_on and gone and fits(record, generation=generation, point=point, boot=boot)
 
         left = find_left(base, journals, wanted, root)
-        return cls(root=root, generation=generation, journals=journals, kept=kept, boot=boot, left=left)
+        return cls(
+            root=root, generation=generation, journals=journals, kept=kept, boot=boot, left=left, java=java
+        )
 
     def holds_back(self, query: str, point: RestorePoint | None) -> bool:
         """Whether a query that cannot go on where it stood keeps the others from it: it stood at the same cut."""
@@ -242,7 +265,7 @@ class Standings:
         if (record.operators, record.output) != (definition.operators, _text(output)):
             log.info("query is not what it was", query=definition.name)
             return None
-        return stood(self._journals, record.query_id, directory, definition, point)
+        return stood(self._journals, record.query_id, directory, definition, output, point)
 
     def give_up(self) -> None:
         """Go on from nothing that was left: the queries that are still to come begin at the checkpoint."""
@@ -252,7 +275,7 @@ class Standings:
         """Return where all queries stood whose state host was killed; none if one cannot go on from there."""
         found: dict[str, Stood] = {}
         for run in runs if self._kept else ():
-            where = stood(self._journals, run.query_id, run.directory, run.definition, point)
+            where = stood(self._journals, run.query_id, run.directory, run.definition, run.output, point)
             # One that goes on from where it stood and fails before it has got any further would do so again.
             if where is None or (run.stood and run.stood.standing.batch == where.standing.batch):
                 return {}
@@ -265,7 +288,7 @@ class Standings:
             return
         self._known.add(run.definition.name)
         try:
-            admit(self._journals, run.query_id)
+            admit(self._journals, run.query_id, run.directory.parent)
             RunRecord(
                 root=self._root,
                 generation=self._generation,
@@ -277,6 +300,7 @@ class Standings:
                 operators=run.definition.operators,
                 output=_text(run.output),
                 known=tuple(sorted(self._known)),
+                java=self._java,
             ).write(run.directory.parent)
         except (OSError, UnsafeDirectoryError) as error:
             log.warning("nothing is kept to go on from", query=run.definition.name, error=str(error))

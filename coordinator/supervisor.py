@@ -97,7 +97,8 @@ class _StateLost:
 
 @attrs.frozen
 class _NotOpened:
-    run: Run
+    query_id: str
+    """Spark's, of the query whose shards these are."""
     why: str
     noticed_at: float
 
@@ -168,12 +169,15 @@ class Supervisor:
         self._changing = threading.RLock()
         self._stopping = threading.Event()
         self._loss: _Loss | None = None
+        self._losing = threading.Lock()
         self._processor_failures: dict[str, TaskFailure] = {}
         self._recovering: dict[str, Recovery] = {}
         """By Spark's id of a query the recovery that started its run."""
         self._number = 0
         self._round = 0
         """How often the pipeline has gone back."""
+        self._superseded: list[Run] = []
+        """Runs to clean up after, once the pipeline has gone back from them: also those of attempts that failed."""
         self.recoveries: deque[Recovery] = deque(maxlen=_REMEMBERED)
         self._thread = threading.Thread(target=self._supervise, name="chandy-supervisor", daemon=True)
 
@@ -190,8 +194,10 @@ class Supervisor:
         self._events.put(_StateLost(self._clock()))
 
     def _lose(self, why: str, *, with_host: bool) -> None:
-        before = self._loss
-        self._loss = _Loss(before.why if before else why, with_host and (before is None or before.with_host))
+        with self._losing:
+            before = self._loss
+            alone = with_host and (before is None or before.with_host)
+            self._loss = _Loss(before.why if before else why, alone)
 
     def must_fail(self, error: ChandyError) -> None:
         """The pipeline must fail for a reason that lies outside of its queries."""
@@ -203,6 +209,8 @@ class Supervisor:
 
     def shards_restored(self, restored: ShardsRestored) -> None:
         """A host has restored shards: what that took belongs to the recovery that it was done for."""
+        if restored.failure is not None:
+            self._not_opened(restored.query_id, restored.failure)
         recovery = self._recovering.get(restored.query_id)
         if recovery is not None and recovery.first_batch is None:
             recovery.restored(restored)
@@ -300,7 +308,6 @@ class Supervisor:
         for run in self._runs.all():
             self._let_go(run)
             self._standings.over([run.query_id])
-        self._standings.close()
 
     # --- runs -----------------------------------------------------------------------------------------------
 
@@ -325,7 +332,7 @@ class Supervisor:
         directory = self._directories.new_run(name)
         output = _output(definition)
         if stood is not None:
-            # The sink has what it had, as after any restart of Spark.
+            # The sink has what it had.
             query_id, batch = seed(stood.directory, directory), stood.standing.batch
         else:
             query_id, batch = self._go_to(point, name, directory, output), point.batch(name) if point else -1
@@ -347,10 +354,7 @@ class Supervisor:
             )
         )
         self._standings.note(run, self._round, point)
-        # Tasks would tell, too; but checkpoints wait for state that lies in journals, and a query may be idle.
-        self._open_ahead(
-            query_id, definition.operators, partial(self._not_opened, run) if went_on else _leave_to_tasks
-        )
+        self._open_ahead(query_id, definition.operators, partial(self._not_opened, query_id))
         recovery.restoring += time.monotonic() - began
         return run
 
@@ -418,8 +422,17 @@ class Supervisor:
             error = raised
         self._events.put(_RunEnded(run, error, self._clock()))
 
-    def _not_opened(self, run: Run, why: str) -> None:
-        self._events.put(_NotOpened(run, why, self._clock()))
+    def _not_opened(self, query_id: str, why: str) -> None:
+        self._events.put(_NotOpened(query_id, why, self._clock()))
+
+    def _is_missed(self, query_id: str) -> bool:
+        """Whether it matters now that shards of a query are not open.
+
+        State that comes from a checkpoint alone is left to the tasks: they ask for the same, and tell. But checkpoints
+        wait for state that lies in journals, and no batch may come.
+        """
+        standings = [run.stood.standing for run in self._runs.all() if run.stood and run.query_id == query_id]
+        return any(standing.batch > standing.after for standing in standings)
 
     def _let_go(self, run: Run) -> None:
         """Delete what a run has gone on from: its shards are open by now, and have taken their journals over."""
@@ -451,7 +464,7 @@ class Supervisor:
 
     def _take(self, event: _RunEnded | _StateLost | _NotOpened | _MustFail) -> None:
         match event:
-            case _RunEnded(run) | _NotOpened(run) if self._is_over(run):
+            case _RunEnded(run) if self._is_over(run):
                 return
             case _RunEnded(run, None):
                 # A query may end before ``start`` has noted it.
@@ -460,17 +473,19 @@ class Supervisor:
                         run.ended = True
                         self._queries[run.definition.name].ended()
             case _RunEnded(run, error) if error is not None:
-                if any(name in str(error) for name in _CANNOT_BE_READ) and (damage := self._damage()):
+                # Once: PySpark asks the JVM for it each time.
+                text = str(error)
+                if any(name in text for name in _CANNOT_BE_READ) and (damage := self._damage()):
                     # No further attempt can mend that.
                     self._fail_for_good(damage)
                     return
-                wrong = any(name in str(error) for name in _STATE_IS_WRONG)
-                if wrong or any(name in str(error) for name in _HOST_IS_GONE):
+                wrong = any(name in text for name in _STATE_IS_WRONG)
+                if wrong or any(name in text for name in _HOST_IS_GONE):
                     self._lose("a task has found it so", with_host=not wrong)
-                self._recover(self._explain(run, error), event.noticed_at, run)
+                self._recover(self._explain(run, text), event.noticed_at, run)
             case _StateLost() if self._loss is not None:
                 self._recover(PipelineStateLostError(self._loss.why), event.noticed_at)
-            case _NotOpened(_, why):
+            case _NotOpened(query_id, why) if self._is_missed(query_id):
                 self._lose(why, with_host=False)
                 self._recover(PipelineStateLostError(why), event.noticed_at)
             case _MustFail(FencedError() as error):
@@ -555,6 +570,7 @@ class Supervisor:
             run.ended = True
             self._stop_spark(run)
             self._recovering.pop(run.query_id, None)
+        self._superseded += earlier
         self._checkpointing.event(lambda protocol, now: protocol.suspend(cause, now))
         self._checkpointing.settle()
         self._point = self._checkpointing.look(base_point) or self._initial
@@ -564,7 +580,9 @@ class Supervisor:
         self._resets_sinks = True
         stood = self._standings.stood(earlier, self._point) if go_on else {}
         if not stood:
-            self._standings.unnote(earlier)
+            # Queries that are still to come stood where these did.
+            self._standings.give_up()
+            self._standings.unnote(self._superseded)
         recovery.in_place = bool(stood)
         recovery.checkpoint = self._point.manifest.id if self._point else None
         recovery.stopping = time.monotonic() - began
@@ -575,7 +593,7 @@ class Supervisor:
             in_place=recovery.in_place,
         )
         runs = [self._restore(run.definition, recovery, stood.get(run.definition.name)) for run in earlier]
-        over = [run.query_id for run in earlier]
+        over = [run.query_id for run in self._superseded]
         self._checkpointing.event(lambda protocol, _: protocol.release(over))
         self._checkpointing.event(lambda protocol, now: protocol.resume(now))
         if self._point is not None:
@@ -587,11 +605,12 @@ class Supervisor:
                 run.ended = True
             else:
                 self._start(run, query, recovery)
-        for run in earlier:
+        for run in self._superseded:
             self._directories.remove(run.directory)
             self._let_go(run)
         if not stood:
             self._standings.over(over)
+        self._superseded.clear()
         self.recoveries.append(recovery)
 
     def _fail_for_good(self, error: Exception) -> None:
@@ -608,20 +627,16 @@ class Supervisor:
                 if query.isActive:
                     query.ended(error)
 
-    def _explain(self, run: Run, error: Exception) -> ChandyError:
+    def _explain(self, run: Run, text: str) -> ChandyError:
         """Tell a query's failure in our words: the processor's traceback if it was that, else Spark's message."""
         name = run.definition.name
         failure = self._processor_failures.pop(run.query_id, None)
         if failure is not None:
             return ProcessorFailedError(name, failure.uid, failure.batch, failure.key, failure.traceback)
-        return QueryFailedError(name, str(error))
+        return QueryFailedError(name, text)
 
 
 def _output(definition: Definition) -> Path | None:
     """Return the output directory of Spark's own file sink, None if the query has another."""
     located = spark_plan.output_path(definition.writer, definition.facts.sink)
     return None if located is None else local_path(located, role="output of Spark's file sink")
-
-
-def _leave_to_tasks(why: str) -> None:
-    """State that comes from a checkpoint alone can wait: tasks ask for the same, and tell."""

@@ -39,6 +39,7 @@ _log = logger(__name__)
 LIMIT: Final = 256 * 1024 * 1024
 """Bytes of one shard's journal, unless said: to read more may well take longer than to run the batches again."""
 _GONE: Final = ".gone-"
+_OWNER: Final = "owner"
 _MAGIC: Final = b"CHJ1"
 _HEAD: Final = struct.Struct("<4sqq32s")
 _SCHEMA: Final = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
@@ -50,14 +51,18 @@ def shard_folder(root: Path, query_id: str, uid: str, shard: int) -> Path:
     return root / query_id / f"{hashlib.sha256(uid.encode()).hexdigest()[:16]}-{shard}"
 
 
-def admit(root: Path, query_id: str) -> None:
-    """Let the shards of a run have journals.
+def admit(root: Path, query_id: str, owner: Path) -> None:
+    """Let the shards of a run have journals, for as long as the run's own folder ``owner`` is there.
 
     Raises:
         OSError, UnsafeDirectoryError: the folder of all journals cannot be used.
     """
     private_directory(root)
-    (root / query_id).mkdir()
+    # Should this process be killed here, ``sweep`` deletes it.
+    new = root / f"{_GONE}new-{query_id}"
+    new.mkdir()
+    (new / _OWNER).write_text(str(owner))
+    new.rename(root / query_id)
 
 
 def remove(root: Path, query_id: str) -> None:
@@ -69,9 +74,13 @@ def remove(root: Path, query_id: str) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Delete what a process that was killed has left of journals that it was deleting."""
+    """Delete what processes that were killed have left of journals, and those whose run is gone."""
     for gone in root.glob(f"{_GONE}*"):
         shutil.rmtree(gone, ignore_errors=True)
+    for owner in root.glob(f"*/{_OWNER}"):
+        with contextlib.suppress(OSError):
+            if not Path(owner.read_text()).exists():
+                remove(root, owner.parent.name)
 
 
 @attrs.define

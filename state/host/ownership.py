@@ -186,6 +186,7 @@ class ShardTable:
         except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
             _log.warning("shard not restored", shard=str(key), query_id=key.query_id, error=repr(error))
             self._forget(key, claimed)
+            claimed.tally.failed(str(error))
             claimed.found.set_exception(error)
         else:
             claimed.found.set_result(shard)

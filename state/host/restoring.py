@@ -59,6 +59,7 @@ class RestoreTally:
         self._lock = threading.Lock()
         self._files = self._opening = 0.0
         self._found = self._downloaded = 0
+        self._failure: str | None = None
 
     def granted(self, shards: int) -> None:
         """Take word of how many they are; comes before the first of them ends."""
@@ -83,6 +84,11 @@ class RestoreTally:
         with self._lock:
             self._opening += seconds
 
+    def failed(self, why: str) -> None:
+        """Take word that a shard could not be opened."""
+        with self._lock:
+            self._failure = why
+
     def end(self, host: str, query_id: str) -> ShardsRestored | None:
         """Take word that a shard is open, or will not be; return what to tell if it was the last."""
         with self._lock:
@@ -91,8 +97,12 @@ class RestoreTally:
                 return None
             now, busy = self._clock(), self._files + self._opening
             if not busy:
-                return ShardsRestored(host, query_id, 0.0, 0.0, 0.0, self._found, self._downloaded)
+                return ShardsRestored(
+                    host, query_id, 0.0, 0.0, 0.0, self._found, self._downloaded, self._failure
+                )
             wanted = now if self._wanted is None else self._wanted
             files = (now - wanted) * self._files / busy
             ahead, opening = wanted - self._begun, now - wanted - files
-            return ShardsRestored(host, query_id, ahead, files, opening, self._found, self._downloaded)
+            return ShardsRestored(
+                host, query_id, ahead, files, opening, self._found, self._downloaded, self._failure
+            )

@@ -285,6 +285,8 @@ class ShardsRestored:
     """Of files that the machine had already."""
     downloaded_bytes: int
     """Of files that came from the store."""
+    failure: str | None = None
+    """Why one of them is not open after all; None: all are."""
 
 
 @attrs.frozen

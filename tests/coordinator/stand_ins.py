@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -23,6 +25,11 @@ class Spark:
     @property
     def dataSource(self) -> Spark:  # noqa: N802
         return self
+
+    @property
+    def _jvm(self) -> SimpleNamespace:
+        handle = SimpleNamespace(current=lambda: SimpleNamespace(pid=os.getpid))
+        return SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(ProcessHandle=handle)))
 
     def register(self, source: Any) -> None:
         self.registered.append(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -75,7 +76,7 @@ def left_behind(
     (folder / "checkpoint" / "commits" / str(committed)).touch()
     (base / place / ALIVE).touch()
     record.write(folder)
-    admit(journals, record.query_id)
+    admit(journals, record.query_id, folder)
     for operator in record.operators:
         for shard in range(len(operator.shards)):
             journal = Journal(shard_folder(journals, record.query_id, operator.uid, shard))
@@ -86,7 +87,7 @@ def left_behind(
 
 
 def standings(base: Path, journals: Path, point: RestorePoint | None, **options: Any) -> Standings:
-    defaults = {"root": ROOT, "generation": 5, "kept": True, "goes_on": True}
+    defaults = {"root": ROOT, "generation": 5, "kept": True, "goes_on": True, "java": 1}
     return Standings.of(base, journals, point=point, **{**defaults, **options})
 
 
@@ -160,12 +161,41 @@ def shorten(base: Path, journals: Path) -> None:
 
 
 def lose_a_shard(base: Path, journals: Path) -> None:
-    next(journals.glob("id/*")).rename(journals / "elsewhere")
+    next(journals.glob("id/*-*")).rename(journals / "elsewhere")
 
 
 def lose_commits(base: Path, journals: Path) -> None:
     for commit in base.glob("dead/*/checkpoint/commits/*"):
         commit.rename(commit.with_name("1"))
+
+
+def test_a_sink_that_is_ahead_of_the_commit_log_is_not_gone_on_behind(base: Path, journals: Path) -> None:
+    """Spark would pass over the batch that the sink has, and its shards would never hear of it."""
+    output = base.parent / "out"
+    (output / "_spark_metadata").mkdir(parents=True)
+    record = attrs.evolve(RECORD, output=str(output))
+    left_behind(base, journals, record, committed=5)
+    point = checkpoint(q=2, generation=3)
+    found = standings(base, journals, point)
+    for batch in range(6):
+        (output / "_spark_metadata" / str(batch)).touch()
+    assert found.left(query(), output, point) is not None
+    (output / "_spark_metadata" / "6").touch()
+    assert found.left(query(), output, point) is None
+    assert found.holds_back("q", point)
+
+
+def test_nobody_goes_on_while_the_old_jvm_may_write(base: Path, journals: Path) -> None:
+    left_behind(base, journals, attrs.evolve(RECORD, java=os.getpid()), committed=5)
+    point = checkpoint(q=2, generation=3)
+    found = standings(base, journals, point, java=os.getppid())
+    assert found.left(query(), None, point) is None
+
+
+def test_a_coordinator_in_the_same_jvm_goes_on(base: Path, journals: Path) -> None:
+    left_behind(base, journals, attrs.evolve(RECORD, java=os.getpid()), committed=5)
+    point = checkpoint(q=2, generation=3)
+    assert standings(base, journals, point, java=os.getpid()).left(query(), None, point) is not None
 
 
 @pytest.mark.parametrize("damage", [shorten, lose_a_shard, lose_commits])

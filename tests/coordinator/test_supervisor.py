@@ -389,6 +389,9 @@ class Left6:
     def note(self, *_: object) -> None:
         self.order.append("noted")
 
+    def give_up(self) -> None:
+        self.order.append("nobody else goes on")
+
     def unnote(self, *_: object) -> None:
         self.order.append("not to be gone on from")
 
@@ -427,6 +430,41 @@ def test_a_query_goes_on_in_a_copy_of_where_it_stood(going_on: Setup, left: Left
     eventually(lambda: not left.where.directory.parent.exists())
 
 
+def test_a_broken_journal_sends_an_idle_query_back(going_on: Setup) -> None:
+    going_on.supervisor.start(going_on.definition)
+    (run,) = going_on.runs.all()
+    broken = ShardsRestored("host", run.query_id, 0.0, 0.0, 0.0, 0, 0, "a journal does not lead there")
+    going_on.supervisor.shards_restored(broken)
+    eventually(lambda: len(going_on.supervisor.recoveries) == 2)
+    assert not going_on.supervisor.recoveries[1].in_place
+
+
+def test_a_going_back_that_failed_half_way_leaves_no_run_to_go_on_from(
+    going_on: Setup, left: Left6, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next life could go on behind a sink that the second attempt has put back."""
+    unnoted: list[list[str]] = []
+    monkeypatch.setattr(left, "unnote", lambda runs: unnoted.append([run.query_id for run in runs]))
+    going_on.supervisor.start(going_on.definition)
+    (first,) = going_on.runs.all()
+    starts: list[str] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        starts.append(kwargs["location"])
+        if len(starts) == 1:
+            raise RuntimeError("Spark does not start")
+        return Running()
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    going_on.failed[0]("no state host starts")
+    eventually(lambda: len(going_on.supervisor.recoveries) == 2)
+    assert len(starts) == 2
+    assert unnoted[0] == [first.query_id]
+    assert first.query_id in unnoted[1]
+    assert len(unnoted[1]) > 1
+    eventually(lambda: not first.directory.parent.exists())
+
+
 def test_shards_that_cannot_be_opened_where_a_query_stood_send_it_back_once(
     going_on: Setup, left: Left6, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,7 +484,7 @@ def test_shards_that_cannot_be_opened_where_a_query_stood_send_it_back_once(
     assert run.stood is None
     assert left.over_[:1] == ["before"]
     # Were it killed in between, nobody may go on from a run whose sink has been put back.
-    assert left.order == ["noted", "not to be gone on from", "put back", "noted"]
+    assert left.order == ["noted", "nobody else goes on", "not to be gone on from", "put back", "noted"]
     # Said of a run that is over; and what comes from the checkpoint alone is left to the tasks.
     failed("its claim was refused")
     going_on.failed[-1]("no state host starts")

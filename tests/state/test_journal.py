@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from chandy.state.errors import JournalBrokenError, StaleBatchError
 from chandy.state.host.cache import Value
-from chandy.state.host.journal import Journal, admit, covers, read, remove, shard_folder
+from chandy.state.host.journal import Journal, admit, covers, read, remove, shard_folder, sweep
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import NOTHING, Changes, Shard
 from chandy.state.link.messages import Standing
@@ -25,7 +25,7 @@ HEAD = 52
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    admit(tmp_path / "journals", "query")
+    admit(tmp_path / "journals", "query", tmp_path)
     return shard_folder(tmp_path / "journals", "query", "uid of/any kind", 3)
 
 
@@ -90,9 +90,22 @@ def test_only_its_user_may_enter_where_journals_are(folder: Path) -> None:
     assert folder.parent.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_run_is_admitted_once(folder: Path) -> None:
-    with pytest.raises(FileExistsError):
-        admit(folder.parent.parent, "query")
+def test_a_run_is_admitted_once(folder: Path, tmp_path: Path) -> None:
+    Journal(folder)
+    with pytest.raises(OSError, match="not empty"):
+        admit(folder.parent.parent, "query", tmp_path)
+
+
+def test_journals_whose_run_is_gone_are_swept_away_and_no_others(tmp_path: Path) -> None:
+    root = tmp_path / "journals"
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        admit(root, name, tmp_path / name)
+    (root / ".gone-half").mkdir()
+    (tmp_path / "other").rmdir()
+    sweep(root)
+    assert [path.name for path in root.iterdir()] == ["one"]
+    sweep(tmp_path / "none")
 
 
 def test_uids_and_shards_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -124,7 +137,7 @@ def test_another_journal_is_taken_up_and_stays_as_it_is(folder: Path, tmp_path: 
     earlier.cut()
     earlier.append(2, {b"never": b"committed"})
     earlier.close()
-    admit(tmp_path / "journals", "next")
+    admit(tmp_path / "journals", "next", tmp_path)
     own = shard_folder(tmp_path / "journals", "next", "op", 0)
     journal = Journal(own)
     journal.take_up(folder)
@@ -274,7 +287,7 @@ class KilledShard(RuleBasedStateMachine):
         """The checkpoint to go back to: its cut, and its files."""
         self.taken: tuple[int, Path] | None = None
         self.inherited = 0
-        admit(self.root / "journals", "0")
+        admit(self.root / "journals", "0", self.root)
         self.journal = self.root / "journals" / "0" / "shard"
         self.shard = Shard("op/0", self.root / "0", self.memory, journal=Journal(self.journal))
 
@@ -336,7 +349,7 @@ class KilledShard(RuleBasedStateMachine):
             shutil.copytree(files, place)
         standing = Standing("query", cut, len(self.states) - 1)
         assert covers(self.journal, standing.after, standing.batch)
-        admit(self.root / "journals", str(self.lives))
+        admit(self.root / "journals", str(self.lives), self.root)
         earlier, self.journal = self.journal, self.root / "journals" / str(self.lives) / "shard"
         journal = Journal(self.journal)
         self.shard = Shard("op/0", place, self.memory, cut, journal)

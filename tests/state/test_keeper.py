@@ -766,7 +766,7 @@ def test_statistics_of_a_snapshot_say_how_long_and_how_much(setup: Setup) -> Non
 @pytest.fixture
 def journaled(setup: Setup) -> Setup:
     for query_id in ("q", "next"):
-        admit(setup.journals, query_id)
+        admit(setup.journals, query_id, setup.directory)
     return setup
 
 
@@ -828,6 +828,8 @@ def test_a_journal_that_does_not_lead_there_fails_the_task(journaled: Setup) -> 
     successor = setup.another("successor")
     with pytest.raises(JournalBrokenError, match="batch 1"):
         successor.begin(setup.task(2, query_id="next"))
+    told = [setup.control.told.get(timeout=DEADLINE) for _ in range(2)]
+    assert [one.failure is None for one in told] == [True, False], "the first host has opened its own"
     successor.close()
 
 
