@@ -64,7 +64,9 @@ def journals(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    return tmp_path / "queries"
+    made = tmp_path / "queries"
+    made.mkdir(mode=0o700)
+    return made
 
 
 def left_behind(
