@@ -141,7 +141,12 @@ def find_left(base: Path, journals: Path, wanted: Callable[[RunRecord], bool], r
 
 def lives(java: int) -> bool:
     """Whether a JVM may live: when its driver is killed it goes on for a moment, and may still write into a sink."""
-    return Path(f"/proc/{java}").exists()
+    try:
+        state = Path(f"/proc/{java}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    # One that has ended and that nobody waits for stays a zombie, see proc(5).
+    return state not in "ZX"
 
 
 def fits(record: RunRecord, *, generation: int, point: RestorePoint | None, boot: str) -> bool:

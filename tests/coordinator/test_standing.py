@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +17,17 @@ from chandy.coordinator.query import Definition
 from chandy.coordinator.query_directories import QueryDirectories
 from chandy.coordinator.recovery import RestorePoint
 from chandy.coordinator.runs import Run
-from chandy.coordinator.standing import Left, RunRecord, Standings, Stood, base_of, boot_id, find_left, fits
+from chandy.coordinator.standing import (
+    Left,
+    RunRecord,
+    Standings,
+    Stood,
+    base_of,
+    boot_id,
+    find_left,
+    fits,
+    lives,
+)
 from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.host.journal import Journal, admit, shard_folder
 from chandy.state.host.locks import acquire
@@ -192,6 +204,15 @@ def test_nobody_goes_on_while_the_old_jvm_may_write(base: Path, journals: Path) 
     point = checkpoint(q=2, generation=3)
     found = standings(base, journals, point, java=os.getppid())
     assert found.left(query(), None, point) is None
+
+
+def test_a_process_that_has_ended_does_not_live_though_nobody_has_waited_for_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert Path(f"/proc/{process.pid}").exists()
+        assert not lives(process.pid)
+    assert not lives(process.pid)
+    assert lives(os.getpid())
 
 
 def test_a_coordinator_in_the_same_jvm_goes_on(base: Path, journals: Path) -> None:
