@@ -241,22 +241,18 @@ def test_a_damaged_journal_is_found_and_the_pipeline_goes_back_to_its_checkpoint
     pipeline.check()
 
 
-@pytest.mark.parametrize(
-    ("query", "recoveries"), [("totals", [False, False]), ("sums", [True, False, False])]
-)
-def test_a_journal_that_is_missing_is_found_before_its_query_starts(
-    make: Make, pipeline: Pipeline, query: str, recoveries: list[bool]
-) -> None:
+def test_a_journal_that_is_missing_is_found_before_its_query_starts(make: Make, pipeline: Pipeline) -> None:
     first = make()
     pipeline.live(first)
-    run = first._runs.get(query)
+    run = first._runs.get("sums")
     assert run is not None
     next(path for path in journals(first) if run.query_id in path.parts).unlink()
     crash(first)
 
     second = make()
     queries = pipeline.start(second)
-    assert in_place(second) == recoveries
+    # The first query had gone on by then.
+    assert in_place(second) == [True, False, False]
     pipeline.run(queries, 1)
     pipeline.check()
 
@@ -303,15 +299,12 @@ def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, 
     pipeline.check()
 
 
-@pytest.mark.parametrize("options", [{"restore": 1}, {"journal": False}])
-def test_whoever_wants_the_checkpoint_gets_it(
-    make: Make, pipeline: Pipeline, options: dict[str, Any]
-) -> None:
+def test_whoever_wants_the_checkpoint_gets_it(make: Make, pipeline: Pipeline) -> None:
     first = make()
     pipeline.live(first, 1)
     crash(first)
 
-    second = make(**options)
+    second = make(restore=1)
     queries = pipeline.start(second)
     assert in_place(second) == [False, False]
     pipeline.run(queries, 1)
