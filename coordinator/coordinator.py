@@ -164,7 +164,7 @@ class CheckpointCoordinator:
         if self._point is not None:
             protocol.history.restored(self._point.manifest.id)
         cache = Path(self._config.cache_dir or runtime_directory() / "cache")
-        file_cache = FileCache(cache)
+        file_cache, journals = FileCache(cache), cache / "journals"
         endpoint = Endpoint(
             address=self._server.address,
             token=token,
@@ -172,7 +172,7 @@ class CheckpointCoordinator:
             memory=self._config.host_memory,
             cache=str(cache),
             runtime=str(runtime_directory()),
-            journals=str(cache / "journals") if self._config.journal and is_here(spark) else None,
+            journals=str(journals) if self._config.journal and is_here(spark) else None,
         )
         host = local_host(spark, endpoint)
         work = Path(self._config.work_dir) if self._config.work_dir else None
@@ -180,12 +180,12 @@ class CheckpointCoordinator:
         made.callback(self._directories.close)
         standings = Standings.of(
             self._directories.base,
-            cache / "journals",
+            journals,
             root=store.uri,
             generation=self._generation,
-            # Whoever says which checkpoint to take wants that one.
             point=self._point,
             kept=endpoint.journals is not None,
+            # Whoever says which checkpoint to take wants that one.
             goes_on=restore == recovery.LATEST,
             java=session.java_process(spark),
         )
@@ -223,7 +223,7 @@ class CheckpointCoordinator:
         self._server.answer(self._checkpointing)
         self._operators = Operators(endpoint, self._point, self._directories, ticks)
         self._lookup = Lookup(
-            spark, self._checkpointing, self._runs, token, file_cache, cache / "journals", self._clock
+            spark, self._checkpointing, self._runs, token, file_cache, journals, self._clock
         )
         # A driver that ends without stop must not hang on the hosts' open streams.
         atexit.register(self._abandon)

@@ -340,17 +340,17 @@ class Supervisor:
         run = Run(self._number, definition, directory, query_id, output, stood)
         self._runs.put(run)
         before = point.operators(name, definition.operators) if point else ()
-        went_on = stood is not None and stood.standing.batch > stood.standing.after
+        standing = stood.standing if stood and stood.standing.needs_journals else None
         self._checkpointing.look(
             lambda protocol: protocol.add_query(
                 name,
                 query_id,
                 batch=batch,
                 operators=definition.operators,
-                restored=definition.operators if went_on else before,
+                restored=definition.operators if standing else before,
                 origins=point.origins(name) if point else {},
                 reads=definition.reads,
-                standing=stood.standing if stood and went_on else None,
+                standing=standing,
             )
         )
         self._standings.note(run, self._round, point)
@@ -431,8 +431,8 @@ class Supervisor:
         State that comes from a checkpoint alone is left to the tasks: they ask for the same, and tell. But checkpoints
         wait for state that lies in journals, and no batch may come.
         """
-        standings = [run.stood.standing for run in self._runs.all() if run.stood and run.query_id == query_id]
-        return any(standing.batch > standing.after for standing in standings)
+        runs = [run for run in self._runs.all() if run.query_id == query_id]
+        return any(run.stood.standing.needs_journals for run in runs if run.stood)
 
     def _let_go(self, run: Run) -> None:
         """Delete what a run has gone on from: its shards are open by now, and have taken their journals over."""

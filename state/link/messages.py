@@ -256,6 +256,11 @@ class Standing:
     batch: int
     """The last batch that had committed: the query goes on with the next."""
 
+    @property
+    def needs_journals(self) -> bool:
+        """Whether batches had committed since the checkpoint."""
+        return self.batch > self.after
+
 
 @attrs.frozen
 class ClaimAnswer:
