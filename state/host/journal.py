@@ -6,10 +6,10 @@ that the machine has not been started anew since.
 
 A journal is a directory of segments, ``<number>.log``, each one record after the other::
 
-    4 bytes  b"CHJ1"
+    4 bytes  b"CHJ2"
     8 bytes  the batch                          (these two little-endian)
     8 bytes  length of what the batch changed
-   32 bytes  SHA-256 of all the rest of the record
+   16 bytes  XXH3 (128 bits) of all the rest of the record
              keys and values as one Arrow IPC record batch, null deletes; nothing if the batch changed nothing
 
 Of several records of a batch the last one counts: each is of another attempt. A segment may end in the middle of a
@@ -28,6 +28,7 @@ from typing import BinaryIO, Final
 
 import attrs
 import pyarrow as pa
+import xxhash
 
 from ...storage.logs import logger
 from ..errors import JournalBrokenError
@@ -40,8 +41,8 @@ LIMIT: Final = 256 * 1024 * 1024
 """Bytes of one shard's journal, unless said: to read more may well take longer than to run the batches again."""
 _GONE: Final = ".gone-"
 _OWNER: Final = "owner"
-_MAGIC: Final = b"CHJ1"
-_HEAD: Final = struct.Struct("<4sqq32s")
+_MAGIC: Final = b"CHJ2"
+_HEAD: Final = struct.Struct("<4sqq16s")
 _SCHEMA: Final = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
 
 
@@ -268,7 +269,7 @@ def _encoded(entries: Mapping[bytes, Value]) -> pa.Buffer | bytes:
 
 
 def _digest(batch: int, changes: pa.Buffer | bytes) -> bytes:
-    found = hashlib.sha256(struct.pack("<4sqq", _MAGIC, batch, len(changes)))
+    found = xxhash.xxh3_128(struct.pack("<4sqq", _MAGIC, batch, len(changes)))
     found.update(changes)
     return found.digest()
 

@@ -19,7 +19,7 @@ from chandy.state.host.memory import Memory
 from chandy.state.host.shard import NOTHING, Changes, Shard
 from chandy.state.link.messages import Standing
 
-HEAD = 52
+HEAD = 36
 """Bytes of a record before what its batch has changed."""
 
 
@@ -340,7 +340,7 @@ class KilledShard(RuleBasedStateMachine):
             # What another process has begun is not written to any more.
             number = newest if newest > self.inherited else newest + 1
             with (self.journal / f"{number}.log").open("ab") as stream:
-                stream.write((b"CHJ1" + bytes(HEAD))[:torn])
+                stream.write((b"CHJ2" + bytes(HEAD))[:torn])
         self.shard.close()
         self.lives += 1
         cut, files = self.base

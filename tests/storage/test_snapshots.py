@@ -31,6 +31,7 @@ from chandy.storage import (
     restore_files,
     snapshots,
 )
+from chandy.storage.files import file_sha256
 from chandy.storage.snapshots import PACK_BELOW, Source
 
 from .fakes import MemoryStore
@@ -346,6 +347,22 @@ def test_a_corrupt_cached_file_falls_back_to_the_store_and_is_replaced(
     assert contents_of(tmp_path / "c") == {"1.sst": b"x" * LARGE}
     assert report.cached_bytes == 0
     assert restore_files(store, stored.handle, tmp_path / "d", cache).cached_bytes == LARGE
+
+
+def test_a_cached_file_that_changes_under_its_seal_falls_back_to_the_store(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    cache = FileCache(tmp_path / "cache")
+    stored = snapshot(store, tmp_path / "a", {"1.sst": b"x" * LARGE})
+    entry = tmp_path / "entry"
+    entry.write_bytes(b"x" * LARGE)
+    # Sealed, and no link of the store's file.
+    cache.put(file_sha256(entry), entry)
+    with entry.open("r+b") as file:
+        file.write(b"y")
+    report = restore_files(store, stored.handle, tmp_path / "b", cache)
+    assert contents_of(tmp_path / "b") == {"1.sst": b"x" * LARGE}
+    assert report.cached_bytes == 0
 
 
 def test_a_missing_cached_file_falls_back_to_the_store(store: LocalStore, tmp_path: Path) -> None:
