@@ -21,6 +21,7 @@ from ..state.errors import (
     OutputTypeError,
     ProcessorError,
 )
+from ..state.format.arrow import to_numpy
 from ..state.format.keys import KeyCodec
 from ..state.format.rows import check_columns
 from ..state.format.schema import from_json, to_json
@@ -183,7 +184,7 @@ class OperatorTask:
     def _own(self, batches: Iterator[pa.RecordBatch], run: Run) -> Iterator[pa.RecordBatch]:
         """Pass on batches whose rows all belong to the task's shards."""
         for batch in batches:
-            shards = batch.column(SHARD).to_numpy()
+            shards = to_numpy(batch.column(SHARD))
             if len(shards) and (shards.min() < run.shards.start or shards.max() >= run.shards.stop):
                 foreign = [shard for shard in np.unique(shards).tolist() if shard not in run.shards]
                 expected = (

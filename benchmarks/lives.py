@@ -56,6 +56,9 @@ class Life:
             "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [given.get("PYTHONPATH")])]),
             "TMPDIR": str(temporary),
         }
+        # Peers come with their bytecode, from their packages: a checkout that may not keep its own would be compiled
+        # in every process anew.
+        variables.pop("PYTHONDONTWRITEBYTECODE", None)
         self._log = log.open("a")
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],

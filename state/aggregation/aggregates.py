@@ -41,6 +41,7 @@ from pyspark.sql.types import (
 )
 
 from ..errors import DefinitionError
+from ..format.arrow import from_numpy, scalar
 from ..operators.dataframe import quoted
 from . import sketch
 from .partials import (
@@ -86,7 +87,7 @@ def _itself(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
 
 
 def _or_zero(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
-    return parts[0].fill_null(0)
+    return parts[0].fill_null(scalar(0, parts[0].type))
 
 
 def _mean(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
@@ -97,7 +98,7 @@ def _mean(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
         return with_nulls(numbers(total, 0.0) / divisor, found > 0)
     # Arrow's quotient has at least ten digits more than the mean is rounded to, the rest is cut off.
     exact = pc.divide(
-        total.cast(pa.decimal256(38, total.type.scale)), pa.array(divisor).cast(pa.decimal256(19, 0))
+        total.cast(pa.decimal256(38, total.type.scale)), from_numpy(divisor).cast(pa.decimal256(19, 0))
     )
     rounded = pc.round(exact, dtype.scale, round_mode="half_towards_infinity")
     wide = rounded.cast(pa.decimal256(76, dtype.scale), safe=False)
@@ -130,7 +131,7 @@ def _spread(parts: Sequence[pa.Array], fewer: int, root: bool) -> pa.Array:
 
 
 def _distinct(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
-    return pa.array(sketch.estimates(parts[0]))
+    return from_numpy(sketch.estimates(parts[0]))
 
 
 Finish = Callable[[Sequence[pa.Array], DataType, str], pa.Array]
@@ -284,7 +285,7 @@ class Aggregates:
             columns: for each source its column; None if it needs nothing of a row.
             rows: how many.
         """
-        ones = pa.array(np.ones(rows, np.bool_))
+        ones = from_numpy(np.ones(rows, np.bool_))
         return [
             part
             for source, column in zip(self.sources, columns, strict=True)
@@ -317,7 +318,7 @@ class Aggregates:
         size = len(newer[0])
         if all(part.null_count == size for part in older):
             return list(newer)
-        pairs = pa.array(np.arange(2 * size).reshape(2, -1).T.reshape(-1))
+        pairs = from_numpy(np.arange(2 * size).reshape(2, -1).T.reshape(-1))
         both = [
             pa.concat_arrays([old, new.cast(old.type)]).take(pairs)
             for old, new in zip(older, newer, strict=True)

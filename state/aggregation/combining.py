@@ -8,6 +8,7 @@ from typing import Final
 import attrs
 import pyarrow as pa
 
+from ..format.arrow import from_numpy
 from ..format.keys import KeyCodec
 from ..format.schema import from_json
 from ..operators.dataframe import SHARD
@@ -101,5 +102,5 @@ class Combining:
         groups = group(table, codec, SHARD)
         parts = [array(column) for column in groups.rows.columns[len(self.lift.by) :]]
         combined = self.lift.aggregates.combine(parts, groups.bounds)
-        columns = [*groups.key_columns.columns, *combined, pa.array(groups.shards)]
+        columns = [*groups.key_columns.columns, *combined, from_numpy(groups.shards)]
         return pa.Table.from_arrays(columns, names=table.schema.names)

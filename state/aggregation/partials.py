@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from ..errors import AggregateOverflowError
+from ..format.arrow import from_numpy, scalar
 from ..format.schema import arrow_schema
 from . import sketch
 from .reduce import Bounds, any_valid, edge_rows, extremes, numbers, sum_decimals, sum_integers, with_nulls
@@ -89,7 +90,7 @@ class Count(Partial):
         return [column.is_valid().cast(pa.int64())]
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        return [pa.array(np.add.reduceat(numbers(parts[0]), bounds[:-1]))]
+        return [from_numpy(np.add.reduceat(numbers(parts[0]), bounds[:-1]))]
 
 
 @attrs.frozen
@@ -163,7 +164,7 @@ class WithCount(Partial):
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
         count = np.add.reduceat(numbers(parts[1]), bounds[:-1])
-        return [*self.sum.combine(parts[:1], bounds), pa.array(count)]
+        return [*self.sum.combine(parts[:1], bounds), from_numpy(count)]
 
 
 @attrs.frozen
@@ -194,7 +195,7 @@ class Edge(Partial):
         return (self._field(self.column, "value"), self._field(BooleanType(), "seen"))
 
     def lift(self, column: pa.Array) -> Arrays:
-        return [column.cast(arrow_type(self.column)), pa.array(np.ones(len(column), np.bool_))]
+        return [column.cast(arrow_type(self.column)), from_numpy(np.ones(len(column), np.bool_))]
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
         rows = edge_rows(numbers(parts[1], False), bounds, self.last)
@@ -220,7 +221,11 @@ class Moments(Partial):
     def lift(self, column: pa.Array) -> Arrays:
         values = _as_doubles(column)
         zeros = np.zeros(len(column))
-        return [column.is_valid().cast(pa.int64()), values.fill_null(0.0), pa.array(zeros)]
+        return [
+            column.is_valid().cast(pa.int64()),
+            values.fill_null(scalar(0.0, values.type)),
+            from_numpy(zeros),
+        ]
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
         counts, means, squares = numbers(parts[0]), numbers(parts[1], 0.0), numbers(parts[2], 0.0)
@@ -234,7 +239,7 @@ class Moments(Partial):
             mean = np.where(np.isfinite(rest), mean + rest, mean)
             apart = means - np.repeat(mean, sizes)
             m2 = _sum_doubles(squares + counts * apart * apart, bounds)
-        return [pa.array(total), pa.array(mean), pa.array(m2)]
+        return [from_numpy(total), from_numpy(mean), from_numpy(m2)]
 
 
 @attrs.frozen

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..format.arrow import bitmap, from_numpy, scalar, to_numpy
+
 Bounds = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -28,15 +30,12 @@ def valid(column: pa.Array) -> Mask:
     """Return for each row whether it is not null."""
     if column.null_count == 0:
         return np.ones(len(column), np.bool_)
-    mask: Mask = column.is_valid().to_numpy(zero_copy_only=False)
-    return mask
+    return to_numpy(column.is_valid())
 
 
 def numbers(column: pa.Array, null: Any = 0) -> npt.NDArray[Any]:
     """Return a column of numbers as NumPy's, with ``null`` in the place of nulls."""
-    filled = column.fill_null(null) if column.null_count else column
-    values: npt.NDArray[Any] = filled.to_numpy(zero_copy_only=False)
-    return values
+    return to_numpy(column.fill_null(scalar(null, column.type)) if column.null_count else column)
 
 
 def any_valid(column: pa.Array, bounds: Bounds) -> Mask | None:
@@ -47,9 +46,9 @@ def any_valid(column: pa.Array, bounds: Bounds) -> Mask | None:
     return found
 
 
-def with_nulls(values: npt.NDArray[Any], not_null: Mask | None, dtype: pa.DataType | None = None) -> pa.Array:
+def with_nulls(values: npt.NDArray[Any], not_null: Mask | None) -> pa.Array:
     """Return NumPy's values as an array that is null where ``not_null`` is false."""
-    return pa.array(values, dtype, mask=None if not_null is None else ~not_null)
+    return from_numpy(values, None if not_null is None else ~not_null)
 
 
 def counts(bounds: Bounds) -> Bounds:
@@ -108,8 +107,8 @@ def sum_decimals(column: pa.Array, bounds: Bounds, dtype: pa.DataType) -> tuple[
     sums[:, 1] = digits[2] | (digits[3] << 32)
     widest = pa.decimal128(38, dtype.scale)
     found = any_valid(column, bounds)
-    bitmap = None if found is None else pa.array(found).buffers()[1]
-    total = pa.Array.from_buffers(widest, len(sums), [bitmap, pa.py_buffer(sums)])
+    validity = None if found is None else bitmap(found)
+    total = pa.Array.from_buffers(widest, len(sums), [validity, pa.py_buffer(sums)])
     beyond |= ~fits(total, dtype)
     return with_type(total, dtype), beyond
 
@@ -163,7 +162,7 @@ def extremes(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
     limits = np.iinfo(plain.type.to_pandas_dtype())
     values = numbers(plain, limits.min if greatest else limits.max)
     best = (np.maximum if greatest else np.minimum).reduceat(values, bounds[:-1])
-    found = with_nulls(best, any_valid(column, bounds), plain.type)
+    found = with_nulls(best, any_valid(column, bounds))
     return found.cast(dtype) if pa.types.is_boolean(dtype) else found.view(dtype)
 
 
@@ -171,7 +170,7 @@ def _extreme_floats(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Arra
     # maximum returns NaN if there is one, fmin only if there is nothing else.
     values = numbers(column, -np.inf if greatest else np.nan)
     best = (np.maximum if greatest else np.fmin).reduceat(values, bounds[:-1])
-    return with_nulls(best, any_valid(column, bounds), column.type)
+    return with_nulls(best, any_valid(column, bounds))
 
 
 def _as_integers(column: pa.Array) -> pa.Array | None:
@@ -191,7 +190,7 @@ def _as_integers(column: pa.Array) -> pa.Array | None:
 def _extreme_ranks(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
     """As ``extremes``, for any type that Arrow can sort."""
     encoded = column.dictionary_encode()
-    order = pc.array_sort_indices(encoded.dictionary).to_numpy()
+    order = to_numpy(pc.array_sort_indices(encoded.dictionary))
     ranks = np.empty(len(order) + 1, np.int64)
     ranks[order] = np.arange(len(order))
     # The last place is that of nulls.
@@ -199,7 +198,7 @@ def _extreme_ranks(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array
     mine = ranks[numbers(encoded.indices, len(order))]
     best = (np.maximum if greatest else np.minimum).reduceat(mine, bounds[:-1])
     no_value = (best < 0) | (best >= len(order))
-    return encoded.dictionary.take(pa.array(order).take(pa.array(best, mask=no_value)))
+    return encoded.dictionary.take(from_numpy(order).take(from_numpy(best, no_value)))
 
 
 # --- first and last -----------------------------------------------------------------------------------------
@@ -210,6 +209,6 @@ def edge_rows(seen: Mask, bounds: Bounds, last: bool) -> pa.Array:
     rows = np.arange(len(seen), dtype=np.int64)
     if last:
         found = np.maximum.reduceat(np.where(seen, rows, -1), bounds[:-1])
-        return pa.array(found, mask=found < 0)
+        return from_numpy(found, found < 0)
     found = np.minimum.reduceat(np.where(seen, rows, len(seen)), bounds[:-1])
-    return pa.array(found, mask=found == len(seen))
+    return from_numpy(found, found == len(seen))

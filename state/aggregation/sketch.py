@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ..format.arrow import bitmap, scalar, to_numpy
 from .reduce import Bounds, group_numbers, valid
 
 PRECISION: Final = 11
@@ -46,7 +47,7 @@ def of_hashes(hashes: pa.Array) -> pa.Array:
         hashes: of type int64; any good hash.
     """
     present = valid(hashes)
-    values = np.asarray(hashes.drop_null().to_numpy(), np.int64).view(np.uint64)
+    values = np.asarray(to_numpy(hashes.drop_null()), np.int64).view(np.uint64)
     places = (values >> np.uint64(64 - _FINE)).astype(np.uint32)
     rest = values & np.uint64((1 << (64 - _FINE)) - 1)
     entries = (places << np.uint32(6)) | (_zeros(rest, 64 - _FINE) + 1).astype(np.uint32)
@@ -95,7 +96,7 @@ def _bytes(sketches: pa.Array) -> tuple[U8, npt.NDArray[np.int64]]:
     """Return the sketches' bytes behind each other, and the length of each; 0 for null."""
     sketches = sketches.cast(pa.large_binary())
     if sketches.null_count:
-        sketches = sketches.fill_null(b"")
+        sketches = sketches.fill_null(scalar(b"", sketches.type))
     offsets = np.frombuffer(sketches.buffers()[1], np.int64)[
         sketches.offset : sketches.offset + len(sketches) + 1
     ]
@@ -108,9 +109,9 @@ def _bytes(sketches: pa.Array) -> tuple[U8, npt.NDArray[np.int64]]:
 def _binary(words: U32, lengths: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None) -> pa.Array:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    bitmap = None if present is None else pa.array(present).buffers()[1]
+    validity = None if present is None else bitmap(present)
     words = np.ascontiguousarray(words.astype("<u4", copy=False))
-    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(words)]
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(words)]
     return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 

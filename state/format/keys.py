@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 )
 
 from ..errors import KeyTypeError, KeyValueError
-from .arrow import BYTES
+from .arrow import BYTES, scalar
 from .packing import Packing
 from .values import INTEGER_BITS, StateName, nullable
 
@@ -193,8 +193,8 @@ def _canonical_column(column: pa.Array) -> pa.Array:
     """Return a column whose floats are canonical, at whatever depth."""
     dtype = column.type
     if pa.types.is_floating(dtype):
-        summed = pc.add(column, pa.scalar(0.0, dtype))
-        return pc.if_else(pc.is_nan(summed), pa.scalar(_NAN, dtype), summed)
+        summed = pc.add(column, scalar(0.0, dtype))
+        return pc.if_else(pc.is_nan(summed), scalar(_NAN, dtype), summed)
     if not _has_floats(dtype):
         return column
     if pa.types.is_struct(dtype):

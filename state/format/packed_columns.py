@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import numpy as np
@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BooleanType, DataType, DecimalType, NullType, StructType
 
-from .arrow import BYTES
+from .arrow import BYTES, Bits, bitmap, from_numpy, scalar, to_numpy
 from .schema import arrow_struct
 from .slots import DECIMAL_BYTES, EXPIRES, Slots, is_fixed, is_nested
 from .values import Convert, StateName, arrow_decoder, encoder
 
-Bits = npt.NDArray[np.bool_]
 Offsets = npt.NDArray[np.int64]
 
 _INTEGERS: dict[int, pa.DataType] = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
+_NOTHING: Final = scalar(b"", BYTES)
 
 
 class ColumnPacker:
@@ -72,24 +72,24 @@ class ColumnPacker:
                 if not field.nullable:
                     expected = f"{field.dataType.simpleString()} that is not null"
                     raise self._name.mismatch(field.name, expected, None)
-                nulls = column.is_null().to_numpy(zero_copy_only=False)
+                nulls = to_numpy(column.is_null())
                 fixed["nulls"][:, at // 8] |= nulls.astype(np.uint8) << (at % 8)
             if is_fixed(field.dataType):
                 if not isinstance(field.dataType, NullType):
                     fixed[str(at)] = _numbers(column, field.dataType)
             else:
                 tail = self._tail(at, column)
-                fixed[str(at)] = pc.binary_length(tail).to_numpy()
+                fixed[str(at)] = to_numpy(pc.binary_length(tail))
                 tails.append(tail)
         bounds = np.arange(rows + 1, dtype=np.int64) * fixed.itemsize
         packed = _strings(BYTES, bounds, pa.py_buffer(fixed), None)
-        return pc.binary_join_element_wise(packed, *tails, pa.scalar(b"", BYTES)) if tails else packed
+        return pc.binary_join_element_wise(packed, *tails, _NOTHING) if tails else packed
 
     def _tail(self, at: int, column: pa.Array) -> pa.Array:
         """Return a column without a fixed width as bytes; of a null none."""
         if at not in self._encoders:
             tail = column.cast(pa.binary()).cast(BYTES)
-            return tail.fill_null(b"") if tail.null_count else tail
+            return tail.fill_null(_NOTHING) if tail.null_count else tail
         encode, pack = self._encoders[at], msgpack.Packer().pack
         values = column.to_pylist()
         return pa.array([b"" if value is None else pack(encode(value)) for value in values], BYTES)
@@ -119,7 +119,7 @@ class ColumnPacker:
         """
         rows = len(data)
         if not rows:
-            return pa.array([], self.type)
+            return pa.nulls(0, self.type)
         bounds = bounds_of(data)
         body = data.buffers()[2]
         dtype = self._slots.expiring if body[int(bounds[0])] & EXPIRES else self._slots.plain
@@ -179,7 +179,7 @@ class _Parts:
 
     def take(self, place: int) -> pa.Array:
         """Return each row's bytes of the field that is at this place among those without a fixed width."""
-        return self._all.take(pa.array(np.arange(place + 1, len(self._all), self._each)))
+        return self._all.take(from_numpy(np.arange(place + 1, len(self._all), self._each)))
 
 
 # --- columns and their bytes --------------------------------------------------------------------------------
@@ -207,14 +207,14 @@ def _strings(
 
 
 def _validity(nulls: Bits) -> pa.Buffer | None:
-    return pa.array(~nulls).buffers()[1] if nulls.any() else None
+    return bitmap(~nulls) if nulls.any() else None
 
 
 def _numbers(column: pa.Array, dtype: DataType) -> npt.NDArray[Any]:
     """Return what the slots of a column's values hold."""
     if isinstance(dtype, BooleanType):
-        bits: npt.NDArray[Any] = column.fill_null(False).cast(pa.uint8()).to_numpy()
-        return bits
+        filled = column.fill_null(scalar(False, column.type)) if column.null_count else column
+        return to_numpy(filled)
     if isinstance(dtype, DecimalType):
         filled = column.fill_null(pa.scalar(decimal.Decimal(0), column.type)) if column.null_count else column
         body = filled.buffers()[1]
@@ -223,14 +223,13 @@ def _numbers(column: pa.Array, dtype: DataType) -> npt.NDArray[Any]:
         return np.frombuffer(body, f"V{DECIMAL_BYTES}")[filled.offset : filled.offset + len(filled)]
     if not pa.types.is_floating(column.type):
         column = column.view(_INTEGERS[column.type.byte_width])
-    numbers: npt.NDArray[Any] = (column.fill_null(0) if column.null_count else column).to_numpy()
-    return numbers
+    return to_numpy(column.fill_null(scalar(0, column.type)) if column.null_count else column)
 
 
 def _typed(numbers: npt.NDArray[Any], nulls: Bits, dtype: DataType, arrow: pa.DataType) -> pa.Array:
     """Return the column whose slots hold these numbers."""
     if isinstance(dtype, BooleanType):
-        return pa.array(numbers.astype(np.bool_), mask=nulls)
+        return from_numpy(numbers.astype(np.bool_), nulls)
     body = pa.py_buffer(np.ascontiguousarray(numbers))
     return pa.Array.from_buffers(arrow, len(numbers), [_validity(nulls), body])
 

@@ -33,6 +33,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from .arrow import from_numpy, to_numpy
 from .evolution import column_converter, row_converter
 from .packed_columns import ColumnPacker, bounds_of, records
 from .packed_rows import RowPacker, expiry_of
@@ -109,8 +110,8 @@ class Packing:
             StateTypeError: a column has another type than its field, or a value that its field cannot have.
         """
         if rows.null_count:
-            nulls = _bits(rows.is_null())
-            keep = pa.array(~nulls)
+            nulls = to_numpy(rows.is_null())
+            keep = from_numpy(~nulls)
             return _spread(
                 self.pack(rows.filter(keep), None if expiry_ms is None else expiry_ms.filter(keep)), nulls
             )
@@ -122,11 +123,12 @@ class Packing:
         if expiry_ms is None or expiry_ms.null_count == len(rows):
             return packer.pack(columns, None, len(rows))
         if not expiry_ms.null_count:
-            return packer.pack(columns, expiry_ms.to_numpy(), len(rows))
-        never = _bits(expiry_ms.is_null())
+            return packer.pack(columns, to_numpy(expiry_ms), len(rows))
+        never = to_numpy(expiry_ms.is_null())
         positions = [np.flatnonzero(never), np.flatnonzero(~never)]
         return _merged(
-            [self.pack(rows.take(pa.array(at)), expiry_ms.take(pa.array(at))) for at in positions], positions
+            [self.pack(rows.take(from_numpy(at)), expiry_ms.take(from_numpy(at))) for at in positions],
+            positions,
         )
 
     def unpack(self, data: pa.Array) -> pa.StructArray:
@@ -141,14 +143,14 @@ class Packing:
         if data.null_count == len(data):
             return pa.nulls(len(data), self.arrow_type)
         if data.null_count:
-            return _spread(self.unpack(data.drop_null()), _bits(data.is_null()))
+            return _spread(self.unpack(data.drop_null()), to_numpy(data.is_null()))
         heads = _heads(data, self._name)
         if (heads == heads[0]).all():
             return self._unpack_alike(data, int(heads[0]))
         kinds = np.unique(heads)
         positions = [np.flatnonzero(heads == kind) for kind in kinds]
         parts = [
-            self._unpack_alike(data.take(pa.array(at)), int(kind))
+            self._unpack_alike(data.take(from_numpy(at)), int(kind))
             for kind, at in zip(kinds, positions, strict=True)
         ]
         return _merged(parts, positions)
@@ -174,14 +176,14 @@ def expiries(data: pa.Array) -> pa.Array:
         return pa.nulls(len(data), pa.int64())
     bounds = bounds_of(data)
     body = data.buffers()[2]
-    present = np.flatnonzero(_bits(data.is_valid()) & (np.diff(bounds) > 0))
+    present = np.flatnonzero(to_numpy(data.is_valid()) & (np.diff(bounds) > 0))
     expiring = present[(np.frombuffer(body, np.uint8)[bounds[present]] & EXPIRES) != 0]
     found = np.zeros(len(data), np.int64)
     never = np.ones(len(data), np.bool_)
     if len(expiring):
         found[expiring] = records(body, bounds[expiring], _EXPIRING)["expiry"]
         never[expiring] = False
-    return pa.array(found, mask=never)
+    return from_numpy(found, never)
 
 
 def _heads(data: pa.Array, name: StateName) -> npt.NDArray[np.uint8]:
@@ -192,16 +194,11 @@ def _heads(data: pa.Array, name: StateName) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data.buffers()[2], np.uint8)[bounds[:-1]]
 
 
-def _bits(array: pa.Array) -> npt.NDArray[np.bool_]:
-    bits: npt.NDArray[np.bool_] = array.to_numpy(zero_copy_only=False)
-    return bits
-
-
 def _spread(dense: pa.Array, nulls: npt.NDArray[np.bool_]) -> pa.Array:
     """Return an array with nulls where ``nulls`` says, and the items of ``dense`` in between."""
-    return dense.take(pa.array(np.cumsum(~nulls) - 1, mask=nulls))
+    return dense.take(from_numpy(np.cumsum(~nulls) - 1, nulls))
 
 
 def _merged(parts: Sequence[pa.Array], positions: Sequence[npt.NDArray[np.int64]]) -> pa.Array:
     """Return one array of the items of several, each of which says where its items belong."""
-    return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(positions))))
+    return pa.concat_arrays(parts).take(from_numpy(np.argsort(np.concatenate(positions))))

@@ -15,7 +15,7 @@ from pyarrow import flight
 
 from ...storage.codec import to_json
 from ..errors import AppliedTwiceError, HostLostError, RoutingError, ShardMissingError
-from ..format.arrow import BYTES
+from ..format.arrow import BYTES, from_numpy
 from .access import Entries, ShardColumn
 from .messages import BatchTimes, BeginTask, Begun, TaskFailure
 from .rpc import ActionClient
@@ -129,7 +129,7 @@ class BatchAccess:
         """
         self._check(shards, keys)
         if not len(keys):
-            return pa.array([], BYTES)
+            return pa.nulls(0, BYTES)
         with self.spent.on_state():
             if len(self._exchanges) == 1:
                 return _joined(self._exchanges[0].fetch(shards, keys))
@@ -244,7 +244,7 @@ class _Exchange:
             # One message at a time: with more under way, both sides could wait for the other to read.
             for start, stop in messages(keys):
                 rows = stop - start
-                request = [pa.array(shards[start:stop]), keys.slice(start, rows), pa.nulls(rows, BYTES)]
+                request = [from_numpy(shards[start:stop]), keys.slice(start, rows), pa.nulls(rows, BYTES)]
                 writer.write_with_metadata(pa.record_batch(request, schema=REQUEST), FETCH)
                 while rows > 0:
                     values.append(reader.read_chunk().data.column(0))
@@ -262,7 +262,7 @@ class _Exchange:
             return Page.unpack(answer.data, answer.app_metadata.to_pybytes())
 
     def send(self, entries: Entries) -> None:
-        columns = [pa.array(entries.shards), entries.keys, entries.values]
+        columns = [from_numpy(entries.shards), entries.keys, entries.values]
         request = pa.record_batch(columns, schema=REQUEST)
         with self._client.errors():
             writer, reader = self._opened()

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from ...storage.errors import ChandyError
 from ...storage.manifest import StateRecord
 from ..errors import ArrowResultError, DeclarationError, DefinitionError, ProcessorError
+from ..format.arrow import from_numpy, to_numpy
 from ..format.keyspace import HIDDEN, value_prefix
 from ..format.packing import Packing
 from ..format.rows import SLICE, check_columns
@@ -220,7 +221,7 @@ class ArrowOperator:
         groups = chunk.groups
         shards, keys = groups.shards, groups.keys
         if not changed.all():
-            mask = pa.array(changed)
+            mask = from_numpy(changed)
             shards, keys, packed = shards[changed], keys.filter(mask), packed.filter(mask)
         state.put(Entries(shards, with_prefix(self._prefixes[name], keys), packed))
 
@@ -230,8 +231,7 @@ def differing(new: pa.Array, old: pa.Array) -> npt.NDArray[np.bool_]:
     same = pc.equal(new, old)
     if same.null_count:
         same = pc.if_else(same.is_valid(), same, pc.and_(new.is_null(), old.is_null()))
-    mask: npt.NDArray[np.bool_] = pc.invert(same).to_numpy(zero_copy_only=False)
-    return mask
+    return to_numpy(pc.invert(same))
 
 
 def with_shard(schema: StructType) -> pa.Schema:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
 from ..errors import DefinitionError
+from ..format.arrow import from_numpy
 from ..format.keys import KeyCodec
 from ..format.rows import check_columns
 from . import keygroups, parcels
@@ -117,7 +118,7 @@ def _located(
 ) -> Iterator[pa.RecordBatch]:
     """Run a function over rows with their shards, which these batches do not have yet."""
     return function(
-        batch.append_column(SHARD, pa.array(shards_of([batch.column(name) for name in key], shards)))
+        batch.append_column(SHARD, from_numpy(shards_of([batch.column(name) for name in key], shards)))
         for batch in batches
     )
 

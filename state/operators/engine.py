@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...storage.manifest import StateRecord
-from ..format.arrow import BYTES
+from ..format.arrow import BYTES, from_numpy, scalar
 from ..format.keys import KeyCodec
 from ..link.access import Entries, ShardColumn, StateAccess
 from ..link.messages import BatchTimes
@@ -223,10 +223,10 @@ def side_by_side(shards: ShardColumn, keys: pa.Array, values: pa.Array) -> Entri
     if (np.diff(shards) >= 0).all():
         return Entries(shards, keys, values)
     order = np.argsort(shards, kind="stable")
-    at = pa.array(order)
+    at = from_numpy(order)
     return Entries(shards[order], keys.take(at), values.take(at))
 
 
 def with_prefix(prefix: bytes, keys: pa.Array) -> pa.Array:
     """Return keys with ``prefix`` in front of each; both of type ``BYTES``."""
-    return pc.binary_join_element_wise(pa.scalar(prefix, BYTES), keys, pa.scalar(b"", BYTES))
+    return pc.binary_join_element_wise(scalar(prefix, BYTES), keys, scalar(b"", BYTES))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -11,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..format.arrow import from_numpy, to_numpy
 from ..format.keys import KeyCodec
 from ..link.access import ShardColumn
 
@@ -65,7 +65,7 @@ def group(table: pa.Table, codec: KeyCodec, shard: str) -> Groups:
     """
     table = table.combine_chunks()
     rows = table.drop_columns([shard])
-    shards = _column(table, shard).cast(pa.int32()).to_numpy()
+    shards = to_numpy(_column(table, shard).cast(pa.int32()))
     keys = table.select(codec.schema.names)
     codes, size = _combine(_dense(shards), *_key_codes(keys, codec))
     order, bounds = _order(codes, size)
@@ -118,13 +118,13 @@ def _codes(column: pa.Array, codec: KeyCodec, position: int) -> tuple[Codes, int
     if pa.types.is_integer(column.type) and not column.null_count and len(column):
         found = pc.min_max(column).as_py()
         if found["max"] - found["min"] < _DENSE * len(column):
-            codes, size = _dense(column.to_numpy())
+            codes, size = _dense(to_numpy(column))
             return codes, size
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
         single = KeyCodec(type(codec.schema)([codec.schema.fields[position]]))
         column = single.encode_columns([column])
     encoded = column.dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+    return to_numpy(encoded.indices).astype(np.int64), len(encoded.dictionary)
 
 
 def _dense(numbers: npt.NDArray[Any]) -> tuple[Codes, int]:
@@ -153,5 +153,5 @@ def _column(table: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _taken(table: pa.Table, order: Sequence[int] | Codes | None) -> pa.Table:
-    return table if order is None else table.take(pa.array(order))
+def _taken(table: pa.Table, order: Codes | None) -> pa.Table:
+    return table if order is None else table.take(from_numpy(order))

@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from ..aggregation.reduce import numbers, valid
+from ..format.arrow import scalar
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -137,7 +138,7 @@ def _hash_words8(words: npt.NDArray[Any], seed: Hashes) -> Hashes:
 def _hash_bytes(column: pa.Array, seed: Hashes) -> Hashes:
     column = column.cast(pa.large_binary())
     if column.null_count:
-        column = column.fill_null(b"")
+        column = column.fill_null(scalar(b"", column.type))
     starts = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
     lengths = np.diff(starts)
     at = starts[:-1] - starts[0]

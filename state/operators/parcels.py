@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, IntegerType, StructType
 
+from ..format.arrow import from_numpy, to_numpy
+
 PARTITION: Final = "partition"
 ROWS: Final = "rows"
 SCHEMA: Final = StructType().add(PARTITION, IntegerType()).add(ROWS, BinaryType())
@@ -52,11 +54,11 @@ class Packer:
         if not rows:
             return
         table = pa.Table.from_batches(batches).combine_chunks()
-        shards = table.column(self.shard).to_numpy().astype(np.int64)
+        shards = to_numpy(table.column(self.shard)).astype(np.int64)
         partitions = shards * self.parallelism // self.shards
         if (partitions[1:] < partitions[:-1]).any():
             order = np.argsort(partitions.astype(np.uint16), kind="stable")
-            table, partitions = table.take(pa.array(order)), partitions[order]
+            table, partitions = table.take(from_numpy(order)), partitions[order]
         bounds = np.searchsorted(partitions, np.arange(self.parallelism + 1))
         step = max(1, PARCEL * rows // max(1, table.nbytes))
         for partition in range(self.parallelism):
@@ -72,7 +74,7 @@ def _parcel(partition: int, rows: pa.Table) -> pa.RecordBatch:
     data = sink.getvalue()
     offsets = pa.py_buffer(np.array([0, data.size], np.int32))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
-    return pa.RecordBatch.from_arrays([pa.array([partition], pa.int32()), column], schema=ARROW)
+    return pa.RecordBatch.from_arrays([from_numpy(np.array([partition], np.int32)), column], schema=ARROW)
 
 
 def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
