@@ -389,6 +389,9 @@ class CheckpointCoordinator:
     ) -> CheckpointedQuery:
         """Start a query of the pipeline, from the restored checkpoint if it was there.
 
+        As Spark does with queries that have state of its own, one with operators of this pipeline is not planned
+        adaptively, unless the session sets ``spark.sql.adaptive.streaming.stateless.enabled``.
+
         Args:
             writer: any writer of a streaming DataFrame, not started; it must not set ``checkpointLocation``.
             name: unique in the pipeline and stable across restarts.

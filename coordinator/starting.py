@@ -11,7 +11,7 @@ from .local_path import is_local, local_path
 from .spark_plan import field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -23,6 +23,9 @@ LOCAL_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 """The one that does not fork a process for each file on a local file system."""
+
+ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
+"""Spark's setting for whether a query in which it sees no state is planned anew while each batch runs."""
 
 _BEFORE_SOURCES = ("Initializing StreamExecution", "Initializing sources")
 _SOURCES_DEADLINE = 5.0
@@ -40,6 +43,7 @@ def start(
     table: str | None = None,
     query_name: str | None = None,
     output: str | None = None,
+    stateful: bool = False,
 ) -> StreamingQuery:
     """Start the writer's query with ``location`` as its checkpoint directory.
 
@@ -54,12 +58,17 @@ def start(
         query_name: Spark's name for the query; None: the writer's own.
         output: where a file sink writes (``output_path``); its log uses the same file manager, so one that is
             not local keeps Spark's own choice.
+        stateful: whether the query has operators whose state Spark does not see. Like a query with state of Spark's
+            own it is then not planned adaptively, unless the user has set that: the partitions of such an operator
+            are as many as it has tasks, and planning each batch's stages anew takes a tenth of a small batch.
     """
     spark = writer._spark
     if is_local(location):
         location = f"file://{local_path(location, role='working directory')}"
-    local = is_local(location) and (output is None or is_local(output))
-    with _lock, _options_restored(writer), _file_manager(spark, wanted=local):
+    wanted = {ADAPTIVE: "false"} if stateful else {}
+    if is_local(location) and (output is None or is_local(output)):
+        wanted[FILE_MANAGER] = LOCAL_FILE_MANAGER
+    with _lock, _options_restored(writer), _unless_set(spark, wanted):
         writer.option("checkpointLocation", location)
         if query_name is not None:
             writer.queryName(query_name)
@@ -90,12 +99,13 @@ def _options_restored(writer: DataStreamWriter) -> Iterator[None]:
 
 
 @contextmanager
-def _file_manager(spark: SparkSession, *, wanted: bool) -> Iterator[None]:
-    if not wanted or spark.conf.get(FILE_MANAGER, None) is not None:
-        yield
-        return
-    spark.conf.set(FILE_MANAGER, LOCAL_FILE_MANAGER)
+def _unless_set(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set, inside of the ``with``, those settings of a session that the user has not."""
+    own = {name: value for name, value in wanted.items() if spark.conf.get(name, None) is None}
     try:
+        for name, value in own.items():
+            spark.conf.set(name, value)
         yield
     finally:
-        spark.conf.unset(FILE_MANAGER)
+        for name in own:
+            spark.conf.unset(name)

@@ -70,6 +70,9 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 _POLL_SECONDS = 0.02
+_LONGEST_POLL_SECONDS = 0.2
+_SLOWER = 1.2
+"""From one look for a run's first commit to the next, from the one pause to the other."""
 _REMEMBERED = 100
 """Recoveries that are remembered."""
 _HOST_IS_GONE = tuple(error.__name__ for error in (StateLostError, HostLostError))
@@ -396,6 +399,7 @@ class Supervisor:
             table=definition.table,
             query_name=definition.facts.query_name or definition.name,
             output=None if run.output is None else str(run.output),
+            stateful=bool(definition.operators),
         )
         query.runs_as(run.spark)
         recovery.starting += time.monotonic() - began
@@ -408,19 +412,26 @@ class Supervisor:
 
     def _follow(self, run: Run, spark: StreamingQuery, first: int, recovery: Recovery) -> None:
         """Wait for a run's first commit, and for its end."""
-        began = time.monotonic()
         error: Exception | None = None
         try:
-            while recovery.first_batch is None and spark.isActive:
-                if progress.is_committed(run.directory, first):
-                    recovery.first_batch = time.monotonic() - began
-                    self._tracker.recovered(self._clock())
-                    self._let_go(run)
-                time.sleep(_POLL_SECONDS)
+            self._await_commit(run, spark, first, recovery)
             spark.awaitTermination()
         except Exception as raised:  # noqa: BLE001 (whatever ends a query is an end to be dealt with)
             error = raised
         self._events.put(_RunEnded(run, error, self._clock()))
+
+    def _await_commit(self, run: Run, spark: StreamingQuery, first: int, recovery: Recovery) -> None:
+        began, pause = time.monotonic(), _POLL_SECONDS
+        while not progress.is_committed(run.directory, first):
+            # Rarely, the longer it takes: each question costs the driver time that the first batch is waiting for.
+            # It takes parts of a second, other than its annotation says.
+            ended = spark.awaitTermination(pause)  # type: ignore[arg-type]
+            if ended and not progress.is_committed(run.directory, first):
+                return
+            pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
+        recovery.first_batch = time.monotonic() - began
+        self._tracker.recovered(self._clock())
+        self._let_go(run)
 
     def _not_opened(self, query_id: str, why: str) -> None:
         self._events.put(_NotOpened(query_id, why, self._clock()))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _FIRST_FILE: Final = 1_700_000_000
 """Seconds since 1970 of the first file; any moment would do."""
-_POLL_SECONDS: Final = 0.004
+_POLL_SECONDS: Final = 0.01
 _DEADLINE_SECONDS: Final = 900.0
 
 

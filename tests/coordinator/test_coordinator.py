@@ -44,8 +44,8 @@ class Run:
     def isActive(self) -> bool:  # noqa: N802
         return not self.stopped.is_set()
 
-    def awaitTermination(self) -> None:  # noqa: N802
-        self.stopped.wait()
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        return self.stopped.wait(timeout)
 
     def stop(self) -> None:
         self.on_stop()

@@ -59,7 +59,7 @@ class Spark:
     def __init__(self, failure: str) -> None:
         self.failure = failure
 
-    def awaitTermination(self) -> None:  # noqa: N802
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         raise RuntimeError(self.failure)
 
     def stop(self) -> None:
@@ -76,8 +76,8 @@ class Running(Spark):
     def isActive(self) -> bool:  # type: ignore[override]  # noqa: N802
         return not self.stopped.is_set()
 
-    def awaitTermination(self) -> None:  # noqa: N802
-        self.stopped.wait()
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        return self.stopped.wait(timeout)
 
     def stop(self) -> None:
         self.stopped.set()
@@ -350,6 +350,39 @@ def test_a_first_batch_that_commits_while_spark_starts_is_the_first(
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     eventually(lambda: recovery.first_batch is not None)
+
+
+def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Once(Running):
+        def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+            (run,) = setup.runs.all()
+            (run.directory / "commits").mkdir(exist_ok=True)
+            (run.directory / "commits" / "0").touch()
+            self.stopped.set()
+            return True
+
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Once())
+    query = setup.supervisor.start(attrs.evolve(setup.definition, name="new"))
+    assert query.awaitTermination(DEADLINE)
+    (recovery,) = setup.supervisor.recoveries
+    assert recovery.first_batch is not None
+
+
+@pytest.mark.parametrize("operators", [(), (OperatorRecord("op", "q", "{}", {}, (None,)),)])
+def test_spark_is_told_whether_a_query_has_state_that_it_does_not_see(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, operators: tuple[OperatorRecord, ...]
+) -> None:
+    told: list[bool] = []
+
+    def start(*args: Any, stateful: bool, **kwargs: Any) -> Running:
+        told.append(stateful)
+        return Running()
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    setup.supervisor.start(attrs.evolve(setup.definition, operators=operators))
+    assert told == [bool(operators)]
 
 
 def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from chandy.coordinator import progress
 from chandy.coordinator.spark_plan import facts, field
-from chandy.coordinator.starting import FILE_MANAGER, LOCAL_FILE_MANAGER, start
+from chandy.coordinator.starting import ADAPTIVE, FILE_MANAGER, LOCAL_FILE_MANAGER, start
 
 pytestmark = pytest.mark.spark
 
@@ -98,6 +98,35 @@ def test_a_file_manager_that_the_user_chose_stays(
     with pytest.raises(Exception, match=r"no\.such\.FileManager"):
         start(lines.writeStream.format("noop"), location=str(tmp_path / "work"))
     assert spark.conf.get(FILE_MANAGER) == "no.such.FileManager"
+
+
+def is_adaptive(lines: DataFrame, location: Path, *, stateful: bool) -> bool:
+    """Whether a query's batches are planned adaptively: run one with a shuffle, and look at its plan."""
+    writer = lines.repartition(2, "id").writeStream.format("noop").trigger(availableNow=True)
+    query = start(writer, location=str(location), stateful=stateful)
+    assert query.awaitTermination(60)
+    plan = query._jsq.explainInternal(False)
+    assert "Exchange" in plan
+    return "AdaptiveSparkPlan" in plan
+
+
+def test_a_query_with_state_is_not_planned_adaptively(
+    spark: SparkSession, lines: DataFrame, tmp_path: Path
+) -> None:
+    assert [
+        is_adaptive(lines, tmp_path / str(stateful), stateful=stateful) for stateful in (True, False)
+    ] == [
+        False,
+        True,
+    ]
+    assert spark.conf.get(ADAPTIVE, None) is None
+
+
+def test_adaptive_planning_that_the_user_chose_stays(
+    lines: DataFrame, settings: dict[str, str], tmp_path: Path
+) -> None:
+    settings[ADAPTIVE] = "true"
+    assert is_adaptive(lines, tmp_path / "work", stateful=True)
 
 
 def test_a_start_that_fails_leaves_writer_and_session_as_they_were(
