@@ -6,20 +6,30 @@ import os
 import re
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from ..state.operators import daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+DAEMON: Final = "spark.python.daemon.module"
+"""Spark's setting for the module that starts its Python workers."""
+
+
 def use_this_python(spark: SparkSession) -> None:
-    """Have local workers run by this interpreter.
+    """Have local workers run by this interpreter, with the PySpark that it has.
 
     PySpark takes the ``python3`` of the PATH, which is another one, without Chandy, wherever a virtual
     environment is used without being activated. What the user has chosen stays.
     """
+    context = spark.sparkContext
     if is_local_mode(spark) and "PYSPARK_PYTHON" not in os.environ:
-        spark.sparkContext.pythonExec = sys.executable
+        context.pythonExec = sys.executable
+    if is_local_mode(spark) and context.pythonExec == sys.executable:
+        # Spark looks for this one whenever it needs a worker; PySpark has no way to it once the session is there.
+        context._jsc.sc().conf().setIfMissing(DAEMON, daemon.__name__)
 
 
 def is_local_mode(spark: SparkSession) -> bool:

@@ -27,6 +27,11 @@ class Spark:
         return self
 
     @property
+    def _jsc(self) -> SimpleNamespace:
+        settings = SimpleNamespace(setIfMissing=self.conf.setdefault)
+        return SimpleNamespace(sc=lambda: SimpleNamespace(conf=lambda: settings))
+
+    @property
     def _jvm(self) -> SimpleNamespace:
         handle = SimpleNamespace(current=lambda: SimpleNamespace(pid=os.getpid))
         return SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(ProcessHandle=handle)))

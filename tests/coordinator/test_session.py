@@ -12,8 +12,8 @@ from chandy.coordinator import session
 from .stand_ins import Spark
 
 
-def prepared(master: str) -> Any:
-    spark: Any = Spark(master)
+def prepared(master: str, **conf: str) -> Any:
+    spark: Any = Spark(master, **conf)
     session.use_this_python(spark)
     return spark
 
@@ -24,6 +24,15 @@ def test_local_workers_run_by_this_python_unless_another_is_chosen(monkeypatch: 
     assert prepared("spark://host:7077").pythonExec == "python3"
     monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
     assert prepared("local[*]").pythonExec == "python3"
+
+
+def test_local_workers_that_run_by_this_python_have_its_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert prepared("local[2]").conf == {session.DAEMON: "chandy.state.operators.daemon"}
+    assert prepared("local[2]", **{session.DAEMON: "theirs"}).conf == {session.DAEMON: "theirs"}
+    assert prepared("spark://host:7077").conf == {}
+    monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
+    assert prepared("local[2]").conf == {}
 
 
 @pytest.mark.parametrize(
