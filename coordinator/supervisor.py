@@ -422,16 +422,17 @@ class Supervisor:
 
     def _await_commit(self, run: Run, spark: StreamingQuery, first: int, recovery: Recovery) -> None:
         began, pause = time.monotonic(), _POLL_SECONDS
-        while not progress.is_committed(run.directory, first):
+        try:
             # Rarely, the longer it takes: each question costs the driver time that the first batch is waiting for.
-            # It takes parts of a second, other than its annotation says.
-            ended = spark.awaitTermination(pause)  # type: ignore[arg-type]
-            if ended and not progress.is_committed(run.directory, first):
-                return
-            pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
-        recovery.first_batch = time.monotonic() - began
-        self._tracker.recovered(self._clock())
-        self._let_go(run)
+            # PySpark takes parts of a second, other than its annotation says.
+            while not progress.is_committed(run.directory, first) and not spark.awaitTermination(pause):  # type: ignore[arg-type]
+                pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
+        finally:
+            # Also of a run that has ended by now, and of one that has failed in a later batch.
+            if progress.is_committed(run.directory, first):
+                recovery.first_batch = time.monotonic() - began
+                self._tracker.recovered(self._clock())
+                self._let_go(run)
 
     def _not_opened(self, query_id: str, why: str) -> None:
         self._events.put(_NotOpened(query_id, why, self._clock()))

@@ -36,8 +36,9 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     if pa.types.is_boolean(array.type):
         if data is None:
             return np.zeros(size, np.bool_)
-        packed = np.frombuffer(data, np.uint8)
-        return np.unpackbits(packed, count=start + size, bitorder="little")[start:].view(np.bool_)
+        first, skipped = divmod(start, 8)
+        packed = np.frombuffer(data, np.uint8)[first:]
+        return np.unpackbits(packed, count=skipped + size, bitorder="little")[skipped:].view(np.bool_)
     dtype = np.dtype(array.type.to_pandas_dtype())
     if data is None:
         return np.zeros(size, dtype)

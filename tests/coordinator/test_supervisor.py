@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -352,8 +353,9 @@ def test_a_first_batch_that_commits_while_spark_starts_is_the_first(
     eventually(lambda: recovery.first_batch is not None)
 
 
+@pytest.mark.parametrize("failure", [None, "the batch after it"])
 def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, failure: str | None
 ) -> None:
     class Once(Running):
         def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
@@ -361,12 +363,15 @@ def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
             (run.directory / "commits").mkdir(exist_ok=True)
             (run.directory / "commits" / "0").touch()
             self.stopped.set()
+            if failure is not None:
+                raise RuntimeError(failure)
             return True
 
     monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Once())
     query = setup.supervisor.start(attrs.evolve(setup.definition, name="new"))
-    assert query.awaitTermination(DEADLINE)
-    (recovery,) = setup.supervisor.recoveries
+    with contextlib.nullcontext() if failure is None else pytest.raises(QueryFailedError, match=failure):
+        query.awaitTermination(DEADLINE)
+    recovery = setup.supervisor.recoveries[0]
     assert recovery.first_batch is not None
 
 
