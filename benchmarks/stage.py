@@ -10,13 +10,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 from pyspark.sql import SparkSession
 
 from .lives import await_hosts, runtime
 
+T = TypeVar("T")
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
 DEFAULT_MANAGER = f"{_MANAGERS}.FileContextBasedCheckpointFileManager"
@@ -69,7 +70,7 @@ def measured(contestant: str, progress: Sequence[Any], warm_up: int, checkpoints
     )
 
 
-def balanced(names: Sequence[str], round_number: int) -> list[str]:
+def balanced(names: Sequence[T], round_number: int) -> list[T]:
     """Return the order of one round: rounds go forwards and backwards in turns, so that steady drift cancels."""
     return list(names if round_number % 2 == 0 else names[::-1])
 

@@ -15,8 +15,9 @@ The contestants:
 * Spark's RocksDB state, with changelog checkpointing and without (``spark.py``);
 * Apache Flink with RocksDB and incremental checkpoints (``flink.py``), if there is one for this machine.
 
-One contestant lives at a time; at each size they come in the reverse order. Everything is on one machine with one disk,
-whose cache holds what was written lately: a machine that starts cold reads slower, whoever recovers on it.
+One contestant lives at a time; at each size, and in each round, they come in the reverse order. Everything is on one
+machine with one disk, whose cache holds what was written lately: a machine that starts cold reads slower, whoever
+recovers on it.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from .. import stores
 from ..report import Options, Report, console
+from ..stage import balanced
 from ..stores import StoreAt
 from . import figures
 from .chandy import Chandy
@@ -29,8 +30,8 @@ _STORES: Final[dict[str, Callable[[Path], AbstractContextManager[StoreAt]]]] = {
     f"S3, {stores.LATENCY_SECONDS * 1000:.0f} ms away": partial(stores.s3, latency=stores.LATENCY_SECONDS),
 }
 REPETITIONS: Final = 2
-EXCEPTIONS: Final = 5
-"""How often a query raises for each time that a process is killed."""
+OFTEN: Final = {Failure.EXCEPTION: 5, Failure.DRIVER: 2}
+"""How often a failure happens in one round; others once. There are goals for these."""
 GOALS: Final = {
     "exception: Chandy / Spark without state": "at most 1.5, whatever the size",
     "killed driver, 1000 MB: Spark RocksDB / Chandy": "above 1",
@@ -92,10 +93,12 @@ def run(options: Options) -> Report:
     turns: list[Turn] = []
     missing: dict[str, str] = {}
     for heat in heats(options.quick):
-        for entrant in heat.entrants:
-            for turn in _turns(heat, entrant, repetitions, missing, screen):
-                turns.append(turn)
-                _tell(turn, screen)
+        for number in range(repetitions):
+            # Forwards and backwards: what drifts steadily befalls all alike.
+            for entrant in balanced(heat.entrants, number):
+                for turn in _turns(heat, entrant, missing, screen):
+                    turns.append(turn)
+                    _tell(turn, screen)
     settings = {
         "value_bytes": Course(0).value_bytes,
         "rows_of_a_batch": Course(0).touched,
@@ -108,10 +111,8 @@ def run(options: Options) -> Report:
     return Report("recovery", figures.rows(turns), ratios, settings)
 
 
-def _turns(
-    heat: Heat, entrant: Entrant, repetitions: int, missing: dict[str, str], screen: Console
-) -> Iterator[Turn]:
-    """Fill one contestant, and let it fail in every way, again and again."""
+def _turns(heat: Heat, entrant: Entrant, missing: dict[str, str], screen: Console) -> Iterator[Turn]:
+    """Fill one contestant, and let it fail in every way."""
     course = Course(heat.state_mb * MB // Course(0).value_bytes)
     # Resolved: a socket's path is long enough without the links of a temporary folder.
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
@@ -123,7 +124,7 @@ def _turns(
             if Failure.EXCEPTION in failures:
                 # The first one in a young JVM is the slowest, whoever it happens to.
                 contestant.fail(Failure.EXCEPTION)
-            for failure in turns_of(failures, repetitions):
+            for failure in turns_of(failures):
                 yield Turn(contestant.name, entrant.store, heat.state_mb, contestant.fail(failure))
     except UnavailableError as error:
         missing[f"{error.contestant}, {heat.state_mb} MB"] = error.reason
@@ -132,12 +133,9 @@ def _turns(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def turns_of(failures: Sequence[Failure], repetitions: int) -> list[Failure]:
-    """What one contestant is put through: exceptions take parts of a second, so there are more of them."""
-    often = [
-        failure for failure in failures for _ in range(EXCEPTIONS if failure is Failure.EXCEPTION else 1)
-    ]
-    return often * repetitions
+def turns_of(failures: Sequence[Failure]) -> list[Failure]:
+    """What one contestant is put through in one round."""
+    return [failure for failure in failures for _ in range(OFTEN.get(failure, 1))]
 
 
 def _tell(turn: Turn, screen: Console) -> None:

@@ -12,7 +12,7 @@ from benchmarks.recovery import figures
 from benchmarks.recovery.chandy import split
 from benchmarks.recovery.figures import BARE, LOCAL, OWN, Turn
 from benchmarks.recovery.scenario import Failure, Recovered
-from benchmarks.recovery.turns import EXCEPTIONS, turns_of
+from benchmarks.recovery.turns import OFTEN, turns_of
 
 SPARK = "Spark RocksDB"
 NEW_DRIVER = {"session": 104.0, "coordinator": 105.0}
@@ -182,7 +182,10 @@ def test_the_size_that_is_shown_is_the_greatest_of_those_with_most_figures() -> 
 # --- turns --------------------------------------------------------------------------------------------------
 
 
-def test_exceptions_are_repeated_more_often_than_killing_processes() -> None:
-    turns = turns_of([Failure.EXCEPTION, Failure.DRIVER], repetitions=2)
-    assert turns.count(Failure.EXCEPTION) == 2 * EXCEPTIONS
-    assert turns.count(Failure.DRIVER) == 2
+def test_what_there_are_goals_for_is_repeated_more_often() -> None:
+    turns = turns_of([Failure.EXCEPTION, Failure.HOST, Failure.DRIVER])
+    assert [turns.count(failure) for failure in (Failure.EXCEPTION, Failure.HOST, Failure.DRIVER)] == [
+        OFTEN[Failure.EXCEPTION],
+        1,
+        OFTEN[Failure.DRIVER],
+    ]
