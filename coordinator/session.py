@@ -24,10 +24,12 @@ def use_this_python(spark: SparkSession) -> None:
     PySpark takes the ``python3`` of the PATH, which is another one, without Chandy, wherever a virtual
     environment is used without being activated. What the user has chosen stays.
     """
+    if not is_local_mode(spark):
+        return
     context = spark.sparkContext
-    if is_local_mode(spark) and "PYSPARK_PYTHON" not in os.environ:
+    if "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
-    if is_local_mode(spark) and context.pythonExec == sys.executable:
+    if context.pythonExec == sys.executable:
         # Spark looks for this one whenever it needs a worker; PySpark has no way to it once the session is there.
         context._jsc.sc().conf().setIfMissing(DAEMON, daemon.__name__)
 

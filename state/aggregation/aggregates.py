@@ -41,7 +41,7 @@ from pyspark.sql.types import (
 )
 
 from ..errors import DefinitionError
-from ..format.arrow import from_numpy, scalar
+from ..format.arrow import from_numpy, scalar, to_numpy
 from ..operators.dataframe import quoted
 from . import sketch
 from .partials import (
@@ -59,7 +59,7 @@ from .partials import (
     WithCount,
     arrow_type,
 )
-from .reduce import Bounds, array, numbers, with_nulls
+from .reduce import Bounds, array, with_nulls
 
 ALL_ROWS: Final = "*"
 """Stands for a column in ``("*", "count")``."""
@@ -92,10 +92,10 @@ def _or_zero(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
 
 def _mean(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
     total, count = parts
-    found = numbers(count)
+    found = to_numpy(count)
     divisor = np.maximum(found, 1)
     if not isinstance(dtype, DecimalType):
-        return with_nulls(numbers(total, 0.0) / divisor, found > 0)
+        return with_nulls(to_numpy(total, 0.0) / divisor, found > 0)
     # Arrow's quotient has at least ten digits more than the mean is rounded to, the rest is cut off.
     exact = pc.divide(
         total.cast(pa.decimal256(38, total.type.scale)), from_numpy(divisor).cast(pa.decimal256(19, 0))
@@ -125,8 +125,8 @@ def _population_deviation(parts: Sequence[pa.Array], dtype: DataType, name: str)
 
 
 def _spread(parts: Sequence[pa.Array], fewer: int, root: bool) -> pa.Array:
-    degrees = numbers(parts[0]) - fewer
-    squares = numbers(parts[2], 0.0) / np.maximum(degrees, 1)
+    degrees = to_numpy(parts[0]) - fewer
+    squares = to_numpy(parts[2], 0.0) / np.maximum(degrees, 1)
     return with_nulls(np.sqrt(squares) if root else squares, degrees > 0)
 
 

@@ -23,10 +23,10 @@ from pyspark.sql.types import (
 )
 
 from ..errors import AggregateOverflowError
-from ..format.arrow import from_numpy, scalar
+from ..format.arrow import from_numpy, scalar, to_numpy
 from ..format.schema import arrow_schema
 from . import sketch
-from .reduce import Bounds, any_valid, edge_rows, extremes, numbers, sum_decimals, sum_integers, with_nulls
+from .reduce import Bounds, any_valid, edge_rows, extremes, sum_decimals, sum_integers, with_nulls
 
 Arrays = list[pa.Array]
 
@@ -90,7 +90,7 @@ class Count(Partial):
         return [column.is_valid().cast(pa.int64())]
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        return [from_numpy(np.add.reduceat(numbers(parts[0]), bounds[:-1]))]
+        return [from_numpy(np.add.reduceat(to_numpy(parts[0]), bounds[:-1]))]
 
 
 @attrs.frozen
@@ -105,7 +105,7 @@ class IntegerSum(Partial):
         return [column.cast(pa.int64())]
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        sums, beyond = sum_integers(numbers(parts[0]), bounds)
+        sums, beyond = sum_integers(to_numpy(parts[0]), bounds)
         if beyond is not None:
             raise Overflow(self.name, LongType())
         return [with_nulls(sums, any_valid(parts[0], bounds))]
@@ -123,7 +123,7 @@ class DoubleSum(Partial):
         return [_as_doubles(column)]
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        return [with_nulls(_sum_doubles(numbers(parts[0], 0.0), bounds), any_valid(parts[0], bounds))]
+        return [with_nulls(_sum_doubles(to_numpy(parts[0], 0.0), bounds), any_valid(parts[0], bounds))]
 
 
 @attrs.frozen
@@ -163,7 +163,7 @@ class WithCount(Partial):
         return [*self.sum.lift(column), column.is_valid().cast(pa.int64())]
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        count = np.add.reduceat(numbers(parts[1]), bounds[:-1])
+        count = np.add.reduceat(to_numpy(parts[1]), bounds[:-1])
         return [*self.sum.combine(parts[:1], bounds), from_numpy(count)]
 
 
@@ -198,7 +198,7 @@ class Edge(Partial):
         return [column.cast(arrow_type(self.column)), from_numpy(np.ones(len(column), np.bool_))]
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        rows = edge_rows(numbers(parts[1], False), bounds, self.last)
+        rows = edge_rows(to_numpy(parts[1], False), bounds, self.last)
         return [parts[0].take(rows), rows.is_valid()]
 
 
@@ -228,7 +228,7 @@ class Moments(Partial):
         ]
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        counts, means, squares = numbers(parts[0]), numbers(parts[1], 0.0), numbers(parts[2], 0.0)
+        counts, means, squares = to_numpy(parts[0]), to_numpy(parts[1], 0.0), to_numpy(parts[2], 0.0)
         starts, sizes = bounds[:-1], np.diff(bounds)
         total = np.add.reduceat(counts, starts)
         divisor = np.maximum(total, 1)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..format.arrow import bitmap, from_numpy, scalar, to_numpy
+from ..format.arrow import bitmap, from_numpy, to_numpy
 
 Bounds = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -31,11 +31,6 @@ def valid(column: pa.Array) -> Mask:
     if column.null_count == 0:
         return np.ones(len(column), np.bool_)
     return to_numpy(column.is_valid())
-
-
-def numbers(column: pa.Array, null: Any = 0) -> npt.NDArray[Any]:
-    """Return a column of numbers as NumPy's, with ``null`` in the place of nulls."""
-    return to_numpy(column.fill_null(scalar(null, column.type)) if column.null_count else column)
 
 
 def any_valid(column: pa.Array, bounds: Bounds) -> Mask | None:
@@ -160,7 +155,7 @@ def extremes(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
     if plain is None:
         return _extreme_ranks(column, bounds, greatest)
     limits = np.iinfo(plain.type.to_pandas_dtype())
-    values = numbers(plain, limits.min if greatest else limits.max)
+    values = to_numpy(plain, limits.min if greatest else limits.max)
     best = (np.maximum if greatest else np.minimum).reduceat(values, bounds[:-1])
     found = with_nulls(best, any_valid(column, bounds))
     return found.cast(dtype) if pa.types.is_boolean(dtype) else found.view(dtype)
@@ -168,7 +163,7 @@ def extremes(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
 
 def _extreme_floats(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
     # maximum returns NaN if there is one, fmin only if there is nothing else.
-    values = numbers(column, -np.inf if greatest else np.nan)
+    values = to_numpy(column, -np.inf if greatest else np.nan)
     best = (np.maximum if greatest else np.fmin).reduceat(values, bounds[:-1])
     return with_nulls(best, any_valid(column, bounds))
 
@@ -195,7 +190,7 @@ def _extreme_ranks(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array
     ranks[order] = np.arange(len(order))
     # The last place is that of nulls.
     ranks[-1] = -1 if greatest else len(order)
-    mine = ranks[numbers(encoded.indices, len(order))]
+    mine = ranks[to_numpy(encoded.indices, len(order))]
     best = (np.maximum if greatest else np.minimum).reduceat(mine, bounds[:-1])
     no_value = (best < 0) | (best >= len(order))
     return encoded.dictionary.take(from_numpy(order).take(from_numpy(best, no_value)))

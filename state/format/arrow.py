@@ -29,9 +29,11 @@ def from_numpy(values: npt.NDArray[Any], nulls: Bits | None = None) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [validity, data])
 
 
-def to_numpy(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Return booleans, integers or floats as NumPy's; numbers are not copied. What stands for a null is not said."""
+def to_numpy(column: pa.Array | pa.ChunkedArray, null: bool | float = 0) -> npt.NDArray[Any]:
+    """Return booleans, integers or floats as NumPy's, with ``null`` for nulls; without any, numbers are not copied."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if array.null_count:
+        array = array.fill_null(scalar(null, array.type))
     data, start, size = array.buffers()[1], array.offset, len(array)
     if pa.types.is_boolean(array.type):
         if data is None:

@@ -212,18 +212,15 @@ def _validity(nulls: Bits) -> pa.Buffer | None:
 
 def _numbers(column: pa.Array, dtype: DataType) -> npt.NDArray[Any]:
     """Return what the slots of a column's values hold."""
-    if isinstance(dtype, BooleanType):
-        filled = column.fill_null(scalar(False, column.type)) if column.null_count else column
-        return to_numpy(filled)
     if isinstance(dtype, DecimalType):
         filled = column.fill_null(pa.scalar(decimal.Decimal(0), column.type)) if column.null_count else column
         body = filled.buffers()[1]
         if body is None:
             return np.zeros(0, f"V{DECIMAL_BYTES}")
         return np.frombuffer(body, f"V{DECIMAL_BYTES}")[filled.offset : filled.offset + len(filled)]
-    if not pa.types.is_floating(column.type):
+    if not (pa.types.is_boolean(column.type) or pa.types.is_floating(column.type)):
         column = column.view(_INTEGERS[column.type.byte_width])
-    return to_numpy(column.fill_null(scalar(0, column.type)) if column.null_count else column)
+    return to_numpy(column)
 
 
 def _typed(numbers: npt.NDArray[Any], nulls: Bits, dtype: DataType, arrow: pa.DataType) -> pa.Array:

@@ -32,8 +32,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ..aggregation.reduce import numbers, valid
-from ..format.arrow import scalar
+from ..aggregation.reduce import valid
+from ..format.arrow import scalar, to_numpy
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -95,10 +95,10 @@ def xxhash64(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 def _hash(column: pa.Array, seed: Hashes) -> Hashes:
     dtype = column.type
     if pa.types.is_boolean(dtype):
-        return _hash_words4(numbers(column, False).astype(np.int32), seed)
+        return _hash_words4(to_numpy(column, False).astype(np.int32), seed)
     if pa.types.is_floating(dtype):
         # Adding zero turns -0.0 into 0.0.
-        values = numbers(column, 0.0) + dtype.to_pandas_dtype()(0)
+        values = to_numpy(column, 0.0) + dtype.to_pandas_dtype()(0)
         values = np.where(np.isnan(values), dtype.to_pandas_dtype()(np.nan), values)
         return (
             _hash_words4(values.view(np.int32), seed) if dtype.bit_width == 32 else _hash_words8(values, seed)
@@ -109,7 +109,7 @@ def _hash(column: pa.Array, seed: Hashes) -> Hashes:
         return _hash_bytes(column, seed)
     width = dtype.bit_width // 8
     plain = column if pa.types.is_integer(dtype) else column.view(pa.from_numpy_dtype(_WIDTHS[width]))
-    values = numbers(plain)
+    values = to_numpy(plain)
     return _hash_words8(values, seed) if width == 8 else _hash_words4(values.astype(np.int32), seed)
 
 

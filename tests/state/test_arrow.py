@@ -57,6 +57,14 @@ def test_an_array_of_nulls_has_as_many_values(dtype: pa.DataType) -> None:
     assert len(to_numpy(pa.nulls(3, dtype))) == 3
 
 
+@given(values=ARRAYS, null=st.sampled_from([0, 1]), data=st.data())
+def test_nulls_are_what_stands_for_them(values: np.ndarray[Any, Any], null: int, data: st.DataObject) -> None:
+    nulls = data.draw(hnp.arrays(np.bool_, len(values)))
+    found = to_numpy(pa.array(values, mask=nulls), null)
+    assert found.dtype == values.dtype
+    np.testing.assert_array_equal(found, np.where(nulls, values.dtype.type(null), values))
+
+
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
