@@ -15,8 +15,10 @@ The contestants:
 * Spark's RocksDB state, with changelog checkpointing and without (``spark.py``);
 * Apache Flink with RocksDB and incremental checkpoints (``flink.py``), if there is one for this machine.
 
-One contestant lives at a time; at each size, and in each round, they come in the reverse order. Everything is on one
-machine with one disk, whose cache holds what was written lately: a machine that starts cold reads slower, whoever
+At each size all contestants are filled. After its filling, and in the same life, each one has its exceptions and its
+killed hosts. Drivers are killed in rounds: one contestant after the other is started, commits, is killed, comes back,
+and is put to rest, so only one is alive at a time; every other round goes backwards. Everything is on one machine with
+one disk, whose cache holds what was written lately: a machine that starts cold reads slower, whoever
 recovers on it.
 """
 

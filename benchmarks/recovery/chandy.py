@@ -69,14 +69,25 @@ class Chandy:
                 newest = self._feed.next()
             case _:
                 failed_at = self._kill_all(life)
-                life.__exit__()
                 self._lose(failure)
                 newest = self._feed.next()
                 life = self._life = self._start()
         back_at = self._feed.await_commit(newest, life)
-        marks = {} if failure in (Failure.EXCEPTION, Failure.HOST) else _marks(life)
+        marks = _marks(life) if failure.kills_driver else {}
         parts = split(failed_at, back_at, marks, life.await_event("recovery"))
         return Recovered(failure, back_at - failed_at, parts)
+
+    def rest(self) -> None:
+        """See `Contestant`."""
+        assert self._life is not None
+        self._kill_all(self._life)
+
+    def wake(self) -> None:
+        """See `Contestant`."""
+        life = self._life = self._start()
+        self._feed.await_commit(self._feed.next(), life)
+        # Else it would be taken for that of the failure to come.
+        life.await_event("recovery")
 
     def close(self) -> None:
         """Stop everything and delete all its files."""
@@ -113,6 +124,7 @@ class Chandy:
         host = self._host()
         killed_at = life.kill()
         os.kill(host, signal.SIGKILL)
+        life.__exit__()
         return killed_at
 
     def _host(self) -> int:

@@ -108,6 +108,18 @@ class Flink:
         noted = self._cluster.noted() if failure is Failure.HOST else []
         return recovered(failure, failed_at, noted, self._cluster.moments(), finished, new)
 
+    def rest(self) -> None:
+        """See `Contestant`."""
+        self._take_checkpoint()
+        self._cluster.kill()
+
+    def wake(self) -> None:
+        """See `Contestant`."""
+        told = Marks(self._cluster.printed)
+        self._cluster.start_job_manager(self._checkpoint)
+        self._cluster.start_task_manager()
+        self._await({self._touch()}, told)
+
     def close(self) -> None:
         """See `Contestant`."""
         self._cluster.kill()

@@ -23,6 +23,11 @@ class Failure(enum.StrEnum):
     MACHINE = "lost machine"
     """All processes get SIGKILL, and nothing is left but what is in a store elsewhere."""
 
+    @property
+    def kills_driver(self) -> bool:
+        """Whether no process lives on."""
+        return self not in (Failure.EXCEPTION, Failure.HOST)
+
 
 @attrs.frozen
 class Course:
@@ -82,6 +87,14 @@ class Contestant(Protocol):
         """Let ``replayed`` batches commit after a checkpoint, make it fail, and wait until it has come back."""
         ...
 
+    def rest(self) -> None:
+        """End all its processes: whoever has the next turn has the machine for itself."""
+        ...
+
+    def wake(self) -> None:
+        """Start again after a rest, and return when a batch has committed."""
+        ...
+
     def close(self) -> None:
-        """Stop everything and delete all its files."""
+        """Stop everything and delete all its files; no harm is done by doing it twice."""
         ...

@@ -104,6 +104,19 @@ class Spark:
             _delete(left)
         return Recovered(failure, back_at - failed_at, parts)
 
+    def rest(self) -> None:
+        """See `Contestant`."""
+        assert self._life is not None
+        self._life.__exit__()
+        # As large as the state, and of no use to anybody any more.
+        _delete(self._local.iterdir())
+
+    def wake(self) -> None:
+        """See `Contestant`."""
+        life = self._life = self._start()
+        self._feed.await_commit(self._feed.next(), life)
+        life.await_event("first batch")
+
     def close(self) -> None:
         """Stop everything and delete all its files."""
         if self._life is not None:

@@ -29,9 +29,9 @@ _STORES: Final[dict[str, Callable[[Path], AbstractContextManager[StoreAt]]]] = {
     "S3": stores.s3,
     f"S3, {stores.LATENCY_SECONDS * 1000:.0f} ms away": partial(stores.s3, latency=stores.LATENCY_SECONDS),
 }
-REPETITIONS: Final = 2
-OFTEN: Final = {Failure.EXCEPTION: 5, Failure.DRIVER: 2}
-"""How often a failure happens in one round; others once. There are goals for these."""
+REPETITIONS: Final = 1
+IN_A_ROW: Final = {Failure.EXCEPTION: 5}
+"""How often a contestant fails in one turn, each time as soon as it has come back; others once."""
 GOALS: Final = {
     "exception: Chandy / Spark without state": "at most 1.5, whatever the size",
     "killed driver, 1000 MB: Spark RocksDB / Chandy": "above 1",
@@ -39,22 +39,16 @@ GOALS: Final = {
 }
 
 
-class UnavailableError(Exception):
-    """A contestant cannot take part here."""
-
-    def __init__(self, contestant: str, reason: str) -> None:
-        super().__init__(contestant, reason)
-        self.contestant = contestant
-        self.reason = reason
-
-
 @attrs.frozen
 class Entrant:
     """A contestant that is to take part."""
 
+    name: str
     store: str
     make: Callable[[Course, Path], AbstractContextManager[Contestant]]
-    """Makes it in a new folder, closes it on leaving; raises ``UnavailableError`` if it cannot take part."""
+    """Makes it in a folder, closes it on leaving."""
+    is_peer: bool = True
+    """Whether the others are worth their time without it: it drops out when something is wrong with it."""
 
 
 @attrs.frozen
@@ -64,11 +58,16 @@ class Heat:
     state_mb: int
     entrants: Sequence[Entrant]
     failures: Sequence[Failure] = tuple(Failure)
+    driver_rounds: int = 2
+    """Rounds of plainly killed drivers in each repetition: what has a goal has more of them. Others have one."""
 
 
 def heats(quick: bool) -> list[Heat]:
     """What is measured, in its order."""
-    own, s3, far = (Entrant(store, partial(_chandy, opener)) for store, opener in _STORES.items())
+    own, s3, far = (
+        Entrant(Chandy.name, store, partial(_chandy, opener), is_peer=False)
+        for store, opener in _STORES.items()
+    )
     peers = _peers()
     if quick:
         stateless, rocksdb, _, flink = peers
@@ -80,9 +79,11 @@ def heats(quick: bool) -> list[Heat]:
     near = [own, *peers]
     return [
         Heat(10, near),
-        Heat(100, [*reversed(near), s3, far]),
-        Heat(1000, [far, s3, *near]),
-        Heat(2000, near[::-1], [Failure.HOST, Failure.DRIVER]),
+        Heat(100, near),
+        Heat(100, [s3, far], driver_rounds=1),
+        Heat(1000, near, driver_rounds=5),
+        Heat(1000, [s3, far], driver_rounds=1),
+        Heat(2000, near, [Failure.HOST, Failure.DRIVER]),
     ]
 
 
@@ -93,12 +94,11 @@ def run(options: Options) -> Report:
     turns: list[Turn] = []
     missing: dict[str, str] = {}
     for heat in heats(options.quick):
-        for number in range(repetitions):
-            # Forwards and backwards: what drifts steadily befalls all alike.
-            for entrant in balanced(heat.entrants, number):
-                for turn in _turns(heat, entrant, missing, screen):
-                    turns.append(turn)
-                    _tell(turn, screen)
+        for turn in compete(heat, repetitions, missing):
+            turns.append(turn)
+            _tell(turn, screen)
+    for contestant, reason in missing.items():
+        screen.print(f"{contestant} did not take part: {reason}", markup=False)
     settings = {
         "value_bytes": Course(0).value_bytes,
         "rows_of_a_batch": Course(0).touched,
@@ -111,31 +111,86 @@ def run(options: Options) -> Report:
     return Report("recovery", figures.rows(turns), ratios, settings)
 
 
-def _turns(heat: Heat, entrant: Entrant, missing: dict[str, str], screen: Console) -> Iterator[Turn]:
-    """Fill one contestant, and let it fail in every way."""
+def compete(heat: Heat, repetitions: int, missing: dict[str, str]) -> Iterator[Turn]:
+    """Fill all contestants of a heat, and put them through its failures; one alone is alive at a time.
+
+    What a driver survives comes right after the filling, when it has run for a while. What kills it comes in rounds:
+    in each, one contestant after the other is started, killed, and put to rest.
+
+    Args:
+        heat: who, and what at.
+        repetitions: how often all of it.
+        missing: takes who has dropped out, and why.
+    """
     course = Course(heat.state_mb * MB // Course(0).value_bytes)
+    field: dict[Entrant, Contestant] = {}
+
+    @contextlib.contextmanager
+    def dropping_out(entrant: Entrant) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not entrant.is_peer:
+                raise
+            missing[f"{entrant.name}, {heat.state_mb} MB"] = f"{type(error).__name__}: {error}"
+            if entrant in field:
+                field.pop(entrant).close()
+
+    def fail(entrant: Entrant, failure: Failure) -> Turn:
+        return Turn(entrant.name, entrant.store, heat.state_mb, field[entrant].fail(failure))
+
+    with contextlib.ExitStack() as ends:
+        for entrant in heat.entrants:
+            with dropping_out(entrant):
+                contestant = field[entrant] = ends.enter_context(_made(entrant, course))
+                contestant.fill()
+                tried = survived(contestant.failures, heat, repetitions)
+                if Failure.EXCEPTION in tried:
+                    # The first one in a young JVM is the slowest, whoever it happens to.
+                    contestant.fail(Failure.EXCEPTION)
+                for failure in tried:
+                    yield fail(entrant, failure)
+                contestant.rest()
+        for failure, number in deaths(heat, repetitions):
+            # Forwards and backwards: what drifts steadily befalls all alike.
+            for entrant in balanced(list(field), number):
+                if failure in field[entrant].failures:
+                    with dropping_out(entrant):
+                        field[entrant].wake()
+                        yield fail(entrant, failure)
+                        field[entrant].rest()
+
+
+def survived(able: Sequence[Failure], heat: Heat, repetitions: int) -> list[Failure]:
+    """What a contestant with these failures is put through by a heat before its driver is killed, in order."""
+    return [
+        failure
+        for failure in heat.failures
+        if failure in able and not failure.kills_driver
+        for _ in range(IN_A_ROW.get(failure, 1) * repetitions)
+    ]
+
+
+def deaths(heat: Heat, repetitions: int) -> list[tuple[Failure, int]]:
+    """The rounds of a heat in which drivers are killed: the failure, and the round's number among those with it."""
+    return [
+        (failure, number)
+        for failure in heat.failures
+        if failure.kills_driver
+        for number in range(repetitions * (heat.driver_rounds if failure is Failure.DRIVER else 1))
+    ]
+
+
+@contextlib.contextmanager
+def _made(entrant: Entrant, course: Course) -> Iterator[Contestant]:
+    """Make a contestant in a folder of its own; both are gone afterwards."""
     # Resolved: a socket's path is long enough without the links of a temporary folder.
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
     try:
         with entrant.make(course, folder) as contestant:
-            failures = [failure for failure in contestant.failures if failure in heat.failures]
-            if failures:
-                contestant.fill()
-            if Failure.EXCEPTION in failures:
-                # The first one in a young JVM is the slowest, whoever it happens to.
-                contestant.fail(Failure.EXCEPTION)
-            for failure in turns_of(failures):
-                yield Turn(contestant.name, entrant.store, heat.state_mb, contestant.fail(failure))
-    except UnavailableError as error:
-        missing[f"{error.contestant}, {heat.state_mb} MB"] = error.reason
-        screen.print(f"{error.contestant} does not take part: {error.reason}", markup=False)
+            yield contestant
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def turns_of(failures: Sequence[Failure]) -> list[Failure]:
-    """What one contestant is put through in one round."""
-    return [failure for failure in failures for _ in range(OFTEN.get(failure, 1))]
 
 
 def _tell(turn: Turn, screen: Console) -> None:
@@ -161,16 +216,10 @@ def _peers() -> list[Entrant]:
         str(kind): partial(Spark, kind=kind) for kind in Kind
     }
     makers[Flink.name] = Flink
-    return [Entrant(LOCAL, partial(_peer, name, maker)) for name, maker in makers.items()]
+    return [Entrant(name, LOCAL, partial(_peer, maker)) for name, maker in makers.items()]
 
 
 @contextlib.contextmanager
-def _peer(
-    name: str, maker: Callable[[Course, Path], Contestant], course: Course, folder: Path
-) -> Iterator[Contestant]:
-    try:
-        with closing(maker(course, folder / "peer")) as made:
-            yield made
-    except Exception as error:
-        # The others are worth their time without it.
-        raise UnavailableError(name, f"{type(error).__name__}: {error}") from error
+def _peer(maker: Callable[[Course, Path], Contestant], course: Course, folder: Path) -> Iterator[Contestant]:
+    with closing(maker(course, folder / "peer")) as made:
+        yield made

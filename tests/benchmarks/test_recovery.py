@@ -12,7 +12,6 @@ from benchmarks.recovery import figures
 from benchmarks.recovery.chandy import split
 from benchmarks.recovery.figures import BARE, LOCAL, OWN, Turn
 from benchmarks.recovery.scenario import Failure, Recovered
-from benchmarks.recovery.turns import OFTEN, turns_of
 
 SPARK = "Spark RocksDB"
 NEW_DRIVER = {"session": 104.0, "coordinator": 105.0}
@@ -177,15 +176,3 @@ def test_the_parts_that_are_shown_are_those_that_took_time_in_the_order_of_time(
 def test_the_size_that_is_shown_is_the_greatest_of_those_with_most_figures() -> None:
     turns = [turn(OWN, 1.0, failure, size) for failure in (Failure.HOST, Failure.DRIVER) for size in (10, 20)]
     assert figures.fullest(figures.rows([*turns, turn(OWN, 1.0, size=30)])) == 20
-
-
-# --- turns --------------------------------------------------------------------------------------------------
-
-
-def test_what_there_are_goals_for_is_repeated_more_often() -> None:
-    turns = turns_of([Failure.EXCEPTION, Failure.HOST, Failure.DRIVER])
-    assert [turns.count(failure) for failure in (Failure.EXCEPTION, Failure.HOST, Failure.DRIVER)] == [
-        OFTEN[Failure.EXCEPTION],
-        1,
-        OFTEN[Failure.DRIVER],
-    ]
