@@ -1,8 +1,9 @@
 """The demo, ``python -m benchmarks.demo``: a year of flights through a pipeline whose driver is killed half-way.
 
 A first driver process streams flights through a keyed operator and takes checkpoints, until it is killed with
-SIGKILL. A second one restores the latest checkpoint and goes on to the end. Then the result of both lives is
-compared with that of a plain batch job over all flights. This process only looks on: it starts no Spark.
+SIGKILL. A second one goes on to the end: where the first one stood, by the latest checkpoint and the journals that
+were written since, or, should one of these not do, from the checkpoint. Then the result of both lives is compared
+with that of a plain batch job over all flights. This process only looks on: it starts no Spark.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class DemoFailed(Exception):
     "--storage", help="URI where checkpoints go, s3://... for instance; by default the work folder."
 )
 def main(keep: bool, days_per_batch: int, storage: str | None) -> None:
-    """Kill the driver of a stream of 336,776 flights half-way, go on from a checkpoint, check every aircraft."""
+    """Kill the driver of a stream of 336,776 flights half-way, go on, check every aircraft."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH, highlight=False)
@@ -236,16 +237,22 @@ def _run(console: Console, course: Course, folder: Path, storage: str, log: Path
                 for event in next_life.events():
                     story.take(2, event, screen)
                     if event["event"] == "query":
-                        batch = story.restored["batch"]
-                        screen.note(
-                            f"goes back to checkpoint {story.restored['restored']}: {course.date_after(batch)} "
-                            f"(batch {batch}); what came after it runs again",
-                            "bold green",
-                        )
+                        screen.note(_way_on(course, story.restored, event["in_place"]), "bold green")
                 code = next_life.wait()
         if code != 0:
             raise DemoFailed(f"the second driver ended with code {code}")
     return story, killed_at
+
+
+def _way_on(course: Course, restored: Event, in_place: bool) -> str:
+    """Say from where the second driver goes on."""
+    checkpoint, batch = restored["restored"], restored["batch"]
+    if in_place:
+        return f"goes on where that stood, with checkpoint {checkpoint} and the journals since; no batch runs again"
+    return (
+        f"goes back to checkpoint {checkpoint}: {course.date_after(batch)} (batch {batch}); what came after it "
+        "runs again"
+    )
 
 
 # --- what is shown at the end -------------------------------------------------------------------------------

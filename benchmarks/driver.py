@@ -118,7 +118,7 @@ def main(
         )
         writer = totals.writeStream.outputMode("append").format("parquet").option("path", str(work.output))
         query = coordinator.start(writer, name=QUERY)
-        say("query", guarantee=str(query.guarantee))
+        say("query", guarantee=str(query.guarantee), in_place=coordinator.recoveries[0].in_place)
         told: set[int] = set()
         for batch in _batches(query, batches):
             if batch is not None:
