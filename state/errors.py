@@ -41,8 +41,8 @@ class NotAppliedError(StateError):
     def __str__(self) -> str:
         return (
             f"expected batch {self.batch} to have run to its end on shard {self.shard} before batch {self.begun} "
-            "begins, but its task was left early: the sink took only some of its rows, as show(), take() and "
-            "limit() in foreachBatch do; have it take them all"
+            "begins, but its task was left early or left out: the sink took only some of the batch's rows, as show(), "
+            "take() and limit() in foreachBatch do; have it take them all"
         )
 
 

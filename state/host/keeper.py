@@ -43,7 +43,7 @@ from .memory import Memory
 from .ownership import ShardKey, ShardTable
 from .restoring import RestoreLog, RestoreTally
 from .rounds import Rounds
-from .shard import NOTHING, Shard
+from .shard import NOTHING, Shard, check_together
 
 _log = logger(__name__)
 
@@ -93,6 +93,7 @@ class Keeper:
 
         Raises:
             CannotGoBackError: a shard has gone on beyond the batch.
+            NotAppliedError: a shard lacks an earlier batch, for the sink has taken only some of its rows.
             ChandyError: the coordinator refused, or a shard could not be restored.
         """
         answer = self._answers.get(task.query_id, task.batch)
@@ -100,6 +101,7 @@ class Keeper:
             self._rounds.accept(order)
         acquired = self._table.acquire(task.query_id, task.uid, task.shards)
         shards = {ShardKey(task.query_id, task.uid, shard): found for shard, found in acquired.here.items()}
+        check_together(self._table.opened(task.query_id, task.uid), task.batch - 1)
         self._rounds.snapshot_ahead(answer.orders, shards)
         for found in shards.values():
             found.begin(task.batch)

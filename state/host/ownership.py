@@ -139,6 +139,15 @@ class ShardTable:
             ]
         return [shard for future in futures if isinstance(shard := future.result(), Shard)]
 
+    def opened(self, query_id: str, uid: str) -> list[Shard]:
+        """Return those of an operator's shards that are here and open by now."""
+        with self._lock:
+            futures = [
+                one.found for key, one in self._shards.items() if (key.query_id, key.uid) == (query_id, uid)
+            ]
+        done = [future for future in futures if future.done() and future.exception() is None]
+        return [shard for future in done if isinstance(shard := future.result(), Shard)]
+
     def release(self, query_id: str) -> list[ShardKey]:
         """Close and delete the shards of a query that is over; return their keys."""
         with self._lock:

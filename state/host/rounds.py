@@ -21,7 +21,7 @@ from ...storage.snapshots import SnapshotWriter, Source, StoredSnapshot
 from ...storage.store import Store
 from ..link.messages import Ack, Control, Decline, Origin, ShardId, ShardSnapshot, SnapshotOrder
 from .ownership import ShardKey
-from .shard import Shard
+from .shard import Shard, check_together
 from .snapshot import Snapshot
 
 _log = logger(__name__)
@@ -241,8 +241,11 @@ class Rounds:
         writer = SnapshotWriter(store, key, pool=self._pool, cache=self._cache)
         files: dict[ShardKey, dict[str, Path]] = {}
         try:
+            found = {key: self._find(key) for key in this.keys}
+            for uid in {key.uid for key in found}:
+                check_together([shard for key, shard in found.items() if key.uid == uid], order.cut)
             # First what is quick, for all: writing one shard must not keep another from its cut.
-            taken = {shard: this.take(shard, self._find(shard)).result() for shard in this.keys}
+            taken = {key: this.take(key, shard).result() for key, shard in found.items()}
             for shard, local in taken.items():
                 if this.cancelled.is_set():
                     break

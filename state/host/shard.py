@@ -160,6 +160,12 @@ class Shard:
         """The last batch that changed anything, of those up to the position."""
         return self._changed_by
 
+    def reached(self, upto: int) -> int:
+        """The last batch, of those up to ``upto``, that has run to its end here."""
+        with self._lock:
+            staged = self._staged
+            return self._position if staged is None or staged.batch > upto else staged.batch
+
     # --- a batch --------------------------------------------------------------------------------------------
 
     def begin(self, batch: int) -> None:
@@ -474,6 +480,19 @@ class Shard:
             raise self._broken from error
         self.spent.written_keys += len(entries)
         self.spent.write_seconds += time.perf_counter() - begun
+
+
+def check_together(shards: Iterable[Shard], upto: int) -> None:
+    """Check that shards of one operator have the same batches up to ``upto``, which has committed.
+
+    Raises:
+        NotAppliedError: one lacks a batch that another has: its task was not even begun.
+    """
+    reached = [(shard.reached(upto), shard.name) for shard in shards]
+    newest = max(reached, default=(NOTHING, ""))[0]
+    for batch, name in reached:
+        if batch < newest:
+            raise NotAppliedError(name, newest, upto + 1)
 
 
 def _pieces(entries: Mapping[bytes, Value]) -> Iterator[WriteBatch]:

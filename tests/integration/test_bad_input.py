@@ -309,16 +309,23 @@ def test_a_state_value_of_the_wrong_type_names_operator_state_and_field(
         assert fact in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("rows", "parallelism"),
+    [
+        pytest.param(60_000, 1, id="a task is left before its end"),
+        pytest.param(1_000, 2, id="a task is not begun, for the other had rows enough"),
+    ],
+)
 def test_a_sink_that_takes_only_some_rows_of_a_batch_fails_before_state_is_lost(
-    make: Make, spark: SparkSession, events: Events
+    make: Make, spark: SparkSession, events: Events, rows: int, parallelism: int
 ) -> None:
     def peek(df: DataFrame, batch: int) -> None:
-        # Leaves the tasks before their end.
         df.limit(1).collect()
 
-    events.add(2, rows=60_000)
+    events.add(2, rows=rows)
     coordinator = make()
-    out = totals(coordinator, events.stream(spark).selectExpr("concat(k, v) as k", "v"), parallelism=1)
+    rows_by_key = events.stream(spark).selectExpr("concat(k, v) as k", "v")
+    out = totals(coordinator, rows_by_key, parallelism=parallelism)
     query = coordinator.start(out.writeStream.foreachBatch(peek), name="q")
     with pytest.raises(QueryFailedError, match="left early"):
         query.awaitTermination(90)

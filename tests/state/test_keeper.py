@@ -18,6 +18,7 @@ import pytest
 from chandy.state.errors import (
     CannotGoBackError,
     JournalBrokenError,
+    NotAppliedError,
     RemoteError,
     RestoredTooFarError,
     ShardMissingError,
@@ -245,11 +246,10 @@ def test_a_refusal_reaches_the_task_and_the_next_task_asks_again(setup: Setup) -
 def test_shards_of_another_host_are_named_and_asked_for_again_the_next_time(setup: Setup) -> None:
     setup.control.elsewhere = {1: "grpc+unix:///there"}
     assert setup.keeper.begin(setup.task(0, (0, 1))).elsewhere == {1: "grpc+unix:///there"}
-    setup.keeper.shards(setup.task(0))[0].stage(0)
     setup.control.elsewhere = {}
-    assert setup.keeper.begin(setup.task(1, (0, 1))).elsewhere == {}
+    assert setup.keeper.begin(setup.task(0, (0, 1))).elsewhere == {}
     with pytest.raises(ShardMissingError):
-        setup.keeper.shards(setup.task(1, (2,)))
+        setup.keeper.shards(setup.task(0, (2,)))
 
 
 def test_the_times_of_a_batch_come_with_it(setup: Setup) -> None:
@@ -264,7 +264,9 @@ def test_a_shard_is_fresh_until_a_batch_was_applied_to_it(setup: Setup) -> None:
     setup.stage(0, {b"a": b"0"})
     # A batch that changes nothing is a batch.
     setup.stage(0, {}, (1,))
-    assert setup.keeper.begin(setup.task(1, (0, 1, 2))).fresh == (2,)
+    assert setup.keeper.begin(setup.task(0, (2,))).fresh == (2,)
+    setup.stage(0, {}, (2,))
+    assert setup.keeper.begin(setup.task(1, (0, 1, 2))).fresh == ()
     setup.keeper.obey(setup.order(1, 0))
     setup.control.origins[5] = Origin(setup.store, 1, 0, setup.acked().snapshots[0].handle)
     assert setup.keeper.begin(setup.task(1, (5,))).fresh == ()
@@ -465,6 +467,55 @@ def test_an_order_in_the_answer_reaches_shards_that_have_no_task_in_the_batch(se
     setup.control.ahead[1] = (setup.order(1, 0, (0, 1, 2)),)
     setup.keeper.begin(setup.task(1, (0,)))
     assert [snapshot.shard.shard for snapshot in setup.acked().snapshots] == [0, 1, 2]
+
+
+# --- batches that a sink takes in part ----------------------------------------------------------------------
+
+
+def left_out(setup: Setup) -> None:
+    """Batch 1 commits, although the task of shards 2 and 3 has not even begun: the sink needed no rows of it."""
+    for shards in ((0, 1), (2, 3)):
+        setup.run(0, {b"a": b"0"}, shards)
+    setup.run(1, {b"a": b"1"}, (0, 1))
+
+
+@pytest.mark.parametrize("begun_before", [False, True])
+def test_a_task_that_was_left_out_of_a_batch_is_found_when_the_next_begins(
+    setup: Setup, begun_before: bool
+) -> None:
+    left_out(setup)
+    if begun_before:
+        # Whichever task comes first finds it.
+        with pytest.raises(NotAppliedError):
+            setup.keeper.begin(setup.task(2, (0, 1)))
+    with pytest.raises(NotAppliedError, match=r"batch 1 to have run to its end on shard .* before batch 2"):
+        setup.keeper.begin(setup.task(2, (2, 3)))
+
+
+def test_no_checkpoint_has_a_batch_that_a_task_was_left_out_of(setup: Setup) -> None:
+    left_out(setup)
+    setup.keeper.obey(setup.order(1, 1, (0, 1, 2, 3)))
+    assert "NotAppliedError" in setup.declined()
+    # What lies before it is whole.
+    setup.keeper.obey(setup.order(2, 0, (0, 1, 2, 3)))
+    assert len(setup.acked().snapshots) == 4
+
+
+def test_a_batch_that_runs_again_may_have_reached_some_shards_before(setup: Setup) -> None:
+    left_out(setup)
+    # It has not committed: its query failed, and Spark runs it again.
+    for shards in ((2, 3), (0, 1)):
+        setup.run(1, {b"a": b"again"}, shards)
+    setup.keeper.begin(setup.task(2, (0, 1)))
+    setup.keeper.begin(setup.task(2, (2, 3)))
+
+
+def test_a_batch_that_spark_has_run_no_task_of_is_missed_nowhere(setup: Setup) -> None:
+    for batch in (0, 2):
+        for shards in ((0, 1), (2, 3)):
+            setup.run(batch, {b"a": b"0"}, shards)
+    setup.keeper.obey(setup.order(1, 2, (0, 1, 2, 3)))
+    assert len(setup.acked().snapshots) == 4
 
 
 def test_uploads_do_not_hold_up_the_batches_that_follow(tmp_path: Path) -> None:
