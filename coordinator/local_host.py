@@ -6,7 +6,6 @@ started its workers. That takes seconds, in which state can be restored.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from ..state.link.messages import Endpoint, OpenShards
 from ..state.link.rpc import ActionClient
 from ..storage.logs import logger
 from ..storage.manifest import OperatorRecord
-from .session import is_local_mode
+from .session import is_local_mode, is_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +78,7 @@ def is_here(spark: SparkSession) -> bool:
 
     Not so where workers run another Python than the driver: theirs is the one that a host has.
     """
-    return is_local_mode(spark) and spark.sparkContext.pythonExec == sys.executable
+    return is_local_mode(spark) and is_this_python(spark.sparkContext.pythonExec)
 
 
 def local_host(spark: SparkSession, endpoint: Endpoint) -> LocalHost | None:

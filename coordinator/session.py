@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..state.operators import daemon
@@ -29,9 +31,19 @@ def use_this_python(spark: SparkSession) -> None:
     context = spark.sparkContext
     if "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
-    if context.pythonExec == sys.executable:
+    if is_this_python(context.pythonExec):
         # Spark looks for this one whenever it needs a worker; PySpark has no way to it once the session is there.
         context._jsc.sc().conf().setIfMissing(DAEMON, daemon.__name__)
+
+
+def is_this_python(command: str) -> bool:
+    """Whether a command for Python starts the interpreter that runs this, with the packages that it has.
+
+    Virtual environments have links to one file: the folder tells them apart, not the name.
+    """
+    found = shutil.which(command)
+    own = Path(sys.executable)
+    return found is not None and Path(found).parent == own.parent and own.samefile(found)
 
 
 def is_local_mode(spark: SparkSession) -> bool:

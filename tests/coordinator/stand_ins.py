@@ -15,7 +15,7 @@ class Spark:
     def __init__(self, master: str, **conf: str) -> None:
         self.master = master
         self.conf = conf
-        self.pythonExec = "python3"
+        self.pythonExec = os.environ.get("PYSPARK_PYTHON", "python3")
         self.registered: list[Any] = []
 
     @property

@@ -73,7 +73,7 @@ def test_what_goes_wrong_is_logged_and_told(
     ("master", "python", "expected"),
     [
         ("local[2]", sys.executable, True),
-        ("local[2]", "python3", False),
+        ("local[2]", "/their/python3", False),
         ("local-cluster[2,1,1024]", sys.executable, False),
         ("spark://somewhere:7077", sys.executable, False),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def test_local_workers_run_by_this_python_unless_another_is_chosen(monkeypatch: 
     assert prepared("local[*]").pythonExec == sys.executable
     assert prepared("spark://host:7077").pythonExec == "python3"
     monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
-    assert prepared("local[*]").pythonExec == "python3"
+    assert prepared("local[*]").pythonExec == "/their/python"
 
 
 def test_local_workers_that_run_by_this_python_have_its_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +34,28 @@ def test_local_workers_that_run_by_this_python_have_its_pyspark(monkeypatch: pyt
     assert prepared("spark://host:7077").conf == {}
     monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
     assert prepared("local[2]").conf == {}
+
+
+@pytest.mark.parametrize("command", ["python", "python3", "{bin}/python3"])
+def test_this_python_is_known_by_any_of_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    own, other = environment(tmp_path / "own"), environment(tmp_path / "other")
+    monkeypatch.setattr(sys, "executable", str(own / "python"))
+    monkeypatch.setenv("PATH", str(own))
+    assert session.is_this_python(command.format(bin=own))
+    # The same file, but with other packages.
+    monkeypatch.setenv("PATH", str(other))
+    assert not session.is_this_python(command.format(bin=other))
+    assert not session.is_this_python("/nowhere/python")
+
+
+def environment(folder: Path) -> Path:
+    """Make what a virtual environment has of Python; return the folder."""
+    folder.mkdir()
+    for name in ("python", "python3"):
+        (folder / name).symlink_to(sys.executable)
+    return folder
 
 
 @pytest.mark.parametrize(
