@@ -297,10 +297,19 @@ class Checkpointing:
             self._wake.wait(min(pause, _COMMIT_POLL_SECONDS) if waiting else pause)
             self._wake.clear()
 
+    def check_not_fenced(self) -> None:
+        """Check that no other coordinator has taken the pipeline over.
+
+        Raises:
+            FencedError: one has.
+            StorageError: the store does not tell.
+        """
+        self._catalog.check_not_fenced(self.look(lambda protocol: protocol.generation))
+
     def _look_for_successor(self) -> None:
         """Fail the pipeline if another coordinator has taken it over: both would write into the same sinks."""
         try:
-            self._catalog.check_not_fenced(self.look(lambda protocol: protocol.generation))
+            self.check_not_fenced()
         except FencedError as error:
             self._on_failure(error)
         except (OSError, ChandyError) as error:
@@ -510,11 +519,14 @@ class Checkpointing:
 
     # --- end ------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Wait until every manifest whose writing has begun is written or has failed."""
+    def settle(self) -> bool:
+        """Wait until every manifest whose writing has begun is written or has failed; return whether that is so.
+
+        While the store does not answer, nobody knows which checkpoint is the latest.
+        """
         settled = threading.Event()
         self._instructions.put(settled)
-        settled.wait(_STOP_SECONDS)
+        return settled.wait(_STOP_SECONDS)
 
     def abandon(self) -> None:
         """Tell the hosts to stop, and leave all else as it is: the interpreter is about to end."""

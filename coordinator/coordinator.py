@@ -155,8 +155,7 @@ class CheckpointCoordinator:
             failures=FailureCounter(self._config.tolerable_failures),
             queue=RequestQueue(self._config.max_queued),
             next_id=generation.next_id,
-            # Whoever says which checkpoint to take may do so because a newer one cannot be read.
-            completed=tuple(catalog.readable() if wanted else catalog.completed()),
+            completed=recovery.known(catalog, chosen=wanted is not None),
             base=self._point.manifest.id if self._point and not self._point.is_savepoint else None,
             required=set() if self._config.allow_non_restored else self._restored_queries(),
             versions=_versions(),
@@ -543,6 +542,7 @@ class CheckpointCoordinator:
 
         Raises:
             CheckpointError: the savepoint failed. The queries run again then, and the coordinator with them.
+            PipelineFailedError: the pipeline has failed for good meanwhile: it runs no more.
             SavepointTargetError, UnknownStoreError, InvalidUriError: as for ``savepoint``; nothing was stopped.
             CoordinatorStoppedError: a savepoint was asked for, and the coordinator has stopped already.
         """

@@ -126,6 +126,10 @@ class Protocol:
     """Whether the pipeline is going back: no checkpoint is triggered meanwhile."""
     closed: Reason | None = None
     """Why no request is taken any more."""
+    _to_come: frozenset[str] = attrs.field(
+        default=attrs.Factory(lambda self: frozenset(self.required), takes_self=True), init=False
+    )
+    """All queries that were required at the beginning."""
     _last_completed_at: float | None = None
     _deletions: int = 0
     _doomed: set[str] = attrs.field(factory=set)
@@ -180,20 +184,25 @@ class Protocol:
     def remove_query(self, name: str, now: float) -> list[Instruction]:
         """A query could not be started after all; checkpoints that wait for it end here."""
         for pending in list(self.pending.values()):
-            if name in pending.parts or pending.phase is Phase.PLANNING:
+            begun = name in pending.parts or pending.phase is Phase.PLANNING
+            # Whether one whose manifest is being written completes is not known any more before that is done.
+            if begun and pending.phase is not Phase.FINALIZING:
                 detail = f"query {name!r} could not be started"
                 self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now)
         self.queries.pop(name, None)
+        # Else the next checkpoint would be without the state that the restored one has of it.
+        self.required |= self._to_come & {name}
         self._advance(now)
         return self._take()
 
     def stands(self, name: str, batch: int, now: float) -> list[Instruction]:
-        """A query has been stopped for good after ``batch``: no later batch of it will ever commit."""
+        """A query has been stopped after ``batch``: a later batch that was planned will not commit now."""
         for pending in list(self.pending.values()):
             part = pending.parts.get(name)
             if part is not None and part.cut > batch and not pending.has_committed(name):
                 detail = f"query {name!r} was stopped before its batch {part.cut} had committed"
-                self._abort(pending, Reason.DECLINED, detail, now)
+                # No failure of the checkpoint: whoever stopped the query wanted that.
+                self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now)
         self._advance(now)
         return self._take()
 

@@ -14,6 +14,7 @@ from ..storage.errors import DamagedCheckpointError, DamagedError, ObjectMissing
 from ..storage.files import FileCache
 from ..storage.layout import checkpoint_of
 from ..storage.locate import LATEST as LATEST
+from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind, Manifest, OperatorRecord
 from ..storage.open import open_store
 from ..storage.savepoint import read_savepoint
@@ -22,6 +23,8 @@ from ..storage.verification import missing_object, newest_intact, verify
 from .errors import KeySchemaError, NonRestoredError, NoSuchCheckpointError, ShardCountError
 from .protocol import Protocol
 from .seeding import seed
+
+log = logger(__name__)
 
 NONE = "none"
 """What a user says to restore nothing; ``LATEST``: the latest checkpoint."""
@@ -108,6 +111,24 @@ def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
         return RestorePoint(read_savepoint(store), store.uri)
     except ObjectMissingError:
         raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids())) from None
+
+
+def known(catalog: Catalog, *, chosen: bool) -> tuple[Manifest, ...]:
+    """Return the completed checkpoints that a coordinator begins with: those that can be read.
+
+    Args:
+        catalog: the pipeline's checkpoints.
+        chosen: whether the user has said which one is restored, and not the latest.
+
+    Raises:
+        SchemaTooNewError: a newer version of Chandy wrote one, and it was not said to go behind it.
+    """
+    if chosen:
+        return tuple(catalog.readable())
+    completed, damaged = catalog.completed_and_damage()
+    for error in damaged.values():
+        log.warning("a checkpoint cannot be restored any more; others are not concerned", error=str(error))
+    return tuple(completed)
 
 
 def _intact_latest(catalog: Catalog) -> Manifest | None:

@@ -179,6 +179,8 @@ class Supervisor:
         self._number = 0
         self._round = 0
         """How often the pipeline has gone back."""
+        self._failed: Exception | None = None
+        """What the pipeline has failed of for good: nothing starts any more."""
         self._superseded: list[Run] = []
         """Runs to clean up after, once the pipeline has gone back from them: also those of attempts that failed."""
         self.recoveries: deque[Recovery] = deque(maxlen=_REMEMBERED)
@@ -226,8 +228,13 @@ class Supervisor:
     # --- starting and stopping ------------------------------------------------------------------------------
 
     def start(self, definition: Definition) -> CheckpointedQuery:
-        """Start a query for the first time in this coordinator's life, from the restored checkpoint if it is there."""
+        """Start a query for the first time in this coordinator's life, from the restored checkpoint if it is there.
+
+        Raises:
+            PipelineFailedError: the pipeline has failed for good before.
+        """
         with self._changing:
+            self._check_not_failed()
             query = CheckpointedQuery(definition, guarantee(definition.facts), self.stop_query)
             stood = self._where_left(definition)
             point = self._point
@@ -253,8 +260,7 @@ class Supervisor:
             self._queries[name].is_stopped = True
             self._stop_spark(run)
             self._queries[name].ended()
-        stands_at = progress.newest_committed(run.directory)
-        self._checkpointing.event(lambda protocol, now: protocol.stands(name, stands_at, now))
+        self._tell_where_it_stands(run)
 
     def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> list[Run]:
         """Stop all queries, each after its running batch has committed; return the runs that were stopped.
@@ -285,12 +291,18 @@ class Supervisor:
                 run.ended = True
                 self._stop_spark(run)
                 self._queries[name].ended()
+                self._tell_where_it_stands(run)
                 stopped.append(run)
         return stopped
 
     def resume(self, stopped: list[Run]) -> None:
-        """Start queries again that ``stop_gracefully`` has stopped, where they stood."""
+        """Start queries again that ``stop_gracefully`` has stopped, where they stood.
+
+        Raises:
+            PipelineFailedError: the pipeline has failed for good meanwhile.
+        """
         with self._changing:
+            self._check_not_failed()
             self._stopping.clear()
             for run in stopped:
                 self._restart_in_place(run, "a stop that could not be carried through", self._clock())
@@ -452,6 +464,11 @@ class Supervisor:
             self._standings.over([run.stood.standing.query_id])
             self._directories.remove(run.stood.directory)
 
+    def _tell_where_it_stands(self, run: Run) -> None:
+        """Tell those checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
+        name, stands_at = run.definition.name, progress.newest_committed(run.directory)
+        self._checkpointing.event(lambda protocol, now: protocol.stands(name, stands_at, now))
+
     def _stop_spark(self, run: Run) -> None:
         if run.spark is not None:
             run.spark.stop()
@@ -536,7 +553,9 @@ class Supervisor:
                 return
             try:
                 with self._changing:
-                    if self._stopping.is_set() or (run is not None and self._is_over(run)):
+                    if self._stopping.is_set() or self._failed is not None:
+                        return
+                    if run is not None and self._is_over(run):
                         return
                     if run is None or self._loss is not None:
                         # Should this fail half-way, the next attempt goes back, too: the run is given up.
@@ -563,7 +582,12 @@ class Supervisor:
         self._number += 1
         again = attrs.evolve(run, number=self._number, spark=None, ended=False)
         self._runs.put(again)
-        self._start(again, self._queries[run.definition.name], recovery)
+        try:
+            self._start(again, self._queries[run.definition.name], recovery)
+        except BaseException:
+            # The next attempt is one at this run.
+            self._runs.put(run)
+            raise
         self.recoveries.append(recovery)
 
     def _go_back(self, cause: str, noticed_at: float, *, go_on: bool) -> None:
@@ -573,7 +597,12 @@ class Supervisor:
             cause: why.
             noticed_at: when that was noticed, in seconds since 1970.
             go_on: whether it may go on where it stood if journals lead there.
+
+        Raises:
+            FencedError: another coordinator has taken the pipeline over; nothing was touched.
         """
+        # The sinks, too, are a successor's by now, should there be one.
+        self._checkpointing.check_not_fenced()
         recovery = Recovery(cause, None, False, self._clock())
         recovery.waiting = recovery.begun_at - noticed_at
         began = time.monotonic()
@@ -584,7 +613,10 @@ class Supervisor:
             self._recovering.pop(run.query_id, None)
         self._superseded += earlier
         self._checkpointing.event(lambda protocol, now: protocol.suspend(cause, now))
-        self._checkpointing.settle()
+        if not self._checkpointing.settle():
+            root = self._checkpointing.look(lambda protocol: protocol.root)
+            why = "it does not answer, so nobody knows which checkpoint is the latest"
+            raise StoreFailedError(root, "the newest manifest", "finish writing", why, transient=True)
         self._point = self._checkpointing.look(base_point) or self._initial
         self._loss = None
         self._round += 1
@@ -627,6 +659,8 @@ class Supervisor:
 
     def _fail_for_good(self, error: Exception) -> None:
         """End every query with the error; no more checkpoints are taken."""
+        # First: whoever learns that there are no checkpoints any more must not start anything again.
+        self._failed = self._failed or error
         self._checkpointing.event(lambda p, now: p.close(Reason.COORDINATOR_SUSPENDED, now))
         with self._changing:
             for run in self._runs.all():
@@ -638,6 +672,10 @@ class Supervisor:
             for query in self._queries.values():
                 if query.isActive:
                     query.ended(error)
+
+    def _check_not_failed(self) -> None:
+        if self._failed is not None:
+            raise PipelineFailedError(f"it has failed for good: {self._failed}") from self._failed
 
     def _explain(self, run: Run, text: str) -> ChandyError:
         """Tell a query's failure in our words: the processor's traceback if it was that, else Spark's message."""

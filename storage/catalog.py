@@ -130,11 +130,20 @@ class Catalog:
         Raises:
             As ``latest``.
         """
-        manifests = self.manifests()
+        completed, damaged = self.completed_and_damage()
+        if damaged:
+            raise next(iter(damaged.values()))
+        return completed
+
+    def completed_and_damage(self) -> tuple[list[Manifest], dict[int, DamagedError]]:
+        """As ``completed``, with the errors of those whose manifest is damaged by the ids of their checkpoints.
+
+        Raises:
+            SchemaTooNewError: a newer version of Chandy wrote one.
+        """
+        manifests, damaged = self.manifests_and_damage()
         started = self.generations()
-        return [
-            manifest for manifest in manifests if not voided_by(manifest.generation, manifest.id, started)
-        ]
+        return [one for one in manifests if not voided_by(one.generation, one.id, started)], damaged
 
     def readable(self) -> list[Manifest]:
         """As ``completed``, without those whose manifest cannot be read.

@@ -82,6 +82,7 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
 
     Raises:
         FencedError: the caller is fenced; nothing was deleted.
+        DamagedError: nobody knows what a later checkpoint references; nothing was deleted.
     """
     catalog = Catalog(store)
     own = manifest_key(checkpoint)
@@ -90,7 +91,12 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
         catalog.check_not_fenced(generation)
     if own in found and catalog.read(checkpoint).generation != generation:
         return frozenset()
-    others = (manifest for manifest in catalog.completed() if manifest.id != checkpoint)
+    completed, damaged = catalog.completed_and_damage()
+    for number, error in damaged.items():
+        # What is older has nothing of this one.
+        if number > checkpoint:
+            raise error
+    others = (manifest for manifest in completed if manifest.id != checkpoint)
     keys = found - {savepoint_key(checkpoint), trigger_key(checkpoint)}.union(
         *(manifest.keys() for manifest in others)
     )

@@ -19,10 +19,13 @@ from chandy.coordinator.errors import (
     CheckpointError,
     CoordinatorStoppedError,
     DriverAddressError,
+    PipelineFailedError,
 )
+from chandy.coordinator.reasons import Reason
 from chandy.coordinator.service import Service, listen
 from chandy.coordinator.supervisor import Supervisor
 from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.storage import Catalog, CheckpointKind, FencedError, LocalStore, Manifest
 
 from ..waiting import DEADLINE, eventually
 from .stand_ins import Spark
@@ -137,9 +140,10 @@ class Pipeline:
         return counted
 
 
-def made(spark: Any, folder: Path) -> CheckpointCoordinator:
+def made(spark: Any, folder: Path, restore: str = "latest") -> CheckpointCoordinator:
     return CheckpointCoordinator(
         spark,
+        restore=restore,
         pipeline="p",
         storage=str(folder / "store"),
         config=CheckpointConfig(
@@ -156,6 +160,24 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
     for run in running.runs:
         run.on_stop = lambda: None
     running.coordinator.stop(timeout="1 s")
+
+
+# --- making -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("restore", "restored"), [("latest", 2), ("none", None)])
+def test_an_older_checkpoint_that_is_damaged_stands_in_nobodys_way(
+    tmp_path: Path, restore: str, restored: int | None
+) -> None:
+    catalog = Catalog(LocalStore(tmp_path / "store" / "p"))
+    catalog.take_over("the driver before", 1.0)
+    for id in (1, 2):
+        catalog.commit(Manifest(id, CheckpointKind.MANUAL, "p", 1, 1.0, 2.0, (), (), 0))
+    catalog.store.write("checkpoints/1/manifest.json", b"{}")
+    coordinator = made(cluster(), tmp_path, restore)
+    found = coordinator.restored
+    coordinator.stop()
+    assert (found and found.id) == restored
 
 
 # --- stopping -----------------------------------------------------------------------------------------------
@@ -197,6 +219,37 @@ def test_a_query_that_waits_for_a_stop_which_fails_is_started(pipeline: Pipeline
     assert [run.isActive for run in pipeline.runs] == [False, True, True]
     pipeline.coordinator.stop()
     assert [run.isActive for run in pipeline.runs] == [False] * 3
+
+
+def test_a_pipeline_that_fails_for_good_while_it_stops_with_a_savepoint_does_not_run_again(
+    pipeline: Pipeline,
+) -> None:
+    fenced = FencedError("file:///store", 1, 2, "another driver")
+    pipeline.start("q")
+    pipeline.runs[0].on_stop = lambda: pipeline.coordinator._supervisor._fail_for_good(fenced)
+    with pytest.raises(PipelineFailedError, match="another driver"):
+        pipeline.coordinator.stop(savepoint="last")
+    assert [run.isActive for run in pipeline.runs] == [False]
+    with pytest.raises(PipelineFailedError, match="another driver"):
+        pipeline.start("another")
+
+
+def test_a_stop_with_a_savepoint_waits_for_no_checkpoint_whose_batch_was_cut_off(pipeline: Pipeline) -> None:
+    pipeline.start("q")
+    (run,) = pipeline.coordinator._runs.all()
+    (run.directory / "offsets").mkdir(exist_ok=True)
+    (run.directory / "offsets" / "0").touch()
+    # Its cut is the batch that is planned, and never commits.
+    pending = pipeline.coordinator.checkpoint()
+    eventually(
+        lambda: pipeline.coordinator._checkpointing.look(lambda p: p.waiting_for_commits()) == {"q": 0}
+    )
+    taken = pipeline.coordinator.stop(savepoint="last", timeout="0 s")
+    error = pending.exception(DEADLINE)
+    assert isinstance(error, CheckpointError)
+    assert error.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+    assert taken is not None
+    assert taken.batches == {"q": -1}
 
 
 def test_two_stops_at_once_are_one_and_both_return_when_it_is_done(pipeline: Pipeline) -> None:

@@ -71,6 +71,7 @@ class Bench:
         base: int | None = None,
         completed: tuple[Manifest, ...] = (),
         origins: dict[ShardId, Origin] | None = None,
+        required: tuple[str, ...] = (),
         **config: Any,
     ) -> None:
         self.now = 100.0
@@ -88,6 +89,7 @@ class Bench:
             next_id=next_id,
             base=base,
             completed=completed,
+            required=set(required),
         )
         for host in "ab":
             self.protocol.host_joined(HostHello(host, f"address-{host}", "machine", host, 1))
@@ -233,14 +235,48 @@ def test_a_request_before_every_query_has_started_is_refused_and_leaves_nothing(
     assert (bench.protocol.pending, bench.protocol.next_id) == ({}, 1)
 
 
+@pytest.mark.parametrize(("required", "refused"), [(("up", "down"), True), ((), False)])
+def test_without_a_query_that_the_restored_checkpoint_has_and_that_could_not_start_there_is_none(
+    required: tuple[str, ...], refused: bool
+) -> None:
+    bench = Bench(required=required)
+    bench(bench.protocol.remove_query("down", bench.now))
+    bench.request()
+    assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING] * refused
+    if refused:
+        assert "down" in bench.of(do.Reject)[0].error.detail
+        bench.add("down", ("up",), {})
+        bench.request()
+        assert list(bench.protocol.pending) == [1]
+
+
+def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_because_a_query_cannot_start() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.acknowledge(1)
+    bench(bench.protocol.remove_query("down", bench.now))
+    assert bench.protocol.pending[1].phase is Phase.FINALIZING
+    assert bench.finalize(1).id == 1
+
+
 # A5
 def test_a_query_that_stops_before_its_cut_has_committed_aborts_the_checkpoint_and_all_are_told() -> None:
     bench = Bench()
     bench.request()
     bench.plan(1, planned=5)
     bench(bench.protocol.stands("up", 4, bench.now))
-    assert bench.reasons() == [Reason.DECLINED]
+    assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING]
     assert [host for host, _ in bench.orders(AbortOrder)] == ["a", "b"]
+
+
+def test_that_a_query_was_stopped_is_no_failure_of_the_checkpoint() -> None:
+    bench = Bench(tolerable_failures=0)
+    bench.request()
+    bench.plan(1, planned=5)
+    bench(bench.protocol.stands("up", 4, bench.now))
+    assert bench.protocol.failures.count == 0
+    assert bench.of(do.FailPipeline) == []
 
 
 def test_a_query_that_stops_after_its_cut_has_committed_aborts_nothing() -> None:

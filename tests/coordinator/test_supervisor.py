@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from chandy.coordinator import progress, recovery, supervisor
-from chandy.coordinator.errors import QueryFailedError
+from chandy.coordinator.errors import PipelineFailedError, QueryFailedError
 from chandy.coordinator.query import Definition
 from chandy.coordinator.query_directories import QueryDirectories
 from chandy.coordinator.recoveries import Recovery
@@ -29,6 +29,7 @@ from chandy.storage import (
     Catalog,
     CheckpointKind,
     DamagedCheckpointError,
+    FencedError,
     FileCache,
     Handle,
     LocalStore,
@@ -89,6 +90,13 @@ class Checkpoints:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
+        self.fenced: FencedError | None = None
+        self.unsettled = 0
+        """How often the fate of a manifest is not known yet."""
+
+    def check_not_fenced(self) -> None:
+        if self.fenced is not None:
+            raise self.fenced
 
     def damage(self, point: RestorePoint) -> DamagedCheckpointError | None:
         return recovery.damage(self.catalog, point)
@@ -99,8 +107,9 @@ class Checkpoints:
     def event(self, happens: Callable[[Any, float], Any]) -> None:
         pass
 
-    def settle(self) -> None:
-        pass
+    def settle(self) -> bool:
+        self.unsettled -= 1
+        return self.unsettled < 0
 
 
 class NoTicks:
@@ -143,7 +152,8 @@ class Setup:
                 root="", generation=1, journals=directory / "journals", kept=False, boot="", left=Left()
             ),
         )
-        self.supervisor.begin(Checkpoints(self.catalog))  # type: ignore[arg-type]
+        self.checkpoints = Checkpoints(self.catalog)
+        self.supervisor.begin(self.checkpoints)  # type: ignore[arg-type]
         facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
         self.definition = Definition("q", None, None, facts, (), ())  # type: ignore[arg-type]
 
@@ -289,6 +299,112 @@ def test_a_recovery_waits_from_the_notice_of_the_failure_through_all_its_attempt
     assert again.waiting >= 2
     assert again.noticed_at == again.begun_at - again.waiting
     assert len(store.runs) == 2
+
+
+# --- what goes wrong while it is mended ---------------------------------------------------------------------
+
+
+class Starts:
+    """Spark, whose first run fails, and which then cannot start a number of times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
+        self.asked = 0
+
+        def start(*args: Any, **kwargs: Any) -> Spark:
+            self.asked += 1
+            if self.asked == 1:
+                return Spark("boom")
+            if self.asked <= 1 + refused:
+                raise RuntimeError("the JVM is gone")
+            return Running()
+
+        monkeypatch.setattr(supervisor, "start_spark", start)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_restart_in_place_that_cannot_start_is_tried_again(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = Starts(monkeypatch, refused=2)
+    query = setup.supervisor.start(setup.definition)
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    assert (spark.asked, query.isActive) == (4, True)
+    assert isinstance(setup.runs.all()[0].spark, Running)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_restart_in_place_that_never_starts_ends_the_query_after_all_attempts(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = Starts(monkeypatch, refused=99)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(PipelineFailedError, match="the JVM is gone"):
+        query.awaitTermination(DEADLINE)
+    assert spark.asked == 1 + 3
+
+
+FENCED = FencedError("file:///store", 1, 2, "another driver")
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    query = setup.supervisor.start(setup.definition)
+    touched: list[object] = []
+    monkeypatch.setattr(supervisor, "restore_query", lambda *args: touched.append(args))
+    setup.checkpoints.fenced = FENCED
+    setup.supervisor.host_lost("it was frozen for too long")
+    with pytest.raises(FencedError):
+        query.awaitTermination(DEADLINE)
+    assert touched == []
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_latest(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    setup.supervisor.start(setup.definition)
+    restored: list[int] = []
+    restore = supervisor.restore_query
+
+    def note(*args: Any) -> Any:
+        restored.append(setup.checkpoints.unsettled)
+        return restore(*args)
+
+    monkeypatch.setattr(supervisor, "restore_query", note)
+    setup.checkpoints.unsettled = 2
+    setup.supervisor.host_lost("it was killed")
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    assert restored == [-1]
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Running] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        started.append(Running())
+        return started[-1]
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    query = setup.supervisor.start(setup.definition)
+    setup.supervisor.must_fail(FENCED)
+    # Behind it: what was lost meanwhile changes nothing any more.
+    setup.supervisor.host_lost("it was frozen for too long")
+    with pytest.raises(FencedError):
+        query.awaitTermination(DEADLINE)
+    with pytest.raises(PipelineFailedError, match="failed for good"):
+        setup.supervisor.start(attrs.evolve(setup.definition, name="another"))
+    with pytest.raises(PipelineFailedError, match="failed for good"):
+        setup.supervisor.resume(setup.runs.all())
+    setup.supervisor.close()
+    assert len(started) == 1
+    assert started[0].stopped.is_set()
 
 
 def restored(host: str, files: float, opening: float, found: int, downloaded: int) -> ShardsRestored:

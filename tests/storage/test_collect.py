@@ -287,6 +287,23 @@ def test_discarding_an_aborted_checkpoint_spares_what_completed_ones_need(
     assert verify_keys(catalog)
 
 
+@pytest.mark.parametrize(("damaged", "deleted"), [(1, True), (3, False)])
+def test_only_a_later_manifest_that_cannot_be_read_keeps_what_an_aborted_checkpoint_left(
+    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest, damaged: int, deleted: bool
+) -> None:
+    # Promise 2: a later one may reference it, and an older one cannot.
+    catalog.take_over("driver-1", 1.0)
+    catalog.commit(make_manifest(damaged))
+    store.write(f"checkpoints/{damaged}/manifest.json", b"{}")
+    files(store, "checkpoints/2/h.pack")
+    if deleted:
+        assert discard_aborted(store, 2, 1) == {"checkpoints/2/h.pack"}
+    else:
+        with pytest.raises(DamagedError):
+            discard_aborted(store, 2, 1)
+        assert "checkpoints/2/h.pack" in store.list()
+
+
 def test_a_fenced_coordinator_deletes_nothing_of_its_aborted_checkpoints(
     catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
 ) -> None:
