@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -89,8 +91,18 @@ class FileCache:
     """
 
     directory: Path
+    """The machine's cache directory, in which state hosts and journals have folders, too."""
     limit_bytes: int = 16 << 30
     """What ``trim`` lets remain; files that the store or a shard links to as well are counted in full."""
+
+    @property
+    def files(self) -> Path:
+        """The folder of the entries.
+
+        Named here and nowhere else: driver and hosts are told the machine's cache directory alone, so none can keep
+        files where the others neither find nor trim them.
+        """
+        return self.directory / "files"
 
     def take(self, sha256: str, size: int, path: Path) -> bool:
         """Link the file with this content to the new file ``path``; return whether that worked.
@@ -132,22 +144,26 @@ class FileCache:
     def trim(self) -> None:
         """Drop the entries that were used longest ago until the rest is within the limit."""
         try:
-            entries = []
-            for path in self.directory.glob("*/*"):
-                with suppress(FileNotFoundError):
-                    status = path.stat()
-                    entries.append((status.st_atime, status.st_size, path))
+            entries = sorted(self._entries())
             excess = sum(size for _, size, _ in entries) - self.limit_bytes
-            for _, size, path in sorted(entries):
+            for _, size, path in entries:
                 if excess <= 0:
                     return
                 path.unlink(missing_ok=True)
                 excess -= size
         except OSError as error:
-            _log.warning("cache not trimmed", path=str(self.directory), error=str(error))
+            _log.warning("cache not trimmed", path=str(self.files), error=str(error))
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        """When each entry was last used, its size and its path; what is no regular file is not the cache's."""
+        for path in self.files.glob("*/*"):
+            with suppress(FileNotFoundError):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    yield status.st_atime, status.st_size, path
 
     def _entry(self, sha256: str) -> Path:
-        return self.directory / sha256[:2] / sha256
+        return self.files / sha256[:2] / sha256
 
     def _link(self, source: Path, target: Path) -> None:
         try:

@@ -62,7 +62,7 @@ def run(config: HostConfig) -> NoReturn:
             control,
             workspace.path,
             memory,
-            FileCache(cache / "files"),
+            FileCache(cache),
             journals=None if journals is None else Path(journals),
         )
         # Tasks see the socket only under its final name, which it gets when the coordinator knows this host.

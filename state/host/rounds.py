@@ -233,6 +233,9 @@ class Rounds:
                 self._decline(order, f"{type(error).__name__}: {error}")
         finally:
             this.end()
+            # What was uploaded is cached, too, and only here does a pipeline that keeps running drop what is old. It
+            # scans the cache: nobody waits for this thread any more.
+            self._cache.trim()
 
     def _store(self, this: Round) -> tuple[ShardSnapshot, ...]:
         order = this.order

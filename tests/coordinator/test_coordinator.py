@@ -26,6 +26,7 @@ from chandy.coordinator.service import Service, listen
 from chandy.coordinator.supervisor import Supervisor
 from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.storage import Catalog, CheckpointKind, FencedError, LocalStore, Manifest
+from chandy.storage.files import FileCache
 
 from ..waiting import DEADLINE, eventually
 from .stand_ins import Spark
@@ -331,3 +332,11 @@ def test_a_coordinator_that_could_not_be_made_can_be_made_the_next_time(
 
 def raises(*_: object, **__: object) -> None:
     raise CoordinatorStoppedError("p")
+
+
+# --- what driver and hosts agree on -------------------------------------------------------------------------
+
+
+def test_the_driver_keeps_files_of_snapshots_where_hosts_do(pipeline: Pipeline) -> None:
+    told = pipeline.coordinator._operators.endpoint.cache
+    assert pipeline.coordinator._supervisor._cache.files == FileCache(Path(told)).files

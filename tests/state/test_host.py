@@ -45,6 +45,8 @@ from chandy.state.link.messages import (
 from chandy.state.link.rpc import ActionClient
 from chandy.state.link.spent import Spent
 from chandy.storage.codec import to_json
+from chandy.storage.files import FileCache
+from chandy.storage.layout import is_shared
 
 A, B, C, D = b"a", b"b", b"c", b"d"
 
@@ -401,6 +403,18 @@ def test_after_a_host_is_killed_the_next_one_has_exactly_the_acknowledged_state(
     coordinator.run(again, 1, {A: b"again"})
     coordinator.push(coordinator.order(2, 1, base=1))
     assert sum(snapshot.new_bytes for snapshot in coordinator.acked().snapshots) < 20_000
+
+
+def test_the_driver_finds_in_the_machines_cache_what_a_host_has_stored(
+    coordinator: Any, tmp_path: Path
+) -> None:
+    client = coordinator.connect()
+    coordinator.run(client, 0, {A: filler(0)})
+    coordinator.push(coordinator.order(1, 0))
+    files = [file for snapshot in coordinator.acked().snapshots for file in snapshot.handle.files]
+    (large,) = (file for file in files if is_shared(file.key))
+    cache = FileCache(Path(coordinator.endpoint.cache))
+    assert cache.take(large.sha256, large.size, tmp_path / "taken")
 
 
 def test_tasks_run_while_another_restores(coordinator: Any) -> None:

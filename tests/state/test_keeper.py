@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import random
@@ -136,17 +137,26 @@ class AwayStore(LocalStore):
 
 
 class Setup:
-    def __init__(self, directory: Path, open_store: Callable[[str], Store] = open_store) -> None:
+    def __init__(
+        self, directory: Path, open_store: Callable[[str], Store] = open_store, cache_bytes: int = 1 << 30
+    ) -> None:
         self.directory = directory
+        self.cache_bytes = cache_bytes
         self.control = Coordinator()
         self.store = f"file://{directory / 'store'}"
         self.keeper = self.another("host", open_store)
 
     def another(self, name: str, open_store: Callable[[str], Store] = open_store) -> Keeper:
         """One more host on the machine, with a cache of its own."""
-        place = self.directory / name
-        cache, memory = FileCache(place / "cache"), Memory(32 << 20)
-        return Keeper(name, self.control, place, memory, cache, open_store, self.journals)
+        memory, cache = Memory(32 << 20), self.cache_of(name)
+        return Keeper(name, self.control, self.directory / name, memory, cache, open_store, self.journals)
+
+    def cache_of(self, name: str) -> FileCache:
+        return FileCache(self.directory / name / "cache", self.cache_bytes)
+
+    @property
+    def cache(self) -> FileCache:
+        return self.cache_of("host")
 
     @property
     def journals(self) -> Path:
@@ -891,3 +901,38 @@ def test_a_host_without_journals_cannot_go_on_from_any(setup: Setup, tmp_path: P
     with pytest.raises(JournalBrokenError, match="a state host without journals"):
         keeper.begin(setup.task(1))
     keeper.close()
+
+
+# --- the machine's cache ------------------------------------------------------------------------------------
+
+
+def test_the_cache_stays_within_its_limit_while_rounds_go_on(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, cache_bytes=250_000)
+    for batch in range(6):
+        setup.run(batch, {b"%d" % batch: random.Random(batch).randbytes(100_000)})
+        setup.keeper.obey(setup.order(batch + 1, batch))
+        setup.acked()
+        eventually(lambda: size_of(setup.cache.files) <= 250_000)
+    assert size_of(tmp_path / "store" / "shared") > 500_000, "all files together are within the limit"
+    setup.keeper.close()
+
+
+def test_a_round_that_is_declined_leaves_the_cache_within_its_limit(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, lambda uri: AwayStore(tmp_path / "store"), cache_bytes=250_000)
+    (tmp_path / "file").write_bytes(b"x" * 100_000)
+    for number in range(4):
+        setup.cache.put(f"{number}" * 64, tmp_path / "file")
+    setup.run(0, {b"a": b"0"})
+    setup.keeper.obey(setup.order(1, 0))
+    setup.declined()
+    eventually(lambda: size_of(setup.cache.files) <= 250_000)
+    setup.keeper.close()
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files below a folder, from which somebody may delete meanwhile."""
+    total = 0
+    for path in folder.glob("*/*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total

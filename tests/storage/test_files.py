@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chandy.storage import files
-from chandy.storage.files import file_sha256
+from chandy.storage.files import FileCache, file_sha256
 
 BYTES = bytes(range(256)) * 5000
 
@@ -99,3 +99,39 @@ def test_a_system_without_extended_attributes_costs_time_only(
     monkeypatch.delattr(os, "setxattr", raising=False)
     monkeypatch.delattr(os, "getxattr", raising=False)
     assert [file_sha256(path) for _ in range(2)] == [sha256(BYTES)] * 2
+
+
+# --- the cache ----------------------------------------------------------------------------------------------
+
+
+def kept(cache: FileCache) -> list[str]:
+    return sorted(path.name for path in cache.files.glob("*/*"))
+
+
+def test_a_trim_passes_over_what_is_no_file_of_the_cache(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path / "cache", limit_bytes=10)
+    names = ["aa" * 32, "bb" * 32]
+    for age, name in enumerate(names):
+        (tmp_path / name).write_bytes(b"x" * 10)
+        cache.put(name, tmp_path / name)
+        os.utime(cache.files / name[:2] / name, (1000 + age, 1000))
+    folder, link = cache.files / "aa" / "folder", cache.files / "bb" / "link"
+    folder.mkdir()
+    # Older than any file, so that it would be the first to go.
+    os.utime(folder, (1, 1))
+    link.symlink_to(tmp_path / "nothing")
+    cache.trim()
+    assert kept(cache) == sorted([names[1], "folder", "link"])
+
+
+def test_a_trim_touches_nothing_beside_the_files(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path / "cache", limit_bytes=0)
+    (tmp_path / "1.sst").write_bytes(BYTES)
+    cache.put(sha256(BYTES), tmp_path / "1.sst")
+    beside = [tmp_path / "cache" / place / "file" for place in ("hosts/host", "journals/query")]
+    for path in beside:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x")
+    cache.trim()
+    assert kept(cache) == []
+    assert all(path.exists() for path in beside)

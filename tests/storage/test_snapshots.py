@@ -392,9 +392,9 @@ def test_the_cache_drops_what_was_used_longest_ago(tmp_path: Path) -> None:
     for age, name in enumerate(names):
         (tmp_path / name).write_bytes(b"x" * 10)
         cache.put(name, tmp_path / name)
-        os.utime(cache.directory / name[:2] / name, (1000 + age, 1000))
+        os.utime(cache.files / name[:2] / name, (1000 + age, 1000))
     cache.trim()
-    assert sorted(path.name for path in cache.directory.glob("*/*")) == names[1:]
+    assert sorted(path.name for path in cache.files.glob("*/*")) == names[1:]
 
 
 def test_using_a_cached_file_keeps_it(store: LocalStore, tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def test_using_a_cached_file_keeps_it(store: LocalStore, tmp_path: Path) -> None
     (tmp_path / "other").write_bytes(b"y" * LARGE)
     cache.put("ab" * 32, tmp_path / "other")
     os.utime(used, (1000, 1000))
-    os.utime(cache.directory / "ab" / ("ab" * 32), (2000, 2000))
+    os.utime(cache.files / "ab" / ("ab" * 32), (2000, 2000))
     restore_files(store, stored.handle, tmp_path / "c", cache)
     assert cached_entry(cache) == used
 
