@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
 from fsspec.exceptions import FSTimeoutError
 
 from .errors import InvalidUriError, ObjectExistsError, ObjectMissingError, StorageError, StoreFailedError
@@ -170,8 +172,11 @@ class FsspecStore(Store):
         return isinstance(error, OSError) and error.errno in _PASSING
 
     def _find(self, prefix: str) -> Sequence[dict[str, Any]]:
+        folder = self._folder(prefix)
+        if _walks(type(self.fs)):
+            return list(_files_below(self.fs, folder))
         try:
-            found = self.fs.find(self._folder(prefix), detail=True)
+            found = self.fs.find(folder, detail=True)
         except FileNotFoundError:
             return []
         return list(found.values())
@@ -227,6 +232,44 @@ class FsspecStore(Store):
     def why_all_is_missing(self, error: FileNotFoundError) -> str | None:
         """Return why not only the object is not there, but the place for it; None if it is just the object."""
         return None
+
+
+def _walks(kind: Any) -> bool:
+    """Whether the ``find`` of a file system's class is fsspec's, folder by folder, and not a listing of its own."""
+    return kind.find is AbstractFileSystem.find and (
+        getattr(kind, "_find", AsyncFileSystem._find) is AsyncFileSystem._find
+    )
+
+
+def _files_below(fs: Any, folder: str) -> Iterator[dict[str, Any]]:
+    """Find the files below a folder; one that is not there, or goes meanwhile, has none.
+
+    Whatever else keeps it from being listed is an error. fsspec's own ``find`` takes the folder for an empty one then,
+    and its ``on_error`` says otherwise for the uppermost folder alone.
+    """
+    folders = [fs._strip_protocol(folder)]
+    while folders:
+        path = folders.pop()
+        try:
+            found = fs.ls(path, detail=True)
+        except OSError as error:
+            if not _is_absent(error):
+                raise
+            continue
+        for info in found:
+            if info["type"] != "directory":
+                yield info
+            elif info["name"].rstrip("/") != path:
+                # Some services name a folder among what is in it.
+                folders.append(info["name"].rstrip("/"))
+
+
+def _is_absent(error: OSError) -> bool:
+    """Whether there is no such folder; some clients have an error of their own for that, with the usual number."""
+    return isinstance(error, (FileNotFoundError, NotADirectoryError)) or error.errno in (
+        errno.ENOENT,
+        errno.ENOTDIR,
+    )
 
 
 def _stat(info: dict[str, Any]) -> ObjectStat:

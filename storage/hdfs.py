@@ -162,14 +162,16 @@ class HdfsStore(Store):
                     self._client.delete(status.path, False)
 
     def _files(self, prefix: str) -> Sequence[Any]:
+        # Folder by folder: the client's own recursive listing fails as a whole when one of its folders goes meanwhile.
         folder = prefix.rpartition("/")[0]
-        try:
-            found = list(
-                self._client.list_status(f"{self._root}/{folder}" if folder else self._root or "/", True)
-            )
-        except FileNotFoundError:
-            return []
-        return [status for status in found if not status.isdir]
+        folders = [f"{self._root}/{folder}" if folder else self._root or "/"]
+        files: list[Any] = []
+        while folders:
+            with suppress(FileNotFoundError):
+                found = list(self._client.list_status(folders.pop(), False))
+                folders += [status.path for status in found if status.isdir]
+                files += [status for status in found if not status.isdir]
+        return files
 
     @contextmanager
     def _written(self, key: str, chunks: Iterable[bytes]) -> Iterator[str]:

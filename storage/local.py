@@ -69,11 +69,9 @@ class LocalStore(Store):
     def list(self, prefix: str = "") -> list[str]:
         """Return the keys that begin with ``prefix``, sorted."""
         folder = self.root / prefix.rpartition("/")[0]
-        keys = []
         with self._explained("list", prefix):
-            for parent, _, names in os.walk(folder):
-                relative = Path(parent).relative_to(self.root)
-                keys += [(relative / name).as_posix() for name in names if not name.startswith(TEMPORARY)]
+            found = [path for path in _files_below(folder) if not path.name.startswith(TEMPORARY)]
+        keys = [path.relative_to(self.root).as_posix() for path in found]
         return sorted(key for key in keys if key.startswith(prefix))
 
     def delete(self, key: str) -> None:
@@ -151,11 +149,10 @@ class LocalStore(Store):
     def sweep(self, before: float) -> None:
         """Delete the temporary files of writers that were killed."""
         with self._explained("sweep", ""):
-            for parent, _, names in os.walk(self.root):
-                for path in (Path(parent) / name for name in names if name.startswith(TEMPORARY)):
-                    with suppress(FileNotFoundError):
-                        if path.stat().st_ctime < before:
-                            path.unlink()
+            for path in _files_below(self.root):
+                with suppress(FileNotFoundError):
+                    if path.name.startswith(TEMPORARY) and path.stat().st_ctime < before:
+                        path.unlink()
 
     def _path(self, key: str) -> Path:
         if any(part.startswith(TEMPORARY) for part in validate_key(key).split("/")):
@@ -238,6 +235,26 @@ class LocalStore(Store):
         for folder in sorted(above.union(folders), key=lambda one: len(one.parts), reverse=True):
             with suppress(FileNotFoundError):
                 _sync_folder(folder)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Find the files below a folder; one that is not there, or goes meanwhile, has none.
+
+    Whatever else keeps it from being listed is an error: ``os.walk`` would take a folder of which the disk or the
+    server says nothing just now for an empty one, and who takes a pipeline over would find no checkpoints.
+    """
+    folders = [folder]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if not entry.is_dir():
+                        yield Path(entry)
+                    elif not entry.is_symlink():
+                        folders.append(Path(entry))
+        except (FileNotFoundError, NotADirectoryError):
+            # A delete takes away the folders that it leaves empty.
+            continue
 
 
 def _make_folder(folder: Path) -> None:
