@@ -16,6 +16,7 @@ import attrs
 import xxhash
 
 from .logs import logger
+from .private import make_private_folder
 
 CHUNK = 1 << 20
 """Bytes that are in memory at a time while a file is hashed or copied."""
@@ -131,7 +132,7 @@ class FileCache:
         entry = self._entry(sha256)
         temporary = entry.with_name(f".{uuid.uuid4().hex}")
         try:
-            entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(entry.parent)
             try:
                 self._link(path, temporary)
                 temporary.replace(entry)

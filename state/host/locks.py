@@ -10,18 +10,18 @@ import stat
 from collections.abc import Generator
 from pathlib import Path
 
+from ...storage.private import make_private_folder
 from ..errors import UnsafeDirectoryError
 
 
 def private_directory(path: Path) -> Path:
-    """Return the directory, made with mode 0700 if it was missing.
+    """Return the directory, made with mode 0700 if it was missing, and so are those above it: they may have to be
+    private, too.
 
     Raises:
         UnsafeDirectoryError: it belongs to somebody else, others may enter it, or it is a link.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
+    make_private_folder(path)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise UnsafeDirectoryError(str(path), f"{stat.filemode(found.st_mode)} of user {found.st_uid}")

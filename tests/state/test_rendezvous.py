@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from chandy.state.errors import HostStartError, SocketPathError, UnsafeDirectoryError
+from chandy.state.host.journal import admit
 from chandy.state.host.locks import acquire, private_directory, remove_unless_held, try_acquire
 from chandy.state.host.rendezvous import connect, executor_identity, runtime_directory, start_host
 from chandy.state.host.workspace import Workspace
@@ -81,6 +82,17 @@ def test_a_runtime_directory_that_others_can_enter_is_refused(coordinator: Any) 
     link.symlink_to(private_directory(coordinator.directory / "mine"))
     with pytest.raises(UnsafeDirectoryError, match="lrwxrwxrwx"):
         connect(attrs.evolve(coordinator.endpoint, runtime=str(link)), "/")
+
+
+def test_what_is_made_above_a_private_directory_is_private_too(tmp_path: Path) -> None:
+    # A driver whose working directories are elsewhere begins with the journals; hosts meet in the folder above.
+    umask = os.umask(0o022)
+    try:
+        admit(tmp_path / "run" / "cache" / "journals", "query", tmp_path)
+    finally:
+        os.umask(umask)
+    assert private_directory(tmp_path / "run").is_dir()
+    assert private_directory(tmp_path / "run" / "cache").is_dir()
 
 
 def test_what_else_is_in_the_runtime_directory_stays(coordinator: Any) -> None:
