@@ -17,10 +17,11 @@ from typing import IO, TypeVar
 
 import attrs
 
-from .errors import DamagedError, ObjectMissingError
+from .errors import DamagedError, StorageError
 from .files import FileCache, copy_hashed, file_sha256, is_bookkeeping, is_immutable
 from .keys import validate_key
 from .layout import PACK, is_shared, shared_key
+from .logs import logger
 from .manifest import FileRef, Handle
 from .store import Store
 from .transfer import PART
@@ -38,6 +39,7 @@ _GAP = 64 * 1024
 """Bytes between two files of a pack that are cheaper to read than to ask for the second file by itself."""
 
 T = TypeVar("T")
+_log = logger(__name__)
 
 KnownHashes = MutableMapping[tuple[str, int], str]
 """SHA-256 by name and size, of the immutable files of one shard's database as long as it is open."""
@@ -224,8 +226,9 @@ class SnapshotWriter:
     def _copied(self, file: FileRef, source: Source) -> bool:
         try:
             return self._store.copy(source.store, file.key, file.key)
-        except ObjectMissingError:
-            # Retention has dropped it meanwhile; there is the file itself.
+        except (StorageError, OSError) as error:
+            # Retention may have dropped it, or nobody may read it there: the file itself is here.
+            _log.info("not copied, uploaded", key=file.key, source=source.store.uri, error=str(error))
             return False
 
     def _copied_file(self, file: FileRef, source: Store) -> tuple[FileRef, int] | None:

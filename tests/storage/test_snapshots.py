@@ -509,6 +509,30 @@ def test_a_savepoint_copies_what_the_last_checkpoint_has_and_uploads_the_rest(
     assert set(savepoint.copied) == {file.key for file in last.handle.files if file.key.startswith("shared/")}
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreFailedError("memory://test", "key", "copy", "not allowed to read there"),
+        ObjectMissingError("memory://test", "key"),
+        PermissionError("not allowed to read there"),
+    ],
+)
+def test_what_the_service_does_not_copy_into_a_savepoint_is_uploaded(
+    tmp_path: Path, contents: Contents, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    pipeline, savepoint = _Service(), _Service()
+    last = snapshot(pipeline, tmp_path / "a", contents)
+
+    def refuse(*_: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(savepoint, "copy", refuse)
+    writer = SnapshotWriter(savepoint, "checkpoints/2/host.pack")
+    writer.add("0", fill(tmp_path / "b", contents), source=Source(pipeline, last.handle))
+    restore_files(savepoint, writer.finish()["0"].handle, tmp_path / "c")
+    assert contents_of(tmp_path / "c") == contents
+
+
 # --- requests -----------------------------------------------------------------------------------------------
 
 
