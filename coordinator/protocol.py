@@ -442,6 +442,7 @@ class Protocol:
                 base=pending.base,
                 triggered_at=pending.triggered_at,
                 seconds_left=max(0.0, pending.deadline - now),
+                is_savepoint=pending.is_savepoint,
             )
             for host, shards in ownership.by_owner().items()
         }

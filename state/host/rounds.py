@@ -221,10 +221,12 @@ class Rounds:
             snapshots = self._store(this)
             if this.cancelled.is_set():
                 return
-            # Before the acknowledgement: after it, the next order may name this checkpoint as its base.
-            for snapshot in snapshots:
-                key = ShardKey(order.query_id, snapshot.shard.uid, snapshot.shard.shard)
-                self._remember(key, order.checkpoint, order.root, snapshot.handle)
+            # Before the acknowledgement: after it, the next order may name this checkpoint as its base. A savepoint is
+            # never one, and nothing is copied from it: it is the user's to move, to delete or to lose.
+            if not order.is_savepoint:
+                for snapshot in snapshots:
+                    key = ShardKey(order.query_id, snapshot.shard.uid, snapshot.shard.shard)
+                    self._remember(key, order.checkpoint, order.root, snapshot.handle)
             self._control.ack(Ack(self._host, order.checkpoint, order.query_id, snapshots))
             log.info("acknowledged", shards=len(snapshots), new_bytes=sum(s.new_bytes for s in snapshots))
         except Exception as error:  # noqa: BLE001 - every failure declines the checkpoint
@@ -277,10 +279,15 @@ class Rounds:
         return handle if root == order.root else None
 
     def _source(self, order: SnapshotOrder, history: _History) -> Source | None:
-        """Where a savepoint's files may be already: what the pipeline's own store has, its service can copy."""
+        """Where a savepoint's files may be already: what the pipeline's own store has, its service can copy.
+
+        A checkpoint has nothing copied: the service looks at no bytes, and the shard's own are here.
+        """
+        if not order.is_savepoint:
+            return None
         with self._lock:
-            elsewhere = [known for known in history.handles.values() if known[0] != order.root]
-        return Source(self._open_store(elsewhere[-1][0]), elsewhere[-1][1]) if elsewhere else None
+            root, handle = next(reversed(history.handles.values()), ("", None))
+        return None if handle is None else Source(self._open_store(root), handle)
 
     def _history_of(self, key: ShardKey) -> _History:
         with self._lock:

@@ -151,6 +151,8 @@ class SnapshotOrder:
     seconds_left: float
     """How long the checkpoint has left when the order is given: what the store cannot do by then is given up. A
     duration, for the clocks of two machines differ."""
+    is_savepoint: bool = False
+    """Whether it is for a savepoint, which is self-contained and in a store of its own."""
 
 
 @attrs.frozen

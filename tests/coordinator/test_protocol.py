@@ -954,7 +954,9 @@ def test_a_savepoint_is_full_and_goes_to_its_own_place() -> None:
     bench.completed()
     bench.completed(kind=CheckpointKind.SAVEPOINT)
     orders = [o for _, o in bench.orders(SnapshotOrder) if o.checkpoint == 2]
-    assert {(o.root, o.base) for o in orders} == {("file:///savepoint", None)}
+    assert {(o.root, o.base, o.is_savepoint) for o in orders} == {("file:///savepoint", None, True)}
+    first = [o for _, o in bench.orders(SnapshotOrder) if o.checkpoint == 1]
+    assert {o.is_savepoint for o in first} == {False}
     assert {(s.root, s.base) for s in bench.of(do.StoreProgress) if s.checkpoint == 2} == {
         ("file:///savepoint", None)
     }

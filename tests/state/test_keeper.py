@@ -593,7 +593,7 @@ def test_a_savepoint_holds_every_file_itself(setup: Setup) -> None:
     setup.keeper.obey(setup.order(1, 0))
     setup.acked()
     root = f"file://{setup.directory / 'savepoint'}"
-    setup.keeper.obey(setup.order(2, 0, root=root))
+    setup.keeper.obey(setup.order(2, 0, root=root, is_savepoint=True))
     savepoint = setup.acked()
     keys = {file.key for file in savepoint.snapshots[0].handle.files}
     assert all((setup.directory / "savepoint" / key).exists() for key in keys)
@@ -611,11 +611,54 @@ def test_a_completed_savepoint_leaves_the_base_of_the_next_checkpoint(setup: Set
     setup.keeper.obey(setup.order(1, 0))
     setup.acked()
     setup.keeper.obey(CompleteOrder(1))
-    setup.keeper.obey(setup.order(2, 0, root=f"file://{setup.directory / 'savepoint'}"))
+    savepoint = f"file://{setup.directory / 'savepoint'}"
+    setup.keeper.obey(setup.order(2, 0, root=savepoint, is_savepoint=True))
     setup.acked()
     setup.keeper.obey(CompleteOrder(2))
     setup.keeper.obey(setup.order(3, 0, base=1))
     assert setup.acked().snapshots[0].new_bytes < 10_000
+
+
+def test_a_savepoint_is_copied_from_the_pipelines_store_and_nothing_from_a_savepoint(tmp_path: Path) -> None:
+    copies: list[tuple[str, str]] = []
+
+    class Told(LocalStore):
+        def copy(self, source: Store, source_key: str, key: str) -> bool:
+            copies.append((source.uri, self.uri))
+            return super().copy(source, source_key, key)
+
+    setup = Setup(tmp_path, lambda uri: Told(Path(uri.removeprefix("file://"))))
+    places = [f"file://{tmp_path / name}" for name in ("one", "two", "three")]
+    setup.run(0, {b"a": big(b"0")})
+
+    def snapshot(checkpoint: int, **more: Any) -> list[tuple[str, str]]:
+        copies.clear()
+        setup.keeper.obey(setup.order(checkpoint, 0, **more))
+        setup.acked()
+        setup.keeper.obey(CompleteOrder(checkpoint))
+        return copies
+
+    # The first savepoint is there before any checkpoint of the pipeline.
+    assert snapshot(1, root=places[0], is_savepoint=True) == []
+    assert snapshot(2) == []
+    assert snapshot(3, root=places[1], is_savepoint=True) == [(setup.store, places[1])]
+    assert snapshot(4) == []
+    assert snapshot(5, root=places[2], is_savepoint=True) == [(setup.store, places[2])]
+    setup.keeper.close()
+
+
+def test_a_checkpoint_after_a_savepoint_that_was_damaged_restores(setup: Setup) -> None:
+    setup.run(0, {b"a": big(b"0")})
+    setup.keeper.obey(setup.order(1, 0, root=f"file://{setup.directory / 'savepoint'}", is_savepoint=True))
+    setup.acked()
+    setup.keeper.obey(CompleteOrder(1))
+    for path in (setup.directory / "savepoint" / "shared").glob("*/*"):
+        size = path.stat().st_size
+        # Not in place: it is a link of the shard's own file.
+        path.unlink()
+        path.write_bytes(b"x" * size)
+    setup.keeper.obey(setup.order(2, 0))
+    assert setup.state_of(setup.acked(), 0, [b"a"]) == [big(b"0")]
 
 
 def test_an_order_whose_cut_has_passed_is_declined_and_the_batch_goes_on(setup: Setup) -> None:
