@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -52,7 +53,10 @@ class Partial(ABC):
 
     @abstractmethod
     def lift(self, column: pa.Array) -> Arrays:
-        """Return for each row the partial result of it alone, an array a field."""
+        """Return for each row the partial result of it alone, an array a field.
+
+        It is what combining the row alone makes of it: whether that is done depends on the rows around it.
+        """
 
     @abstractmethod
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
@@ -220,12 +224,10 @@ class Moments(Partial):
 
     def lift(self, column: pa.Array) -> Arrays:
         values = _as_doubles(column)
-        zeros = np.zeros(len(column))
-        return [
-            column.is_valid().cast(pa.int64()),
-            values.fill_null(scalar(0.0, values.type)),
-            from_numpy(zeros),
-        ]
+        means = values.fill_null(scalar(0.0, values.type))
+        # As one row combined, and as in Spark: NaN for what is not finite, else zero.
+        squares = pc.subtract(means, means)
+        return [column.is_valid().cast(pa.int64()), means, squares]
 
     def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
         counts, means, squares = to_numpy(parts[0]), to_numpy(parts[1], 0.0), to_numpy(parts[2], 0.0)

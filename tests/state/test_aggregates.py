@@ -182,6 +182,41 @@ def test_all_functions_agree_with_the_model_in_any_number_of_steps(dtype, data):
             assert same(found[function], expected, values), (function, values, found[function], expected)
 
 
+NOT_FINITE = st.sampled_from([math.nan, math.inf, -math.inf])
+
+
+@pytest.mark.parametrize("dtype", VALUES, ids=lambda dtype: dtype.simpleString())
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_row_gives_the_same_whether_it_is_combined_alone_or_not_at_all(dtype, data):
+    functions = functions_for(dtype)
+    steps = Steps(dtype, functions)
+    value = st.none() | VALUES[dtype]
+    if isinstance(dtype, FloatType | DoubleType):
+        value |= NOT_FINITE
+    values = data.draw(st.lists(value, min_size=1, max_size=6))
+    lifted = steps.lift(values)
+    alone = steps.aggregates.combine(lifted, np.arange(len(values) + 1))
+    for result, found, expected in zip(
+        steps.aggregates.results, steps.aggregates.finish(lifted), steps.aggregates.finish(alone), strict=True
+    ):
+        # As text, NaN is equal to itself and the zeros differ.
+        assert repr(found.to_pylist()) == repr(expected.to_pylist()), (result.name, values)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_has_no_variance_alone_or_among_others(value):
+    steps = Steps(DoubleType(), ["stddev", "stddev_pop", "var_pop", "variance"])
+    steps.held = steps.lift([value])
+    (alone,) = steps.results()
+    assert alone["variance"] is alone["stddev"] is None
+    assert math.isnan(alone["var_pop"])
+    assert math.isnan(alone["stddev_pop"])
+    steps.add([[1.0]], [])
+    (among_others,) = steps.results()
+    assert all(math.isnan(found) for name, found in among_others.items() if name != "rows")
+
+
 def test_every_function_has_sparks_result_type():
     schema = StructType().add("k", LongType()).add("i", IntegerType()).add("d", DecimalType(12, 3))
     schema = schema.add("f", FloatType()).add("s", StringType()).add("big", DecimalType(38, 10))
