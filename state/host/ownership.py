@@ -69,6 +69,7 @@ class ShardTable:
         self._lock = threading.Lock()
         self._shards: dict[ShardKey, _Claimed] = {}
         self._pool = ThreadPoolExecutor(_RESTORES, "chandy-restore")
+        self._releasing = ThreadPoolExecutor(1, "chandy-release")
 
     def acquire(self, query_id: str, uid: str, shards: Iterable[int]) -> Acquired:
         """Return the shards, claiming in one call those that nobody here has asked for, and wait until they
@@ -149,16 +150,17 @@ class ShardTable:
         return [shard for future in done if isinstance(shard := future.result(), Shard)]
 
     def release(self, query_id: str) -> list[ShardKey]:
-        """Close and delete the shards of a query that is over; return their keys."""
+        """Let go of the shards of a query that is over, to be closed and deleted soon; return their keys."""
         with self._lock:
             released = {key: self._shards.pop(key) for key in list(self._shards) if key.query_id == query_id}
         for one in released.values():
-            # One that is still being restored goes as soon as it is there.
-            one.found.add_done_callback(_destroy)
+            # One that is still being restored goes as soon as it is there. Not on this thread, which may be the one
+            # that renews the host's lease: a shard that is being written is waited for.
+            one.found.add_done_callback(lambda found: self._releasing.submit(_destroy, found))
         return list(released)
 
     def close(self) -> None:
-        """Close every shard; files stay."""
+        """Close every shard; files stay, other than those of shards that were released."""
         self._pool.shutdown(wait=True)
         with self._lock:
             futures = [one.found for one in self._shards.values()]
@@ -166,6 +168,7 @@ class ShardTable:
         for future in futures:
             if future.done() and future.exception() is None and isinstance(shard := future.result(), Shard):
                 shard.close()
+        self._releasing.shutdown(wait=True)
 
     def _claim(self, query_id: str, uid: str, missing: dict[ShardKey, _Claimed], tally: RestoreTally) -> None:
         wanted = tuple(sorted(key.shard for key in missing))

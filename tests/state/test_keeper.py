@@ -426,7 +426,20 @@ def test_shards_of_a_query_that_is_released_are_deleted_and_others_stay(setup: S
     with pytest.raises(ShardMissingError):
         setup.keeper.shards(setup.task(0))
     setup.keeper.shards(setup.task(0, query_id="other"))
-    assert len(list((setup.directory / "host" / "shards").iterdir())) == 1
+    eventually(lambda: len(list((setup.directory / "host" / "shards").iterdir())) == 1)
+
+
+def test_a_release_does_not_wait_for_a_shard_that_is_being_written(setup: Setup) -> None:
+    setup.run(0, {b"a": b"1"})
+    shard = setup.keeper.shards(setup.task(0))[0]
+    # As the thread that takes orders, which renews the lease, too.
+    obeys = threading.Thread(target=setup.keeper.obey, args=(ReleaseOrder("q"),), daemon=True)
+    with shard._disk:
+        obeys.start()
+        obeys.join(DEADLINE)
+        assert not obeys.is_alive()
+        assert shard.directory.exists()
+    eventually(lambda: not shard.directory.exists())
 
 
 def test_a_stop_order_is_passed_on(setup: Setup) -> None:

@@ -109,3 +109,45 @@ def test_whoever_opens_ahead_hears_of_a_claim_that_was_refused(control: Control)
     table = ShardTable("host", cast(Any, control), Opening())
     with pytest.raises(CoordinatorLostError):
         table.open("q", "op", (0,))
+
+
+class Lasting(Shard):
+    """A shard that is deleted when it may be, at the latest when another is closed."""
+
+    def __init__(self, may: threading.Event) -> None:
+        self.may = may
+        self.gone = threading.Event()
+
+    def close(self) -> None:
+        self.may.set()
+
+    def destroy(self) -> None:
+        assert self.may.wait(DEADLINE)
+        self.gone.set()
+
+
+def test_who_closes_waits_for_what_was_released(control: Control) -> None:
+    may = threading.Event()
+    shards = {"over": Lasting(may), "q": Lasting(may)}
+    table = ShardTable("host", cast(Any, control), lambda key, *_: shards[key.query_id])
+    table.acquire("over", "op", (0,))
+    table.acquire("q", "op", (0,))
+    assert table.release("over") == [ShardKey("over", "op", 0)]
+    table.close()
+    assert shards["over"].gone.is_set()
+
+
+def test_a_shard_that_is_released_while_it_is_restored_goes_when_it_is_there(control: Control) -> None:
+    may = threading.Event()
+    shard = Lasting(may)
+
+    def restore(*_: object) -> Shard:
+        assert may.wait(DEADLINE)
+        return shard
+
+    table = ShardTable("host", cast(Any, control), restore)
+    table.open("q", "op", (0,))
+    table.release("q")
+    may.set()
+    assert shard.gone.wait(DEADLINE)
+    table.close()
