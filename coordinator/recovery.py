@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from ..state.format.evolution import evolve
+from ..state.format.schema import bare, from_json
 from ..state.link.messages import Origin, ShardId
 from ..storage.catalog import Catalog
 from ..storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
@@ -178,6 +179,15 @@ def base_point(protocol: Protocol) -> RestorePoint | None:
     return RestorePoint(manifest, protocol.root) if manifest else None
 
 
+def same_key(was: str, now: str) -> bool:
+    """Whether key columns of these schemas, as Spark's JSON, have the same keys: by name, type and order.
+
+    Two plans of one query may differ in whether a column can be null, and in its metadata, where Spark keeps the
+    delay of a watermark. Neither is part of a key.
+    """
+    return was == now or bare(from_json(was)) == bare(from_json(now))
+
+
 def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> OperatorRecord:
     """Return an operator with all versions of its states; refuse one that cannot take up its restored state.
 
@@ -189,7 +199,7 @@ def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> Oper
         return operator
     if len(was.shards) != len(operator.shards):
         raise ShardCountError(operator.uid, len(was.shards), len(operator.shards))
-    if was.key_schema != operator.key_schema:
+    if not same_key(was.key_schema, operator.key_schema):
         raise KeySchemaError(operator.uid, was.key_schema, operator.key_schema)
     states = {
         name: evolve(was.states.get(name), now, operator.uid, name) for name, now in operator.states.items()

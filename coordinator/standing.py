@@ -9,7 +9,7 @@ fit in every point is not used: going back to the checkpoint is always right.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +27,7 @@ from ..storage.manifest import OperatorRecord
 from . import sink_log
 from .progress import newest_committed
 from .query_directories import RECORD, WORKING_DIRECTORY
-from .recovery import RestorePoint
+from .recovery import RestorePoint, same_key
 
 if TYPE_CHECKING:
     from .query import Definition
@@ -267,7 +267,7 @@ class Standings:
         record, directory = self._waiting.get(definition.name, (None, None))
         if record is None or directory is None:
             return None
-        if (record.operators, record.output) != (definition.operators, _text(output)):
+        if not _same(record.operators, definition.operators) or record.output != _text(output):
             log.info("query is not what it was", query=definition.name)
             return None
         return stood(self._journals, record.query_id, directory, definition, output, point)
@@ -336,6 +336,14 @@ def _records(place: Path) -> list[tuple[RunRecord, Path]]:
         except (OSError, CodecError) as error:
             log.warning("record of a run not read", path=str(path), error=str(error))
     return found
+
+
+def _same(were: Sequence[OperatorRecord], operators: Sequence[OperatorRecord]) -> bool:
+    """Whether operators have the same keys, states and shards as before."""
+    return len(were) == len(operators) and all(
+        attrs.evolve(was, key_schema=one.key_schema) == one and same_key(was.key_schema, one.key_schema)
+        for was, one in zip(were, operators, strict=True)
+    )
 
 
 def _text(output: Path | None) -> str | None:

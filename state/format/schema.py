@@ -62,6 +62,17 @@ def plain_strings(dtype: DataType) -> DataType:
     return dtype
 
 
+def bare(dtype: DataType) -> DataType:
+    """Return a type as if everything in it could be null, and without metadata: what is left is of the values."""
+    if isinstance(dtype, ArrayType):
+        return ArrayType(bare(dtype.elementType))
+    if isinstance(dtype, MapType):
+        return MapType(bare(dtype.keyType), bare(dtype.valueType))
+    if isinstance(dtype, StructType):
+        return StructType([StructField(field.name, bare(field.dataType)) for field in dtype.fields])
+    return dtype
+
+
 @attrs.define
 class Schemas:
     """Resolves schemas that a user wrote as a StructType or as DDL, and remembers what each DDL text meant.

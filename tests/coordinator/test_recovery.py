@@ -2,7 +2,15 @@
 
 import attrs
 import pytest
-from pyspark.sql.types import ArrayType, DoubleType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from chandy.coordinator.errors import KeySchemaError, ShardCountError, StateSchemaError
 from chandy.coordinator.recovery import RestorePoint, check_operator
@@ -65,10 +73,48 @@ def test_another_number_of_shards_is_refused(shards):
     assert (refused.value.expected, refused.value.found) == (4, shards)
 
 
-def test_another_key_is_refused():
-    declared = attrs.evolve(operator(), key_schema=StructType().add("k", LongType()).json())
+def nested(nullable, **metadata):
+    """Key columns of every shape, all of whose parts can be null or all not."""
+    inner = StructType().add("at", TimestampType(), nullable, metadata).add("n", LongType(), nullable)
+    schema = StructType().add("k", StringType(), nullable, metadata).add("window", inner, nullable)
+    return schema.add("several", ArrayType(inner, nullable), nullable)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (nested(True), nested(False)),
+        (nested(False), nested(True)),
+        # The delay of a watermark.
+        (nested(True), nested(True, **{"spark.watermarkDelayMs": 10_000})),
+        (nested(True, **{"spark.watermarkDelayMs": 10_000}), nested(True, **{"spark.watermarkDelayMs": 5})),
+    ],
+)
+def test_a_key_is_the_same_whatever_can_be_null_in_it_and_whatever_its_metadata(was, now):
+    declared = attrs.evolve(operator(), key_schema=now.json())
+    point = restored(attrs.evolve(operator(), key_schema=was.json()))
+    assert check_operator(point, declared) == declared
+
+
+KEYS = StructType().add("k", StringType()).add("n", StructType().add("at", LongType()))
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        # Another name, type, order, number; and the same further inside.
+        StructType().add("j", StringType()).add("n", StructType().add("at", LongType())),
+        StructType().add("k", LongType()).add("n", StructType().add("at", LongType())),
+        StructType().add("n", StructType().add("at", LongType())).add("k", StringType()),
+        StructType().add("k", StringType()),
+        StructType().add("k", StringType()).add("n", StructType().add("to", LongType())),
+        StructType().add("k", StringType()).add("n", StructType().add("at", IntegerType())),
+    ],
+)
+def test_another_key_is_refused(now):
+    declared = attrs.evolve(operator(), key_schema=now.json())
     with pytest.raises(KeySchemaError):
-        check_operator(restored(operator()), declared)
+        check_operator(restored(attrs.evolve(operator(), key_schema=KEYS.json())), declared)
 
 
 def test_a_state_that_changed_as_it_may_knows_all_its_schemas():

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import attrs
 import pytest
+from pyspark.sql.types import LongType, StringType, StructType
 
 from chandy.coordinator import standing
 from chandy.coordinator.query import Definition
@@ -34,9 +35,11 @@ from chandy.state.host.locks import acquire
 from chandy.state.host.workspace import ALIVE
 from chandy.state.link.messages import Standing
 from chandy.storage import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from chandy.storage.manifest import StateRecord
 
 ROOT = "file:///store/p"
-OPERATOR = OperatorRecord("op", "q", "{}", {}, (None, None))
+KEY = StructType().add("k", LongType(), nullable=False)
+OPERATOR = OperatorRecord("op", "q", KEY.json(), {}, (None, None))
 
 
 def checkpoint(
@@ -235,7 +238,8 @@ def test_what_does_not_lead_to_where_it_stood_is_not_used(
 @pytest.mark.parametrize(
     ("definition", "output"),
     [
-        (query("q", attrs.evolve(OPERATOR, key_schema="other")), None),
+        (query("q", attrs.evolve(OPERATOR, key_schema=StructType().add("k", StringType()).json())), None),
+        (query("q", attrs.evolve(OPERATOR, states={"new": StateRecord((KEY.json(),))})), None),
         (query("q", OPERATOR, attrs.evolve(OPERATOR, uid="new")), None),
         (query(), Path("/another/output")),
     ],
@@ -246,6 +250,15 @@ def test_a_query_that_is_not_what_it_was_is_not_gone_on_with(
     left_behind(base, journals, RECORD, committed=5)
     found = standings(base, journals, point := checkpoint(q=2, generation=3))
     assert found.left(definition, output, point) is None
+
+
+def test_a_plan_that_sees_its_key_otherwise_goes_on_where_it_stood(base: Path, journals: Path) -> None:
+    """Whether a key can be null, and the delay of a watermark, is no part of it."""
+    left_behind(base, journals, RECORD, committed=5)
+    key = StructType().add("k", LongType(), True, {"spark.watermarkDelayMs": 1})
+    definition = query("q", attrs.evolve(OPERATOR, key_schema=key.json()))
+    found = standings(base, journals, point := checkpoint(q=2, generation=3))
+    assert found.left(definition, None, point) is not None
 
 
 def test_either_all_queries_go_on_or_none(base: Path, journals: Path) -> None:
