@@ -126,14 +126,20 @@ class StoredState:
 
     def _elements(self, db: Rdict, key: bytes, data: bytes) -> Iterator[bytes]:
         header = parts.ListHeader.decode(data)
-        for part in range(header.first, header.stop):
-            yield from parts.split(self._part(db, part, key))
+        for number in range(header.first, header.stop):
+            part = self._part(db, number, key)
+            if part is None:
+                whose = KeyCodec(from_json(self.key_schema)).decode(key)
+                expected = f"part {number} of the list of key {whose}, as its header says"
+                raise StateName(self.operator, self.name).misfit("", expected, "none")
+            yield from parts.split(part)
         yield from parts.split(header.tail)
 
     def _entries(self, db: Rdict, key: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         header = parts.MapHeader.decode(data)
         pieces = (
-            (self._part(db, part, key) for part in range(1 << header.level))
+            # A part without entries is not kept; a list never has one without elements.
+            (self._part(db, number, key) or b"" for number in range(1 << header.level))
             if header.level
             else [header.inline]
         )
@@ -141,10 +147,10 @@ class StoredState:
             items = parts.split(piece)
             yield from zip(items[::2], items[1::2], strict=True)
 
-    def _part(self, db: Rdict, part: int, key: bytes) -> bytes:
-        data = db.get(keyspace.part_key(keyspace.part_prefix(self.name), part, key))
-        # In raw mode it is bytes, whatever the stub says. A part of a map may be empty, and then it is not there.
-        return data if isinstance(data, bytes) else b""
+    def _part(self, db: Rdict, number: int, key: bytes) -> bytes | None:
+        data = db.get(keyspace.part_key(keyspace.part_prefix(self.name), number, key))
+        # In raw mode it is bytes, whatever the stub says.
+        return data if isinstance(data, bytes) else None
 
     def _batch(self, columns: list[pa.Array | pa.ChunkedArray]) -> pa.RecordBatch:
         schema = arrow_schema(self.schema)
@@ -196,6 +202,8 @@ def _scan(db: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         # In raw mode both are bytes, whatever the stub says.
         yield entries.key(), entries.value()
         entries.next()
+    # It ends at the last key, and at one that cannot be read.
+    entries.status()
 
 
 @contextmanager

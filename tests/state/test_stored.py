@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -13,8 +13,10 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 from rocksdict import Options, Rdict
 
+from chandy.state.errors import StateTypeError
+from chandy.state.format import parts
 from chandy.state.format.keys import KeyCodec
-from chandy.state.format.keyspace import value_prefix
+from chandy.state.format.keyspace import part_key, part_prefix, value_prefix
 from chandy.state.format.packing import Packing
 from chandy.state.format.schema import to_json
 from chandy.state.format.values import StateName
@@ -60,6 +62,7 @@ def shard_files(held: dict[tuple[int, bytes], bytes], folder: Path) -> list[Path
     directories = []
     for shard in range(SHARDS):
         options = Options(raw_mode=True)
+        folder.mkdir(exist_ok=True)
         db = Rdict(str(folder / str(shard)), options, column_families={"default": options})
         db[POSITION_KEY] = b"7"
         for (place, key), data in held.items():
@@ -218,3 +221,68 @@ def test_a_moment_beyond_all_timestamps_is_the_last_of_them() -> None:
         (2**63 // 1000 - 1) * 1000,
         -(2**63 // 1000 - 1) * 1000,
     ]
+
+
+def in_parts(kind: StateKind) -> tuple[StoredState, dict[tuple[int, bytes], bytes]]:
+    """A list or a map of one key in four parts, and what the first shard holds of it."""
+    key, packing = KeyCodec(KEY).encode(("a",)), Packing([NUMBER], StateName("delays", "s"))
+    items = [parts.join([packing.pack_row((n,))] * (2 if kind is StateKind.MAP else 1)) for n in range(4)]
+    header = parts.ListHeader(0, 4, None, items[0]) if kind is StateKind.LIST else parts.MapHeader(2, 4, 99)
+    held = {(0, part_key(part_prefix("s"), at, key)): item for at, item in enumerate(items)}
+    held[0, value_prefix("s") + key] = header.encode()
+    record = StateRecord((to_json(NUMBER),), kind, to_json(NUMBER) if kind is StateKind.MAP else None)
+    return StoredState("delays", "s", to_json(KEY), record), held
+
+
+def without_part(held: dict[tuple[int, bytes], bytes], part: int) -> dict[tuple[int, bytes], bytes]:
+    gone = part_key(part_prefix("s"), part, KeyCodec(KEY).encode(("a",)))
+    return {where: data for where, data in held.items() if where != (0, gone)}
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_list_that_lacks_a_part_is_not_read_as_a_shorter_one(tmp_path: Path, part: int) -> None:
+    state, held = in_parts(StateKind.LIST)
+    assert [row["n"] for row in rows_of(state, shard_files(held, tmp_path / "whole"))] == [0, 1, 2, 3, 0]
+    directories = shard_files(without_part(held, part), tmp_path / "damaged")
+    with pytest.raises(StateTypeError, match=rf"'s' of operator 'delays': .* part {part} .*\('a',\).* none"):
+        rows_of(state, directories)
+
+
+def test_a_part_of_a_map_that_has_no_entry_is_not_there(tmp_path: Path) -> None:
+    state, held = in_parts(StateKind.MAP)
+    directories = shard_files(without_part(held, 2), tmp_path)
+    assert [row["n"] for row in rows_of(state, directories)] == [0, 1, 3]
+
+
+class Unreadable:
+    """A database, and an iterator over it, that can read one entry and not the next."""
+
+    def __init__(self) -> None:
+        self.left = 1
+
+    def iter(self, options: object) -> Unreadable:
+        return self
+
+    def seek(self, key: bytes) -> None:
+        pass
+
+    def valid(self) -> bool:
+        return self.left > 0
+
+    def key(self) -> bytes:
+        return value_prefix("s") + b"key"
+
+    value = key
+
+    def next(self) -> None:
+        self.left -= 1
+
+    def status(self) -> None:
+        raise OSError("block checksum mismatch")
+
+
+def test_an_entry_that_cannot_be_read_is_not_taken_for_the_end() -> None:
+    entries = stored._scan(cast(Any, Unreadable()), value_prefix("s"))
+    next(entries)
+    with pytest.raises(OSError, match="checksum"):
+        next(entries)
