@@ -681,7 +681,8 @@ class Supervisor:
         """Tell a query's failure in our words: the processor's traceback if it was that, else Spark's message."""
         name = run.definition.name
         failure = self._processor_failures.pop(run.query_id, None)
-        if failure is not None:
+        # One of a batch that has committed is of an attempt whose retry went well: this is another failure.
+        if failure is not None and failure.batch > progress.newest_committed(run.directory):
             return ProcessorFailedError(name, failure.uid, failure.batch, failure.key, failure.traceback)
         return QueryFailedError(name, text)
 

@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from chandy.coordinator import progress, recovery, supervisor
-from chandy.coordinator.errors import PipelineFailedError, QueryFailedError
+from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from chandy.coordinator.query import Definition
 from chandy.coordinator.query_directories import QueryDirectories
 from chandy.coordinator.recoveries import Recovery
@@ -24,7 +24,7 @@ from chandy.coordinator.runs import Runs
 from chandy.coordinator.standing import Left, Standings, Stood
 from chandy.coordinator.supervisor import Supervisor
 from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
-from chandy.state.link.messages import ShardsRestored, Standing
+from chandy.state.link.messages import ShardsRestored, Standing, TaskFailure
 from chandy.storage import (
     Catalog,
     CheckpointKind,
@@ -236,6 +236,29 @@ def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup, fails_with: Cal
     fails_with("DamagedError: only in passing")
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(QueryFailedError, match="only in passing"):
+        query.awaitTermination(DEADLINE)
+
+
+@pytest.mark.parametrize(
+    ("batch", "error"), [(3, ProcessorFailedError), (2, QueryFailedError), (1, QueryFailedError)]
+)
+def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_committed(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, batch: int, error: type[Exception]
+) -> None:
+    """The attempt may have been tried again, with success."""
+
+    class Failing(Running):
+        def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+            (run,) = setup.runs.all()
+            (run.directory / "commits").mkdir(exist_ok=True)
+            (run.directory / "commits" / "2").touch()
+            setup.supervisor.processor_failed(TaskFailure(run.query_id, batch, "op", "('k',)", "ValueError"))
+            self.stopped.set()
+            raise RuntimeError("the sink is full")
+
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Failing())
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(error):
         query.awaitTermination(DEADLINE)
 
 
