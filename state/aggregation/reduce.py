@@ -46,11 +46,6 @@ def with_nulls(values: npt.NDArray[Any], not_null: Mask | None) -> pa.Array:
     return from_numpy(values, None if not_null is None else ~not_null)
 
 
-def counts(bounds: Bounds) -> Bounds:
-    """Return the number of rows of each group."""
-    return np.diff(bounds)
-
-
 def group_numbers(bounds: Bounds) -> Bounds:
     """Return for each row the number of its group."""
     return np.repeat(np.arange(len(bounds) - 1, dtype=np.int64), np.diff(bounds))
