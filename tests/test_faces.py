@@ -37,7 +37,7 @@ def test_a_name_that_a_package_does_not_have_is_an_attribute_error(face: str) ->
     [
         # A driver that comes back after a failure, and the first task in a worker: everybody waits for both.
         ("chandy.coordinator.coordinator", {"pandas", "rocksdict", "structlog", "fsspec"}),
-        ("chandy.barrier.task", {"pandas", "rocksdict", "structlog", "fsspec"}),
+        ("chandy.barrier.task", {"pandas", "rocksdict", "structlog", "fsspec", "chandy.state.aggregation"}),
         ("chandy.state.host.process", {"pandas", "pyspark", "fsspec"}),
     ],
 )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..format.arrow import bitmap, from_numpy, to_numpy
+from ..format.arrow import bitmap, from_numpy, to_numpy, valid
 
 Bounds = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -24,13 +24,6 @@ _HALF: Final = np.uint64(32)
 def array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return a column as one array."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def valid(column: pa.Array) -> Mask:
-    """Return for each row whether it is not null."""
-    if column.null_count == 0:
-        return np.ones(len(column), np.bool_)
-    return to_numpy(column.is_valid())
 
 
 def any_valid(column: pa.Array, bounds: Bounds) -> Mask | None:

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..format.arrow import bitmap, scalar, to_numpy
-from .reduce import Bounds, group_numbers, valid
+from ..format.arrow import bitmap, scalar, to_numpy, valid
+from .reduce import Bounds, group_numbers
 
 PRECISION: Final = 11
 REGISTERS: Final = 1 << PRECISION

@@ -47,6 +47,13 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, null: bool | float = 0) -> npt.
     return np.frombuffer(data, dtype, start + size)[start:]
 
 
+def valid(column: pa.Array) -> Bits:
+    """Return for each row whether it is not null."""
+    if column.null_count == 0:
+        return np.ones(len(column), np.bool_)
+    return to_numpy(column.is_valid())
+
+
 def scalar(value: bool | float | bytes, dtype: pa.DataType) -> pa.Scalar:
     """Return a boolean, a number or bytes (then of type ``BYTES``) as a scalar."""
     if isinstance(value, bytes):

@@ -32,8 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ..aggregation.reduce import valid
-from ..format.arrow import scalar, to_numpy
+from ..format.arrow import scalar, to_numpy, valid
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from chandy.state.format.arrow import BYTES, bitmap, from_numpy, scalar, to_numpy
+from chandy.state.format.arrow import BYTES, bitmap, from_numpy, scalar, to_numpy, valid
 
 DTYPES = [np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint64, np.float32, np.float64]
 ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, st.integers(0, 70)))
@@ -80,6 +80,12 @@ def test_nulls_are_what_stands_for_them(values: np.ndarray[Any, Any], null: int,
 )
 def test_a_scalar_is_the_one_that_pyarrow_makes(value: Any, dtype: pa.DataType) -> None:
     assert scalar(value, dtype).equals(pa.scalar(value, dtype))
+
+
+@pytest.mark.parametrize("values", [[], [1, 2], [1, None, 3], [None]])
+def test_rows_are_valid_that_are_not_null(values: list[int | None]) -> None:
+    column = pa.array([None, *values], pa.int64()).slice(1)
+    assert valid(column).tolist() == [value is not None for value in values]
 
 
 def test_a_bitmap_begins_with_the_lowest_bit() -> None:
