@@ -164,7 +164,7 @@ class Shard:
         """The last batch, of those up to ``upto``, that has run to its end here."""
         with self._lock:
             staged = self._staged
-            return self._position if staged is None or staged.batch > upto else staged.batch
+            return min(self._position, upto) if staged is None or staged.batch > upto else staged.batch
 
     # --- a batch --------------------------------------------------------------------------------------------
 

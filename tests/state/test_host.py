@@ -214,12 +214,11 @@ def test_shards_of_another_host_are_reached_there(coordinator: Any) -> None:
 def test_the_times_and_the_fresh_shards_of_all_hosts_come_with_the_batch(coordinator: Any) -> None:
     mine, other = coordinator.connect("one"), coordinator.connect("two")
     coordinator.times[1] = BatchTimes(1000, 900, 800)
-    coordinator.run(other, 0, {B: b"0"}, (1,))
-    other.begin(coordinator.task(1, (3,)))
+    coordinator.run(other, 0, {B: b"0"}, (1, 3))
     coordinator.elsewhere = {1: other.address, 3: other.address}
     with mine.begin(coordinator.task(1, (0, 1, 2, 3))) as access:
         assert access.times == BatchTimes(1000, 900, 800)
-        assert access.fresh == {0, 2, 3}
+        assert access.fresh == {0, 2}
 
 
 def scanned(access: Any, start: bytes, stop: bytes) -> list[tuple[int, bytes, bytes]]:
@@ -422,7 +421,7 @@ def test_tasks_run_while_another_restores(coordinator: Any) -> None:
     coordinator.run(client, 0, {A: b"0"})
     coordinator.claim_gate.clear()
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(coordinator.read, client, 1, [A], (5,))
+        slow = pool.submit(coordinator.read, client, 0, [A], (5,))
         coordinator.eventually(lambda: len(coordinator.claims) == 2, "the claim")
         assert coordinator.read(client, 1, [A]) == {A: b"0"}
         assert not slow.done()
