@@ -87,22 +87,12 @@ class Catalog:
             else:
                 return None
 
-    def manifests(self) -> list[Manifest]:
-        """Return all manifests of one moment by ascending id, those of void ones too.
+    def manifests_and_damage(self) -> tuple[list[Manifest], dict[int, DamagedError]]:
+        """Return all manifests of one moment by ascending id, those of void ones too, and the errors of those that are
+        damaged by the ids of their checkpoints.
 
         A list that is made while a checkpoint completes and retention drops another may have neither. Ids
         only grow, so two lists that are equal had nothing happen between them.
-
-        Raises:
-            As ``read``.
-        """
-        manifests, damaged = self.manifests_and_damage()
-        if damaged:
-            raise next(iter(damaged.values()))
-        return manifests
-
-    def manifests_and_damage(self) -> tuple[list[Manifest], dict[int, DamagedError]]:
-        """As ``manifests``, with the errors of those that are damaged by the ids of their checkpoints.
 
         Raises:
             SchemaTooNewError: a newer version of Chandy wrote one.

@@ -70,7 +70,7 @@ def key_of(catalog: Catalog, checkpoint: int, name: str) -> str:
 
 
 def test_what_checkpoints_share_is_read_once(catalog: Catalog, store: Counting) -> None:
-    manifests = catalog.manifests()
+    manifests = catalog.completed()
     store.reads.clear()
     reports = verify_all(store, manifests)
     assert all(report.ok for report in reports)
@@ -95,7 +95,7 @@ def test_each_damaged_object_is_named_with_the_checkpoints_that_it_hurts(
     store.delete(in_all)
     store.write(in_two, b"wrong" * 20)
     store.write(own, b"")
-    manifests = catalog.manifests()
+    manifests = catalog.completed()
     reports = verify_all(store, manifests)
     damaged = damaged_objects(
         {manifest.id: report for manifest, report in zip(manifests, reports, strict=True)}
