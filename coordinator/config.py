@@ -64,15 +64,15 @@ class CheckpointConfig:
     Queries with state of Spark's own need one that all executors reach, where these are not the driver itself.
     """
     cache_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Directory on each machine for the state hosts' RocksDB, their journals, and files of snapshots for local recovery;
-    None: ``cache`` in the runtime directory, which is ``CHANDY_RUNTIME_DIR`` or below ``/tmp``."""
+    """Directory on each machine for the state hosts' RocksDB, their journals, and files of snapshots for local
+    recovery; None: ``cache`` in the runtime directory, which is ``CHANDY_RUNTIME_DIR`` or below ``/tmp``."""
     journal: bool = attrs.field(default=True, validator=fields.instance(bool))
     """Whether state hosts write down what each batch changes, below ``cache_dir``, until a checkpoint has it.
 
     Then a pipeline whose state host or whose driver was killed goes on where it stood, and runs no batch again, given
     that the machine (Linux) has not been started anew meanwhile, that no other coordinator ran the pipeline since, and
-    that queries and operators are as they were; otherwise it goes back to the latest checkpoint. In local mode only, and
-    where workers run the driver's own Python.
+    that queries and operators are as they were; otherwise it goes back to the latest checkpoint. In local mode only,
+    and where workers run the driver's own Python.
     """
     timer_period: Duration = attrs.field(default="1 s", validator=fields.positive_duration)
     """How long a query is idle until a batch looks for timers of processing time: how late one may fire.
