@@ -79,7 +79,7 @@ def rows(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 def ratios(turns: Sequence[Turn]) -> dict[str, float]:
     """Ratios of medians: each peer over Chandy in the same failure; for an exception Chandy over the bare restart.
 
-    Not ratios of turns: contestants live one after the other, so that no turn of one is beside a turn of another.
+    Not ratios of turns: contestants live one after the other, and may have different numbers of turns.
     """
     seconds = {case: figure for case, figure in _medians(turns).items() if case.store == LOCAL}
     found = {}

@@ -134,20 +134,12 @@ class ShardTable:
         Raises:
             ChandyError: a restore failed.
         """
-        with self._lock:
-            futures = [
-                one.found for key, one in self._shards.items() if (key.query_id, key.uid) == (query_id, uid)
-            ]
-        return [shard for future in futures if isinstance(shard := future.result(), Shard)]
+        return _shards(self._found(query_id, uid))
 
     def opened(self, query_id: str, uid: str) -> list[Shard]:
         """Return those of an operator's shards that are here and open by now."""
-        with self._lock:
-            futures = [
-                one.found for key, one in self._shards.items() if (key.query_id, key.uid) == (query_id, uid)
-            ]
-        done = [future for future in futures if future.done() and future.exception() is None]
-        return [shard for future in done if isinstance(shard := future.result(), Shard)]
+        found = self._found(query_id, uid)
+        return _shards(future for future in found if future.done() and future.exception() is None)
 
     def release(self, query_id: str) -> list[ShardKey]:
         """Let go of the shards of a query that is over, to be closed and deleted soon; return their keys."""
@@ -169,6 +161,12 @@ class ShardTable:
             if future.done() and future.exception() is None and isinstance(shard := future.result(), Shard):
                 shard.close()
         self._releasing.shutdown(wait=True)
+
+    def _found(self, query_id: str, uid: str) -> list[Future[Shard | _Elsewhere]]:
+        with self._lock:
+            return [
+                one.found for key, one in self._shards.items() if (key.query_id, key.uid) == (query_id, uid)
+            ]
 
     def _claim(self, query_id: str, uid: str, missing: dict[ShardKey, _Claimed], tally: RestoreTally) -> None:
         wanted = tuple(sorted(key.shard for key in missing))
@@ -217,6 +215,11 @@ class ShardTable:
         with self._lock:
             if self._shards.get(key) is claimed:
                 del self._shards[key]
+
+
+def _shards(found: Iterable[Future[Shard | _Elsewhere]]) -> list[Shard]:
+    """Return those that are here, waiting for them."""
+    return [shard for future in found if isinstance(shard := future.result(), Shard)]
 
 
 def _destroy(future: Future[Shard | _Elsewhere]) -> None:
