@@ -25,14 +25,14 @@ from ..state.format.arrow import to_numpy
 from ..state.format.keys import KeyCodec
 from ..state.format.rows import check_columns
 from ..state.format.schema import from_json, to_json
-from ..state.host.rendezvous import connect
-from ..state.link.access import StateAccess
-from ..state.link.messages import BeginTask, Endpoint, TaskFailure
-from ..state.operators import engine, keygroups
-from ..state.operators.collector import unhurried
+from ..state.host.discovery import connect
+from ..state.operators import engine, shard_ranges
 from ..state.operators.dataframe import SHARD, Combiner, check_input, keyed
 from ..state.operators.engine import OperatorSpec, Run
+from ..state.operators.garbage_collection import fewer_collections
 from ..state.operators.pickling import pickled
+from ..state.rpc.access import StateAccess
+from ..state.rpc.messages import BeginTask, Endpoint, TaskFailure
 from ..storage.errors import ChandyError
 from ..storage.logs import logger
 from ..storage.manifest import StateRecord
@@ -154,11 +154,11 @@ class OperatorTask:
             ChandyError: the state host could not begin the batch, give values or take changes.
         """
         here = place(TaskContext.get(), self.uid, self.parallelism)
-        shards = keygroups.ranges(self.shards, self.parallelism)[here.partition]
+        shards = shard_ranges.ranges(self.shards, self.parallelism)[here.partition]
         client = self.connect(self.endpoint)
         try:
             begin = BeginTask(here.query_id, here.batch, self.uid, tuple(shards))
-            with unhurried(), client.begin(begin) as access:
+            with fewer_collections(), client.begin(begin) as access:
                 run = Run(
                     uid=self.uid,
                     query_id=here.query_id,
@@ -172,7 +172,7 @@ class OperatorTask:
                 with self._spec().open(run) as operator:
                     own = self._own(batches, run)
                     output = engine.run(operator, own, KeyCodec(self.key_schema), SHARD, access)
-                    yield from access.spent.on_output(output)
+                    yield from access.metrics.on_output(output)
         except _USER_ERRORS as error:
             self._report(client, here, error)
             raise
@@ -224,7 +224,7 @@ def operator_task(
     if not isinstance(uid, str) or not uid:
         raise DefinitionError("uid", "a text that is not empty", repr(uid))
     key_schema = check_input(df, key)
-    keygroups.check(shards, parallelism)
+    shard_ranges.check(shards, parallelism)
     check_columns(from_json(spec.output), f"the output of operator {uid!r}")
     return OperatorTask(
         uid=uid,

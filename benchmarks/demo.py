@@ -1,7 +1,7 @@
 """The demo, ``python -m benchmarks.demo``: a year of flights through a pipeline whose driver is killed half-way.
 
 A first driver process streams flights through a keyed operator and takes checkpoints, until it is killed with
-SIGKILL. A second one goes on to the end: where the first one stood, by the latest checkpoint and the journals that
+SIGKILL. A second one goes on to the end: where the first one stood, by the latest checkpoint and the changelogs that
 were written since, or, should one of these not do, from the checkpoint. Then the result of both lives is compared
 with that of a plain batch job over all flights. This process only looks on: it starts no Spark.
 """
@@ -248,7 +248,7 @@ def _way_on(course: Course, restored: Event, in_place: bool) -> str:
     """Say from where the second driver goes on."""
     checkpoint, batch = restored["restored"], restored["batch"]
     if in_place:
-        return f"goes on where that stood, with checkpoint {checkpoint} and the journals since; no batch runs again"
+        return f"goes on where that stood, with checkpoint {checkpoint} and the changelogs since; no batch runs again"
     return (
         f"goes back to checkpoint {checkpoint}: {course.date_after(batch)} (batch {batch}); what came after it "
         "runs again"

@@ -21,7 +21,7 @@ from chandy.coordinator import (
     CheckpointConfig,
     CheckpointCoordinator,
     CheckpointedQuery,
-    Recovery,
+    RecoveryMetrics,
 )
 from chandy.state import read_state
 from chandy.storage import pipeline_uri
@@ -173,7 +173,7 @@ def _tell_checkpoints(coordinator: CheckpointCoordinator, told: set[int]) -> Non
             )
 
 
-def _tell_recovery(recovery: Recovery) -> None:
+def _tell_recovery(recovery: RecoveryMetrics) -> None:
     say("recovery", **attrs.asdict(recovery))
 
 

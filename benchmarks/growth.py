@@ -82,26 +82,26 @@ def _measure(spark: SparkSession, size: int, touched: int, folder: Path) -> dict
         for _ in range(WARM_UP * keyed.FILES_PER_BATCH):
             written = _write(files, written, random.choice(names, touched // keyed.FILES_PER_BATCH))
         query.processAllAvailable()
-        before = coordinator.spent("counts")
+        before = coordinator.metrics("counts")
         for _ in range(BATCHES * keyed.FILES_PER_BATCH):
             written = _write(files, written, random.choice(names, touched // keyed.FILES_PER_BATCH))
         query.processAllAvailable()
-        spent = coordinator.spent("counts").minus(before)
+        metrics = coordinator.metrics("counts").minus(before)
         stream = measured("growth", query.recentProgress[batches:], WARM_UP)
     # Files of the state host may be going at the same time.
     shutil.rmtree(folder, ignore_errors=True)
-    per_key = 1e6 / spent.keys
+    per_key = 1e6 / metrics.keys
     seconds = median(stream.batch_seconds)
     return {
         "keys": size,
-        "us_per_key": seconds * 1e6 / (spent.keys / stream.batches),
-        "input_us": spent.input_seconds * per_key,
-        "state_us": spent.state_seconds * per_key,
-        "own_us": spent.own_seconds * per_key,
-        "output_us": spent.output_seconds * per_key,
-        "read_us": spent.read_seconds * per_key,
-        "write_us": spent.write_seconds * per_key,
-        "read_part": spent.read_keys / spent.keys,
+        "us_per_key": seconds * 1e6 / (metrics.keys / stream.batches),
+        "input_us": metrics.input_seconds * per_key,
+        "state_us": metrics.state_seconds * per_key,
+        "own_us": metrics.own_seconds * per_key,
+        "output_us": metrics.output_seconds * per_key,
+        "read_us": metrics.read_seconds * per_key,
+        "write_us": metrics.write_seconds * per_key,
+        "read_part": metrics.read_keys / metrics.keys,
         "batch_ms": seconds * 1000,
     }
 

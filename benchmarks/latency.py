@@ -35,8 +35,8 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 from chandy.state.aggregation.aggregate_operator import Combine
-from chandy.state.link.spent import Spent
-from chandy.state.operators.prompt import prompt
+from chandy.state.operators.quick_ack import with_quick_ack
+from chandy.state.rpc.metrics import OperatorMetrics
 
 from .chart import stacked
 from .counters import OUTPUT, ArrowCounter, RowCounter
@@ -118,7 +118,7 @@ class Block:
 
     batches: tuple[Mapping[str, float], ...]
     """Of each the milliseconds by Spark's name of the part, ``triggerExecution`` among them."""
-    spent: Spent | None = None
+    metrics: OperatorMetrics | None = None
     """What Chandy's tasks spent meanwhile."""
 
     @property
@@ -132,7 +132,7 @@ class Block:
         return median(self.totals)
 
 
-def block(progress: Sequence[Any], length: Length, spent: Spent | None = None) -> Block:
+def block(progress: Sequence[Any], length: Length, metrics: OperatorMetrics | None = None) -> Block:
     """Cut warm-up and what came after the end off a stream's progress reports.
 
     Args:
@@ -145,7 +145,7 @@ def block(progress: Sequence[Any], length: Length, spent: Spent | None = None) -
     ]
     if len(counted) != length.batches:
         raise ValueError(f"expected reports of {length.batches} batches, found {len(counted)}")
-    return Block(tuple(dict(one["durationMs"]) for one in counted), spent)
+    return Block(tuple(dict(one["durationMs"]) for one in counted), metrics)
 
 
 def parts(batch: Mapping[str, float]) -> dict[str, float]:
@@ -156,9 +156,9 @@ def parts(batch: Mapping[str, float]) -> dict[str, float]:
 
 def task_parts(blocks: Sequence[Block]) -> dict[str, float]:
     """Return the milliseconds of a Chandy task, and of its waits; means over all blocks, zeros if there was none."""
-    total = Spent()
+    total = OperatorMetrics()
     for one in blocks:
-        total.add(one.spent or Spent())
+        total.add(one.metrics or OperatorMetrics())
     seconds = {"task": total.seconds, "input": total.input_seconds, "state": total.state_seconds}
     return {name: value * 1000 / max(total.tasks, 1) for name, value in seconds.items()}
 
@@ -272,7 +272,7 @@ class Contest:
             case name if name == PLAIN:
                 return lambda rows: (rows.select("k", F.lit(1).alias("n")), "append")
             case name if name in (PYTHON, PYTHON_PROMPT):
-                through = prompt if name == PYTHON_PROMPT else iter
+                through = with_quick_ack if name == PYTHON_PROMPT else iter
                 return lambda rows: (
                     rows.select("k", F.lit(1).cast("long").alias("n"))
                     .repartitionById(2, F.expr("cast(pmod(xxhash64(k), 2) as int)"))
@@ -296,11 +296,11 @@ class Contest:
             frame = _operator(coordinator, contestant, self._source())
             query = coordinator.start(frame.writeStream.format("noop").outputMode("append"), name="counts")
             _await(query, length.warm_up - 1)
-            before = coordinator.spent("counts")
+            before = coordinator.metrics("counts")
             _await(query, length.last)
-            spent = coordinator.spent("counts").minus(before)
+            metrics = coordinator.metrics("counts").minus(before)
             query.stop()
-            return block(query.recentProgress, length, spent)
+            return block(query.recentProgress, length, metrics)
 
 
 def _operator(coordinator: CheckpointCoordinator, contestant: str, rows: DataFrame) -> DataFrame:

@@ -163,7 +163,7 @@ def await_hosts(folder: Path) -> bool:
     One that ends takes its meeting place with it, one that is killed leaves a socket that nobody listens on.
     """
     # Of no concern to a child, which must not be slower for it.
-    from chandy.state.host.rendezvous import is_listening
+    from chandy.state.host.discovery import is_listening
 
     deadline = time.monotonic() + _HOSTS_DEADLINE_SECONDS
     while any(map(is_listening, paths(runtime(folder) / "meet", "*/*.sock"))):

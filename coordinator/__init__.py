@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint as Checkpoint
     from .config import CheckpointConfig as CheckpointConfig
     from .coordinator import CheckpointCoordinator as CheckpointCoordinator
-    from .environment import check_environment as check_environment
     from .errors import ChandyError as ChandyError
     from .errors import CheckpointError as CheckpointError
-    from .guarantee import Guarantee as Guarantee
+    from .protocol.reasons import Reason as Reason
+    from .protocol.statistics import Statistics as Statistics
     from .query import CheckpointedQuery as CheckpointedQuery
-    from .reasons import Reason as Reason
-    from .recoveries import Recovery as Recovery
-    from .restart import ExponentialBackoff as ExponentialBackoff
-    from .restart import FixedDelay as FixedDelay
-    from .restart import NoRestart as NoRestart
-    from .statistics import Statistics as Statistics
+    from .recovery.metrics import RecoveryMetrics as RecoveryMetrics
+    from .recovery.restart import ExponentialBackoff as ExponentialBackoff
+    from .recovery.restart import FixedDelay as FixedDelay
+    from .recovery.restart import NoRestart as NoRestart
+    from .sinks.guarantee import Guarantee as Guarantee
+    from .spark.environment import check_environment as check_environment
 
 __getattr__ = importer(
     __name__,
@@ -31,14 +31,14 @@ __getattr__ = importer(
         "checkpoint": ["Checkpoint"],
         "config": ["CheckpointConfig"],
         "coordinator": ["CheckpointCoordinator"],
-        "environment": ["check_environment"],
+        "spark.environment": ["check_environment"],
         "errors": ["ChandyError", "CheckpointError"],
-        "guarantee": ["Guarantee"],
+        "sinks.guarantee": ["Guarantee"],
         "query": ["CheckpointedQuery"],
-        "reasons": ["Reason"],
-        "recoveries": ["Recovery"],
-        "restart": ["ExponentialBackoff", "FixedDelay", "NoRestart"],
-        "statistics": ["Statistics"],
+        "protocol.reasons": ["Reason"],
+        "recovery.metrics": ["RecoveryMetrics"],
+        "recovery.restart": ["ExponentialBackoff", "FixedDelay", "NoRestart"],
+        "protocol.statistics": ["Statistics"],
     },
 )
 
@@ -54,7 +54,7 @@ __all__ = [
     "Guarantee",
     "NoRestart",
     "Reason",
-    "Recovery",
+    "RecoveryMetrics",
     "Statistics",
     "check_environment",
 ]

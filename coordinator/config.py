@@ -6,7 +6,7 @@ import attrs
 
 from . import fields
 from .durations import Duration, seconds
-from .restart import ExponentialBackoff, RestartStrategy
+from .recovery.restart import ExponentialBackoff, RestartStrategy
 
 MIB = 1024 * 1024
 
@@ -64,9 +64,9 @@ class CheckpointConfig:
     Queries with state of Spark's own need one that all executors reach, where these are not the driver itself.
     """
     cache_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Directory on each machine for the state hosts' RocksDB, their journals, and files of snapshots for local
+    """Directory on each machine for the state hosts' RocksDB, their changelogs, and files of snapshots for local
     recovery; None: ``cache`` in the runtime directory, which is ``CHANDY_RUNTIME_DIR`` or below ``/tmp``."""
-    journal: bool = attrs.field(default=True, validator=fields.instance(bool))
+    changelog: bool = attrs.field(default=True, validator=fields.instance(bool))
     """Whether state hosts write down what each batch changes, below ``cache_dir``, until a checkpoint has it.
 
     Then a pipeline whose state host or whose driver was killed goes on where it stood, and runs no batch again, given

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..barrier.cut import downstream_first
 from ..state.aggregation.aggregate_operator import Combine
-from ..state.host.rendezvous import runtime_directory
-from ..state.link.messages import Endpoint
-from ..state.link.spent import Spent
+from ..state.local import changelog
+from ..state.local.directories import runtime_directory
 from ..state.operators.arrow_processor import ArrowProcessor
 from ..state.processors.style import StyleName
+from ..state.rpc.messages import Endpoint
+from ..state.rpc.metrics import OperatorMetrics
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
 from ..storage.files import FileCache
@@ -32,33 +33,34 @@ from ..storage.keys import validate_name
 from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind
 from ..storage.open import open_store, pipeline_uri
-from ..storage.ownership import claim_restored, drop_claimed
 from ..storage.probe import probe_exclusive_create
+from ..storage.savepoint_claim import claim_restored, drop_claimed
 from ..storage.uri import join_uri
-from . import recovery, session, spark_plan
 from .checkpoint import Checkpoint
-from .checkpointing import Checkpointing
 from .config import CheckpointConfig
 from .durations import Duration, seconds
-from .environment import check_pyspark, check_session
 from .errors import CoordinatorStoppedError, DuplicateNameError, SavepointTargetError, SharedDirectoryError
-from .failures import FailureCounter
-from .local_host import is_here, leave_to_tasks, local_host
+from .execution.executor import CheckpointExecutor
+from .execution.service import listen
 from .lookup import Lookup
 from .operators import KeyedStream, Operators
-from .protocol import Protocol
+from .protocol.failures import FailureCounter
+from .protocol.requests import RequestQueue
+from .protocol.schedule import Schedule
+from .protocol.state_machine import CheckpointStateMachine
+from .protocol.statistics import History, Statistics
 from .query import CheckpointedQuery, Definition
-from .query_directories import QueryDirectories
-from .recoveries import Recovery
-from .requests import RequestQueue
-from .runs import Runs
-from .schedule import Schedule
-from .service import listen
-from .standing import Standings
-from .statistics import History, Statistics
-from .supervisor import Supervisor
-from .ticks import Ticks
-from .writer_facts import check
+from .recovery import restore_point
+from .recovery.local_host import is_here, leave_to_tasks, local_host
+from .recovery.local_recovery import LocalRecovery
+from .recovery.metrics import RecoveryMetrics
+from .recovery.query_directories import QueryDirectories
+from .recovery.runs import Runs
+from .recovery.supervisor import Supervisor
+from .spark import plan, session
+from .spark.environment import check_pyspark, check_session
+from .spark.ticks import Ticks
+from .spark.writer_facts import check
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData, SparkSession
@@ -83,7 +85,7 @@ class CheckpointCoordinator:
         pipeline: str,
         storage: str,
         config: CheckpointConfig | None = None,
-        restore: str | int = recovery.LATEST,
+        restore: str | int = restore_point.LATEST,
     ) -> None:
         """Take the pipeline over: any earlier coordinator on it is fenced from here on.
 
@@ -125,7 +127,9 @@ class CheckpointCoordinator:
         catalog = Catalog(store)
         # A savepoint's id may be above all of this pipeline's.
         wanted = (
-            recovery.choose(catalog, restore) if restore not in (recovery.LATEST, recovery.NONE) else None
+            restore_point.choose(catalog, restore)
+            if restore not in (restore_point.LATEST, restore_point.NONE)
+            else None
         )
         token = secrets.token_hex(32)
         # A driver that nobody can reach must not fence one that runs.
@@ -134,14 +138,14 @@ class CheckpointCoordinator:
         owner = f"{socket.gethostname()}, process {os.getpid()}"
         generation = catalog.take_over(owner, self._clock(), first_id=wanted.manifest.id + 1 if wanted else 1)
         # Only what is found after the take-over is sure to be the latest.
-        self._point = wanted or recovery.choose(catalog, restore)
+        self._point = wanted or restore_point.choose(catalog, restore)
         self._catalog, self._generation = catalog, generation.generation
         source = self._point.root if self._point else ""
         if self._config.claim and self._point is not None and self._point.is_savepoint:
             claim_restored(catalog, open_store(source), self._generation)
         self._drop_claimed(self._generation - 1, source)
 
-        protocol = Protocol(
+        protocol = CheckpointStateMachine(
             pipeline=pipeline,
             generation=generation.generation,
             root=store.uri,
@@ -155,7 +159,7 @@ class CheckpointCoordinator:
             failures=FailureCounter(self._config.tolerable_failures),
             queue=RequestQueue(self._config.max_queued),
             next_id=generation.next_id,
-            completed=recovery.known(catalog, chosen=wanted is not None),
+            completed=restore_point.known(catalog, chosen=wanted is not None),
             base=self._point.manifest.id if self._point and not self._point.is_savepoint else None,
             required=set() if self._config.allow_non_restored else self._restored_queries(),
             versions=_versions(),
@@ -163,7 +167,7 @@ class CheckpointCoordinator:
         if self._point is not None:
             protocol.history.restored(self._point.manifest.id)
         cache = Path(self._config.cache_dir or runtime_directory() / "cache")
-        file_cache, journals = FileCache(cache), cache / "journals"
+        file_cache, changelogs = FileCache(cache), cache / changelog.FOLDER
         endpoint = Endpoint(
             address=self._server.address,
             token=token,
@@ -171,24 +175,24 @@ class CheckpointCoordinator:
             memory=self._config.host_memory,
             cache=str(cache),
             runtime=str(runtime_directory()),
-            journals=str(journals) if self._config.journal and is_here(spark) else None,
+            changelogs=str(changelogs) if self._config.changelog and is_here(spark) else None,
         )
         host = local_host(spark, endpoint)
         work = Path(self._config.work_dir) if self._config.work_dir else None
         self._directories = QueryDirectories(work, pipeline)
         made.callback(self._directories.close)
-        standings = Standings.of(
+        local_recovery = LocalRecovery.of(
             self._directories.base,
-            journals,
+            changelogs,
             root=store.uri,
             generation=self._generation,
             point=self._point,
-            kept=endpoint.journals is not None,
+            kept=endpoint.changelogs is not None,
             # Whoever says which checkpoint to take wants that one.
-            goes_on=restore == recovery.LATEST,
+            goes_on=restore == restore_point.LATEST,
             java=session.java_process(spark),
         )
-        made.callback(standings.close)
+        made.callback(local_recovery.close)
         ticks = Ticks(self._directories.ticks(), max(1, round(self._config.timer_period_seconds * 1000)))
         self._runs = Runs()
         self._supervisor = Supervisor(
@@ -199,11 +203,11 @@ class CheckpointCoordinator:
             cache=file_cache,
             ticks=ticks,
             restored=self._point,
-            resets_sinks=restore == recovery.LATEST and generation.generation > 1,
+            resets_sinks=restore == restore_point.LATEST and generation.generation > 1,
             open_ahead=host.open if host else leave_to_tasks,
-            standings=standings,
+            local_recovery=local_recovery,
         )
-        self._checkpointing = Checkpointing(
+        self._executor = CheckpointExecutor(
             protocol,
             catalog=catalog,
             store=store,
@@ -214,16 +218,14 @@ class CheckpointCoordinator:
             on_processor_failure=self._supervisor.processor_failed,
             on_restored=self._supervisor.shards_restored,
         )
-        made.callback(self._checkpointing.close)
+        made.callback(self._executor.close)
         if host:
             made.callback(host.close)
-        self._supervisor.begin(self._checkpointing)
+        self._supervisor.begin(self._executor)
         made.callback(self._supervisor.close)
-        self._server.answer(self._checkpointing)
+        self._server.answer(self._executor)
         self._operators = Operators(endpoint, self._point, self._directories, ticks)
-        self._lookup = Lookup(
-            spark, self._checkpointing, self._runs, token, file_cache, journals, self._clock
-        )
+        self._lookup = Lookup(spark, self._executor, self._runs, token, file_cache, changelogs, self._clock)
         # A driver that ends without stop must not hang on the hosts' open streams.
         atexit.register(self._abandon)
         made.callback(atexit.unregister, self._abandon)
@@ -412,12 +414,12 @@ class CheckpointCoordinator:
         validate_name("query", name)
         if name in self._names:
             raise DuplicateNameError("query name", name)
-        self._checkpointing.look(lambda protocol: protocol.check_reads(name, reads))
-        facts = spark_plan.facts(writer, table=table)
+        self._executor.look(lambda protocol: protocol.check_reads(name, reads))
+        facts = plan.facts(writer, table=table)
         check(facts)
         if facts.native_state and self._config.work_dir is None and not session.is_local_mode(self._spark):
             raise SharedDirectoryError(name, str(self._spark.sparkContext.master))
-        recovery.check_query(self._point, name, facts.operators, self._config.allow_non_restored)
+        restore_point.check_query(self._point, name, facts.operators, self._config.allow_non_restored)
         definition = Definition(
             name=name,
             writer=writer,
@@ -429,7 +431,7 @@ class CheckpointCoordinator:
         query = self._supervisor.start(definition)
         self._names.add(name)
         self._operators.started(definition.operators)
-        self._checkpointing.start_schedule(random.random)
+        self._executor.start_schedule(random.random)
         log.info("query started", query=name, guarantee=str(query.guarantee))
         return query
 
@@ -438,7 +440,7 @@ class CheckpointCoordinator:
     def checkpoint(self) -> Future[Checkpoint]:
         """Take a checkpoint now. The future has it, or raises the ``CheckpointError`` that ended it."""
         self._check_running()
-        return self._checkpointing.request(CheckpointKind.MANUAL)
+        return self._executor.request(CheckpointKind.MANUAL)
 
     def savepoint(self, target: str | None = None) -> Future[Checkpoint]:
         """Take a savepoint: self-contained, never deleted by retention, movable as a folder.
@@ -453,7 +455,7 @@ class CheckpointCoordinator:
             UnknownStoreError, InvalidUriError: the target is no place that can be written.
         """
         self._check_running()
-        return self._checkpointing.request(CheckpointKind.SAVEPOINT, target=self._savepoint_uri(target))
+        return self._executor.request(CheckpointKind.SAVEPOINT, target=self._savepoint_uri(target))
 
     def _savepoint_uri(self, target: str | None) -> str:
         default = self._config.savepoints
@@ -463,7 +465,7 @@ class CheckpointCoordinator:
             target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{secrets.token_hex(3)}"
         if "/" not in target:
             validate_name("savepoint", target)
-            root = self._checkpointing.look(lambda p: p.root)
+            root = self._executor.look(lambda p: p.root)
             target = (
                 join_uri(default, self._pipeline, target) if default else join_uri(root, "savepoints", target)
             )
@@ -471,10 +473,10 @@ class CheckpointCoordinator:
 
     def statistics(self) -> Statistics:
         """Counts, a bounded history with every shard's part, and percentiles over completed checkpoints."""
-        return self._checkpointing.statistics()
+        return self._executor.statistics()
 
     @property
-    def recoveries(self) -> tuple[Recovery, ...]:
+    def recoveries(self) -> tuple[RecoveryMetrics, ...]:
         """The starts and restarts of this coordinator's queries, and what their time went into."""
         return tuple(self._supervisor.recoveries)
 
@@ -514,7 +516,7 @@ class CheckpointCoordinator:
         self._check_running()
         return self._lookup.get(self._operators.record(operator), key, state)
 
-    def spent(self, operator: str) -> Spent:
+    def metrics(self, operator: str) -> OperatorMetrics:
         """Return what an operator's tasks have spent their time on since its state hosts began with its query.
 
         Raises:
@@ -523,7 +525,7 @@ class CheckpointCoordinator:
             StateLostError, StateUnreachableError: a state host is gone.
         """
         self._check_running()
-        return self._lookup.spent(self._operators.record(operator))
+        return self._lookup.metrics(self._operators.record(operator))
 
     # --- stopping -------------------------------------------------------------------------------------------
 
@@ -560,14 +562,14 @@ class CheckpointCoordinator:
     def _stop_queries(self, savepoint: str | None, timeout: Duration) -> Checkpoint | None:
         """Stop all queries and take a savepoint, if one was asked for; if it fails they run again."""
         target = None if savepoint is None else self._savepoint_uri(savepoint)
-        order = self._checkpointing.look(
+        order = self._executor.look(
             lambda p: downstream_first({name: query.reads for name, query in p.queries.items()})
         )
         stopped = self._supervisor.stop_gracefully(order, seconds(timeout))
         if target is None:
             return None
         try:
-            return self._checkpointing.request(CheckpointKind.SAVEPOINT, target=target).result()
+            return self._executor.request(CheckpointKind.SAVEPOINT, target=target).result()
         except BaseException:
             self._supervisor.resume(stopped)
             raise
@@ -582,7 +584,7 @@ class CheckpointCoordinator:
 
     def _abandon(self) -> None:
         """End the streams to the hosts, and with them the hosts; nothing is waited for."""
-        self._checkpointing.abandon()
+        self._executor.abandon()
         self._server.shutdown()
 
     def __enter__(self) -> Self:

@@ -7,7 +7,7 @@ import attrs
 from ..state.errors import PeerLostError
 from ..state.errors import StateSchemaError as StateSchemaError
 from ..storage.errors import ChandyError
-from .reasons import Reason
+from .protocol.reasons import Reason
 
 __all__ = [
     "ChandyError",

@@ -13,24 +13,24 @@ import attrs
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
-from ..state.errors import JournalBrokenError
+from ..state.errors import ChangelogBrokenError
 from ..state.format.keys import KeyCodec
 from ..state.format.keyspace import HIDDEN
 from ..state.format.schema import from_json
 from ..state.format.values import StateName
-from ..state.host.journal import read, shard_folder
-from ..state.link.messages import AskAccount, Origin, ReadValues, Standing, Values
-from ..state.link.rpc import ActionClient
-from ..state.link.spent import Spent
+from ..state.local.changelog import read, shard_folder
 from ..state.reader.lookup import held_by
+from ..state.rpc.calls import ActionClient
+from ..state.rpc.messages import AskAccount, ReadValues, RestoreSource, ResumePoint, Values
+from ..state.rpc.metrics import OperatorMetrics
 from ..storage.files import FileCache
 from ..storage.open import open_store
 from ..storage.snapshots import restore_files
-from .checkpointing import Checkpointing
 from .errors import KeyShapeError, QueryNotRunningError, StateUnreachableError, UnknownStateError
-from .progress import newest_committed
-from .protocol import Places
-from .runs import Runs
+from .execution.executor import CheckpointExecutor
+from .protocol.state_machine import ShardLocations
+from .recovery.runs import Runs
+from .spark.progress import newest_committed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,14 +49,14 @@ class Lookup:
     """Reads the state of running queries, as of their newest committed batch."""
 
     spark: SparkSession
-    checkpointing: Checkpointing
+    checkpointing: CheckpointExecutor
     runs: Runs
     token: str
     """What a state host demands of those who call it."""
     cache: FileCache
     """Files that this machine has already."""
-    journals: Path
-    """The folder of all journals."""
+    changelogs: Path
+    """The folder of all changelogs."""
     clock: Callable[[], float]
 
     def get(self, operator: OperatorRecord, key: Any, state: str | None) -> Any:
@@ -72,14 +72,16 @@ class Lookup:
         state_name = StateName(operator.uid, name)
         return held_by(operator.states[name], state_name, encoded, fetch, int(self.clock() * 1000))
 
-    def spent(self, operator: OperatorRecord) -> Spent:
+    def metrics(self, operator: OperatorRecord) -> OperatorMetrics:
         """Return what the tasks of an operator have spent, as ``CheckpointCoordinator.spent`` says."""
         if not operator.query:
             raise QueryNotRunningError(operator.uid, operator.query)
         places = self._places(operator)
-        total = Spent()
+        total = OperatorMetrics()
         for address in places.addresses:
-            total.add(self._call(address, "account", AskAccount(places.query_id, operator.uid), Spent))
+            total.add(
+                self._call(address, "account", AskAccount(places.query_id, operator.uid), OperatorMetrics)
+            )
         return total
 
     def _fetch(
@@ -94,20 +96,20 @@ class Lookup:
             # Where the state is changes while a query begins, or goes back to a checkpoint.
             if places.query_id == run.query_id:
                 committed = newest_committed(run.directory)
-                # A journal goes when hosts have taken it over.
-                with contextlib.suppress(JournalBrokenError):
+                # A changelog goes when hosts have taken it over.
+                with contextlib.suppress(ChangelogBrokenError):
                     found = self._fetch_from(places, committed, operator, schema, key, keys)
                     if self._places(operator) == places:
                         return found
             time.sleep(_PAUSE_SECONDS)
         raise QueryNotRunningError(operator.uid, operator.query)
 
-    def _places(self, operator: OperatorRecord) -> Places:
+    def _places(self, operator: OperatorRecord) -> ShardLocations:
         return self.checkpointing.look(lambda protocol: protocol.places(operator.query, operator.uid))
 
     def _fetch_from(
         self,
-        places: Places,
+        places: ShardLocations,
         committed: int,
         operator: OperatorRecord,
         schema: StructType,
@@ -123,7 +125,7 @@ class Lookup:
         if places.untouched:
             shard = self._shard_of(schema, key, len(operator.shards))
             if shard in places.untouched:
-                return self._restored(operator.uid, shard, places.untouched[shard], places.standing, keys)
+                return self._restored(operator.uid, shard, places.untouched[shard], places.resume_point, keys)
         return [None] * len(keys)
 
     def _call(self, address: str, action: str, request: object, answer: type[T]) -> T:
@@ -144,12 +146,12 @@ class Lookup:
         self,
         uid: str,
         number: int,
-        origin: Origin | None,
-        standing: Standing | None,
+        source: RestoreSource | None,
+        resume_point: ResumePoint | None,
         keys: Sequence[bytes],
     ) -> list[bytes | None]:
-        """Read a shard that no host has: what it comes from, and what its journal leads to from there."""
-        if origin is None and standing is None:
+        """Read a shard that no host has: what it comes from, and what its changelog leads to from there."""
+        if source is None and resume_point is None:
             return [None] * len(keys)
         # A driver has RocksDB only if it comes to this.
         from ..state.host.memory import Memory
@@ -157,12 +159,14 @@ class Lookup:
 
         with tempfile.TemporaryDirectory(prefix="chandy-lookup-") as folder:
             directory = Path(folder) / "shard"
-            if origin is not None:
-                restore_files(open_store(origin.root), origin.handle, directory, self.cache)
-            shard = Shard(uid, directory, Memory(_SHARD_MEMORY), origin.batch if origin else NOTHING)
+            if source is not None:
+                restore_files(open_store(source.root), source.handle, directory, self.cache)
+            shard = Shard(uid, directory, Memory(_SHARD_MEMORY), source.batch if source else NOTHING)
             try:
-                if standing is not None:
-                    shard.replay(read(shard_folder(self.journals, standing.query_id, uid, number), standing))
+                if resume_point is not None:
+                    shard.replay(
+                        read(shard_folder(self.changelogs, resume_point.query_id, uid, number), resume_point)
+                    )
                 return shard.fetch(keys)
             finally:
                 shard.close()

@@ -10,7 +10,7 @@ import attrs
 from ..barrier.task import operator_task
 from ..state.aggregation.aggregate_operator import Combine, aggregation
 from ..state.errors import DefinitionError
-from ..state.operators import keygroups
+from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.dataframe import Combiner, check_input
 from ..state.operators.time_mode import TimeMode, check_output_mode
@@ -20,19 +20,19 @@ from ..state.processors.style import PandasSettings
 from ..storage.keys import validate_name
 from ..storage.manifest import OperatorRecord
 from .errors import DuplicateNameError, NoSuchOperatorError, OperatorMovedError, UnknownOperatorError
-from .recovery import check_operator
+from .recovery.restore_point import check_operator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
-    from ..state.link.messages import Endpoint
     from ..state.operators.engine import OperatorSpec
     from ..state.processors.style import StyleName
-    from .query_directories import QueryDirectories
-    from .recovery import RestorePoint
-    from .ticks import Ticks
+    from ..state.rpc.messages import Endpoint
+    from .recovery.query_directories import QueryDirectories
+    from .recovery.restore_point import RestorePoint
+    from .spark.ticks import Ticks
 
 
 @attrs.frozen(kw_only=True)
@@ -59,7 +59,7 @@ class KeyedStream:
     @property
     def default_tasks(self) -> int:
         """Spark's default parallelism, at most as many as shards."""
-        keygroups.check(self.shards, parallelism=1)
+        shard_ranges.check(self.shards, parallelism=1)
         return min(self.df.sparkSession.sparkContext.defaultParallelism, self.shards)
 
 
@@ -104,7 +104,7 @@ class Operators:
         mode = TimeMode.read(time_mode)
         check_output_mode(output_mode)
         check_input(df, stream.key)
-        keygroups.check(stream.shards, parallelism=1)
+        shard_ranges.check(stream.shards, parallelism=1)
         was = self._before(uid)
         spec = processor_spec(
             df.schema,

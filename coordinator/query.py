@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ..storage.manifest import OperatorRecord
-from .guarantee import Guarantee
-from .writer_facts import WriterFacts
+from .sinks.guarantee import Guarantee
+from .spark.writer_facts import WriterFacts
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

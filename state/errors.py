@@ -118,16 +118,16 @@ class ShardBrokenError(StateError):
 
 
 @attrs.define(eq=False)
-class JournalBrokenError(StateError):
-    """A shard's journal does not lead to where its query stood."""
+class ChangelogBrokenError(StateError):
+    """A shard's changelog does not lead to where its query stood."""
 
-    journal: str
+    changelog: str
     batch: int
     found: str
 
     def __str__(self) -> str:
         return (
-            f"{self.journal} should have what batch {self.batch} has changed, found {self.found}: the pipeline goes "
+            f"{self.changelog} should have what batch {self.batch} has changed, found {self.found}: the pipeline goes "
             "back to the latest checkpoint; look at the disk of its machine if this happens again"
         )
 

@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from .manifest_json import encode_manifest as encode_manifest
     from .open import open_store as open_store
     from .open import pipeline_uri as pipeline_uri
-    from .ownership import ClaimedSavepoint as ClaimedSavepoint
-    from .ownership import claim_restored as claim_restored
-    from .ownership import drop_claimed as drop_claimed
     from .probe import probe_exclusive_create as probe_exclusive_create
     from .retention import deletable as deletable
     from .retention import dropped as dropped
@@ -65,6 +62,9 @@ if TYPE_CHECKING:
     from .savepoint import commit_savepoint as commit_savepoint
     from .savepoint import discard_savepoint as discard_savepoint
     from .savepoint import read_savepoint as read_savepoint
+    from .savepoint_claim import ClaimedSavepoint as ClaimedSavepoint
+    from .savepoint_claim import claim_restored as claim_restored
+    from .savepoint_claim import drop_claimed as drop_claimed
     from .snapshots import RestoreReport as RestoreReport
     from .snapshots import SnapshotWriter as SnapshotWriter
     from .snapshots import Source as Source
@@ -118,7 +118,7 @@ __getattr__ = importer(
         "manifest": ["CheckpointKind", "FileRef", "Handle", "Manifest", "OperatorRecord", "QueryRecord"],
         "manifest_json": ["decode_manifest", "encode_manifest"],
         "open": ["open_store", "pipeline_uri"],
-        "ownership": ["ClaimedSavepoint", "claim_restored", "drop_claimed"],
+        "savepoint_claim": ["ClaimedSavepoint", "claim_restored", "drop_claimed"],
         "probe": ["probe_exclusive_create"],
         "retention": ["deletable", "dropped"],
         "retrying": ["Patience", "RetryingStore", "RetryPolicy", "create_surely"],

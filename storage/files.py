@@ -92,7 +92,7 @@ class FileCache:
     """
 
     directory: Path
-    """The machine's cache directory, in which state hosts and journals have folders, too."""
+    """The machine's cache directory, in which state hosts and changelogs have folders, too."""
     limit_bytes: int = 16 << 30
     """What ``trim`` lets remain; files that the store or a shard links to as well are counted in full."""
 

@@ -23,7 +23,7 @@ its disk (``/proc/<pid>/io``, on Linux): what it writes for checkpoints, and Roc
 counted by RocksDB's own logs. The host's processor time for a row tells what checkpoints take even where noise hides
 it in the throughput.
 
-In local mode a state host also keeps journals (what each batch changed, until a checkpoint has it). All of Chandy's
+In local mode a state host also keeps changelogs (what each batch changed, until a checkpoint has it). All of Chandy's
 turns have them but those that say otherwise.
 
 The store is a folder on the same disk, where Chandy stores an SST file as a hard link, synced. Beside it one contestant
@@ -50,7 +50,7 @@ from ..report import Options, Report, console, paired_ratio
 from ..stage import balanced, stage
 from ..stores import StoreAt
 from .contestants import (
-    UNJOURNALED,
+    UNCHANGELOGED,
     WITHOUT,
     Chandy,
     Contestant,
@@ -74,8 +74,8 @@ class Contest:
     """Of Spark's turns, whether with changelog."""
     remote: tuple[int, ...] = ()
     """Intervals of Chandy's turns on S3."""
-    unjournaled: tuple[int, ...] = ()
-    """Intervals of Chandy's turns without journals."""
+    unlogged: tuple[int, ...] = ()
+    """Intervals of Chandy's turns without changelogs."""
 
 
 FULL: Final = (
@@ -85,13 +85,13 @@ FULL: Final = (
         intervals=(None, 60, 10, 1),
         native=(True,),
         remote=(10,),
-        unjournaled=(10,),
+        unlogged=(10,),
     ),
     Contest(
         Course("200k keys, 1 KB values", keys=200_000, rows=10_000, value_bytes=1000),
         Timing(warm_up=20, window=60),
         intervals=(None, 2),
-        unjournaled=(2,),
+        unlogged=(2,),
     ),
 )
 QUICK: Final = (
@@ -182,7 +182,7 @@ def _turns(
     contestants: list[Contestant] = [Chandy(spark, savepoint, each) for each in contest.intervals]
     if elsewhere:
         contestants += [Chandy(spark, savepoint, each, elsewhere) for each in contest.remote]
-    contestants += [Chandy(spark, savepoint, each, journal=False) for each in contest.unjournaled]
+    contestants += [Chandy(spark, savepoint, each, changelog=False) for each in contest.unlogged]
     for changelog in contest.native:
         filled = fill_native(spark, course, place / native_name(changelog).replace(" ", "-"), changelog)
         contestants.append(Native(spark, filled, changelog))
@@ -211,7 +211,7 @@ def _ratios(workload: str, turns: Mapping[str, Sequence[Turn]]) -> dict[str, flo
             found[f"{workload}: throughput, {name} / without"] = rates
             found[f"{workload}: batch p99, {name} / without"] = paired_ratio(own, without, p99)
             found[f"{workload}: bytes stored / changed, {name}"] = amplification(own)
-        if name + UNJOURNALED in turns:
-            rates = paired_ratio(own, turns[name + UNJOURNALED], lambda turn: turn.rate)
-            found[f"{workload}: throughput, {name}, with / without its journal"] = rates
+        if name + UNCHANGELOGED in turns:
+            rates = paired_ratio(own, turns[name + UNCHANGELOGED], lambda turn: turn.rate)
+            found[f"{workload}: throughput, {name}, with / without its changelog"] = rates
     return found

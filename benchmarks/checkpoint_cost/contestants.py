@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery
-from chandy.coordinator.statistics import CheckpointStatistics, Status
+from chandy.coordinator.protocol.statistics import CheckpointStatistics, Status
 from chandy.storage import CheckpointKind
 
 from ..stores import StoreAt
@@ -33,7 +33,7 @@ from .figures import (
 from .payloads import OUTPUT, Payloads
 
 WITHOUT: Final = "Chandy, no checkpoints"
-UNJOURNALED: Final = ", no journal"
+UNCHANGELOGED: Final = ", no changelog"
 _UID: Final = "counts"
 _DEADLINE: Final = 600.0
 _LOOK: Final = 0.05
@@ -79,14 +79,14 @@ class Chandy:
     """Seconds; None: no checkpoints while it counts."""
     elsewhere: StoreAt | None = None
     """S3, where checkpoints go then; None: into the turn's folder."""
-    journal: bool = True
-    """Whether its state host keeps journals, as it does unless told otherwise."""
+    changelog: bool = True
+    """Whether its state host keeps changelogs, as it does unless told otherwise."""
 
     @property
     def name(self) -> str:
         """What it is called in the report."""
         every = WITHOUT if self.interval is None else f"Chandy, every {self.interval} s"
-        return f"{every}{', S3' if self.elsewhere else ''}{'' if self.journal else UNJOURNALED}"
+        return f"{every}{', S3' if self.elsewhere else ''}{'' if self.changelog else UNCHANGELOGED}"
 
     def turn(self, course: Course, timing: Timing, folder: Path) -> Turn:
         """Run the stream, take one checkpoint by hand while it warms up, and then leave it to the schedule.
@@ -100,7 +100,7 @@ class Chandy:
             initial_delay=None if interval is None else f"{first_tick(interval, timing.warm_up):g} s",
             history=10_000,
             cache_dir=str(folder / "cache"),
-            journal=self.journal,
+            changelog=self.changelog,
             allow_unfenced=elsewhere is not None and not elsewhere.fenced,
         )
         storage = f"{elsewhere.uri}/{folder.name}" if elsewhere else str(folder / "storage")
@@ -232,7 +232,7 @@ class _Counters:
 
 
 def _counters(coordinator: CheckpointCoordinator, hosts: list[int], folder: Path) -> _Counters:
-    keys = coordinator.spent(_UID).keys
+    keys = coordinator.metrics(_UID).keys
     return _Counters(keys, disk.used_by(hosts), disk.compactions(folder / "cache"))
 
 

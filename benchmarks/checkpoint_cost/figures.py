@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import attrs
 
-from chandy.coordinator.statistics import Summary
+from chandy.coordinator.protocol.statistics import Summary
 
 from ..report import spread
 from .disk import Used

@@ -5,8 +5,8 @@ some times (``scenario.Failure``): a checkpoint, five small batches that commit 
 the next batch. The time is that from the failure until that batch has committed, whatever must be done again before.
 Flink goes back to its checkpoint unless only the query has failed, and runs on from there. So does Chandy where a
 machine's disk is lost, or its local copy; where it is left, Chandy goes on with the next batch, from the checkpoint and
-its journals. Spark's own state goes back to the batch that failed, for it stores each. All restart without a delay, and
-a process that was killed is started again at once.
+its changelogs. Spark's own state goes back to the batch that failed, for it stores each. All restart without a delay,
+and a process that was killed is started again at once.
 
 The contestants:
 

@@ -1,6 +1,6 @@
 """What a checkpoint costs the coordinator with 10 to 10,000 shards, and how each cost grows with them. No Spark.
 
-The coordinator is the real one (``Checkpointing``, its Arrow Flight service, ``Catalog`` on a local store), in a
+The coordinator is the real one (``CheckpointExecutor``, its Arrow Flight service, ``Catalog`` on a local store), in a
 process of its own; there is one query, whose batches commit at once. State hosts are simulated in another process: 100
 shards each, each host with its own connection, its order stream and its ACK. A shard's handle has four files, one of
 them a new SST file in each checkpoint, and the objects are there, so that deleting an old checkpoint deletes something.
@@ -30,7 +30,7 @@ from typing import Final
 
 import attrs
 
-from chandy.coordinator.statistics import SHARD_RECORDS
+from chandy.coordinator.protocol.statistics import SHARD_RECORDS
 from chandy.storage.codec import structure, to_json
 
 from .. import chart

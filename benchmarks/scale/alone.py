@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from chandy.coordinator.config import CheckpointConfig
-from chandy.coordinator.failures import FailureCounter
-from chandy.coordinator.instructions import Discard
-from chandy.coordinator.protocol import Protocol
-from chandy.coordinator.requests import Request, RequestQueue
-from chandy.coordinator.schedule import Schedule
-from chandy.coordinator.statistics import History
-from chandy.state.link.messages import Ack, ClaimShards, HostHello, SnapshotOrder
+from chandy.coordinator.protocol.failures import FailureCounter
+from chandy.coordinator.protocol.instructions import Discard
+from chandy.coordinator.protocol.requests import Request, RequestQueue
+from chandy.coordinator.protocol.schedule import Schedule
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.protocol.statistics import History
+from chandy.state.rpc.messages import Ack, ClaimShards, HostHello, SnapshotOrder
 from chandy.storage.codec import from_json, to_json
 from chandy.storage.manifest import CheckpointKind, Handle, QueryRecord
 
@@ -38,10 +38,10 @@ class Handled:
     """Seconds of the longest event of all: as long the lock is held, and a batch that begins waits."""
 
 
-def new_protocol(fleet: Fleet, generation: int, root: str) -> Protocol:
+def new_protocol(fleet: Fleet, generation: int, root: str) -> CheckpointStateMachine:
     """Return the protocol of a pipeline with one query that has one operator."""
     config = CheckpointConfig(interval=None, retained=RETAINED)
-    protocol = Protocol(
+    protocol = CheckpointStateMachine(
         pipeline="scale",
         generation=generation,
         root=root,
@@ -53,7 +53,7 @@ def new_protocol(fleet: Fleet, generation: int, root: str) -> Protocol:
         next_id=1,
     )
     operators = (fleet.operator(),)
-    protocol.add_query(QUERY, QUERY_ID, batch=0, operators=operators, restored=operators, origins={})
+    protocol.add_query(QUERY, QUERY_ID, batch=0, operators=operators, restored=operators, sources={})
     return protocol
 
 

@@ -16,10 +16,10 @@ from typing import Any, Self
 
 import attrs
 
-from chandy.coordinator.checkpointing import Checkpointing
-from chandy.coordinator.instructions import Discard
-from chandy.coordinator.service import listen
-from chandy.state.link.messages import Ack, BatchTimes, Endpoint
+from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.execution.service import listen
+from chandy.coordinator.protocol.instructions import Discard
+from chandy.state.rpc.messages import Ack, BatchTimes, Endpoint
 from chandy.storage.catalog import Catalog
 from chandy.storage.codec import from_json, to_json
 from chandy.storage.errors import ChandyError
@@ -71,7 +71,7 @@ class CommittingQuery:
         yield {f"working/offsets/{batch}": self._offsets}
 
 
-class Observed(Checkpointing):
+class Observed(CheckpointExecutor):
     """The real thing, and when it had handled the last ACK and what deleting took."""
 
     def expect(self, acks: int) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pyarrow import flight
 
-from chandy.state.host.control import CoordinatorClient, Lease, OrderStream
-from chandy.state.link.messages import ClaimShards, HostHello, Order, SnapshotOrder
+from chandy.state.host.coordinator_client import CoordinatorClient, Lease, OrderStream
+from chandy.state.rpc.messages import ClaimShards, HostHello, Order, SnapshotOrder
 from chandy.storage.codec import from_json, to_json
 
 from ..lives import say

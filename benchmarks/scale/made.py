@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from chandy.state.link.messages import Ack, ShardId, ShardSnapshot, SnapshotOrder
+from chandy.state.rpc.messages import Ack, ShardId, ShardSnapshot, SnapshotOrder
 from chandy.storage.layout import pack_key, shared_key
 from chandy.storage.manifest import FileRef, Handle, OperatorRecord
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from chandy.state.link.messages import Endpoint
+from chandy.state.rpc.messages import Endpoint
 
 from .made import Fleet
 

@@ -19,14 +19,14 @@ import attrs
 from ...storage.codec import from_json
 from ...storage.files import FileCache
 from ...storage.logs import logger
-from ..link.messages import HostHello
-from .control import CoordinatorClient, Lease, OrderStream
-from .keeper import Keeper
-from .locks import acquire, remove_unless_held, try_acquire
-from .meeting import READY, SOCKET, START_LOCK, HostConfig
+from ..local.locks import acquire, remove_unless_held, try_acquire
+from ..local.workspace import ALIVE, Workspace
+from ..rpc.messages import HostHello
+from .coordinator_client import CoordinatorClient, Lease, OrderStream
+from .host_config import READY, SOCKET, START_LOCK, HostConfig
 from .memory import Memory
 from .serving import HostServer
-from .workspace import ALIVE, Workspace
+from .state_host import StateHost
 
 _HIDDEN_SOCKET: Final = ".new"
 _LOOK_SECONDS: Final = 0.1
@@ -56,21 +56,21 @@ def run(config: HostConfig) -> NoReturn:
     try:
         control = CoordinatorClient(config.endpoint)
         memory = Memory(config.endpoint.memory)
-        journals = config.endpoint.journals
-        keeper = Keeper(
+        changelogs = config.endpoint.changelogs
+        state_host = StateHost(
             host,
             control,
             workspace.path,
             memory,
             FileCache(cache),
-            journals=None if journals is None else Path(journals),
+            changelogs=None if changelogs is None else Path(changelogs),
         )
         # Tasks see the socket only under its final name, which it gets when the coordinator knows this host.
         hidden = meeting / _HIDDEN_SOCKET
         hidden.unlink(missing_ok=True)
         # Serves from now on, in gRPC's threads, as long as the object lives: to the end of the process.
-        _server = HostServer(f"grpc+unix://{hidden}", config.endpoint.token, host, keeper)
-        code = _serve(config, host, control, keeper, told)
+        _server = HostServer(f"grpc+unix://{hidden}", config.endpoint.token, host, state_host)
+        code = _serve(config, host, control, state_host, told)
     except Exception:  # noqa: BLE001 - whatever it is, nothing may be left behind
         _log.exception("failed", host=host)
     _log.info("ending", host=host, code=code)
@@ -105,13 +105,13 @@ class _EndRequest:
 
 
 def _serve(
-    config: HostConfig, host: str, control: CoordinatorClient, keeper: Keeper, told: _EndRequest
+    config: HostConfig, host: str, control: CoordinatorClient, state_host: StateHost, told: _EndRequest
 ) -> int:
     """Make the host known and wait for its end; return the exit code."""
     meeting = Path(config.meeting)
     hello = HostHello(host, config.address, socket.gethostname(), config.executor, os.getpid())
     lease = Lease(config.lease_seconds)
-    orders = OrderStream(control.client, hello, keeper.obey, lease)
+    orders = OrderStream(control.client, hello, state_host.obey, lease)
     threading.Thread(target=orders.follow, name="orders", daemon=True).start()
     while not orders.welcomed.wait(_LOOK_SECONDS):
         if told.made:
@@ -122,7 +122,7 @@ def _serve(
     (meeting / _HIDDEN_SOCKET).rename(config.socket)
     _say_ready()
     _log.info("serving", host=host, pid=os.getpid(), address=config.address)
-    while not keeper.stopped.wait(_LOOK_SECONDS) and not told.made:
+    while not state_host.stopped.wait(_LOOK_SECONDS) and not told.made:
         if lease.expired:
             _log.error("lease lost", seconds=config.lease_seconds)
             return 1

@@ -9,7 +9,7 @@ from typing import Final
 
 from ...storage.logs import logger
 from ...storage.snapshots import RestoreReport
-from ..link.messages import ShardsRestored
+from ..rpc.messages import ShardsRestored
 
 _log = logger(__name__)
 _EVERY_SECONDS: Final = 10.0

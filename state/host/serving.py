@@ -12,28 +12,28 @@ from pyarrow import flight
 from ...storage.codec import from_json
 from ..errors import ShardMissingError
 from ..format.arrow import BYTES
-from ..link.messages import AskAccount, BeginTask, OpenShards, ReadValues, TaskFailure
-from ..link.rpc import ActionServer, Call, handler_errors
-from ..link.spent import Spent
-from ..link.wire import ANSWER, APPLY, COMMIT, FETCH, ROWS, SCAN, SIZE, STAGED, Page, messages, runs
-from .keeper import Keeper
+from ..rpc.calls import ActionServer, Call, handler_errors
+from ..rpc.messages import AskAccount, BeginTask, OpenShards, ReadValues, TaskFailure
+from ..rpc.metrics import OperatorMetrics
+from ..rpc.wire import ANSWER, APPLY, COMMIT, FETCH, ROWS, SCAN, SIZE, STAGED, Page, messages, runs
 from .shard import Changes, Shard
+from .state_host import StateHost
 
 
 class HostServer(ActionServer):
     """Serves a keeper's shards to tasks."""
 
-    def __init__(self, location: str, token: str, host: str, keeper: Keeper) -> None:
+    def __init__(self, location: str, token: str, host: str, state_host: StateHost) -> None:
         actions = {
-            "begin": Call(BeginTask, keeper.begin),
-            "open": Call(OpenShards, keeper.open),
-            "read": Call(ReadValues, keeper.read),
-            "account": Call(AskAccount, keeper.account),
-            "report": Call(TaskFailure, keeper.report),
+            "begin": Call(BeginTask, state_host.begin),
+            "open": Call(OpenShards, state_host.open),
+            "read": Call(ReadValues, state_host.read),
+            "account": Call(AskAccount, state_host.account),
+            "report": Call(TaskFailure, state_host.report),
         }
         super().__init__(location, token, actions)
         self._host = host
-        self._keeper = keeper
+        self._state_host = state_host
 
     def do_exchange(
         self,
@@ -45,7 +45,7 @@ class HostServer(ActionServer):
         """Serve one task's access, as told in ``wire``; the descriptor holds its ``BeginTask``."""
         with handler_errors("exchange"):
             task = from_json(BeginTask, descriptor.command)
-            access = _Access(self._host, task, self._keeper.shards(task))
+            access = _Access(self._host, task, self._state_host.shards(task))
             writer.begin(ANSWER)
             for message in reader:
                 match message.app_metadata.to_pybytes():
@@ -58,7 +58,7 @@ class HostServer(ActionServer):
                         access.collect(message.data)
                     case value if value.startswith(COMMIT):
                         access.commit()
-                        self._keeper.spent(task, from_json(Spent, value.removeprefix(COMMIT)))
+                        self._state_host.metrics(task, from_json(OperatorMetrics, value.removeprefix(COMMIT)))
                         writer.write_metadata(STAGED)
 
 

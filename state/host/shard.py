@@ -26,13 +26,13 @@ from ..errors import (
     ShardClosedError,
     StaleBatchError,
 )
-from ..link.spent import Spent
+from ..local.changelog import Changelog
+from ..rpc.metrics import OperatorMetrics
 from .cache import MISSING, HotCache, Value, lookup
 from .gaps import Gaps
-from .journal import Journal
 from .layers import Layer, Layers, is_ordered, ordered_keys
 from .memory import Memory
-from .snapshot import Snapshot
+from .shard_snapshot import Snapshot
 
 _log = logger(__name__)
 POSITION_KEY: Final = b"\x00chandy/position"
@@ -107,7 +107,7 @@ class Shard:
         directory: Path,
         memory: Memory,
         position: int = NOTHING,
-        journal: Journal | None = None,
+        changelog: Changelog | None = None,
     ) -> None:
         """Open the RocksDB in a directory, which may be missing, empty, or hold restored snapshot files.
 
@@ -117,12 +117,12 @@ class Shard:
             memory: what its memory is charged to.
             position: the last batch that the files are known to contain, when it is later than the last one that
                 changed them.
-            journal: keeps what batches change until a checkpoint has it; None: nothing does.
+            changelog: keeps what batches change until a checkpoint has it; None: nothing does.
         """
         self.name = name
         self.directory = directory
         self._memory = memory
-        self._journal = journal
+        self._changelog = changelog
         self._lock = threading.Lock()
         self._disk = threading.Lock()
         directory.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ class Shard:
         self._gaps = Gaps()
         self._broken: ShardBrokenError | None = None
         self._closed = False
-        self.spent = Spent()
+        self.metrics = OperatorMetrics()
         """What RocksDB took; about, for two threads may enter something at once."""
         memory.add(self)
 
@@ -254,9 +254,9 @@ class Shard:
                 raise StaleBatchError(self.name, batch, batch + 1)
             if batch != self._begun:
                 raise StaleBatchError(self.name, batch, self._begun)
-            if self._journal is not None:
-                # Under the lock: the attempt that is staged last must be the last in the journal.
-                self._journal.append(batch, changes.entries if changes else {})
+            if self._changelog is not None:
+                # Under the lock: the attempt that is staged last must be the last in the changelog.
+                self._changelog.append(batch, changes.entries if changes else {})
             self._staged = _Staged(batch, changes or None)
 
     def replay(self, batches: Iterable[tuple[int, dict[bytes, Value]]]) -> None:
@@ -291,15 +291,15 @@ class Shard:
                 raise CutPassedError(self.name, cut, self._position)
             taken = Snapshot(directory, self._settle)
             self._layers.freeze(taken)
-            if self._journal is not None:
-                self._journal.cut()
+            if self._changelog is not None:
+                self._changelog.cut()
             return taken
 
     def durable(self, cut: int) -> None:
         """Take word that a completed checkpoint has the state after batch ``cut``."""
         with self._lock:
-            if self._journal is not None:
-                self._journal.forget(cut)
+            if self._changelog is not None:
+                self._changelog.forget(cut)
 
     # --- memory ---------------------------------------------------------------------------------------------
 
@@ -345,8 +345,8 @@ class Shard:
                 self._closed = True
                 self._memory.remove(self)
                 self._forget()
-                if self._journal is not None:
-                    self._journal.close()
+                if self._changelog is not None:
+                    self._changelog.close()
                 self._db.close()
 
     def destroy(self) -> None:
@@ -396,8 +396,8 @@ class Shard:
                     found.update(zip(unknown, self._get(unknown), strict=True))
                 except DbClosedError:
                     raise ShardClosedError(self.name) from None
-                self.spent.read_keys += len(unknown)
-                self.spent.read_seconds += time.perf_counter() - begun
+                self.metrics.read_keys += len(unknown)
+                self.metrics.read_seconds += time.perf_counter() - begun
         if found:
             with self._lock:
                 # After a promotion these values may be those of before: whoever needs the cache then is
@@ -478,8 +478,8 @@ class Shard:
                 self._broken = ShardBrokenError(self.name, batch, str(error))
                 self._forget()
             raise self._broken from error
-        self.spent.written_keys += len(entries)
-        self.spent.write_seconds += time.perf_counter() - begun
+        self.metrics.written_keys += len(entries)
+        self.metrics.write_seconds += time.perf_counter() - begun
 
 
 def check_together(shards: Iterable[Shard], upto: int) -> None:

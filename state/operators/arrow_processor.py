@@ -24,8 +24,8 @@ from ..format.packing import Packing
 from ..format.rows import SLICE, check_columns
 from ..format.schema import Schemas, arrow_schema, from_json, to_json
 from ..format.values import StateName, describe
-from ..link.access import Entries
-from ..link.messages import BatchTimes
+from ..rpc.access import Entries
+from ..rpc.messages import BatchTimes
 from .arrow_fit import fit_states, fit_table
 from .dataframe import SHARD
 from .engine import Chunk, Run, TaskState, collect, with_prefix

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from ..errors import BatchLogError
-from ..link.messages import BatchTimes
+from ..rpc.messages import BatchTimes
 
 
 def batch_times(directory: Path, batch: int, *, single_watermark: bool = False) -> BatchTimes:

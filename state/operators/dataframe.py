@@ -16,9 +16,9 @@ from ..errors import DefinitionError
 from ..format.arrow import from_numpy
 from ..format.keys import KeyCodec
 from ..format.rows import check_columns
-from . import keygroups, parcels
+from . import shard_ranges, shuffle_packing
 from .hashing import can_hash, shards_of
-from .prompt import prompt
+from .quick_ack import with_quick_ack
 
 SHARD = "__chandy_shard"
 """The column that carries each row's shard to the function; it comes after all others."""
@@ -86,10 +86,10 @@ def keyed(
         DefinitionError, KeyTypeError, SchemaError: as ``check_input`` and ``keygroups.check`` say.
     """
     key_schema = check_input(df, key)
-    keygroups.check(shards, parallelism)
+    shard_ranges.check(shards, parallelism)
     check_columns(output, "the output")
     shard = F.pmod(F.xxhash64(*map(_column, key)), F.lit(shards)).cast("int")
-    partition = F.expr(keygroups.partition_expression(SHARD, shards, parallelism))
+    partition = F.expr(shard_ranges.partition_expression(SHARD, shards, parallelism))
 
     if combiner is None:
         sent, receive = df.withColumn(SHARD, shard).repartitionById(parallelism, partition), function
@@ -98,16 +98,18 @@ def keyed(
         known = can_hash(key_schema)
         before = combiner.function
         combine = partial(_located, before, tuple(key), shards) if known else before
-        pack = parcels.Packer(SHARD, shards, parallelism)
+        pack = shuffle_packing.Packer(SHARD, shards, parallelism)
         rows = df if known else df.withColumn(SHARD, shard)
-        packed = rows.mapInArrow(lambda batches: pack(combine(prompt(batches))), parcels.SCHEMA)
-        sent = packed.repartitionById(parallelism, F.col(parcels.PARTITION))
+        packed = rows.mapInArrow(
+            lambda batches: pack(combine(with_quick_ack(batches))), shuffle_packing.SCHEMA
+        )
+        sent = packed.repartitionById(parallelism, F.col(shuffle_packing.PARTITION))
 
         def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return function(parcels.unpack(batches))
+            return function(shuffle_packing.unpack(batches))
 
     def operator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return receive(prompt(batches))
+        return receive(with_quick_ack(batches))
 
     operator.__name__ = operator.__qualname__ = name
     return sent.mapInArrow(operator, output)

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from ...storage.manifest import StateRecord
 from ..format.arrow import BYTES, from_numpy, scalar
 from ..format.keys import KeyCodec
-from ..link.access import Entries, ShardColumn, StateAccess
-from ..link.messages import BatchTimes
+from ..rpc.access import Entries, ShardColumn, StateAccess
+from ..rpc.messages import BatchTimes
 from .grouping import Groups, group
 
 CHUNK: Final = 20_000
@@ -202,8 +202,8 @@ def run(
     operator.begin(state)
     # No key is in two chunks: only what ``begin`` has changed can be seen by the fetch ahead.
     fetch = state.fetch if state.changes() else access.fetch
-    groups = group(operator.prepare(access.spent.on_input(batches)), codec, shard)
-    access.spent.keys += len(groups)
+    groups = group(operator.prepare(access.metrics.on_input(batches)), codec, shard)
+    access.metrics.keys += len(groups)
     for first in range(0, len(groups), CHUNK):
         some = groups.slice(first, min(first + CHUNK, len(groups)))
         held = tuple(fetch(some.shards, with_prefix(prefix, some.keys)) for prefix in operator.prefixes)

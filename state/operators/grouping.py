@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ..format.arrow import from_numpy, to_numpy
 from ..format.keys import KeyCodec
-from ..link.access import ShardColumn
+from ..rpc.access import ShardColumn
 
 Codes = npt.NDArray[np.int64]
 

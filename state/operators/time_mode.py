@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.types import StructType
 
 from ..errors import DefinitionError
-from ..link.messages import BatchTimes
+from ..rpc.messages import BatchTimes
 
 _DELAY: Final = "spark.watermarkDelayMs"
 """Key under which Spark keeps a watermark's delay in the metadata of its column."""

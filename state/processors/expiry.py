@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from ..format import keyspace
 from ..format.arrow import BYTES
-from ..link.access import Entries
 from ..operators.engine import TaskState
+from ..rpc.access import Entries
 from .variable import CurrentKey, Variable
 
 _PRECISION: Final = 8

@@ -23,12 +23,12 @@ from ..format.arrow import BYTES
 from ..format.keys import KeyCodec
 from ..format.rows import check_columns
 from ..format.schema import Schemas, arrow_schema, from_json, to_json
-from ..link.access import Entries, ShardColumn
 from ..operators import pickling
 from ..operators.dataframe import SHARD
 from ..operators.engine import CHUNK, Chunk, Run, TaskState, collect, side_by_side, with_prefix
 from ..operators.grouping import group
 from ..operators.time_mode import EventTime, TimeMode
+from ..rpc.access import Entries, ShardColumn
 from . import expiry
 from .handle import QueryInfo, StateHandle, declarations
 from .initial_state import InitialState

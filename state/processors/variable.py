@@ -16,8 +16,8 @@ import pyarrow as pa
 from ..errors import NoKeyError
 from ..format.arrow import BYTES
 from ..format.packing import expiry_of
-from ..link.access import ShardColumn
 from ..operators.engine import TaskState, with_prefix
+from ..rpc.access import ShardColumn
 
 
 class Variable(Protocol):

@@ -18,9 +18,9 @@ from chandy.state.format.arrow import BYTES
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.rows import SLICE
 from chandy.state.format.schema import to_json
-from chandy.state.link.messages import BatchTimes, BeginTask, Endpoint
-from chandy.state.link.spent import Spent
 from chandy.state.processors.processor import processor_spec
+from chandy.state.rpc.messages import BatchTimes, BeginTask, Endpoint
+from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.storage.manifest import StateRecord
 
 COUNT = StructType().add("count", LongType())
@@ -75,7 +75,7 @@ class Host:
         self.lost = False
         self.times = TIMES
         self.fresh = frozenset()
-        self.spent = Spent()
+        self.metrics = OperatorMetrics()
 
     def connect(self, endpoint):
         self.events.append(("connect", endpoint.address))

@@ -30,7 +30,7 @@ from benchmarks.checkpoint_cost.figures import (
     window_start,
 )
 from benchmarks.stage import balanced
-from chandy.coordinator.statistics import CheckpointStatistics, Status
+from chandy.coordinator.protocol.statistics import CheckpointStatistics, Status
 from chandy.storage import CheckpointKind
 
 BEGIN = 1_700_000_000.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks import latency
 from benchmarks.latency import OTHER, PARTS, Block, Length, block, parts, row, task_parts
 from benchmarks.report import Report
-from chandy.state.link.spent import Spent
+from chandy.state.rpc.metrics import OperatorMetrics
 
 LENGTH = Length(warm_up=2, batches=3)
 SPARKS = [name for names in PARTS.values() for name in names]
@@ -25,9 +25,9 @@ def progress(batch: int, total: int, rows: int = 5) -> dict[str, Any]:
     return {"batchId": batch, "numInputRows": rows, "durationMs": {"triggerExecution": total}}
 
 
-def of(*totals: float, spent: Spent | None = None) -> Block:
+def of(*totals: float, metrics: OperatorMetrics | None = None) -> Block:
     """A block of batches that took so long."""
-    return Block(tuple({"triggerExecution": total, "addBatch": total - 1} for total in totals), spent)
+    return Block(tuple({"triggerExecution": total, "addBatch": total - 1} for total in totals), metrics)
 
 
 def test_warm_up_and_batches_behind_the_end_do_not_count() -> None:
@@ -65,15 +65,17 @@ def test_a_row_has_medians_of_turns_and_percentiles_of_all_batches() -> None:
 
 def test_a_task_is_the_mean_of_all_tasks() -> None:
     blocks = [
-        of(10, spent=Spent(tasks=1, seconds=0.010, input_seconds=0.002, state_seconds=0.003)),
-        of(10, spent=Spent(tasks=3, seconds=0.010, input_seconds=0.002, output_seconds=0.001)),
+        of(10, metrics=OperatorMetrics(tasks=1, seconds=0.010, input_seconds=0.002, state_seconds=0.003)),
+        of(10, metrics=OperatorMetrics(tasks=3, seconds=0.010, input_seconds=0.002, output_seconds=0.001)),
     ]
     found = task_parts(blocks)
     assert found == pytest.approx({"task": 5, "input": 1, "state": 0.75})
 
 
 def test_all_rows_have_the_same_columns() -> None:
-    assert list(row(1, "native", [of(3)])) == list(row(1, "Chandy", [of(3, spent=Spent(tasks=2, seconds=1))]))
+    assert list(row(1, "native", [of(3)])) == list(
+        row(1, "Chandy", [of(3, metrics=OperatorMetrics(tasks=2, seconds=1))])
+    )
 
 
 def test_every_contestant_is_compared_with_contestants() -> None:

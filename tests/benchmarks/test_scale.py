@@ -15,7 +15,7 @@ from benchmarks.scale import alone, figures, made
 from benchmarks.scale.alone import RETAINED, Alone
 from benchmarks.scale.figures import Costs, growth, rows
 from benchmarks.scale.made import Fleet, acknowledgements, handle
-from chandy.state.link.messages import ShardId, SnapshotOrder
+from chandy.state.rpc.messages import ShardId, SnapshotOrder
 
 COSTS = Costs(
     checkpoint=4,

@@ -10,7 +10,7 @@ import pytest
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import ChandyError, ConfigError
-from chandy.coordinator.restart import ExponentialBackoff, NoRestart
+from chandy.coordinator.recovery.restart import ExponentialBackoff, NoRestart
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from chandy.coordinator import coordinator as module
-from chandy.coordinator import spark_plan, supervisor
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
 from chandy.coordinator.errors import (
@@ -21,10 +20,12 @@ from chandy.coordinator.errors import (
     DriverAddressError,
     PipelineFailedError,
 )
-from chandy.coordinator.reasons import Reason
-from chandy.coordinator.service import Service, listen
-from chandy.coordinator.supervisor import Supervisor
-from chandy.coordinator.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.coordinator.execution.service import Service, listen
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.recovery import supervisor
+from chandy.coordinator.recovery.supervisor import Supervisor
+from chandy.coordinator.spark import plan
+from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.storage import Catalog, CheckpointKind, FencedError, LocalStore, Manifest
 from chandy.storage.files import FileCache
 
@@ -107,8 +108,8 @@ class Pipeline:
         self.closed = 0
         self.work = folder / "work"
         self.lock = Lock()
-        monkeypatch.setattr(spark_plan, "facts", self._facts)
-        monkeypatch.setattr(spark_plan, "output_path", lambda writer, sink: None)
+        monkeypatch.setattr(plan, "facts", self._facts)
+        monkeypatch.setattr(plan, "output_path", lambda writer, sink: None)
         monkeypatch.setattr(supervisor, "start_spark", self._start)
         monkeypatch.setattr(Supervisor, "close", self._counting(Supervisor.close))
         self.coordinator = made(cluster(), folder)
@@ -242,9 +243,7 @@ def test_a_stop_with_a_savepoint_waits_for_no_checkpoint_whose_batch_was_cut_off
     (run.directory / "offsets" / "0").touch()
     # Its cut is the batch that is planned, and never commits.
     pending = pipeline.coordinator.checkpoint()
-    eventually(
-        lambda: pipeline.coordinator._checkpointing.look(lambda p: p.waiting_for_commits()) == {"q": 0}
-    )
+    eventually(lambda: pipeline.coordinator._executor.look(lambda p: p.waiting_for_commits()) == {"q": 0})
     taken = pipeline.coordinator.stop(savepoint="last", timeout="0 s")
     error = pending.exception(DEADLINE)
     assert isinstance(error, CheckpointError)
@@ -294,7 +293,16 @@ def test_an_address_that_is_not_the_drivers_is_refused_before_anybody_is_fenced(
 
 
 @pytest.mark.parametrize(
-    "part", ["Catalog", "Protocol", "QueryDirectories", "Ticks", "Supervisor", "Checkpointing", "Lookup"]
+    "part",
+    [
+        "Catalog",
+        "CheckpointStateMachine",
+        "QueryDirectories",
+        "Ticks",
+        "Supervisor",
+        "CheckpointExecutor",
+        "Lookup",
+    ],
 )
 def test_a_coordinator_that_cannot_be_made_leaves_nothing_running(
     part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,11 +15,11 @@ from chandy.coordinator.errors import (
     UnknownOperatorError,
 )
 from chandy.coordinator.operators import KeyedStream, Operators
-from chandy.coordinator.query_directories import QueryDirectories
-from chandy.coordinator.recovery import RestorePoint
-from chandy.coordinator.ticks import Ticks
+from chandy.coordinator.recovery.query_directories import QueryDirectories
+from chandy.coordinator.recovery.restore_point import RestorePoint
+from chandy.coordinator.spark.ticks import Ticks
 from chandy.state.errors import DefinitionError
-from chandy.state.link.messages import Endpoint
+from chandy.state.rpc.messages import Endpoint
 from chandy.storage import InvalidNameError
 from chandy.storage.manifest import CheckpointKind, Manifest, OperatorRecord
 

@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
-from chandy.coordinator.sink_log import newest
-from chandy.coordinator.statistics import Status
+from chandy.coordinator.protocol.statistics import Status
+from chandy.coordinator.sinks.file_sink_log import newest
 
 EVENT = "@ "
 """What an event's line begins with: Spark prints, too."""
@@ -187,7 +187,7 @@ def stream(options: dict[str, Any]) -> None:
         pipeline="killed",
         storage=str(folder / "store"),
         config=CheckpointConfig(
-            interval=options["interval"], restart=NoRestart(), journal=options["journal"]
+            interval=options["interval"], restart=NoRestart(), changelog=options["changelog"]
         ),
     )
     say("restored", coordinator.restored.id if coordinator.restored else 0)

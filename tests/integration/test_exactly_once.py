@@ -34,11 +34,12 @@ from chandy.coordinator import (
     CheckpointError,
     FixedDelay,
     Reason,
-    starting,
-    supervisor,
 )
-from chandy.coordinator.sink_log import newest
+from chandy.coordinator.recovery import supervisor
+from chandy.coordinator.sinks.file_sink_log import newest
+from chandy.coordinator.spark import starting
 from chandy.state.errors import HostLostError
+from chandy.state.local.changelog import FOLDER
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import FencedError
 from chandy.storage.open import open_store
@@ -139,7 +140,7 @@ class Driver:
             "classes": str(classes),
             "interval": "400 ms",
             "marks": None,
-            "journal": True,
+            "changelog": True,
         }
         arguments = json.dumps({"master": "local[2]", **defaults, **options})
         self._log = (folder / f"driver-{time.time_ns()}.log").open("w+")
@@ -273,12 +274,12 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
     feed = Feed(tmp_path / "in")
     lives: list[Driver] = []
     chance = random.Random(5)
-    # The next driver starts its JVM while this one works. Now and then one keeps no journals.
+    # The next driver starts its JVM while this one works. Now and then one keeps no changelogs.
     spare = Driver(tmp_path, runtime, classes)
     try:
         for moment in moments(seed=20):
             driver = spare
-            spare = Driver(tmp_path, runtime, classes, journal=chance.random() < 0.8)
+            spare = Driver(tmp_path, runtime, classes, changelog=chance.random() < 0.8)
             lives.append(driver)
             driver.wait("warm")
             driver.tell()
@@ -339,7 +340,7 @@ def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
         Path(path).parts[:2] if path.startswith("cache") else Path(path).parts[:1]
         for path in left_over(runtime)
     }
-    assert left == {("queries",), ("cache", "journals")}
+    assert left == {("queries",), ("cache", FOLDER)}
 
 
 # --- tasks -----------------------------------------------------------------------------------------------
@@ -424,15 +425,15 @@ def test_a_query_that_fails_while_its_hosts_live_runs_the_same_batch_again_and_n
 # --- state hosts -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("journal", [True, False])
+@pytest.mark.parametrize("changelog", [True, False])
 def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
-    spark: SparkSession, tmp_path: Path, local: Path, journal: bool
+    spark: SparkSession, tmp_path: Path, local: Path, changelog: bool
 ) -> None:
     chance = random.Random(4)
     feed = Feed(tmp_path / "in")
     out = tmp_path / "out"
     known: set[str] = set()
-    with coordinate(spark, tmp_path, interval="500 ms", attempts=30, journal=journal) as coordinator:
+    with coordinate(spark, tmp_path, interval="500 ms", attempts=30, changelog=changelog) as coordinator:
         query = coordinator.start(parquet(chained(coordinator, spark, feed.folder), out), name="chained")
         for times in (1, 2, 1, 2):
             sunk(query, out, newest(out) + chance.randint(1, 3))
@@ -454,7 +455,7 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
         recoveries = coordinator.recoveries[1:]
         assert len(recoveries) >= 5
         # One that is killed before the first batch after a failure leaves the pipeline to the checkpoint.
-        assert any(one.in_place for one in recoveries) == journal
+        assert any(one.in_place for one in recoveries) == changelog
         assert len({one.checkpoint for one in recoveries if one.checkpoint}) >= 3
     assert rows(spark, out) == answer(range(feed.files))
 
@@ -578,14 +579,14 @@ def test_a_pipeline_that_has_stopped_leaves_no_process_and_no_file(
 
 
 def coordinate(
-    spark: SparkSession, folder: Path, *, interval: str | None, attempts: int = 5, journal: bool = True
+    spark: SparkSession, folder: Path, *, interval: str | None, attempts: int = 5, changelog: bool = True
 ) -> CheckpointCoordinator:
     return CheckpointCoordinator(
         spark,
         pipeline="killed",
         storage=str(folder / "store"),
         config=CheckpointConfig(
-            interval=interval, restart=FixedDelay("100 ms", attempts=attempts), journal=journal
+            interval=interval, restart=FixedDelay("100 ms", attempts=attempts), changelog=changelog
         ),
     )
 

@@ -122,7 +122,7 @@ def test_what_cannot_be_answered_is_said(make: Make, spark: SparkSession, events
     with pytest.raises(QueryNotRunningError, match="none started"):
         coordinator.get("all", "k3", "total")
     with pytest.raises(QueryNotRunningError, match="none started"):
-        coordinator.spent("all")
+        coordinator.metrics("all")
     query = start(coordinator, result)
     with pytest.raises(UnknownStateError, match="counts, total, values"):
         coordinator.get("all", "k3")

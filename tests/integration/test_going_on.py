@@ -13,10 +13,11 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from chandy.coordinator import Checkpoint, CheckpointCoordinator, FixedDelay
-from chandy.coordinator.progress import newest_committed
 from chandy.coordinator.query import CheckpointedQuery
-from chandy.state.host.locks import FileLock
-from chandy.state.host.rendezvous import runtime_directory
+from chandy.coordinator.spark.progress import newest_committed
+from chandy.state.local.changelog import FOLDER
+from chandy.state.local.directories import runtime_directory
+from chandy.state.local.locks import FileLock
 
 from .support import TOTALS, Events, Make, Totals, eventually
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.spark
 # Workers do not have the tests' modules: what the tests define travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-JOURNALS = runtime_directory() / "cache" / "journals"
+CHANGELOGS = runtime_directory() / "cache" / FOLDER
 ROWS = 40
 """Rows of a batch of ``Events``."""
 
@@ -137,14 +138,14 @@ def crash(coordinator: CheckpointCoordinator) -> None:
     atexit.unregister(coordinator._abandon)
     coordinator._abandon()
     coordinator._supervisor._events.put(None)
-    coordinator._checkpointing.close()
+    coordinator._executor.close()
     for lock in (coordinator._directories._workspace._alive, *_held(coordinator)):
         lock.release()
 
 
 def _held(coordinator: CheckpointCoordinator) -> list[FileLock]:
     """What it holds of the life before."""
-    return [lock for _, lock in coordinator._supervisor._standings._left.places]
+    return [lock for _, lock in coordinator._supervisor._local_recovery._left.places]
 
 
 def in_place(coordinator: CheckpointCoordinator) -> list[bool]:
@@ -155,9 +156,9 @@ def ids(coordinator: CheckpointCoordinator) -> set[str]:
     return {run.query_id for run in coordinator._runs.all()}
 
 
-def journals(coordinator: CheckpointCoordinator) -> list[Path]:
-    """The segments of the journals of a coordinator's runs."""
-    return [path for id in ids(coordinator) for path in (JOURNALS / id).glob("*/*.log")]
+def changelogs(coordinator: CheckpointCoordinator) -> list[Path]:
+    """The segments of the changelogs of a coordinator's runs."""
+    return [path for id in ids(coordinator) for path in (CHANGELOGS / id).glob("*/*.log")]
 
 
 def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make, pipeline: Pipeline) -> None:
@@ -169,7 +170,7 @@ def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make,
     queries = pipeline.start(second)
     assert in_place(second) == [True, True]
     assert [recovery.checkpoint for recovery in second.recoveries] == [taken.id] * 2
-    # Nothing runs yet: what this one has is what was in the journals, and files of the one before.
+    # Nothing runs yet: what this one has is what was in the changelogs, and files of the one before.
     idle = second.checkpoint().result(60)
     assert idle.batches == {"totals": 3, "sums": 3}
     assert second.get("totals", "k1").n == second.get("totals", {"k": "k1"}).n > 0
@@ -178,7 +179,7 @@ def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make,
     pipeline.check()
     second.stop()
 
-    # From the checkpoint alone: right after the batches that were in the journals.
+    # From the checkpoint alone: right after the batches that were in the changelogs.
     third = make(restore=idle.id)
     queries = pipeline.start(third)
     assert in_place(third) == [False, False]
@@ -204,22 +205,22 @@ def test_what_was_gone_on_from_is_gone_on_from_again(make: Make, pipeline: Pipel
     assert pipeline.given == [0, 1, 2, 3]
     pipeline.check()
     # What the lives before have left is gone by now.
-    eventually(lambda: not any((JOURNALS / id).exists() for id in before))
+    eventually(lambda: not any((CHANGELOGS / id).exists() for id in before))
     last = ids(coordinator)
-    assert all((JOURNALS / id).exists() for id in last)
+    assert all((CHANGELOGS / id).exists() for id in last)
     coordinator.stop()
-    assert not any((JOURNALS / id).exists() for id in last)
+    assert not any((CHANGELOGS / id).exists() for id in last)
 
 
 def damage(coordinator: CheckpointCoordinator) -> None:
-    """Change a byte of what a batch has changed, in one journal."""
-    path = max(journals(coordinator), key=lambda path: path.stat().st_size)
+    """Change a byte of what a batch has changed, in one changelog."""
+    path = max(changelogs(coordinator), key=lambda path: path.stat().st_size)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
 
 
-def test_a_damaged_journal_is_found_and_the_pipeline_goes_back_to_its_checkpoint(
+def test_a_damaged_changelog_is_found_and_the_pipeline_goes_back_to_its_checkpoint(
     make: Make, pipeline: Pipeline
 ) -> None:
     first = make()
@@ -241,12 +242,12 @@ def test_a_damaged_journal_is_found_and_the_pipeline_goes_back_to_its_checkpoint
     pipeline.check()
 
 
-def test_a_journal_that_is_missing_is_found_before_its_query_starts(make: Make, pipeline: Pipeline) -> None:
+def test_a_changelog_that_is_missing_is_found_before_its_query_starts(make: Make, pipeline: Pipeline) -> None:
     first = make()
     pipeline.live(first)
     run = first._runs.get("sums")
     assert run is not None
-    next(path for path in journals(first) if run.query_id in path.parts).unlink()
+    next(path for path in changelogs(first) if run.query_id in path.parts).unlink()
     crash(first)
 
     second = make()

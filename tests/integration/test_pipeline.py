@@ -19,8 +19,8 @@ from chandy.coordinator import (
     Reason,
 )
 from chandy.coordinator.errors import ProcessorFailedError
-from chandy.coordinator.progress import newest_committed, newest_planned
 from chandy.coordinator.query import CheckpointedQuery
+from chandy.coordinator.spark.progress import newest_committed, newest_planned
 from chandy.storage import Catalog, open_store, pipeline_uri
 
 from .support import TOTALS, Events, Make, Totals, eventually, last_totals
@@ -64,7 +64,7 @@ def test_shards_are_open_before_there_is_a_batch(
     query = totals_query(coordinator, spark, events, tmp_path / "out")
     eventually(
         lambda: bool(
-            coordinator._checkpointing.look(lambda protocol: protocol.places("totals", "totals")).addresses
+            coordinator._executor.look(lambda protocol: protocol.places("totals", "totals")).addresses
         )
     )
     run = coordinator._runs.get("totals")

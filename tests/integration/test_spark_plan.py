@@ -19,8 +19,8 @@ from chandy.coordinator.errors import (
     UnrestartableSinkError,
     UnsupportedTriggerError,
 )
-from chandy.coordinator.spark_plan import facts, output_path
-from chandy.coordinator.writer_facts import SourceFacts, Trigger, check
+from chandy.coordinator.spark.plan import facts, output_path
+from chandy.coordinator.spark.writer_facts import SourceFacts, Trigger, check
 
 pytestmark = pytest.mark.spark
 

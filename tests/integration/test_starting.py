@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from chandy.coordinator import progress
-from chandy.coordinator.spark_plan import facts, field
-from chandy.coordinator.starting import ADAPTIVE, FILE_MANAGER, LOCAL_FILE_MANAGER, start
+from chandy.coordinator.spark import progress
+from chandy.coordinator.spark.plan import facts, field
+from chandy.coordinator.spark.starting import ADAPTIVE, FILE_MANAGER, LOCAL_FILE_MANAGER, start
 
 pytestmark = pytest.mark.spark
 

@@ -27,12 +27,12 @@ from chandy.state.errors import (
 )
 from chandy.state.format.arrow import BYTES
 from chandy.state.format.keys import KeyCodec
-from chandy.state.link.messages import BatchTimes, Endpoint
-from chandy.state.link.spent import Spent
 from chandy.state.operators.dataframe import SHARD, check_input, keyed
 from chandy.state.operators.grouping import group
-from chandy.state.operators.keygroups import ranges
+from chandy.state.operators.shard_ranges import ranges
 from chandy.state.processors.processor import processor_spec
+from chandy.state.rpc.messages import BatchTimes, Endpoint
+from chandy.state.rpc.metrics import OperatorMetrics
 
 pytestmark = pytest.mark.spark
 
@@ -56,7 +56,7 @@ class FileClient:
         with self.opened() as held:
             held["begun"].append((task.batch, task.shards))
         self.batch = task.batch
-        self.spent = Spent()
+        self.metrics = OperatorMetrics()
         return contextlib.nullcontext(self)
 
     def fetch(self, shards, keys):

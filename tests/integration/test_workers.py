@@ -9,7 +9,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from chandy.coordinator import session
+from chandy.coordinator.spark import session
 
 pytestmark = pytest.mark.spark
 

@@ -20,9 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupState
 
-from chandy.coordinator import progress, sink_log
-from chandy.coordinator.seeding import seed
-from chandy.coordinator.starting import start
+from chandy.coordinator.sinks import file_sink_log
+from chandy.coordinator.spark import progress
+from chandy.coordinator.spark.seeding import seed
+from chandy.coordinator.spark.starting import start
 
 pytestmark = pytest.mark.spark
 
@@ -332,15 +333,15 @@ def test_a_parquet_sink_goes_back_with_its_query(
     query = start(writer, location=str(tmp_path / "first"))
     query.processAllAvailable()
     progress.hold(lambda: progress.files_at(tmp_path / "first", 1), tmp_path / "held")
-    log = progress.hold(lambda: sink_log.files_at(out, 1), tmp_path / "log")
+    log = progress.hold(lambda: file_sink_log.files_at(out, 1), tmp_path / "log")
     add_file(inputs, 4)
     query.processAllAvailable()
     assert query.isActive
-    later = progress.hold(lambda: sink_log.files_at(out, 4), tmp_path / "later")
+    later = progress.hold(lambda: file_sink_log.files_at(out, 4), tmp_path / "later")
     query.stop()
     assert "2.compact" in later
 
-    done = sink_log.restore(out, log)
+    done = file_sink_log.restore(out, log)
     assert done.undone == (2, 3, 4)
     assert done.set_aside > 0
     assert rows(spark, out) == expected_rows(range(2)) == rows_without_log(out)
@@ -353,7 +354,7 @@ def test_a_parquet_sink_goes_back_with_its_query(
     assert rows(spark, out) == expected_rows(range(6)) == rows_without_log(out)
 
     # Forward again to the other history, whose files were only set aside.
-    done = sink_log.restore(out, later)
+    done = file_sink_log.restore(out, later)
     assert done.brought_back > 0
     assert done.missing == ()
     assert rows(spark, out) == expected_rows(range(5)) == rows_without_log(out)
@@ -365,7 +366,7 @@ def test_a_table_goes_back_with_its_query(spark: SparkSession, inputs: Path, tmp
     finish(start(writer, location=str(tmp_path / "first"), table=table))
     out = Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")) / table
     progress.hold(lambda: progress.files_at(tmp_path / "first", CUT), tmp_path / "held")
-    sink_log.restore(out, progress.hold(lambda: sink_log.files_at(out, CUT), tmp_path / "log"))
+    file_sink_log.restore(out, progress.hold(lambda: file_sink_log.files_at(out, CUT), tmp_path / "log"))
     seed(tmp_path / "held", tmp_path / "second")
     assert Counter(
         spark.read.parquet(str(out)).toPandas().itertuples(index=False, name=None)
@@ -381,12 +382,12 @@ def test_a_rate_source_goes_on_without_gap_or_repetition(spark: SparkSession, tm
     source = spark.readStream.format("rate").option("rowsPerSecond", 200).load().select("value")
     writer = source.writeStream.format("parquet").option("path", str(out))
     query = start(writer, location=str(tmp_path / "first"))
-    until(query, lambda: sink_log.newest(out) >= 4)
+    until(query, lambda: file_sink_log.newest(out) >= 4)
     cut = progress.newest_committed(tmp_path / "first") - 2
     progress.hold(lambda: progress.files_at(tmp_path / "first", cut), tmp_path / "held")
-    log = progress.hold(lambda: sink_log.files_at(out, cut), tmp_path / "log")
+    log = progress.hold(lambda: file_sink_log.files_at(out, cut), tmp_path / "log")
     query.stop()
-    sink_log.restore(out, log)
+    file_sink_log.restore(out, log)
     seed(tmp_path / "held", tmp_path / "second")
     query = start(writer, location=str(tmp_path / "second"))
     until(query, lambda: progress.newest_committed(tmp_path / "second") >= cut + 2)

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pytest
 
 from chandy.state.format.arrow import BYTES
-from chandy.state.host.rendezvous import connect
-from chandy.state.link.access import Entries, StateAccess
-from chandy.state.link.client import TaskClient
-from chandy.state.link.messages import (
+from chandy.state.host.discovery import connect
+from chandy.state.rpc.access import Entries, StateAccess
+from chandy.state.rpc.calls import ActionServer, Call, Stream
+from chandy.state.rpc.client import TaskClient
+from chandy.state.rpc.messages import (
     Ack,
     AskBatch,
     BatchAnswer,
@@ -33,13 +34,12 @@ from chandy.state.link.messages import (
     Heartbeat,
     HostHello,
     Order,
-    Origin,
+    RestoreSource,
     ShardId,
     ShardsRestored,
     SnapshotOrder,
     TaskFailure,
 )
-from chandy.state.link.rpc import ActionServer, Call, Stream
 from chandy.storage.errors import ChandyError
 
 DEADLINE = 30.0
@@ -68,7 +68,7 @@ class FakeCoordinator:
         self.declines: queue.Queue[Decline] = queue.Queue()
         self.reports: list[TaskFailure] = []
         self.hellos: list[HostHello] = []
-        self.origins: dict[tuple[str, int], Origin] = {}
+        self.sources: dict[tuple[str, int], RestoreSource] = {}
         self.elsewhere: dict[int, str] = {}
         self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
         self.times: dict[int, BatchTimes] = {}
@@ -127,7 +127,7 @@ class FakeCoordinator:
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         self.claims.append(claim)
         self.claim_gate.wait(DEADLINE)
-        granted = {s: self.origins.get((claim.uid, s)) for s in claim.shards if s not in self.elsewhere}
+        granted = {s: self.sources.get((claim.uid, s)) for s in claim.shards if s not in self.elsewhere}
         return ClaimAnswer(granted, {s: a for s, a in self.elsewhere.items() if s in claim.shards})
 
     def orders(self, hello: HostHello) -> Iterator[Order]:
@@ -169,8 +169,8 @@ class FakeCoordinator:
     def restore_from(self, ack: Ack, batch: int) -> None:
         """Let claims get the state of an acknowledged checkpoint."""
         for snapshot in ack.snapshots:
-            origin = Origin(self.store, ack.checkpoint, batch, snapshot.handle)
-            self.origins[snapshot.shard.uid, snapshot.shard.shard] = origin
+            source = RestoreSource(self.store, ack.checkpoint, batch, snapshot.handle)
+            self.sources[snapshot.shard.uid, snapshot.shard.shard] = source
 
     def connect(self, executor: str = "executor", lease_seconds: float = 10.0) -> TaskClient:
         """What a task does: find or start the host of its executor."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.state.link import messages
+from chandy.state.rpc import messages
 from chandy.storage import Manifest
 from chandy.storage.codec import from_json, to_json
 from chandy.storage.errors import CodecError

@@ -128,7 +128,7 @@ def test_a_trim_touches_nothing_beside_the_files(tmp_path: Path) -> None:
     cache = FileCache(tmp_path / "cache", limit_bytes=0)
     (tmp_path / "1.sst").write_bytes(BYTES)
     cache.put(sha256(BYTES), tmp_path / "1.sst")
-    beside = [tmp_path / "cache" / place / "file" for place in ("hosts/host", "journals/query")]
+    beside = [tmp_path / "cache" / place / "file" for place in ("hosts/host", "changelogs/query")]
     for path in beside:
         path.parent.mkdir(parents=True)
         path.write_bytes(b"x")

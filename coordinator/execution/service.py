@@ -1,0 +1,50 @@
+"""The coordinator's Arrow Flight server: what state hosts call."""
+
+from __future__ import annotations
+
+import attrs
+import pyarrow as pa
+
+from ...state.rpc.calls import ActionServer, Call, Stream
+from ...state.rpc.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, ShardsRestored, TaskFailure
+from ..errors import DriverAddressError
+from .executor import CheckpointExecutor
+
+
+@attrs.frozen
+class Service:
+    """A server that runs."""
+
+    address: str
+    """Its Arrow Flight location."""
+    server: ActionServer
+
+    def answer(self, checkpointing: CheckpointExecutor) -> None:
+        """Answer the control calls of state hosts; before, it knows none."""
+        actions: dict[str, Call | Stream] = {
+            "ask": Call(AskBatch, checkpointing.ask),
+            "claim": Call(ClaimShards, checkpointing.claim),
+            "restored": Call(ShardsRestored, checkpointing.restored),
+            "ack": Call(Ack, checkpointing.ack),
+            "decline": Call(Decline, checkpointing.decline),
+            "report": Call(TaskFailure, checkpointing.report),
+            "orders": Stream(HostHello, checkpointing.orders),
+        }
+        self.server.answer(actions)
+
+    def shutdown(self) -> None:
+        """End it; streams of orders end with it."""
+        self.server.shutdown()
+
+
+def listen(host: str, token: str) -> Service:
+    """Listen on a free port of ``host``; every call must present the token.
+
+    Raises:
+        DriverAddressError: the host is no address of this machine.
+    """
+    try:
+        server = ActionServer(f"grpc://{host}:0", token, {})
+    except pa.ArrowException as error:
+        raise DriverAddressError(host, str(error)) from error
+    return Service(f"grpc://{host}:{server.port}", server)

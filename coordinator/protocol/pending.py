@@ -1,0 +1,209 @@
+"""One checkpoint on its way: an explicit state machine from its trigger to its one outcome."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from ...state.rpc.messages import ShardId, ShardSnapshot, SnapshotOrder
+from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from ..errors import CheckpointStateError
+from .reasons import Reason
+from .requests import Request
+
+
+class Phase(enum.StrEnum):
+    """Where a checkpoint is on its way."""
+
+    PLANNING = "planning"
+    """The cut is being chosen, query by query."""
+    COLLECTING = "collecting"
+    """Every barrier stands; acknowledgements come in."""
+    FINALIZING = "finalizing"
+    """All have acknowledged; the manifest is about to be written."""
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+
+
+_NEXT = {
+    Phase.PLANNING: {Phase.COLLECTING, Phase.ABORTED},
+    Phase.COLLECTING: {Phase.FINALIZING, Phase.ABORTED},
+    Phase.FINALIZING: {Phase.COMPLETED, Phase.ABORTED},
+    Phase.COMPLETED: set[Phase](),
+    Phase.ABORTED: set[Phase](),
+}
+
+
+class AckResult(enum.StrEnum):
+    """What an acknowledgement came to."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    """It had been acknowledged; the first one stands, and its files are the same ones."""
+    UNKNOWN = "unknown"
+    """Whoever sent it takes no part in this checkpoint."""
+
+
+@attrs.define
+class _Part:
+    """What a checkpoint still wants of one query, and what it has."""
+
+    cut: int
+    wanted: set[ShardId] | None = None
+    """Shards that have not acknowledged; None until the cut has committed, when it is known who they are."""
+    progress: QueryRecord | None = None
+    orders: dict[str, SnapshotOrder] = attrs.field(factory=dict)
+    """The order for each host that has a part in it."""
+
+
+@attrs.define
+class PendingCheckpoint:
+    """A checkpoint that has been triggered and has no outcome yet."""
+
+    id: int
+    request: Request
+    root: str
+    """URI of the store that it is written to."""
+    base: int | None
+    """The completed checkpoint that it is an increment to; None: it is full."""
+    triggered_at: float
+    deadline: float
+    phase: Phase = Phase.PLANNING
+    reason: Reason | None = None
+    """Why it was aborted."""
+    parts: dict[str, _Part] = attrs.field(factory=dict)
+    """By query."""
+    handles: dict[ShardId, Handle | None] = attrs.field(factory=dict)
+    """What has been acknowledged; None: the shard holds nothing."""
+    snapshots: list[tuple[ShardSnapshot, float]] = attrs.field(factory=list)
+    """What hosts have acknowledged, and when."""
+    new_bytes: int = 0
+    doomed: set[str] = attrs.field(factory=set)
+    """Objects that retention has been deleting while this checkpoint was on its way."""
+
+    @property
+    def kind(self) -> CheckpointKind:
+        """Why it was taken."""
+        return self.request.kind
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it is self-contained and stands apart from the chain of checkpoints."""
+        return self.kind is CheckpointKind.SAVEPOINT
+
+    def move(self, to: Phase, reason: Reason | None = None) -> None:
+        """Go to the next phase.
+
+        Raises:
+            CheckpointStateError: no way leads there; nothing has changed.
+        """
+        if to not in _NEXT[self.phase] or (to is Phase.FINALIZING and not self.is_fully_acknowledged):
+            raise CheckpointStateError(self.id, self.phase, to, tuple(self.missing()))
+        self.phase, self.reason = to, reason
+
+    def cut_at(self, query: str, batch: int) -> None:
+        """Fix a query's part of the cut."""
+        self.parts[query] = _Part(batch)
+
+    def expect(self, query: str, shards: Iterable[ShardId], orders: dict[str, SnapshotOrder]) -> None:
+        """Fix, once the query's cut has committed, which shards must acknowledge and by which orders."""
+        part = self.parts[query]
+        if part.wanted is None:
+            part.wanted = set(shards)
+            part.orders = orders
+
+    def has_committed(self, query: str) -> bool:
+        """Whether the query's cut is known to have committed."""
+        return self.parts[query].wanted is not None
+
+    def acknowledge_shard(
+        self, query: str, shard: ShardId, handle: Handle | None, new_bytes: int = 0
+    ) -> AckResult:
+        """Take a shard's word that its snapshot is durable."""
+        part = self.parts.get(query)
+        if shard in self.handles:
+            return AckResult.DUPLICATE
+        if part is None or part.wanted is None or shard not in part.wanted:
+            return AckResult.UNKNOWN
+        part.wanted.remove(shard)
+        self.handles[shard] = handle
+        self.new_bytes += new_bytes
+        return AckResult.ACCEPTED
+
+    def acknowledge_query(self, progress: QueryRecord, new_bytes: int) -> AckResult:
+        """Take word that a query's progress at the cut is durable."""
+        part = self.parts.get(progress.name)
+        if part is None or part.cut != progress.batch:
+            return AckResult.UNKNOWN
+        if part.progress is not None:
+            return AckResult.DUPLICATE
+        part.progress = progress
+        self.new_bytes += new_bytes
+        return AckResult.ACCEPTED
+
+    def missing(self) -> Iterator[str]:
+        """What has not acknowledged yet, in words."""
+        for query, part in self.parts.items():
+            if part.wanted is None:
+                yield f"the commit of batch {part.cut} of query {query!r}"
+                continue
+            if part.progress is None:
+                yield f"the progress of query {query!r}"
+            for shard in sorted(part.wanted):
+                yield f"shard {shard.shard} of operator {shard.uid!r}"
+
+    @property
+    def is_fully_acknowledged(self) -> bool:
+        """Whether nothing is missing."""
+        # Asked at every acknowledgement: putting what is missing into words would take longer than all else.
+        return self.phase is not Phase.PLANNING and all(
+            part.progress is not None and part.wanted is not None and not part.wanted
+            for part in self.parts.values()
+        )
+
+    def manifest(
+        self,
+        *,
+        pipeline: str,
+        generation: int,
+        operators: Iterable[OperatorRecord],
+        completed_at: float,
+        versions: dict[str, str],
+    ) -> Manifest:
+        """The manifest of a checkpoint that all have acknowledged.
+
+        Args:
+            pipeline: name of the pipeline.
+            generation: the coordinator life that completes it.
+            operators: the operators, whose handles are replaced by those acknowledged here.
+            completed_at: seconds since 1970.
+            versions: versions of what writes it.
+
+        Raises:
+            CheckpointStateError: something is missing.
+        """
+        if self.phase is not Phase.FINALIZING:
+            raise CheckpointStateError(self.id, self.phase, Phase.COMPLETED, tuple(self.missing()))
+        return Manifest(
+            id=self.id,
+            kind=self.kind,
+            pipeline=pipeline,
+            generation=generation,
+            triggered_at=self.triggered_at,
+            completed_at=completed_at,
+            queries=tuple(part.progress for part in self.parts.values() if part.progress is not None),
+            operators=tuple(
+                attrs.evolve(
+                    operator,
+                    shards=tuple(
+                        self.handles.get(ShardId(operator.uid, n)) for n in range(len(operator.shards))
+                    ),
+                )
+                for operator in operators
+                if operator.query in self.parts
+            ),
+            new_bytes=self.new_bytes,
+            versions=versions,
+        )

@@ -1,0 +1,283 @@
+"""What became of checkpoints: one record each, counts, and a summary of those that completed."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import attrs
+
+from ...storage.manifest import CheckpointKind
+from .reasons import Reason
+
+SAMPLES = 10_000
+"""How many of the last completed checkpoints a summary covers."""
+SHARD_RECORDS = 20_000
+"""How many shards' parts are remembered in all, unless the latest checkpoints alone have more: some 300 bytes each."""
+
+
+class Status(enum.StrEnum):
+    """What has become of a checkpoint."""
+
+    IN_PROGRESS = "in progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@attrs.frozen
+class ShardStatistics:
+    """A shard's part in a checkpoint.
+
+    There is no time of alignment, as Flink has it: between batches nothing is in flight.
+    """
+
+    uid: str
+    """The operator's uid."""
+    shard: int
+    trigger: float
+    """When the checkpoint was triggered, seconds since 1970."""
+    start_delay: float
+    """Seconds from there to the start of the synchronous part."""
+    sync: float
+    """Seconds of the synchronous part: flush and hard links."""
+    async_: float
+    """Seconds of the asynchronous part: the upload."""
+    ack: float
+    """When the acknowledgement came, seconds since 1970."""
+    bytes: int
+    """Bytes of the whole snapshot."""
+    new_bytes: int
+    """Bytes that were written for this checkpoint."""
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the trigger to the acknowledgement."""
+        return self.ack - self.trigger
+
+
+@attrs.frozen
+class CheckpointStatistics:
+    """One checkpoint."""
+
+    id: int
+    kind: CheckpointKind
+    triggered_at: float
+    """Seconds since 1970."""
+    status: Status = Status.IN_PROGRESS
+    completed_at: float | None = None
+    """When it completed or failed; None while it is in progress."""
+    size: int = 0
+    """Bytes that a restore of everything reads."""
+    new_bytes: int = 0
+    """Bytes that it wrote, as opposed to those it shares with earlier ones."""
+    shards: tuple[ShardStatistics, ...] = ()
+    """Shards that a state host has snapshotted for it; no longer known of a checkpoint from long ago where there are
+    thousands of shards, see ``SHARD_RECORDS``."""
+    reason: Reason | None = None
+    """Why it failed; None if it has not."""
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds from the trigger to its end; None while it is in progress."""
+        return None if self.completed_at is None else self.completed_at - self.triggered_at
+
+
+@attrs.frozen
+class Counts:
+    """How many checkpoints there were. Always ``triggered == in_progress + completed + failed``."""
+
+    triggered: int = 0
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    restored: int = 0
+    """How often a checkpoint was restored; these count nowhere else."""
+
+
+@attrs.frozen
+class Summary:
+    """How a figure is distributed. ``p90`` is the least of the values that 90 % of them do not exceed."""
+
+    min: float
+    avg: float
+    max: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p999: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Self | None:
+        """The summary of some values; None if there are none."""
+        ranked = sorted(values)
+        if not ranked:
+            return None
+        average = math.fsum(ranked) / len(ranked)
+        # Rounding may put the average of equal values a hair outside them.
+        average = min(max(average, ranked[0]), ranked[-1])
+        percentiles = (_percentile(ranked, permille) for permille in (500, 900, 950, 990, 999))
+        return cls(ranked[0], average, ranked[-1], *percentiles)
+
+
+def _percentile(ranked: Sequence[float], permille: int) -> float:
+    # The nearest-rank method, in whole numbers: the rank is ceil(n * permille / 1000), counted from 1.
+    return ranked[-(-len(ranked) * permille // 1000) - 1]
+
+
+@attrs.frozen
+class Statistics:
+    """All statistics of a coordinator at one moment; ``attrs.asdict`` makes it plain."""
+
+    counts: Counts
+    duration: Summary | None
+    """Seconds; of completed checkpoints only, as are the next two. None if none has completed."""
+    size: Summary | None
+    """Bytes."""
+    new_bytes: Summary | None
+    """Bytes."""
+    latest_completed: CheckpointStatistics | None
+    latest_failed: CheckpointStatistics | None
+    restored: int | None
+    """Id of the checkpoint that was restored last; None if none was."""
+    checkpoints: tuple[CheckpointStatistics, ...]
+    """Those in progress and the last that ended, newest first."""
+
+
+@attrs.define
+class History:
+    """Keeps the statistics: counts all checkpoints, and remembers the last that ended.
+
+    Word of a checkpoint that is not in progress changes nothing: what came too late is no part of it.
+    """
+
+    limit: int = 32
+    """How many that ended are remembered one by one."""
+    shard_limit: int = SHARD_RECORDS
+    """How many shards' parts are remembered of these, newest first; those of the last one always are."""
+    counts: Counts = attrs.field(factory=Counts, init=False)
+    _in_progress: dict[int, CheckpointStatistics] = attrs.field(factory=dict, init=False)
+    _ended: list[CheckpointStatistics] = attrs.field(factory=list, init=False)
+    _latest: dict[Status, CheckpointStatistics] = attrs.field(factory=dict, init=False)
+    """By outcome the one with the highest id, however many others have ended since."""
+    _restored: int | None = attrs.field(default=None, init=False)
+    _samples: deque[CheckpointStatistics] = attrs.field(init=False, factory=lambda: deque(maxlen=SAMPLES))
+    """Completed checkpoints, without their shards."""
+
+    def started(self, checkpoint: int, kind: CheckpointKind, now: float) -> None:
+        """A checkpoint was triggered."""
+        self._in_progress[checkpoint] = CheckpointStatistics(checkpoint, kind, now)
+        self._count(triggered=1, in_progress=1)
+
+    def completed(
+        self,
+        checkpoint: int,
+        now: float,
+        *,
+        size: int,
+        new_bytes: int,
+        shards: Iterable[ShardStatistics] = (),
+    ) -> None:
+        """A checkpoint has completed.
+
+        Args:
+            checkpoint: its id.
+            now: seconds since 1970.
+            size: bytes that a restore of everything reads.
+            new_bytes: bytes that it wrote.
+            shards: the shards that state hosts have snapshotted for it.
+        """
+        if (begun := self._in_progress.pop(checkpoint, None)) is None:
+            return
+        ended = attrs.evolve(
+            begun,
+            status=Status.COMPLETED,
+            completed_at=now,
+            size=size,
+            new_bytes=new_bytes,
+            shards=tuple(shards),
+        )
+        self._count(in_progress=-1, completed=1)
+        self._samples.append(attrs.evolve(ended, shards=()))
+        self._remember(ended)
+
+    def failed(
+        self, checkpoint: int | None, now: float, reason: Reason, *, shards: Iterable[ShardStatistics] = ()
+    ) -> None:
+        """A checkpoint has failed.
+
+        Args:
+            checkpoint: its id; None: its trigger failed before it had one, so it is only counted.
+            now: seconds since 1970.
+            reason: why.
+            shards: the shards that had acknowledged.
+        """
+        if checkpoint is None:
+            self._count(triggered=1, failed=1)
+        elif (begun := self._in_progress.pop(checkpoint, None)) is not None:
+            parts = tuple(shards)
+            ended = attrs.evolve(
+                begun,
+                status=Status.FAILED,
+                completed_at=now,
+                size=sum(shard.bytes for shard in parts),
+                new_bytes=sum(shard.new_bytes for shard in parts),
+                shards=parts,
+                reason=reason,
+            )
+            self._count(in_progress=-1, failed=1)
+            self._remember(ended)
+
+    def restored(self, checkpoint: int) -> None:
+        """The pipeline has gone back to a checkpoint."""
+        self._restored = checkpoint
+        self._count(restored=1)
+
+    def latest(self, status: Status = Status.COMPLETED) -> CheckpointStatistics | None:
+        """The checkpoint with the highest id of those with a status; None if there is none."""
+        if status is Status.IN_PROGRESS:
+            return max(self._in_progress.values(), key=lambda one: one.id, default=None)
+        return self._latest.get(status)
+
+    def by_id(self, checkpoint: int) -> CheckpointStatistics | None:
+        """A checkpoint; None if it never was or is no longer remembered."""
+        # The latest first: it has all its shards.
+        known = (*self._latest.values(), *self._in_progress.values(), *self._ended)
+        return next((one for one in known if one.id == checkpoint), None)
+
+    def snapshot(self) -> Statistics:
+        """All of it as it is now."""
+        known = (*self._in_progress.values(), *self._ended)
+        return Statistics(
+            counts=self.counts,
+            duration=Summary.of(one.duration for one in self._samples if one.duration is not None),
+            size=Summary.of(one.size for one in self._samples),
+            new_bytes=Summary.of(one.new_bytes for one in self._samples),
+            latest_completed=self.latest(),
+            latest_failed=self.latest(Status.FAILED),
+            restored=self._restored,
+            checkpoints=tuple(sorted(known, key=lambda one: one.id, reverse=True)),
+        )
+
+    def _count(self, **more: int) -> None:
+        now = attrs.asdict(self.counts)
+        self.counts = Counts(**{name: number + more.get(name, 0) for name, number in now.items()})
+
+    def _remember(self, ended: CheckpointStatistics) -> None:
+        self._ended = _within([*self._ended, ended][-self.limit :], self.shard_limit)
+        latest = self._latest.get(ended.status)
+        if latest is None or latest.id < ended.id:
+            self._latest[ended.status] = ended
+
+
+def _within(ended: Sequence[CheckpointStatistics], shard_limit: int) -> list[CheckpointStatistics]:
+    """Return the checkpoints, the earlier ones without their shards as soon as there are too many in all."""
+    found: list[CheckpointStatistics] = []
+    records = 0
+    for one in reversed(ended):
+        records += len(one.shards)
+        found.append(attrs.evolve(one, shards=()) if found and records > shard_limit else one)
+    return found[::-1]

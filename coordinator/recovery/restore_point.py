@@ -1,0 +1,250 @@
+"""Going back to a checkpoint: choosing it, and what each query and each shard gets of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+
+from ...state.format.evolution import evolve
+from ...state.format.schema import bare, from_json
+from ...state.rpc.messages import RestoreSource, ShardId
+from ...storage.catalog import Catalog
+from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
+from ...storage.files import FileCache
+from ...storage.layout import checkpoint_of
+from ...storage.locate import LATEST as LATEST
+from ...storage.logs import logger
+from ...storage.manifest import CheckpointKind, Manifest, OperatorRecord
+from ...storage.open import open_store
+from ...storage.savepoint import read_savepoint
+from ...storage.snapshots import restore_files
+from ...storage.verification import missing_object, newest_intact, verify
+from ..errors import KeySchemaError, NonRestoredError, NoSuchCheckpointError, ShardCountError
+from ..protocol.state_machine import CheckpointStateMachine
+from ..spark.seeding import seed
+
+log = logger(__name__)
+
+NONE = "none"
+"""What a user says to restore nothing; ``LATEST``: the latest checkpoint."""
+
+
+@attrs.frozen
+class RestorePoint:
+    """A completed checkpoint and where its bytes are."""
+
+    manifest: Manifest
+    root: str
+    """URI of the store that its keys are relative to."""
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it stands apart from the pipeline's chain of checkpoints."""
+        return self.manifest.kind is CheckpointKind.SAVEPOINT
+
+    def operator(self, uid: str) -> OperatorRecord | None:
+        """An operator as it was; None if there was none of this uid."""
+        return next((op for op in self.manifest.operators if op.uid == uid), None)
+
+    def operators(self, query: str, declared: Iterable[OperatorRecord]) -> tuple[OperatorRecord, ...]:
+        """Those of a query's operators that were there, as they were."""
+        found = (self.operator(operator.uid) for operator in declared)
+        return tuple(operator for operator in found if operator is not None and operator.query == query)
+
+    def sources(self, query: str) -> dict[ShardId, RestoreSource]:
+        """Where the shards of a query's operators come from; those that held nothing are not in it."""
+        checkpoint = -1 if self.is_savepoint else self.manifest.id
+        return {
+            ShardId(operator.uid, number): RestoreSource(self.root, checkpoint, self.batch(query), handle)
+            for operator in self.manifest.operators
+            if operator.query == query
+            for number, handle in enumerate(operator.shards)
+            if handle is not None
+        }
+
+    def has(self, query: str) -> bool:
+        """Whether the query was there."""
+        return any(record.name == query for record in self.manifest.queries)
+
+    def batch(self, query: str) -> int:
+        """The last batch of a query that belongs to it; -1 if the query was not there."""
+        return next((q.batch for q in self.manifest.queries if q.name == query), -1)
+
+
+@attrs.frozen
+class Restored:
+    """A query that is ready to start again."""
+
+    query_id: str
+    """Spark's new id for it."""
+    sink_log: dict[str, Path]
+    """The log of its file sink by the names of its files; empty if it had none."""
+
+
+def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
+    """Find the checkpoint that a user asks to restore.
+
+    Args:
+        catalog: the pipeline's checkpoints.
+        restore: "latest", "none", the id of a checkpoint, or the URI of a savepoint.
+
+    Raises:
+        NoSuchCheckpointError: there is none such.
+        DamagedCheckpointError: the latest is damaged; names the newest one that is not.
+        DamagedError, SchemaTooNewError: its manifest cannot be read.
+    """
+    if restore == NONE:
+        return None
+    if restore == LATEST:
+        latest = _intact_latest(catalog)
+        return RestorePoint(latest, catalog.store.uri) if latest else None
+    try:
+        if isinstance(restore, int) or restore.isdigit():
+            wanted = int(restore)
+            # A newer one that cannot be read may be the reason why this one was chosen.
+            manifest = next((m for m in catalog.readable() if m.id == wanted), None)
+            if manifest is None:
+                raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids()))
+            return RestorePoint(manifest, catalog.store.uri)
+        store = open_store(restore)
+        return RestorePoint(read_savepoint(store), store.uri)
+    except ObjectMissingError:
+        raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids())) from None
+
+
+def known(catalog: Catalog, *, chosen: bool) -> tuple[Manifest, ...]:
+    """Return the completed checkpoints that a coordinator begins with: those that can be read.
+
+    Args:
+        catalog: the pipeline's checkpoints.
+        chosen: whether the user has said which one is restored, and not the latest.
+
+    Raises:
+        SchemaTooNewError: a newer version of Chandy wrote one, and it was not said to go behind it.
+    """
+    if chosen:
+        return tuple(catalog.readable())
+    completed, damaged = catalog.completed_and_damage()
+    for error in damaged.values():
+        log.warning("a checkpoint cannot be restored any more; others are not concerned", error=str(error))
+    return tuple(completed)
+
+
+def _intact_latest(catalog: Catalog) -> Manifest | None:
+    """Return the latest checkpoint, if there is one and nothing of it is missing.
+
+    Raises:
+        DamagedCheckpointError: it is damaged; names the newest one that is not.
+    """
+    try:
+        latest = catalog.latest()
+    except DamagedError as error:
+        raise _damaged(catalog, error, checkpoint_of(error.key)) from None
+    missing = missing_object(catalog.store, latest) if latest else None
+    if latest and missing:
+        raise _damaged(catalog, DamagedError(catalog.store.uri, missing, "an object", "none"), latest.id)
+    return latest
+
+
+def damage(catalog: Catalog, point: RestorePoint) -> DamagedCheckpointError | None:
+    """Find out whether a checkpoint is damaged, by reading every byte of it.
+
+    Args:
+        catalog: where to look for an intact one.
+        point: the checkpoint, which could not be restored.
+
+    Returns:
+        An error that names a damaged object and the newest intact checkpoint; None if every byte is there.
+    """
+    problems = verify(open_store(point.root), point.manifest).problems
+    if not problems:
+        return None
+    first = problems[0]
+    found = DamagedError(point.root, first.key, f"{first.expected} for {first.file}", first.found)
+    return _damaged(catalog, found, point.manifest.id)
+
+
+def _damaged(catalog: Catalog, found: DamagedError, checkpoint: int | None) -> DamagedCheckpointError:
+    intact = newest_intact(catalog)
+    return DamagedCheckpointError(
+        found.store, found.key, found.expected, found.found, checkpoint, intact.id if intact else None
+    )
+
+
+def base_point(protocol: CheckpointStateMachine) -> RestorePoint | None:
+    """The checkpoint that a pipeline's state grew from, if it is one of its own."""
+    manifest = next((m for m in protocol.completed if m.id == protocol.base), None)
+    return RestorePoint(manifest, protocol.root) if manifest else None
+
+
+def same_key(was: str, now: str) -> bool:
+    """Whether key columns of these schemas, as Spark's JSON, have the same keys: by name, type and order.
+
+    Two plans of one query may differ in whether a column can be null, and in its metadata, where Spark keeps the
+    delay of a watermark. Neither is part of a key.
+    """
+    return was == now or bare(from_json(was)) == bare(from_json(now))
+
+
+def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> OperatorRecord:
+    """Return an operator with all versions of its states; refuse one that cannot take up its restored state.
+
+    Raises:
+        ShardCountError, KeySchemaError, StateSchemaError: what differs.
+    """
+    was = point.operator(operator.uid) if point else None
+    if was is None:
+        return operator
+    if len(was.shards) != len(operator.shards):
+        raise ShardCountError(operator.uid, len(was.shards), len(operator.shards))
+    if not same_key(was.key_schema, operator.key_schema):
+        raise KeySchemaError(operator.uid, was.key_schema, operator.key_schema)
+    states = {
+        name: evolve(was.states.get(name), now, operator.uid, name) for name, now in operator.states.items()
+    }
+    # The values of a state that is no longer declared stay in the shards, and so does what is known of them: the
+    # state may be declared again.
+    return attrs.evolve(operator, states=was.states | states)
+
+
+def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allow_non_restored: bool) -> None:
+    """Refuse a query that would leave restored state behind.
+
+    Raises:
+        NonRestoredError: the checkpoint has operators of this query that the query no longer has.
+    """
+    if point is None or allow_non_restored:
+        return
+    left = [op.uid for op in point.manifest.operators if op.query == name and op.uid not in set(uids)]
+    if left:
+        raise NonRestoredError(point.manifest.id, name, tuple(left))
+
+
+def restore_query(point: RestorePoint, name: str, directory: Path, cache: FileCache | None) -> Restored:
+    """Make a query's working checkpoint directory from a checkpoint.
+
+    Args:
+        point: the checkpoint; it has the query.
+        name: the query.
+        directory: the working directory to make; the restored files come to lie beside it.
+        cache: files that the machine has already.
+
+    Raises:
+        DamagedError, ObjectMissingError: a file is not as it was written; nothing goes on with it.
+    """
+    record = next(query for query in point.manifest.queries if query.name == name)
+    restored = directory.with_name("restored")
+    restore_files(open_store(point.root), record.files, restored, cache)
+    log = restored / SINK
+    return Restored(
+        seed(restored / WORKING, directory),
+        {path.name: path for path in log.iterdir()} if log.is_dir() else {},
+    )
+
+
+WORKING = "working"
+"""Where in a query's snapshot the files of its working checkpoint directory are."""
+SINK = "sink"
+"""Where in a query's snapshot the log of its file sink is."""

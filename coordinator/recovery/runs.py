@@ -1,0 +1,111 @@
+"""The runs of the queries: what Spark is doing for each of them now, and the files that it keeps meanwhile."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...state.operators.batch_log import batch_times
+from ...state.rpc.messages import BatchTimes
+from ..errors import StaleQueryError
+from ..query import Definition
+from ..sinks import file_sink_log
+from ..spark import progress
+from .local_recovery import Stood
+from .restore_point import SINK, WORKING
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@attrs.define
+class Run:
+    """One life of a query under Spark."""
+
+    number: int
+    """Counts the runs of all queries."""
+    definition: Definition
+    directory: Path
+    """The working checkpoint directory."""
+    query_id: str
+    output: Path | None
+    """Output directory of Spark's own file sink, if it is that."""
+    stood: Stood | None = None
+    """Where it goes on from, if that is not a checkpoint."""
+    spark: StreamingQuery | None = None
+    ended: bool = False
+
+
+class Runs:
+    """The current run of each query. Answers about files come from the disk, as ``checkpointing.Progress``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: dict[str, Run] = {}
+
+    def put(self, run: Run) -> None:
+        """Make a run its query's current one."""
+        with self._lock:
+            self._current[run.definition.name] = run
+
+    def drop(self, query: str) -> None:
+        """Forget a query."""
+        with self._lock:
+            self._current.pop(query, None)
+
+    def get(self, query: str) -> Run | None:
+        """The current run of a query; None if it has never run."""
+        with self._lock:
+            return self._current.get(query)
+
+    def all(self) -> list[Run]:
+        """The current runs, in the order in which the queries were first started."""
+        with self._lock:
+            return list(self._current.values())
+
+    def planned(self, query: str) -> int:
+        """The newest batch that Spark has planned; -1 if none."""
+        return progress.newest_planned(self._current[query].directory)
+
+    def stands_at(self, query: str) -> int | None:
+        """The newest committed batch of a query that has ended; None while it runs."""
+        run = self._current[query]
+        return progress.newest_committed(run.directory) if run.ended else None
+
+    def is_committed(self, query: str, batch: int) -> bool:
+        """Whether a batch has committed."""
+        return progress.is_committed(self._current[query].directory, batch)
+
+    def times(self, query_id: str, batch: int) -> BatchTimes:
+        """When a planned batch of the query with this Spark id is.
+
+        Raises:
+            StaleQueryError: the query has gone back to a checkpoint since.
+            BatchLogError: Spark's log does not tell.
+        """
+        run = next((run for run in self.all() if run.query_id == query_id), None)
+        if run is None:
+            raise StaleQueryError(query_id, batch)
+        return batch_times(run.directory, batch, single_watermark=run.definition.facts.single_watermark)
+
+    @contextmanager
+    def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+        """Keep, for the length of the ``with``, the files that restore a query's progress right after a batch.
+
+        They are those of its working directory and, for Spark's own file sink, of the sink's log.
+        """
+        run = self._current[query]
+        with tempfile.TemporaryDirectory(prefix="hold-", dir=run.directory.parent) as folder:
+            held = Path(folder)
+            working = progress.hold(lambda: progress.files_at(run.directory, batch), held / WORKING)
+            files = {f"{WORKING}/{name}": path for name, path in working.items()}
+            if (output := run.output) is not None:
+                log = progress.hold(lambda: file_sink_log.files_at(output, batch), held / SINK)
+                files |= {f"{SINK}/{name}": path for name, path in log.items()}
+            yield files

@@ -1,0 +1,1 @@
+"""What a sink is to the coordinator: its guarantee, and how it goes back to a checkpoint."""

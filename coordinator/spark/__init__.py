@@ -1,0 +1,1 @@
+"""Everything that knows Spark: its plans, sessions, settings, and the files of its queries."""

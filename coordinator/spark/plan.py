@@ -1,0 +1,250 @@
+"""Reads a DataStreamWriter's facts out of the JVM, by py4j: its options, its sink and its analyzed plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...barrier.operator_name import operator_uid
+from ...state.operators.ticks import TICKS
+from .local_path import is_local
+from .writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_OWN_CATALOG = "spark_catalog"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+_MANY_WATERMARKS = "spark.sql.streaming.statefulOperator.allowMultiple"
+
+# By class name in org.apache.spark.sql.execution.streaming.
+_TRIGGERS = {
+    "ProcessingTimeTrigger": Trigger.PROCESSING_TIME,
+    "AvailableNowTrigger$": Trigger.AVAILABLE_NOW,
+    "OneTimeTrigger$": Trigger.ONCE,
+    "ContinuousTrigger": Trigger.CONTINUOUS,
+    "RealTimeTrigger": Trigger.REAL_TIME,
+}
+
+# Logical operators for which Spark keeps state when their input is a stream.
+_STATEFUL = frozenset(
+    {
+        "Aggregate",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Distinct",
+        "FlatMapGroupsInPandasWithState",
+        "FlatMapGroupsWithState",
+        "GlobalLimit",
+        "TransformWithState",
+        "TransformWithStateInPySpark",
+    }
+)
+
+# Logical operators whose input always goes through a shuffle.
+_SHUFFLES = (_STATEFUL - {"GlobalLimit"}) | {"RepartitionByExpression"}
+
+_FILE_SOURCES = (
+    "org.apache.spark.sql.execution.datasources.v2.FileDataSourceV2",
+    "org.apache.spark.sql.execution.datasources.FileFormat",
+)
+
+
+def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
+    """Read what a writer would start; ``table`` is the argument of ``toTable`` if it is to be started so.
+
+    The writer is left as it was. Its dataframe's session must be one with a JVM (``check_session``).
+    """
+    # Neither PySpark nor Spark has a public way to what a writer holds.
+    spark, plan = writer._spark, writer._df._jdf.queryExecution().analyzed()
+    options = field(writer._jwrite, "extraOptions")
+    nodes = list(_nodes(plan))
+    return WriterFacts(
+        sink=_sink(spark, str(field(writer._jwrite, "source")), _get(options, "path"), table),
+        output_mode=field(writer._jwrite, "outputMode").toString().lower(),
+        trigger=_TRIGGERS[field(writer._jwrite, "trigger").getClass().getSimpleName()],
+        checkpoint_location=_get(options, "checkpointLocation"),
+        query_name=_get(options, "queryName"),
+        async_progress=(_get(options, "asyncProgressTrackingEnabled") or "false").lower() == "true",
+        operators=tuple(dict.fromkeys(uid for node in nodes if (uid := _operator(node)) is not None)),
+        merged_operators=tuple(dict.fromkeys(_merged(plan))),
+        native_state=any(_is_stateful(node) for node in nodes),
+        state_provider=spark.conf.get(_PROVIDER) or "",
+        sources=tuple(source for node in nodes if (source := _source(node)) is not None),
+        no_data_batches=spark.conf.get(_NO_DATA_BATCHES) == "true",
+        single_watermark=spark.conf.get(_MANY_WATERMARKS) == "false",
+    )
+
+
+def has_ticks(df: DataFrame) -> bool:
+    """Say whether a source of ticks is in a DataFrame's plan."""
+    return _ticks(df._jdf.queryExecution().analyzed())
+
+
+def _ticks(plan: Any) -> bool:
+    return any(source.name == TICKS for node in _nodes(plan) if (source := _source(node)) is not None)
+
+
+def output_path(writer: DataStreamWriter, sink: SinkFacts) -> str | None:
+    """Return where a file sink's output directory is; None for a sink that has none.
+
+    A table that does not exist yet is where ``toTable`` would create it. The result is as Hadoop writes it:
+    not percent-encoded, and with a scheme unless it is local.
+    """
+    if not sink.file_format:
+        return None
+    spark = writer._spark
+    if sink.table is None:
+        return None if sink.path is None else _with_scheme(spark, sink.path)
+    catalog, identifier = spark._jsparkSession.sessionState().catalog(), _own_table(spark, sink.table)
+    if catalog.tableExists(identifier):
+        location = catalog.getTableMetadata(identifier).location()
+    elif sink.path is not None:
+        return _with_scheme(spark, sink.path)
+    else:
+        location = catalog.defaultTablePath(identifier)
+    return str(getattr(spark._jvm, "org.apache.hadoop.fs.Path")(location).toString())
+
+
+def _with_scheme(spark: Any, path: str) -> str:
+    default = str(spark._jsparkSession.sparkContext().hadoopConfiguration().get("fs.defaultFS", "file:///"))
+    if not is_local(path) or path.startswith("file:") or default.startswith("file:"):
+        return path
+    return f"{default.rstrip('/')}/{path.lstrip('/')}"
+
+
+def field(instance: Any, name: str) -> Any:
+    """Return the value of a private field of a Java object."""
+    found = instance.getClass().getDeclaredField(name)
+    found.setAccessible(True)
+    return found.get(instance)
+
+
+def _get(options: Any, name: str) -> str | None:
+    value = options.get(name)
+    return str(value.get()) if value.isDefined() else None
+
+
+def _options(options: Any) -> dict[str, str]:
+    """Return a Scala map of options with its keys in lower case: Spark does not mind theirs."""
+    found: dict[str, str] = {}
+    pairs = options.iterator()
+    while pairs.hasNext():
+        pair = pairs.next()
+        found[str(pair._1()).lower()] = str(pair._2())
+    return found
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    children = plan.children()
+    for at in range(children.size()):
+        yield from _nodes(children.apply(at))
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _is_stateful(node: Any) -> bool:
+    if not node.isStreaming():
+        return False
+    kind = _kind(node)
+    if kind == "Join":
+        return bool(node.left().isStreaming() and node.right().isStreaming())
+    return kind in _STATEFUL
+
+
+def _operator(node: Any) -> str | None:
+    if _kind(node) != "MapInArrow":
+        return None
+    return operator_uid(str(node.functionExpr().name()))
+
+
+def _merged(plan: Any, merged: bool = False) -> Iterator[str]:
+    """Yield the operators whose partitions Spark numbers anew, or merges, within their own stage.
+
+    A task tells by the number of its partition which shards are its own. A union and a coalesce change the
+    numbers of the stage below them, down to where a shuffle begins it.
+    """
+    if merged and (uid := _operator(plan)) is not None:
+        yield uid
+    kind, children = _kind(plan), plan.children()
+    if kind == "Union" and all(_ticks(children.apply(at)) for at in range(1, children.size())):
+        # Ticks come behind the input and without partitions of their own: its numbers stay.
+        pass
+    elif kind == "Union" or (kind == "Repartition" and not plan.shuffle()):
+        merged = True
+    elif kind in _SHUFFLES or kind == "Repartition":
+        merged = False
+    for at in range(children.size()):
+        yield from _merged(children.apply(at), merged)
+
+
+def _source(node: Any) -> SourceFacts | None:
+    kind = _kind(node)
+    if kind == "StreamingRelation":
+        source = node.dataSource()
+        clean = _options(source.options()).get("cleansource")
+        return _source_facts(str(source.className()), str(source.className()), clean)
+    if kind == "StreamingRelationV2":
+        return _source_facts(str(node.sourceName()), str(node.table().getClass().getName()), None)
+    if kind == "StreamingExecutionRelation":
+        return _source_facts(str(node.source().toString()), str(node.source().getClass().getName()), None)
+    return None
+
+
+def _source_facts(name: str, implementation: str, clean_source: str | None) -> SourceFacts:
+    # A socket keeps nothing; Spark's memory streams lose what they hold with the process.
+    lasts = not any(mark in implementation for mark in ("TextSocket", "MemoryStream"))
+    replayable = lasts and name.lower() != "socket"
+    clean = (clean_source or "off").lower()
+    return SourceFacts(name, replayable, None if clean == "off" else clean)
+
+
+def _sink(spark: Any, format_: str, path: str | None, table: str | None) -> SinkFacts:
+    provider = format_ if table is None else _table_provider(spark, table, format_)
+    return SinkFacts(format_, path, table, provider is not None and _is_file_format(spark, provider))
+
+
+def _table_provider(spark: Any, table: str, format_: str) -> str | None:
+    """Return the format of a table, existing or to be created; None if it is not in Spark's own catalog.
+
+    A catalog of another make (Iceberg, ...) writes its tables in its own way, whatever the format says.
+    """
+    identifier = _own_table(spark, table)
+    if identifier is None:
+        return None
+    catalog = spark._jsparkSession.sessionState().catalog()
+    if not catalog.tableExists(identifier):
+        return format_
+    provider = catalog.getTableMetadata(identifier).provider()
+    return str(provider.get()) if provider.isDefined() else None
+
+
+def _own_table(spark: Any, table: str) -> Any:
+    """Return Spark's identifier of a table in its own catalog, None if the name leads elsewhere."""
+    state = spark._jsparkSession.sessionState()
+    sequence = state.sqlParser().parseMultipartIdentifier(table)
+    parts = [str(sequence.apply(at)) for at in range(sequence.size())]
+    catalog = spark.catalog.currentCatalog()
+    if len(parts) > 1 and state.catalogManager().isCatalogRegistered(parts[0]):
+        catalog = parts.pop(0)
+    if catalog != _OWN_CATALOG or len(parts) > 2:
+        return None
+    quoted = ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+    return state.sqlParser().parseTableIdentifier(quoted)
+
+
+def _is_file_format(spark: Any, name: str) -> bool:
+    if name.lower() in ("foreach", "foreachbatch", "memory"):
+        return False
+    jvm = spark._jvm
+    conf = spark._jsparkSession.sessionState().conf()
+    found = getattr(jvm, "org.apache.spark.sql.execution.datasources.DataSource").lookupDataSource(name, conf)
+    loader = found.getClassLoader()
+    forname = jvm.java.lang.Class.forName
+    return any(forname(base, False, loader).isAssignableFrom(found) for base in _FILE_SOURCES)

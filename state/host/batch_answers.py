@@ -1,0 +1,49 @@
+"""What stands ahead of a batch: asked of the coordinator once a batch, for all tasks of the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from ..rpc.messages import AskBatch, BatchAnswer
+
+
+class Answers:
+    """The coordinator's answers to "begin batch"; one that was given stays as it is."""
+
+    def __init__(self, host: str, ask: Callable[[AskBatch], BatchAnswer]) -> None:
+        self._host = host
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._newest: dict[str, tuple[int, Future[BatchAnswer]]] = {}
+
+    def get(self, query_id: str, batch: int) -> BatchAnswer:
+        """Return the answer, asking for it or waiting for a task that has.
+
+        Raises:
+            ChandyError: the coordinator refused, or does not answer; the next task asks again.
+        """
+        future: Future[BatchAnswer] = Future()
+        with self._lock:
+            newest, known = self._newest.get(query_id, (-1, None))
+            if known is not None and newest == batch:
+                waiting = known
+            else:
+                waiting = future
+                if batch >= newest:
+                    self._newest[query_id] = batch, future
+        if waiting is future:
+            try:
+                future.set_result(self._ask(AskBatch(self._host, query_id, batch)))
+            except Exception as error:  # noqa: BLE001 - all who wait get the error
+                with self._lock:
+                    if self._newest.get(query_id) == (batch, future):
+                        del self._newest[query_id]
+                future.set_exception(error)
+        return waiting.result()
+
+    def forget(self, query_id: str) -> None:
+        """Drop what is known of a query that is over."""
+        with self._lock:
+            self._newest.pop(query_id, None)

@@ -1,0 +1,121 @@
+"""A host's way to its coordinator: the calls of ``Control``, and the order stream that is its lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, get_args
+
+import attrs
+from pyarrow import flight
+
+from ...storage.errors import ChandyError
+from ...storage.logs import logger
+from ..errors import CoordinatorLostError
+from ..rpc.calls import ActionClient
+from ..rpc.messages import (
+    Ack,
+    AskBatch,
+    BatchAnswer,
+    ClaimAnswer,
+    ClaimShards,
+    Decline,
+    Endpoint,
+    HostHello,
+    Order,
+    ShardsRestored,
+    TaskFailure,
+)
+
+_log = logger(__name__)
+_RETRY_SECONDS: Final = 0.2
+
+
+class CoordinatorClient:
+    """``Control`` over Arrow Flight. It may be used from many threads.
+
+    Every method raises what the coordinator raised, or ``CoordinatorLostError``.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.client = ActionClient(endpoint.address, endpoint.token, CoordinatorLostError)
+
+    def ask(self, ask: AskBatch) -> BatchAnswer:
+        """Ask what stands ahead of a batch."""
+        return self.client.call("ask", ask, BatchAnswer)
+
+    def claim(self, claim: ClaimShards) -> ClaimAnswer:
+        """Ask for shards."""
+        return self.client.call("claim", claim, ClaimAnswer)
+
+    def restored(self, restored: ShardsRestored) -> None:
+        """Tell how shards were restored."""
+        self.client.tell("restored", restored)
+
+    def ack(self, ack: Ack) -> None:
+        """Acknowledge a snapshot order."""
+        self.client.tell("ack", ack)
+
+    def decline(self, decline: Decline) -> None:
+        """Refuse a snapshot order."""
+        self.client.tell("decline", decline)
+
+    def report(self, failure: TaskFailure) -> None:
+        """Pass on that a processor raised."""
+        self.client.tell("report", failure)
+
+
+@attrs.define
+class Lease:
+    """How long a host may go on without word from its coordinator."""
+
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    _renewed: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Start the time anew."""
+        self._renewed = self.clock()
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is over."""
+        return self.clock() - self._renewed > self.seconds
+
+
+@attrs.define
+class OrderStream:
+    """Follows the coordinator's orders for a host's life, opening the stream again when it breaks.
+
+    Every message renews the lease; the coordinator sends one as soon as it has taken the hello.
+    """
+
+    client: ActionClient
+    hello: HostHello
+    obey: Callable[[Order], None]
+    lease: Lease
+    welcomed: threading.Event = attrs.field(factory=threading.Event)
+    """Set when the first message has come."""
+    stopped: threading.Event = attrs.field(factory=threading.Event)
+
+    def follow(self) -> None:
+        """Obey orders until ``stopped``; for a thread of its own."""
+        while not self.stopped.is_set():
+            try:
+                for order in self.client.stream("orders", self.hello, get_args(Order)):
+                    self.lease.renew()
+                    self.welcomed.set()
+                    self._obey(order)
+            except (ChandyError, flight.FlightError) as error:
+                _log.warning("order stream broken", error=str(error))
+            self.stopped.wait(_RETRY_SECONDS)
+
+    def _obey(self, order: Order) -> None:
+        try:
+            self.obey(order)
+        except Exception as error:  # noqa: BLE001 - one order that fails must not end the lease
+            _log.error("order failed", order=type(order).__name__, error=repr(error))

@@ -1,0 +1,228 @@
+"""Which shards this host has: claimed from the coordinator, restored, handed out, released."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import attrs
+
+from ...storage.logs import logger
+from ..errors import ShardMissingError
+from ..rpc.messages import ClaimShards, Control, RestoreSource, ResumePoint, ShardsRestored
+from .restoring import RestoreTally
+from .shard import Shard
+
+_log = logger(__name__)
+_RESTORES = 4
+
+
+@attrs.frozen
+class ShardKey:
+    """A shard in a host: one that went back to a checkpoint belongs to another query id."""
+
+    query_id: str
+    uid: str
+    shard: int
+
+    def __str__(self) -> str:
+        return f"{self.uid}/{self.shard}"
+
+
+@attrs.frozen
+class _Elsewhere:
+    address: str
+
+
+@attrs.frozen(eq=False)
+class _Claimed:
+    """A shard that somebody here has asked for."""
+
+    tally: RestoreTally
+    """Of all shards that were asked for in one call."""
+    found: Future[Shard | _Elsewhere] = attrs.field(factory=Future)
+
+
+@attrs.frozen
+class Acquired:
+    """Where the shards of a task are."""
+
+    here: dict[int, Shard]
+    elsewhere: dict[int, str]
+    """Address of the owner by shard."""
+
+
+class ShardTable:
+    """The host's shards by key. A shard is wholly here or not at all; several tasks may ask at once."""
+
+    def __init__(
+        self,
+        host: str,
+        control: Control,
+        open_shard: Callable[[ShardKey, RestoreSource | None, ResumePoint | None, RestoreTally], Shard],
+    ) -> None:
+        self._host = host
+        self._control = control
+        self._open_shard = open_shard
+        self._lock = threading.Lock()
+        self._shards: dict[ShardKey, _Claimed] = {}
+        self._pool = ThreadPoolExecutor(_RESTORES, "chandy-restore")
+        self._releasing = ThreadPoolExecutor(1, "chandy-release")
+
+    def acquire(self, query_id: str, uid: str, shards: Iterable[int]) -> Acquired:
+        """Return the shards, claiming in one call those that nobody here has asked for, and wait until they
+        are open.
+
+        Raises:
+            ChandyError: the coordinator refused the claim, or a restore failed; that shard is then not here.
+        """
+        claimed = self._open_all(query_id, uid, shards)
+        for one in claimed.values():
+            if not one.found.done():
+                one.tally.wanted()
+        acquired = Acquired({}, {})
+        for key, one in claimed.items():
+            found = one.found.result()
+            if isinstance(found, _Elsewhere):
+                acquired.elsewhere[key.shard] = found.address
+            else:
+                acquired.here[key.shard] = found
+        return acquired
+
+    def open(self, query_id: str, uid: str, shards: Iterable[int]) -> None:
+        """Begin to do what ``acquire`` does; whoever acquires a shard learns how it went.
+
+        Raises:
+            ChandyError: the coordinator refused the claim.
+        """
+        for one in self._open_all(query_id, uid, shards).values():
+            if one.found.done():
+                one.found.result()
+
+    def _open_all(self, query_id: str, uid: str, shards: Iterable[int]) -> dict[ShardKey, _Claimed]:
+        claimed: dict[ShardKey, _Claimed] = {}
+        missing: dict[ShardKey, _Claimed] = {}
+        tally = RestoreTally()
+        with self._lock:
+            for shard in shards:
+                key = ShardKey(query_id, uid, shard)
+                if key not in self._shards:
+                    self._shards[key] = missing[key] = _Claimed(tally)
+                claimed[key] = self._shards[key]
+        if missing:
+            self._claim(query_id, uid, missing, tally)
+        return claimed
+
+    def get(self, key: ShardKey) -> Shard:
+        """Return a shard, waiting while it is being restored.
+
+        Raises:
+            ShardMissingError: it is not here.
+        """
+        with self._lock:
+            claimed = self._shards.get(key)
+        found = None if claimed is None else claimed.found.result()
+        if not isinstance(found, Shard):
+            raise ShardMissingError(str(key), self._host)
+        return found
+
+    def of_operator(self, query_id: str, uid: str) -> list[Shard]:
+        """Return an operator's shards that are here, waiting for those that are being restored.
+
+        Raises:
+            ChandyError: a restore failed.
+        """
+        return _shards(self._found(query_id, uid))
+
+    def opened(self, query_id: str, uid: str) -> list[Shard]:
+        """Return those of an operator's shards that are here and open by now."""
+        found = self._found(query_id, uid)
+        return _shards(future for future in found if future.done() and future.exception() is None)
+
+    def release(self, query_id: str) -> list[ShardKey]:
+        """Let go of the shards of a query that is over, to be closed and deleted soon; return their keys."""
+        with self._lock:
+            released = {key: self._shards.pop(key) for key in list(self._shards) if key.query_id == query_id}
+        for one in released.values():
+            # One that is still being restored goes as soon as it is there. Not on this thread, which may be the one
+            # that renews the host's lease: a shard that is being written is waited for.
+            one.found.add_done_callback(lambda found: self._releasing.submit(_destroy, found))
+        return list(released)
+
+    def close(self) -> None:
+        """Close every shard; files stay, other than those of shards that were released."""
+        self._pool.shutdown(wait=True)
+        with self._lock:
+            futures = [one.found for one in self._shards.values()]
+            self._shards.clear()
+        for future in futures:
+            if future.done() and future.exception() is None and isinstance(shard := future.result(), Shard):
+                shard.close()
+        self._releasing.shutdown(wait=True)
+
+    def _found(self, query_id: str, uid: str) -> list[Future[Shard | _Elsewhere]]:
+        with self._lock:
+            return [
+                one.found for key, one in self._shards.items() if (key.query_id, key.uid) == (query_id, uid)
+            ]
+
+    def _claim(self, query_id: str, uid: str, missing: dict[ShardKey, _Claimed], tally: RestoreTally) -> None:
+        wanted = tuple(sorted(key.shard for key in missing))
+        try:
+            answer = self._control.claim(ClaimShards(self._host, query_id, uid, wanted))
+        except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
+            for key, one in missing.items():
+                self._forget(key, one)
+                one.found.set_exception(error)
+            return
+        tally.granted(len(answer.granted))
+        for key, one in missing.items():
+            if key.shard in answer.granted:
+                self._pool.submit(self._open, key, answer.granted[key.shard], answer.resume_point, one)
+                continue
+            self._forget(key, one)
+            if key.shard in answer.elsewhere:
+                one.found.set_result(_Elsewhere(answer.elsewhere[key.shard]))
+            else:
+                one.found.set_exception(ShardMissingError(str(key), self._host))
+
+    def _open(
+        self, key: ShardKey, source: RestoreSource | None, resume_point: ResumePoint | None, claimed: _Claimed
+    ) -> None:
+        try:
+            shard = self._open_shard(key, source, resume_point, claimed.tally)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
+            _log.warning("shard not restored", shard=str(key), query_id=key.query_id, error=repr(error))
+            self._forget(key, claimed)
+            claimed.tally.failed(str(error))
+            claimed.found.set_exception(error)
+        else:
+            claimed.found.set_result(shard)
+        finally:
+            # The task does not wait for this.
+            if restored := claimed.tally.end(self._host, key.query_id):
+                self._tell(restored)
+
+    def _tell(self, restored: ShardsRestored) -> None:
+        try:
+            self._control.restored(restored)
+        except Exception as error:  # noqa: BLE001 - nobody needs to know; the shards are here
+            _log.warning("restore not told", query_id=restored.query_id, error=repr(error))
+
+    def _forget(self, key: ShardKey, claimed: _Claimed) -> None:
+        with self._lock:
+            if self._shards.get(key) is claimed:
+                del self._shards[key]
+
+
+def _shards(found: Iterable[Future[Shard | _Elsewhere]]) -> list[Shard]:
+    """Return those that are here, waiting for them."""
+    return [shard for future in found if isinstance(shard := future.result(), Shard)]
+
+
+def _destroy(future: Future[Shard | _Elsewhere]) -> None:
+    with contextlib.suppress(Exception):
+        if isinstance(shard := future.result(), Shard):
+            shard.destroy()

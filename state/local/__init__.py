@@ -1,0 +1,1 @@
+"""What lives on one machine beyond a process: locks, private directories, workspaces, changelogs."""

@@ -1,0 +1,282 @@
+"""A shard's changelog: what each batch since the latest checkpoint has changed, on its machine's own disk.
+
+It makes up for a process that was killed: the state after any batch is that of the checkpoint and the changes of the
+batches since. Nothing in it is forced to the disk. It outlives processes, not machines: whoever uses one makes sure
+that the machine has not been started anew since.
+
+A changelog is a directory of segments, ``<number>.log``, each one record after the other::
+
+    4 bytes  b"CHJ2"
+    8 bytes  the batch                          (these two little-endian)
+    8 bytes  length of what the batch changed
+   16 bytes  XXH3 (128 bits) of all the rest of the record
+             keys and values as one Arrow IPC record batch, null deletes; nothing if the batch changed nothing
+
+Of several records of a batch the last one counts: each is of another attempt. A segment may end in the middle of a
+record, whose writer was killed before its task was told that the batch is applied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import attrs
+import pyarrow as pa
+import xxhash
+
+from ...storage.logs import logger
+from ..errors import ChangelogBrokenError
+from ..host.cache import Value
+from ..rpc.messages import ResumePoint
+from .directories import private_directory
+
+_log = logger(__name__)
+FOLDER: Final = "journals"
+"""Name of the folder of all changelogs. The first version called them so, and an upgrade goes on from what it left."""
+LIMIT: Final = 256 * 1024 * 1024
+"""Bytes of one shard's changelog, unless said: to read more may well take longer than to run the batches again."""
+_GONE: Final = ".gone-"
+_OWNER: Final = "owner"
+_MAGIC: Final = b"CHJ2"
+_HEAD: Final = struct.Struct("<4sqq16s")
+_SCHEMA: Final = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
+
+
+def shard_folder(root: Path, query_id: str, uid: str, shard: int) -> Path:
+    """Return the folder, below that of all changelogs, of the changelog of one shard in the run with this Spark id."""
+    # A uid is the user's and need not be the name of a file.
+    return root / query_id / f"{hashlib.sha256(uid.encode()).hexdigest()[:16]}-{shard}"
+
+
+def admit(root: Path, query_id: str, owner: Path) -> None:
+    """Let the shards of a run have changelogs, for as long as the run's own folder ``owner`` is there.
+
+    Raises:
+        OSError, UnsafeDirectoryError: the folder of all changelogs cannot be used.
+    """
+    private_directory(root)
+    # Should this process be killed here, ``sweep`` deletes it.
+    new = root / f"{_GONE}new-{query_id}"
+    new.mkdir()
+    (new / _OWNER).write_text(str(owner))
+    new.rename(root / query_id)
+
+
+def remove(root: Path, query_id: str) -> None:
+    """Delete the changelogs of a run, and let its shards have none any more: a host may be about to begin one."""
+    gone = root / f"{_GONE}{query_id}"
+    with contextlib.suppress(OSError):
+        (root / query_id).rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def sweep(root: Path) -> None:
+    """Delete what processes that were killed have left of changelogs, and those whose run is gone."""
+    for gone in root.glob(f"{_GONE}*"):
+        shutil.rmtree(gone, ignore_errors=True)
+    for owner in root.glob(f"*/{_OWNER}"):
+        with contextlib.suppress(OSError):
+            if not Path(owner.read_text()).exists():
+                remove(root, owner.parent.name)
+
+
+@attrs.define
+class _Segment:
+    newest: int = -1
+    """The newest batch in it."""
+    size: int = 0
+    """Bytes."""
+
+
+@attrs.frozen
+class _Record:
+    path: Path
+    batch: int
+    start: int
+    """Where in the file the changes begin."""
+    length: int
+    digest: bytes
+
+
+class Changelog:
+    """The changelog of a shard that is open.
+
+    One that cannot be written, or that has grown too long, ends and is not there any more, until the next snapshot
+    begins it anew: with a gap it would be of no use. What it was for is then done by going back to the checkpoint.
+    """
+
+    def __init__(self, folder: Path, limit: int = LIMIT) -> None:
+        """Begin a changelog in a folder of its own, of a run that was admitted; what is there goes.
+
+        Args:
+            folder: see ``shard_folder``.
+            limit: how many bytes it may have.
+        """
+        self._folder = folder
+        self._limit = limit
+        self._segments: dict[Path, _Segment] = {}
+        self._growing: tuple[Path, BinaryIO] | None = None
+        self._number = 0
+        self._ended = False
+        self._closed = False
+        self._begin()
+
+    def take_up(self, folder: Path) -> None:
+        """Begin with the segments of another changelog, which stays as it is."""
+        if self._ended:
+            return
+        try:
+            for path in _segments(folder):
+                own = self._next()
+                own.hardlink_to(path)
+                newest = max((record.batch for record in _records(own)), default=-1)
+                self._segments[own] = _Segment(newest, own.stat().st_size)
+        except OSError as error:
+            self._end(str(error))
+
+    def append(self, batch: int, entries: Mapping[bytes, Value]) -> None:
+        """Write what a batch has changed, in place of what an earlier attempt at it had changed."""
+        if self._ended:
+            return
+        changes = _encoded(entries)
+        try:
+            if self._growing is None:
+                path = self._next()
+                self._growing = path, path.open("xb", buffering=0)
+                self._segments[path] = _Segment()
+            path, stream = self._growing
+            _write(stream, _HEAD.pack(_MAGIC, batch, len(changes), _digest(batch, changes)))
+            _write(stream, changes)
+        except OSError as error:
+            self._end(str(error))
+            return
+        segment = self._segments[path]
+        segment.newest = max(batch, segment.newest)
+        segment.size += _HEAD.size + len(changes)
+        if (size := sum(one.size for one in self._segments.values())) > self._limit:
+            self._end(f"it has grown to {size} bytes since the last checkpoint")
+
+    def cut(self) -> None:
+        """End the segment: what follows is not in the snapshot that is being taken."""
+        self._end_segment()
+        if self._ended and not self._closed:
+            self._begin()
+
+    def forget(self, upto: int) -> None:
+        """Delete the segments that a completed checkpoint makes needless, whose cut is ``upto``."""
+        growing = None if self._growing is None else self._growing[0]
+        for path, segment in list(self._segments.items()):
+            if segment.newest <= upto and path != growing:
+                path.unlink(missing_ok=True)
+                del self._segments[path]
+
+    def close(self) -> None:
+        """Write no more; the files stay."""
+        self._end_segment()
+        self._ended = self._closed = True
+
+    def _begin(self) -> None:
+        self._ended = False
+        try:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.mkdir()
+        except OSError as error:
+            self._end(str(error))
+
+    def _end(self, why: str) -> None:
+        _log.warning("no changelog is kept until the next checkpoint", folder=str(self._folder), why=why)
+        self._end_segment()
+        self._ended = True
+        self._segments.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end_segment(self) -> None:
+        if self._growing is not None:
+            self._growing[1].close()
+            self._growing = None
+
+    def _next(self) -> Path:
+        self._number += 1
+        return self._folder / f"{self._number}.log"
+
+
+def covers(folder: Path, after: int, upto: int) -> bool:
+    """Whether a changelog has all batches after ``after`` up to ``upto``, by their heads; their bytes are not read."""
+    try:
+        found = {record.batch for path in _segments(folder) for record in _records(path)}
+    except (OSError, ChangelogBrokenError):
+        return False
+    return found.issuperset(range(after + 1, upto + 1))
+
+
+def read(folder: Path, resume_point: ResumePoint) -> Iterator[tuple[int, dict[bytes, Value]]]:
+    """Yield what the batches have changed that lead to where a query stood, in their order.
+
+    Raises:
+        ChangelogBrokenError: a batch is missing, or its bytes are not those that were written.
+    """
+    try:
+        # The last of each batch.
+        records = {record.batch: record for path in _segments(folder) for record in _records(path)}
+        for batch in range(resume_point.after + 1, resume_point.batch + 1):
+            if batch not in records:
+                raise ChangelogBrokenError(str(folder), batch, "no record")
+            yield batch, _read(records[batch])
+    except OSError as error:
+        raise ChangelogBrokenError(str(folder), resume_point.batch, str(error)) from error
+
+
+def _segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"), key=lambda path: int(path.stem)) if folder.is_dir() else []
+
+
+def _records(path: Path) -> Iterator[_Record]:
+    """Yield the records of a segment that are there to their end."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        while len(head := stream.read(_HEAD.size)) == _HEAD.size:
+            magic, batch, length, digest = _HEAD.unpack(head)
+            if magic != _MAGIC or length < 0:
+                raise ChangelogBrokenError(str(path), batch, f"{head[:4]!r} in place of {_MAGIC!r}")
+            start = stream.tell()
+            if start + length > size:
+                return
+            yield _Record(path, batch, start, length, digest)
+            stream.seek(length, 1)
+
+
+def _read(record: _Record) -> dict[bytes, Value]:
+    with record.path.open("rb") as stream:
+        stream.seek(record.start)
+        changes = stream.read(record.length)
+    if _digest(record.batch, changes) != record.digest:
+        raise ChangelogBrokenError(str(record.path), record.batch, "other bytes than were written")
+    if not changes:
+        return {}
+    keys, values = pa.ipc.read_record_batch(pa.py_buffer(changes), _SCHEMA)
+    return dict(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+
+
+def _encoded(entries: Mapping[bytes, Value]) -> pa.Buffer | bytes:
+    if not entries:
+        return b""
+    columns = [pa.array(list(some), pa.large_binary()) for some in (entries, entries.values())]
+    return pa.record_batch(columns, schema=_SCHEMA).serialize()
+
+
+def _digest(batch: int, changes: pa.Buffer | bytes) -> bytes:
+    found = xxhash.xxh3_128(struct.pack("<4sqq", _MAGIC, batch, len(changes)))
+    found.update(changes)
+    return found.digest()
+
+
+def _write(stream: BinaryIO, data: pa.Buffer | bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[stream.write(left) :]

@@ -1,0 +1,309 @@
+"""A task's side of its state host: begin a batch, fetch values, scan, apply changes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from ...storage.codec import to_json
+from ..errors import AppliedTwiceError, HostLostError, RoutingError, ShardMissingError
+from ..format.arrow import BYTES, from_numpy
+from .access import Entries, ShardColumn
+from .calls import ActionClient
+from .messages import BatchTimes, BeginTask, Begun, TaskFailure
+from .metrics import OperatorMetrics
+from .wire import APPLY, COMMIT, FETCH, REQUEST, SCAN, Page, messages
+
+_HOPS: Final = 4
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class TaskClient:
+    """Calls one state host, and those that it names as owners of shards. It may be used from many threads."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self.address = address
+        self._token = token
+        self._clients = {address: ActionClient(address, token, HostLostError)}
+
+    def begin(self, task: BeginTask) -> BatchAccess:
+        """Make the task's shards ready for the batch, wherever they are.
+
+        Raises:
+            CannotGoBackError: the state before the batch is gone.
+            RoutingError: nobody owns some of the shards.
+            HostLostError: the host, or the owner of a shard, does not answer.
+            ChandyError: the coordinator refused, or a shard could not be restored.
+        """
+        owners: dict[str, list[int]] = {}
+        fresh: set[int] = set()
+        times = BatchTimes()
+        pending = {self.address: task.shards}
+        for _ in range(_HOPS):
+            elsewhere: dict[str, list[int]] = {}
+            for address, shards in pending.items():
+                begun = self._client(address).call("begin", _with_shards(task, shards), Begun)
+                here = [shard for shard in shards if shard not in begun.elsewhere]
+                owners.setdefault(address, []).extend(here)
+                fresh.update(begun.fresh)
+                # Every host has them from the coordinator.
+                times = begun.times
+                for shard, other in begun.elsewhere.items():
+                    elsewhere.setdefault(other, []).append(shard)
+            if not elsewhere:
+                exchanges = {
+                    _Exchange(self._client(address), _with_shards(task, tuple(here))): here
+                    for address, here in owners.items()
+                    if here
+                }
+                return BatchAccess(task, times, frozenset(fresh), exchanges)
+            pending = {address: tuple(sorted(shards)) for address, shards in elsewhere.items()}
+        raise RoutingError(task.uid, tuple(sorted(shard for shards in pending.values() for shard in shards)))
+
+    def report(self, failure: TaskFailure) -> None:
+        """Tell the coordinator that a processor raised."""
+        self._client(self.address).tell("report", failure)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients.values():
+            client.close()
+
+    def _client(self, address: str) -> ActionClient:
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients[address] = ActionClient(address, self._token, HostLostError)
+        return client
+
+
+class BatchAccess:
+    """``StateAccess`` over state hosts; a host may be this task's own or another one that owns some shards.
+
+    A context manager: leaving it without ``apply`` gives the batch up.
+    """
+
+    def __init__(
+        self, task: BeginTask, times: BatchTimes, fresh: frozenset[int], exchanges: dict[_Exchange, list[int]]
+    ) -> None:
+        self.task = task
+        self._times = times
+        self._fresh = fresh
+        self.metrics = OperatorMetrics(tasks=1)
+        self._begun = time.perf_counter()
+        self._open = True
+        self._exchanges = list(exchanges)
+        # Which exchange serves a shard: looked up for whole columns at a time.
+        self._routes = np.full(max(task.shards, default=-1) + 1, -1, np.int16)
+        for number, shards in enumerate(exchanges.values()):
+            self._routes[shards] = number
+
+    @property
+    def times(self) -> BatchTimes:
+        """When the batch is, in processing time and in event time."""
+        return self._times
+
+    @property
+    def fresh(self) -> frozenset[int]:
+        """The task's shards that no batch has been applied to, in all their history."""
+        return self._fresh
+
+    def fetch(self, shards: ShardColumn, keys: pa.Array) -> pa.Array:
+        """Return the values of keys as of the batch before, in their order; null for a key that is not there.
+
+        Args:
+            shards: the shard of each key; those of one shard side by side.
+            keys: of type ``BYTES``.
+
+        Raises:
+            ShardMissingError: a shard is not one of the task's.
+            HostLostError: a host does not answer.
+            AppliedTwiceError: after ``apply`` or ``close``.
+        """
+        self._check(shards, keys)
+        if not len(keys):
+            return pa.nulls(0, BYTES)
+        with self.metrics.on_state():
+            if len(self._exchanges) == 1:
+                return _joined(self._exchanges[0].fetch(shards, keys))
+            parts: list[pa.Array] = []
+            places: list[Rows] = []
+            for exchange, rows in self._split(shards):
+                parts += exchange.fetch(shards[rows], keys.take(rows))
+                places.append(rows)
+            return _joined(parts).take(np.argsort(np.concatenate(places)))
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[Entries]:
+        """Yield what the task's shards held as of the batch before, for keys from ``start`` to before ``stop``.
+
+        In the order of keys within a shard, one shard after the other, in pieces of moderate size.
+
+        Raises:
+            HostLostError, AppliedTwiceError: as for ``fetch``.
+        """
+        for number, exchange in enumerate(self._exchanges):
+            shards = np.flatnonzero(self._routes == number).astype(np.int32)
+            first, complete = start, not len(shards)
+            while not complete:
+                if not self._open:
+                    raise AppliedTwiceError(self.task.batch)
+                with self.metrics.on_state():
+                    page = exchange.scan(shards, first, start, stop)
+                complete = page.complete
+                if len(page.entries):
+                    if not complete:
+                        # The next page begins in the same shard, behind the last key.
+                        shards = shards[np.searchsorted(shards, page.entries.shards[-1]) :]
+                        first = page.entries.keys[-1].as_py() + b"\x00"
+                    yield page.entries
+
+    def apply(self, changes: Iterable[Entries]) -> None:
+        """Stage all that the task changes, on each of its shards as a whole, and end the access.
+
+        To be called exactly once, at the task's end, with nothing if there is no change. Of two changes of
+        one key the later one wins; a null value deletes the key.
+
+        Raises:
+            StaleBatchError: Spark has gone on without this attempt.
+            ShardMissingError, HostLostError, AppliedTwiceError: as for ``fetch``.
+        """
+        if not self._open:
+            raise AppliedTwiceError(self.task.batch)
+        try:
+            for entries in changes:
+                self._check(entries.shards, entries.keys)
+                with self.metrics.on_state():
+                    self._send(entries)
+            self.metrics.seconds = time.perf_counter() - self._begun
+            # One of the hosts keeps the account.
+            for exchange, metrics in zip(
+                self._exchanges, chain([self.metrics], repeat(OperatorMetrics())), strict=False
+            ):
+                exchange.commit(metrics)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the access; what was not applied is given up. Closing twice is no error."""
+        self._open = False
+        for exchange in self._exchanges:
+            exchange.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check(self, shards: ShardColumn, keys: pa.Array) -> None:
+        if not self._open:
+            raise AppliedTwiceError(self.task.batch)
+        if len(shards) != len(keys):
+            raise ValueError(f"expected a shard for each of {len(keys)} keys, found {len(shards)}")
+        if len(shards):
+            unknown = (shards < 0) | (shards >= len(self._routes))
+            unknown[~unknown] = self._routes[shards[~unknown]] < 0
+            if unknown.any():
+                raise ShardMissingError(f"{self.task.uid}/{shards[unknown][0]}", "(this task)")
+
+    def _send(self, entries: Entries) -> None:
+        if len(self._exchanges) == 1:
+            self._exchanges[0].send(entries)
+            return
+        for exchange, rows in self._split(entries.shards):
+            some = Entries(entries.shards[rows], entries.keys.take(rows), entries.values.take(rows))
+            exchange.send(some)
+
+    def _split(self, shards: ShardColumn) -> Iterator[tuple[_Exchange, Rows]]:
+        routes = self._routes[shards]
+        for number, exchange in enumerate(self._exchanges):
+            rows = np.flatnonzero(routes == number)
+            if len(rows):
+                yield exchange, rows
+
+
+class _Exchange:
+    """The stream to one host; opened when first needed."""
+
+    def __init__(self, client: ActionClient, task: BeginTask) -> None:
+        self._client = client
+        self._task = task
+        self._stream: tuple[flight.FlightStreamWriter, flight.FlightStreamReader] | None = None
+
+    def fetch(self, shards: ShardColumn, keys: pa.Array) -> list[pa.Array]:
+        values: list[pa.Array] = []
+        with self._client.errors():
+            writer, reader = self._opened()
+            # One message at a time: with more under way, both sides could wait for the other to read.
+            for start, stop in messages(keys):
+                rows = stop - start
+                request = [from_numpy(shards[start:stop]), keys.slice(start, rows), pa.nulls(rows, BYTES)]
+                writer.write_with_metadata(pa.record_batch(request, schema=REQUEST), FETCH)
+                while rows > 0:
+                    values.append(reader.read_chunk().data.column(0))
+                    rows -= len(values[-1])
+        return values
+
+    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> Page:
+        """Ask for a page: from ``first`` in the first shard, from ``start`` in the others."""
+        starts = [first, *[start] * (len(shards) - 1)]
+        request = [pa.array(shards), pa.array(starts, BYTES), pa.array([stop] * len(shards), BYTES)]
+        with self._client.errors():
+            writer, reader = self._opened()
+            writer.write_with_metadata(pa.record_batch(request, schema=REQUEST), SCAN)
+            answer = reader.read_chunk()
+            return Page.unpack(answer.data, answer.app_metadata.to_pybytes())
+
+    def send(self, entries: Entries) -> None:
+        columns = [from_numpy(entries.shards), entries.keys, entries.values]
+        request = pa.record_batch(columns, schema=REQUEST)
+        with self._client.errors():
+            writer, reader = self._opened()
+            try:
+                for start, stop in messages(entries.keys, entries.values):
+                    writer.write_with_metadata(request.slice(start, stop - start), APPLY)
+            except (flight.FlightError, pa.ArrowException, OSError):
+                # The host has ended the stream, and its reason is where answers are read.
+                reader.read_chunk()
+                raise
+
+    def commit(self, metrics: OperatorMetrics) -> None:
+        with self._client.errors():
+            writer, reader = self._opened()
+            writer.write_metadata(COMMIT + to_json(metrics))
+            reader.read_chunk()
+
+    def close(self) -> None:
+        if self._stream is None:
+            return
+        writer, _ = self._stream
+        self._stream = None
+        # Whoever needed this stream has had its error already.
+        for end in (writer.done_writing, writer.close):
+            with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+                end()
+
+    def _opened(self) -> tuple[flight.FlightStreamWriter, flight.FlightStreamReader]:
+        if self._stream is None:
+            descriptor = flight.FlightDescriptor.for_command(to_json(self._task))
+            writer, reader = self._client.flight.do_exchange(descriptor, self._client.options)
+            self._stream = writer, reader
+            writer.begin(REQUEST)
+        return self._stream
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _with_shards(task: BeginTask, shards: tuple[int, ...]) -> BeginTask:
+    return BeginTask(task.query_id, task.batch, task.uid, shards)

@@ -1,0 +1,671 @@
+"""The protocol at work: real threads, a real store and catalog; hosts and queries are driven by the test.
+
+Notices are orders in a mailbox here; one that cannot be delivered (D7) is one for a host that is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chandy.coordinator.checkpoint import Checkpoint
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.errors import CheckpointError, StaleQueryError
+from chandy.coordinator.execution import executor
+from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.protocol.failures import FailureCounter
+from chandy.coordinator.protocol.instructions import DiscardAborted, Reject
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.protocol.requests import RequestQueue
+from chandy.coordinator.protocol.schedule import Schedule
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.protocol.statistics import History
+from chandy.state.rpc.messages import (
+    AbortOrder,
+    Ack,
+    AskBatch,
+    BatchTimes,
+    ClaimShards,
+    CompleteOrder,
+    Decline,
+    Heartbeat,
+    HostHello,
+    Order,
+    ShardSnapshot,
+    ShardsRestored,
+    SnapshotOrder,
+    StopOrder,
+    TaskFailure,
+)
+from chandy.storage.catalog import Catalog
+from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError, StoreFailedError
+from chandy.storage.layout import manifest_key, trigger_key
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord
+from chandy.storage.savepoint import read_savepoint
+from chandy.storage.verification import verify
+
+from ...waiting import DEADLINE, eventually
+
+
+class TroubledStore(LocalStore):
+    """A store that can fail before or after it creates a manifest, and can be held up."""
+
+    trouble = ""
+    open = threading.Event()
+    waiting = threading.Event()
+    reads = 0
+
+    def create(self, key: str, data: bytes) -> None:
+        manifest = key.endswith("manifest.json")
+        if manifest:
+            self.waiting.set()
+            assert self.open.wait(DEADLINE)
+        if manifest and self.trouble == "before":
+            raise StoreFailedError(self.uri, key, "create", "no space left on device")
+        if manifest and self.trouble == "silent" and key in self.list():
+            raise OutcomeUnknownError(self.uri, key, "create", "timed out", transient=True)
+        super().create(key, data)
+        if manifest and self.trouble in ("lost", "silent"):
+            self.trouble = "" if self.trouble == "lost" else self.trouble
+            raise OutcomeUnknownError(self.uri, key, "create", "timed out", transient=True)
+        if manifest and self.trouble == "after":
+            raise StoreFailedError(self.uri, key, "create", "connection reset")
+
+
+class Queries:
+    """One query, "q", on the driver's disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.newest = self.newest_committed = 4
+        self.stopped = False
+        self.offsets = folder / "offsets"
+        self.offsets.write_text("offsets")
+        self.on_times: Callable[[], object] = lambda: None
+        self.may_plan = threading.Event()
+        self.may_plan.set()
+
+    def planned(self, query: str) -> int:
+        assert self.may_plan.wait(DEADLINE)
+        return self.newest
+
+    def stands_at(self, query: str) -> int | None:
+        return self.newest_committed if self.stopped else None
+
+    def is_committed(self, query: str, batch: int) -> bool:
+        return batch <= self.newest_committed
+
+    def times(self, query_id: str, batch: int) -> BatchTimes:
+        if query_id != "id":
+            raise StaleQueryError(query_id, batch)
+        self.on_times()
+        return BatchTimes(batch * 1000, batch * 10, batch * 10 - 10)
+
+    @contextmanager
+    def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+        yield {"working/offsets/4": self.offsets}
+
+
+class FakeHost:
+    """A state host that reads its orders; the test answers them."""
+
+    def __init__(
+        self, checkpointing: CheckpointExecutor, name: str = "host", executor: str = "executor"
+    ) -> None:
+        self.name, self.checkpointing = name, checkpointing
+        self.heard: list[Order] = []
+        self.on_order: Callable[[Order], None] = lambda order: None
+        self.welcomed = threading.Event()
+        self.leave = threading.Event()
+        hello = HostHello(name, f"address-{name}", "machine", executor, 1)
+        self.thread = threading.Thread(target=self._listen, args=(hello,), daemon=True)
+        self.thread.start()
+        assert self.welcomed.wait(DEADLINE)
+
+    def _listen(self, hello: HostHello) -> None:
+        stream = self.checkpointing.orders(hello)
+        for order in stream:
+            self.welcomed.set()
+            if not isinstance(order, Heartbeat):
+                self.on_order(order)
+                self.heard.append(order)
+            if self.leave.is_set():
+                break
+        stream.close()  # type: ignore[attr-defined]
+
+    def heard_of(self, kind: type[Order]) -> list[Order]:  # type: ignore[valid-type]
+        return [order for order in self.heard if isinstance(order, kind)]
+
+    def ordered(self, checkpoint: int) -> SnapshotOrder:
+        def found() -> list[SnapshotOrder]:
+            return [o for o in self.heard if isinstance(o, SnapshotOrder) and o.checkpoint == checkpoint]
+
+        eventually(lambda: bool(found()))
+        return found()[0]
+
+    def ack_of(self, order: SnapshotOrder) -> Ack:
+        snapshots = (ShardSnapshot(shard, Handle(), 1, 0.0, 0.0, 0.0) for shard in order.shards)
+        return Ack(self.name, order.checkpoint, order.query_id, tuple(snapshots))
+
+    def acknowledge(self, checkpoint: int) -> None:
+        self.checkpointing.ack(self.ack_of(self.ordered(checkpoint)))
+
+
+class Setup:
+    """One coordinator life on a store, one query, one host that owns its two shards."""
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.folder = folder
+        self.store = TroubledStore(folder / "store")
+        self.store.open, self.store.waiting = threading.Event(), threading.Event()
+        self.store.open.set()
+        self.catalog = Catalog(self.store)
+        self.queries = Queries(folder)
+        self.now = 1000.0
+        self.lost: list[str] = []
+        self.failures: list[ChandyError] = []
+        self.processor_failures: list[TaskFailure] = []
+        self.restored: list[ShardsRestored] = []
+        made = CheckpointConfig(**{"interval": None, **config})
+        generation = self.catalog.take_over("driver", self.now)
+        self.generation = generation.generation
+        protocol = CheckpointStateMachine(
+            pipeline="p",
+            generation=generation.generation,
+            root=self.store.uri,
+            config=made,
+            schedule=Schedule(made.interval_seconds, made.min_pause_seconds, made.initial_delay_seconds),
+            history=History(),
+            failures=FailureCounter(made.tolerable_failures),
+            queue=RequestQueue(made.max_queued),
+            next_id=generation.next_id,
+            completed=tuple(self.catalog.completed()),
+        )
+        operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
+        protocol.add_query("q", "id", batch=4, operators=operators, restored=operators, sources={})
+        self.checkpointing = CheckpointExecutor(
+            protocol,
+            catalog=self.catalog,
+            store=self.store,
+            progress=self.queries,
+            clock=lambda: self.now,
+            on_state_lost=self.lost.append,
+            on_failure=self.failures.append,
+            on_processor_failure=self.processor_failures.append,
+            on_restored=self.restored.append,
+        )
+        self.host = FakeHost(self.checkpointing)
+        self.checkpointing.claim(ClaimShards("host", "id", "op", (0, 1)))
+
+    def request(
+        self, kind: CheckpointKind = CheckpointKind.MANUAL, target: str | None = None
+    ) -> Future[Checkpoint]:
+        return self.checkpointing.request(kind, target=target)
+
+    def completed(self) -> Checkpoint:
+        future = self.request()
+        self.host.acknowledge(self.checkpointing.look(lambda p: p.next_id) - 1)
+        return future.result(DEADLINE)
+
+    def error(self, future: Future[Checkpoint]) -> CheckpointError:
+        error = future.exception(DEADLINE)
+        assert isinstance(error, CheckpointError)
+        return error
+
+    def close(self) -> None:
+        self.store.open.set()
+        self.queries.may_plan.set()
+        self.checkpointing.close()
+        self.host.leave.set()
+        self.host.thread.join(DEADLINE)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Setup]]:
+    made: list[Setup] = []
+
+    def make_setup(**config: Any) -> Setup:
+        made.append(Setup(tmp_path, **config))
+        return made[-1]
+
+    yield make_setup
+    for setup in made:
+        setup.close()
+
+
+@pytest.fixture
+def setup(make: Callable[..., Setup]) -> Setup:
+    return make()
+
+
+def test_a_checkpoint_completes_with_what_hosts_and_queries_have_stored(setup: Setup) -> None:
+    checkpoint = setup.completed()
+    assert (checkpoint.id, checkpoint.kind, checkpoint.uri) == (1, CheckpointKind.MANUAL, setup.store.uri)
+    assert checkpoint.batches == {"q": 4}
+    manifest = setup.catalog.latest()
+    assert manifest is not None
+    assert [file.name for file in manifest.queries[0].files.files] == ["working/offsets/4"]
+    assert manifest.operators[0].shards == (Handle(), Handle())
+    assert setup.checkpointing.statistics().counts.completed == 1
+
+
+# D1
+def test_the_manifest_is_durable_before_the_future_resolves_and_before_any_host_hears_of_it(
+    setup: Setup,
+) -> None:
+    durable: list[bool] = []
+
+    def is_durable(_: object) -> None:
+        durable.append(manifest_key(1) in setup.store.list())
+
+    setup.host.on_order = lambda order: is_durable(order) if isinstance(order, CompleteOrder) else None
+    setup.store.open.clear()
+    future = setup.request()
+    future.add_done_callback(is_durable)
+    setup.host.acknowledge(1)
+    assert setup.store.waiting.wait(DEADLINE)
+    assert setup.catalog.latest() is None
+    assert not future.done()
+    assert setup.host.heard_of(CompleteOrder) == []
+    setup.store.open.set()
+    future.result(DEADLINE)
+    eventually(lambda: setup.host.heard_of(CompleteOrder) == [CompleteOrder(1)])
+    eventually(lambda: len(durable) == 2)
+    assert durable == [True, True]
+
+
+# D2
+def test_a_manifest_that_cannot_be_written_fails_the_future_and_the_previous_stays_latest(
+    setup: Setup,
+) -> None:
+    setup.completed()
+    setup.store.trouble = "before"
+    future = setup.request()
+    setup.host.acknowledge(2)
+    error = setup.error(future)
+    assert (error.id, error.reason) == (2, Reason.FINALIZE_CHECKPOINT_FAILURE)
+    assert "no space left" in error.detail
+    eventually(lambda: setup.store.list("checkpoints/2/") == [trigger_key(2)])
+    latest = setup.catalog.latest()
+    assert latest is not None
+    assert latest.id == 1
+    assert setup.checkpointing.statistics().counts.failed == 1
+    setup.store.trouble = ""
+    assert setup.completed().id == 3
+
+
+def test_a_commit_whose_answer_was_lost_completes_its_checkpoint(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "_ASK_AGAIN_SECONDS", 0.01)
+    setup.store.trouble = "lost"
+    assert setup.completed().id == 1
+    assert setup.checkpointing.statistics().counts.failed == 0
+    assert setup.completed().id == 2
+
+
+def test_of_a_commit_that_nobody_can_tell_of_nothing_is_deleted(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "_ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(executor, "_STOP_SECONDS", 0.1)
+    setup.completed()
+    setup.store.trouble = "silent"
+    future = setup.request()
+    setup.host.acknowledge(2)
+    eventually(lambda: setup.catalog.list_ids() == [1, 2])
+    # Neither failed nor completed, for as long as the store does not say.
+    assert not future.done()
+    before = setup.store.list()
+    setup.checkpointing.close()
+    assert setup.error(future).reason is Reason.FINALIZE_CHECKPOINT_FAILURE
+    # Should the order to clean up still be handed on, in the last moment.
+    setup.checkpointing._discard_aborted(DiscardAborted(2, setup.store.uri, is_savepoint=False))
+    assert setup.store.list() == before
+    latest = setup.catalog.latest()
+    assert latest is not None
+    assert latest.id == 2
+    assert verify(setup.store, latest).ok
+
+
+def test_a_deletion_that_takes_long_delays_no_checkpoint(make: Callable[..., Setup]) -> None:
+    setup = make(retained=1, max_concurrent=4)
+    goes_on = threading.Event()
+    delete_all = setup.store.delete_all
+
+    def slow(keys: Collection[str]) -> None:
+        assert goes_on.wait(DEADLINE)
+        delete_all(keys)
+
+    setup.store.delete_all = slow  # type: ignore[method-assign]
+    for id in range(1, 6):
+        assert setup.completed().id == id
+    assert setup.catalog.list_ids() == [1, 2, 3, 4, 5]
+    goes_on.set()
+    eventually(lambda: setup.catalog.list_ids() == [5])
+
+
+# D3
+def test_a_failure_after_the_manifest_was_written_takes_it_back_and_keeps_the_old_checkpoints(
+    make: Callable[..., Setup],
+) -> None:
+    setup = make(retained=1)
+    setup.completed()
+    setup.store.trouble = "after"
+    future = setup.request()
+    setup.host.acknowledge(2)
+    assert setup.error(future).reason is Reason.FINALIZE_CHECKPOINT_FAILURE
+    eventually(lambda: setup.host.heard_of(AbortOrder) == [AbortOrder(2, 1)])
+    eventually(lambda: setup.store.list("checkpoints/2/") == [trigger_key(2)])
+    assert [manifest.id for manifest in setup.catalog.completed()] == [1]
+
+
+# A6
+def test_what_fails_at_the_trigger_fails_the_checkpoint_and_the_next_one_works(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(query: str) -> int:
+        raise RuntimeError("offset log unreadable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup.queries, "planned", broken)
+        error = setup.error(setup.request())
+    assert (error.reason, error.detail) == (Reason.TRIGGER_CHECKPOINT_FAILURE, "offset log unreadable")
+    assert setup.completed().id == 2
+
+
+# A7
+def test_a_savepoint_into_a_folder_that_is_not_empty_fails_for_io_and_leaves_the_folder_alone(
+    setup: Setup, tmp_path: Path
+) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "mine").write_text("keep")
+    error = setup.error(setup.request(CheckpointKind.SAVEPOINT, str(tmp_path / "target")))
+    assert error.reason is Reason.IO_EXCEPTION
+    setup.completed()
+    assert [path.name for path in (tmp_path / "target").iterdir()] == ["mine"]
+
+
+def test_a_savepoint_is_in_its_own_folder_and_its_id_is_taken_in_the_pipeline_too(
+    setup: Setup, tmp_path: Path
+) -> None:
+    future = setup.request(CheckpointKind.SAVEPOINT, str(tmp_path / "target"))
+    setup.host.acknowledge(1)
+    savepoint = future.result(DEADLINE)
+    assert read_savepoint(LocalStore(tmp_path / "target")).id == savepoint.id == 1
+    assert setup.catalog.latest() is None
+    assert setup.catalog.take_over("another", 2000.0).next_id == 2
+
+
+# E4
+def test_a_savepoint_that_is_declined_fails_with_the_cause_and_its_folder_is_empty_again(
+    setup: Setup, tmp_path: Path
+) -> None:
+    future = setup.request(CheckpointKind.SAVEPOINT, str(tmp_path / "target"))
+    order = setup.host.ordered(1)
+    eventually(lambda: bool(LocalStore(tmp_path / "target").list("checkpoints/1/")))
+    setup.checkpointing.decline(Decline("host", 1, order.query_id, "the disk is full"))
+    assert "the disk is full" in str(setup.error(future))
+    eventually(lambda: not LocalStore(tmp_path / "target").list())
+
+
+# A9
+def test_a_request_after_the_end_fails_at_once_and_nobody_hears_of_it(setup: Setup) -> None:
+    setup.close()
+    future = setup.request()
+    assert setup.error(future).reason is Reason.COORDINATOR_SHUTDOWN
+    assert setup.host.heard_of(SnapshotOrder) == []
+
+
+# A9
+def test_requests_while_it_closes_all_come_to_an_end(setup: Setup) -> None:
+    futures: list[Future[Checkpoint]] = []
+    begun, done = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            futures.append(setup.request())
+            begun.set()
+        futures.append(setup.request())
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert begun.wait(DEADLINE)
+    setup.checkpointing.close()
+    done.set()
+    thread.join(DEADLINE)
+    assert {setup.error(future).reason for future in futures} <= {
+        Reason.COORDINATOR_SHUTDOWN,
+        Reason.TOO_MANY_REQUESTS,
+    }
+
+
+# I1
+def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_stored(setup: Setup) -> None:
+    pending, queued = setup.request(), setup.request()
+    setup.host.ordered(1)
+    eventually(lambda: len(setup.store.list("checkpoints/1/")) > 1)
+    setup.close()
+    assert [setup.error(future).reason for future in (pending, queued)] == [Reason.COORDINATOR_SHUTDOWN] * 2
+    # That its id was used remains.
+    assert setup.store.list("checkpoints/") == [trigger_key(1)]
+    assert setup.host.heard[-1] == StopOrder()
+    # Messages that come later change nothing and raise nothing.
+    setup.host.acknowledge(1)
+    setup.checkpointing.decline(Decline("host", 1, "id", "late"))
+    assert setup.catalog.latest() is None
+
+
+# I1
+def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> None:
+    setup.store.open.clear()
+    future = setup.request()
+    setup.host.acknowledge(1)
+    assert setup.store.waiting.wait(DEADLINE)
+    closer = threading.Thread(target=setup.checkpointing.close)
+    closer.start()
+    eventually(lambda: setup.checkpointing.look(lambda p: p.closed) is Reason.COORDINATOR_SHUTDOWN)
+    setup.store.open.set()
+    closer.join(DEADLINE)
+    assert future.result(0).id == 1
+
+
+def test_closing_settles_every_future_and_waits_for_no_callback(setup: Setup) -> None:
+    closed = threading.Event()
+    waited: list[bool] = []
+    futures = [setup.request() for _ in range(10)]
+    for future in futures:
+        future.add_done_callback(lambda _: waited.append(closed.wait(DEADLINE)))
+    setup.checkpointing.close()
+    assert all(future.done() for future in futures)
+    closed.set()
+    eventually(lambda: waited == [True] * 10)
+
+
+def test_closing_waits_for_an_answer_that_is_on_its_way(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awaited = threading.Event()
+    wait, reject = executor.wait, setup.checkpointing._reject
+
+    def waiting(futures: list[Future[Checkpoint]], timeout: float) -> None:
+        awaited.set()
+        wait(futures, timeout)
+
+    def late(order: Reject) -> None:
+        assert awaited.wait(DEADLINE)
+        reject(order)
+
+    monkeypatch.setattr(executor, "wait", waiting)
+    monkeypatch.setattr(setup.checkpointing, "_reject", late)
+    future = setup.request()
+    setup.checkpointing.close()
+    assert future.done()
+
+
+def test_a_callback_may_close(setup: Setup) -> None:
+    closed: list[None] = []
+    future = setup.request()
+    setup.host.ordered(1)
+    future.add_done_callback(lambda _: closed.append(setup.checkpointing.close()))
+    setup.host.acknowledge(1)
+    eventually(lambda: closed == [None])
+    assert future.result(0).id == 1
+
+
+def test_closing_twice_is_no_error(setup: Setup) -> None:
+    setup.checkpointing.close()
+    setup.checkpointing.close()
+
+
+# D7
+def test_a_host_that_is_gone_when_its_checkpoint_completes_does_not_undo_it(setup: Setup) -> None:
+    setup.store.open.clear()
+    future = setup.request()
+    setup.host.acknowledge(1)
+    assert setup.store.waiting.wait(DEADLINE)
+    setup.host.leave.set()
+    setup.host.thread.join(DEADLINE)
+    assert len(setup.lost) == 1
+    setup.store.open.set()
+    assert future.result(DEADLINE).id == 1
+    latest = setup.catalog.latest()
+    assert latest is not None
+    assert latest.id == 1
+
+
+def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends(setup: Setup) -> None:
+    again = FakeHost(setup.checkpointing)
+    setup.host.leave.set()
+    setup.host.thread.join(DEADLINE)
+    assert setup.lost == []
+    assert setup.checkpointing.look(lambda p: list(p.hosts)) == ["host"]
+    setup.host = again
+    assert setup.completed().id == 1
+
+
+def test_a_new_host_in_the_place_of_one_that_had_state_sends_the_pipeline_back(setup: Setup) -> None:
+    FakeHost(setup.checkpointing, "another")
+    assert len(setup.lost) == 1
+
+
+# Promise 6
+@pytest.mark.parametrize("kind", ["the manifest is being written", "the cut is being chosen"])
+def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind: str) -> None:
+    if kind == "the manifest is being written":
+        setup.store.open.clear()
+        future = setup.request()
+        setup.host.acknowledge(1)
+        assert setup.store.waiting.wait(DEADLINE)
+    else:
+        setup.queries.may_plan.clear()
+        future = setup.request()
+    # All of these return although the gate is closed; it is opened only afterwards.
+    setup.checkpointing.ask(AskBatch("host", "id", 5))
+    setup.checkpointing.claim(ClaimShards("host", "id", "op", ()))
+    setup.checkpointing.statistics()
+    setup.request()
+    setup.checkpointing.report(TaskFailure("id", 5, "op", "key", "Traceback"))
+    assert not future.done()
+    assert len(setup.processor_failures) == 1
+    setup.store.open.set()
+    setup.queries.may_plan.set()
+
+
+def test_an_idle_query_gets_its_barrier_when_its_cut_has_committed(setup: Setup) -> None:
+    setup.queries.newest = 5
+    future = setup.request()
+    eventually(lambda: setup.checkpointing.look(lambda p: p.waiting_for_commits()) == {"q": 5})
+    assert setup.host.heard_of(SnapshotOrder) == []
+    setup.queries.newest_committed = 5
+    setup.host.acknowledge(1)
+    assert future.result(DEADLINE).batches == {"q": 5}
+
+
+# C14
+def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) -> None:
+    setup = make(timeout="30 s")
+    future = setup.request()
+    setup.host.ordered(1)
+    setup.now += 31
+    setup.checkpointing.event(lambda protocol, now: [])
+    assert setup.error(future).reason is Reason.EXPIRED
+    eventually(lambda: setup.host.heard_of(AbortOrder) == [AbortOrder(1, None)])
+    assert setup.completed().id == 2
+
+
+# D6
+def test_an_abort_never_overtakes_the_order_that_it_aborts(setup: Setup) -> None:
+    future = setup.request()
+    order = setup.host.ordered(1)
+    setup.checkpointing.decline(Decline("host", 1, order.query_id, "no"))
+    setup.error(future)
+    eventually(lambda: len(setup.host.heard) == 2)
+    assert [type(order) for order in setup.host.heard] == [SnapshotOrder, AbortOrder]
+
+
+# F1
+def test_what_retention_drops_is_deleted_and_what_is_kept_restores(make: Callable[..., Setup]) -> None:
+    setup = make(retained=2)
+    for _ in range(4):
+        setup.completed()
+    eventually(lambda: [manifest.id for manifest in setup.catalog.completed()] == [3, 4])
+    eventually(lambda: not setup.store.list("checkpoints/1/") and not setup.store.list("checkpoints/2/"))
+    for manifest in setup.catalog.completed():
+        assert set(manifest.keys()) <= set(setup.store.list())
+
+
+# G1
+def test_too_many_failures_in_a_row_fail_the_pipeline(make: Callable[..., Setup]) -> None:
+    setup = make(tolerable_failures=1)
+    for number in (1, 2):
+        future = setup.request()
+        setup.checkpointing.decline(Decline("host", number, setup.host.ordered(number).query_id, "no"))
+        setup.error(future)
+    eventually(lambda: len(setup.failures) == 1)
+    (failure,) = setup.failures
+    assert isinstance(failure, CheckpointError)
+    assert failure.reason is Reason.DECLINED
+
+
+# Promise 4
+def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_says_so(setup: Setup) -> None:
+    setup.completed()
+    future = setup.request()
+    setup.host.ordered(2)
+    eventually(lambda: len(setup.store.list("checkpoints/2/")) > 1)
+    before = setup.store.list("checkpoints/")
+    successor = setup.catalog.take_over("another driver", 2000.0)
+    setup.host.acknowledge(2)
+    assert setup.error(future).reason is Reason.FENCED
+    eventually(lambda: len(setup.failures) == 1)
+    assert isinstance(setup.failures[0], FencedError)
+    setup.close()
+    assert setup.store.list("checkpoints/") == before
+    latest = setup.catalog.latest()
+    assert latest is not None
+    assert latest.id == 1
+    assert successor.next_id == 3
+
+
+# --- times --------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_to_begin_batch_says_when_the_batch_is(setup: Setup) -> None:
+    answer = setup.checkpointing.ask(AskBatch("host", "id", 5))
+    assert answer.times == BatchTimes(5000, 50, 40)
+    assert setup.checkpointing.ask(AskBatch("host", "id", 5)) == answer
+
+
+def test_the_times_of_a_batch_are_not_read_under_the_lock(setup: Setup) -> None:
+    seen: list[int] = []
+    # It would wait for ever.
+    setup.queries.on_times = lambda: seen.append(setup.checkpointing.look(lambda p: p.generation))
+    setup.checkpointing.ask(AskBatch("host", "id", 5))
+    assert seen == [setup.generation]

@@ -1,0 +1,1527 @@
+"""The protocol as a whole against whatever can happen to it: hosts, tasks, stores and coordinators that fail.
+
+The coordinator's decisions (``CheckpointStateMachine``), the catalog with its fencing, retention and deletion are
+the real ones. Around them everything is a small model, which takes one step when it is told to: Spark's batches of two
+queries, one of which reads the other's output; state hosts with shards that stage as ``state/host/shard.py`` does,
+or are those; orders and acknowledgements on their way; the threads of the driver.
+
+A state's value is the list of the records that made it. So a state is right if it is exactly that of the
+records before the query's offset at the cut, in their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from chandy.barrier.barrier import Barrier
+from chandy.barrier.gate import Gate
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.errors import CheckpointError, StaleQueryError, StateLostError
+from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol import state_machine as protocol_module
+from chandy.coordinator.protocol.failures import FailureCounter
+from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.protocol.requests import Request, RequestQueue
+from chandy.coordinator.protocol.schedule import Schedule
+from chandy.coordinator.protocol.shard_assignment import ShardAssignment
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.protocol.statistics import History
+from chandy.coordinator.recovery import local_recovery
+from chandy.coordinator.recovery.restore_point import RestorePoint
+from chandy.state.errors import CannotGoBackError, CutPassedError, ShardMissingError, StaleBatchError
+from chandy.state.host.memory import Memory
+from chandy.state.host.shard import Changes, Shard
+from chandy.state.rpc.messages import (
+    AbortOrder,
+    Ack,
+    AskBatch,
+    ClaimShards,
+    CompleteOrder,
+    Decline,
+    HostHello,
+    Order,
+    ReleaseOrder,
+    RestoreSource,
+    ResumePoint,
+    ShardId,
+    ShardSnapshot,
+    SnapshotOrder,
+)
+from chandy.storage import collect
+from chandy.storage.catalog import Catalog
+from chandy.storage.errors import ChandyError, FencedError, ObjectExistsError, ObjectMissingError
+from chandy.storage.fencing import voided_by
+from chandy.storage.layout import MANIFEST, manifest_key, pack_key, savepoint_key, shared_key, trigger_key
+from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
+from chandy.storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint, read_savepoint
+from chandy.storage.store import Store
+
+ROOT = "memory://pipeline"
+KEYS = 5
+SHARDS = {"orders": 3, "totals": 2}
+"""Queries, upstream first, and the shards of the one operator of each."""
+READS: dict[str, tuple[str, ...]] = {"orders": (), "totals": ("orders",)}
+Files = dict[str, bytes]
+State = dict[int, list[int]]
+
+
+def uid_of(query: str) -> str:
+    return f"{query}-operator"
+
+
+def shards_of(query: str) -> tuple[ShardId, ...]:
+    return tuple(ShardId(uid_of(query), number) for number in range(SHARDS[query]))
+
+
+def records_of(query: str, shard: ShardId, start: int, end: int) -> State:
+    """The records from ``start`` to before ``end`` that a shard gets, by key."""
+    found: State = {}
+    for record in range(start, end):
+        key = (record + record // 3) % KEYS
+        if key % SHARDS[query] == shard.shard:
+            found.setdefault(key, []).append(record)
+    return found
+
+
+# --- the store ----------------------------------------------------------------------------------------------
+
+
+class StoreDownError(ChandyError):
+    def __str__(self) -> str:
+        return "expected the store to answer, it does not"
+
+
+class MemoryStore(Store):
+    """Objects in memory, strongly consistent, with failures on demand."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.objects: dict[str, bytes] = {}
+        self.deleted: dict[str, bytes] = {}
+        self.version = 0
+        self.trouble: str | None = None
+        """The next manifest is refused ("before"), or written though its writer is told otherwise ("after")."""
+
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        if key not in self.objects:
+            raise ObjectMissingError(self.uri, key)
+        return self.objects[key][offset : None if length is None else offset + length]
+
+    def write(self, key: str, data: bytes) -> None:
+        self.version += 1
+        self.objects[key] = data
+
+    def create(self, key: str, data: bytes) -> None:
+        trouble = None
+        if key.endswith(MANIFEST):
+            trouble, self.trouble = self.trouble, None
+        if trouble == "before":
+            raise StoreDownError
+        if key in self.objects:
+            raise ObjectExistsError(self.uri, key)
+        self.write(key, data)
+        if trouble == "after":
+            raise StoreDownError
+
+    def list(self, prefix: str = "") -> list[str]:
+        return sorted(key for key in self.objects if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        self.version += 1
+        if key in self.objects:
+            self.deleted[key] = self.objects.pop(key)
+
+
+_unique = itertools.count()
+
+
+def put_files(
+    store: Store,
+    checkpoint: int,
+    writer: str,
+    groups: Mapping[str, Files],
+    bases: Mapping[str, Handle | None],
+) -> dict[str, Handle]:
+    """Store files as ``SnapshotWriter`` does: tables under their hash unless the base has them, others packed."""
+    pack_name = pack_key(checkpoint, f"{writer}-{next(_unique)}")
+    pack = b""
+    handles: dict[str, Handle] = {}
+    for group, files in groups.items():
+        base = bases.get(group)
+        has = {file.sha256 for file in base.files} if base else set()
+        refs = []
+        for name, content in files.items():
+            sha256 = hashlib.sha256(content).hexdigest()
+            if name.endswith(".sst"):
+                refs.append(FileRef(name, shared_key(sha256), len(content), sha256))
+                if sha256 not in has:
+                    store.write(shared_key(sha256), content)
+            else:
+                refs.append(FileRef(name, pack_name, len(content), sha256, len(pack)))
+                pack += content
+        handles[group] = Handle(tuple(refs))
+    store.write(pack_name, pack)
+    return handles
+
+
+def get_files(store: MemoryStore, handle: Handle, cached: bool = False) -> Files:
+    """Bring files back; with a cache also those that have been deleted."""
+    if cached:
+        objects = store.deleted | store.objects
+        return {f.name: objects[f.key][f.offset : f.offset + f.size] for f in handle.files}
+    found = {file.name: store.read(file.key, file.offset, file.size) for file in handle.files}
+    for file in handle.files:
+        assert hashlib.sha256(found[file.name]).hexdigest() == file.sha256, f"{file.key} is damaged"
+    return found
+
+
+# --- shards -------------------------------------------------------------------------------------------------
+
+
+class ModelShard:
+    """Staging as in ``state/host/shard.py``, over a list of tables that are merged now and then."""
+
+    def __init__(self, files: Files, position: int) -> None:
+        self.tables = {name: content for name, content in files.items() if name.endswith(".sst")}
+        self.position = position
+        self.begun: int | None = None
+        self.staged: tuple[int, State] | None = None
+
+    def begin(self, batch: int) -> None:
+        latest = max(self.position, -1 if self.begun is None else self.begun)
+        if batch < latest or batch == self.position:
+            raise CannotGoBackError("shard", batch, latest)
+        self.promote(batch - 1)
+        self.begun = batch
+
+    def fetch(self, key: int) -> list[int]:
+        return state_of(self.tables).get(key, [])
+
+    def stage(self, batch: int, changes: State) -> None:
+        if batch != self.begun or batch == self.position:
+            raise StaleBatchError("shard", batch, self.begun)
+        self.staged = batch, changes
+
+    def promote(self, upto: int) -> None:
+        if self.staged is None or self.staged[0] > upto:
+            return
+        (self.position, changes), self.staged = self.staged, None
+        if changes:
+            self._write(changes)
+        if len(self.tables) > 3:
+            merged = state_of(self.tables)
+            self.tables = {}
+            self._write(merged)
+
+    def replay(self, batches: list[tuple[int, State]]) -> None:
+        for batch, changes in batches:
+            self.staged = batch, changes
+            self.promote(batch)
+
+    def checkpoint(self, cut: int) -> Files:
+        self.promote(cut)
+        if self.position > cut:
+            raise CutPassedError("shard", cut, self.position)
+        return {**self.tables, "MANIFEST-1": json.dumps(sorted(self.tables)).encode()}
+
+    def close(self) -> None:
+        pass
+
+    def _write(self, changes: State) -> None:
+        number = next(_unique)
+        self.tables[f"{number:09}.sst"] = json.dumps({"number": number, "changes": changes}).encode()
+
+
+def state_of(files: Files) -> State:
+    """What a model shard that has these files holds."""
+    state: State = {}
+    for name in sorted(name for name in files if name.endswith(".sst")):
+        state |= {int(key): value for key, value in json.loads(files[name])["changes"].items()}
+    return state
+
+
+class RealShard:
+    """The real shard, its files as bytes."""
+
+    memory: ClassVar[Memory]
+    folder: ClassVar[Path]
+
+    def __init__(self, files: Files, position: int) -> None:
+        directory = self.folder / str(next(_unique))
+        directory.mkdir()
+        for name, content in files.items():
+            (directory / name).write_bytes(content)
+        self.shard = Shard("shard", directory, self.memory, position)
+        self.begin = self.shard.begin
+
+    def fetch(self, key: int) -> list[int]:
+        (value,) = self.shard.fetch([str(key).encode()])
+        return [] if value is None else list(json.loads(value))
+
+    def stage(self, batch: int, changes: State) -> None:
+        collected = Changes("shard")
+        entries = self.entries(changes)
+        collected.add(list(entries), entries.values())
+        self.shard.stage(batch, collected)
+
+    def replay(self, batches: list[tuple[int, State]]) -> None:
+        self.shard.replay((batch, dict(self.entries(changes))) for batch, changes in batches)
+
+    @staticmethod
+    def entries(changes: State) -> dict[bytes, bytes | None]:
+        return {str(key).encode(): json.dumps(value).encode() for key, value in changes.items()}
+
+    def checkpoint(self, cut: int) -> Files:
+        place = self.folder / str(next(_unique))
+        files = self.shard.snapshot(place, cut).files()
+        return {name: path.read_bytes() for name, path in files.items()}
+
+    def close(self) -> None:
+        self.shard.destroy()
+
+    @classmethod
+    def state_of(cls, files: Files) -> State:
+        shard = cls(files, -1)
+        try:
+            state = {key: shard.fetch(key) for key in range(KEYS)}
+        finally:
+            shard.close()
+        return {key: value for key, value in state.items() if value}
+
+
+# --- state hosts --------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Round:
+    order: SnapshotOrder
+    taken: dict[ShardId, Files] = attrs.field(factory=dict)
+    failed: str | None = None
+    ended: bool = False
+
+
+class Host:
+    """A state host as in ``state/host/keeper.py``, without threads and network."""
+
+    def __init__(self, life: Life, name: str) -> None:
+        self.life, self.name = life, name
+        self.mailbox: deque[Order] = deque()
+        self.shards: dict[tuple[str, ShardId], Any] = {}
+        self.rounds: dict[tuple[int, str], Round] = {}
+        self.aborted: set[int] = set()
+        self.handles: dict[tuple[str, ShardId], dict[int, Handle]] = {}
+        self.answers: dict[str, tuple[int, tuple[SnapshotOrder, ...]]] = {}
+
+    def begin(self, query_id: str, batch: int, shard: ShardId) -> Host:
+        """Make a shard ready for a batch; return the host that has it."""
+        orders = self.ask(query_id, batch)
+        for order in orders:
+            self.accept(order)
+        if (query_id, shard) not in self.shards:
+            claim = ClaimShards(self.name, query_id, shard.uid, (shard.shard,))
+            answer = self.life.protocol.claim(claim)
+            if answer.elsewhere:
+                return self.life.hosts[answer.elsewhere[shard.shard]].begin(query_id, batch, shard)
+            self.open(query_id, shard, answer.granted[shard.shard], answer.resume_point)
+        self.ready(orders, batch, query_id, shard)
+        return self
+
+    def ready(self, orders: tuple[SnapshotOrder, ...], batch: int, query_id: str, shard: ShardId) -> None:
+        """First the snapshots ahead of the batch, then the batch."""
+        for order in orders:
+            if shard in order.shards:
+                self.take(self.accept(order), shard)
+        self.shards[query_id, shard].begin(batch)
+
+    def ask(self, query_id: str, batch: int) -> tuple[SnapshotOrder, ...]:
+        newest, known = self.answers.get(query_id, (-1, ()))
+        if newest == batch:
+            return known
+        answer = self.life.ask(AskBatch(self.name, query_id, batch))
+        if batch > newest:
+            self.answers[query_id] = batch, answer
+        return answer
+
+    def open(
+        self, query_id: str, shard: ShardId, source: RestoreSource | None, resume_point: ResumePoint | None
+    ) -> None:
+        files = self.life.files(source.root, source.handle) if source else {}
+        opened = self.shards[query_id, shard] = self.life.world.shard(files, source.batch if source else -1)
+        changelogs = self.life.world.changelogs
+        changelogs[query_id, shard] = {}
+        if resume_point is not None:
+            earlier = changelogs[resume_point.query_id, shard]
+            opened.replay([(b, earlier[b]) for b in range(resume_point.after + 1, resume_point.batch + 1)])
+            changelogs[query_id, shard] |= earlier
+        if source is not None and source.checkpoint >= 0:
+            self.handles.setdefault((query_id, shard), {})[source.checkpoint] = source.handle
+
+    def accept(self, order: SnapshotOrder) -> Round:
+        key = order.checkpoint, order.query_id
+        if key not in self.rounds:
+            self.rounds[key] = Round(order, ended=order.checkpoint in self.aborted)
+        return self.rounds[key]
+
+    def take(self, this: Round, shard: ShardId) -> None:
+        if this.ended or this.failed or shard in this.taken:
+            return
+        owned = self.shards.get((this.order.query_id, shard))
+        try:
+            if owned is None:
+                raise ShardMissingError(str(shard), self.name)
+            this.taken[shard] = owned.checkpoint(this.order.cut)
+        except ChandyError as error:
+            this.failed = str(error)
+
+    def store(self, this: Round) -> None:
+        """The asynchronous part: upload, then acknowledge or decline."""
+        order = this.order
+        for shard in order.shards:
+            self.take(this, shard)
+        if this.ended:
+            return
+        this.ended = True
+        if this.failed:
+            self.life.messages.append(Decline(self.name, order.checkpoint, order.query_id, this.failed))
+            return
+        known = {shard: self.handles.setdefault((order.query_id, shard), {}) for shard in order.shards}
+        own = order.root == ROOT and order.base is not None
+        stored = put_files(
+            self.life.world.open(order.root),
+            order.checkpoint,
+            f"{self.name}-{order.query}",
+            {str(shard): files for shard, files in this.taken.items()},
+            {str(shard): known[shard].get(order.base or 0) if own else None for shard in order.shards},
+        )
+        if order.root == ROOT:
+            for shard in order.shards:
+                known[shard][order.checkpoint] = stored[str(shard)]
+        snapshots = (ShardSnapshot(shard, stored[str(shard)], 1, 0.0, 0.0, 0.0) for shard in order.shards)
+        self.life.messages.append(Ack(self.name, order.checkpoint, order.query_id, tuple(snapshots)))
+
+    def obey(self, order: Order) -> None:
+        match order:
+            case SnapshotOrder():
+                self.accept(order)
+            case AbortOrder(checkpoint):
+                self.aborted.add(checkpoint)
+                for (number, _), this in self.rounds.items():
+                    this.ended = this.ended or number == checkpoint
+                for handles in self.handles.values():
+                    handles.pop(checkpoint, None)
+            case CompleteOrder(checkpoint):
+                for (number, query_id), this in self.rounds.items():
+                    for shard in this.order.shards if number == checkpoint else ():
+                        changelog = self.life.world.changelogs.get((query_id, shard), {})
+                        for batch in [batch for batch in changelog if batch <= this.order.cut]:
+                            del changelog[batch]
+                for handles in self.handles.values():
+                    if checkpoint in handles:
+                        for older in [number for number in handles if number < checkpoint]:
+                            del handles[older]
+            case ReleaseOrder(query_id):
+                for key in [key for key in self.shards if key[0] == query_id]:
+                    self.shards.pop(key).close()
+                    self.handles.pop(key, None)
+
+
+# --- Spark --------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Run:
+    """One life of a query under Spark, with its working directory and its sink."""
+
+    query: str
+    query_id: str
+    ends: dict[int, int]
+    """By batch the offset at which it ends: the offset log."""
+    committed: int
+    sunk: int
+    """The newest batch whose output can be read; it is readable before the batch has committed."""
+    stands: bool = False
+    stood: ResumePoint | None = None
+    """Where it goes on from, if that is not a checkpoint."""
+    done: set[ShardId] = attrs.field(factory=set)
+    """Shards for which a task of the running batch has succeeded."""
+
+    @property
+    def planned(self) -> int:
+        return max(self.ends)
+
+    @property
+    def start(self) -> int:
+        return self.ends[self.planned - 1]
+
+    @property
+    def end(self) -> int:
+        return self.ends[self.planned]
+
+
+@attrs.frozen
+class Attempt:
+    """A task that has begun its batch and has not applied its changes."""
+
+    run: Run
+    batch: int
+    held: tuple[tuple[Host, ShardId], ...]
+
+
+# --- the driver ---------------------------------------------------------------------------------------------
+
+
+class Life:
+    """One life of a coordinator, with the queries and the hosts that belong to it."""
+
+    def __init__(self, world: World, restore: str, left: Life | None = None) -> None:
+        """``left`` is the life before, if that was killed on this machine."""
+        self.world = world
+        self.catalog = Catalog(world.open(ROOT))
+        first = 1 if restore == "latest" else read_savepoint(world.open(restore)).id + 1
+        started = self.catalog.take_over("driver", world.now, first)
+        self.root = ROOT if restore == "latest" else restore
+        self.point = self.catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
+        self.initial = self.point, self.root
+        self.found = {manifest.id for manifest in self.catalog.completed()}
+        config = CheckpointConfig(
+            interval="10 s",
+            retained=2,
+            max_concurrent=2,
+            tolerable_failures=1,
+            timeout="30 s",
+            savepoint_timeout="60 s",
+        )
+        self.protocol = CheckpointStateMachine(
+            pipeline="pipeline",
+            generation=started.generation,
+            root=ROOT,
+            config=config,
+            schedule=Schedule(10.0, initial_delay=10.0),
+            history=History(),
+            failures=FailureCounter(config.tolerable_failures),
+            queue=RequestQueue(20),
+            next_id=started.next_id,
+            completed=tuple(self.catalog.completed()),
+            base=self.point.id if self.point and self.root == ROOT else None,
+        )
+        self.works: list[Iterator[None]] = []
+        self.manifests: deque[Iterator[None]] = deque()
+        self.messages: list[Ack | Decline] = []
+        self.hosts: dict[str, Host] = {}
+        self.runs: dict[str, Run] = {}
+        self.attempts: list[Attempt] = []
+        self.answers: dict[tuple[str, int], set[int]] = {}
+        self.cuts: dict[tuple[int, str], int] = {}
+        self.lost = False
+        self.wrong = False
+        """Whether state is lost for another reason than that its host is gone."""
+        self.fenced = False
+        self.triggered = 0
+        self.outcomes: dict[Request, Manifest | CheckpointError] = {}
+        for executor in ("a", "b"):
+            self.join(executor)
+        stood: dict[str, tuple[ResumePoint, Run]] = {}
+        if left is not None and restore == "latest":
+            record = left.record()
+            if local_recovery.fits(
+                record, generation=started.generation, point=self.restore_point, boot=record.boot
+            ):
+                stood = self.where_they_stood(left.runs)
+        self.base = local_recovery.base_of(self.restore_point)
+        for query in SHARDS:
+            self.restore(query, stood.get(query))
+
+    # --- instructions ---------------------------------------------------------------------------------------
+
+    def take(self, instructions: list[do.Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case do.Send(host, order):
+                    if isinstance(order, SnapshotOrder):
+                        cut = self.cuts.setdefault((order.checkpoint, order.query_id), order.cut)
+                        assert cut == order.cut, "two shards have different cuts"
+                    if host in self.hosts:
+                        self.hosts[host].mailbox.append(order)
+                case do.Finalize(checkpoint):
+                    self.manifests.append(self.finalize(checkpoint))
+                case do.ChooseCut():
+                    assert instruction.checkpoint > self.triggered, "an id is used again"
+                    self.triggered = instruction.checkpoint
+                    self.works.append(self.choose_cut(instruction))
+                case do.StoreProgress():
+                    self.works.append(self.store_progress(instruction))
+                case do.CopyShards():
+                    self.works.append(self.copy_shards(instruction))
+                case do.Discard():
+                    self.works.append(self.discard(instruction))
+                case do.DiscardAborted():
+                    self.works.append(self.discard_aborted(instruction))
+                case do.Resolve(request, manifest):
+                    assert request not in self.outcomes
+                    self.outcomes[request] = manifest
+                    self.world.announce(self, manifest, instruction.root)
+                case do.Reject(request, error):
+                    assert request not in self.outcomes
+                    self.outcomes[request] = error
+                case do.FailPipeline():
+                    self.lost = self.wrong = True
+
+    def choose_cut(self, choose: do.ChooseCut) -> Iterator[None]:
+        try:
+            self.world.open(ROOT).create(trigger_key(choose.checkpoint), b"checkpoint")
+            if choose.is_savepoint:
+                self.world.open(ROOT).create(savepoint_key(choose.checkpoint), choose.root.encode())
+                claim_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint))
+        except ChandyError as error:
+            reason, now = Reason.IO_EXCEPTION, self.world.tick()
+            self.take(self.protocol.failed(choose.checkpoint, reason, str(error), now))
+            return
+        for query in choose.queries:
+            yield
+            run = self.runs[query]
+            planned, stands_at = run.planned, run.committed if run.stands else None
+            yield
+            self.protocol.cut(choose.checkpoint, query, planned=planned, stands_at=stands_at)
+        yield
+        self.take(self.protocol.planning_done(choose.checkpoint, self.world.tick()))
+
+    def owner(self, checkpoint: int) -> str:
+        return f"{self.protocol.generation}, {checkpoint}"
+
+    def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
+        yield
+        run = self.runs[order.query]
+        if run.committed < order.cut:
+            # The query has gone back meanwhile, and with it its directory.
+            now = self.world.tick()
+            self.take(
+                self.protocol.failed(order.checkpoint, Reason.IO_EXCEPTION, "not in the directory", now)
+            )
+            return
+        files = {"offsets": json.dumps(run.ends[order.cut]).encode()}
+        stored = put_files(
+            self.world.open(order.root), order.checkpoint, f"driver-{order.query}", {"": files}, {}
+        )
+        yield
+        record = QueryRecord(order.query, order.cut, stored[""])
+        self.take(self.protocol.progress_stored(order.checkpoint, record, 1))
+
+    def copy_shards(self, order: do.CopyShards) -> Iterator[None]:
+        yield
+        groups = {str(shard): self.files(o.root, o.handle) for shard, o in order.sources}
+        stored = put_files(self.world.open(order.root), order.checkpoint, "driver-shards", groups, {})
+        yield
+        handles = {shard: stored[str(shard)] for shard, _ in order.sources}
+        self.take(self.protocol.shards_copied(order.checkpoint, order.query, handles, 1))
+
+    def finalize(self, checkpoint: int) -> Iterator[None]:
+        """As ``CheckpointExecutor._finalize``; between any two of its calls to the store anything can happen."""
+        yield
+        manifest = self.protocol.finalize(checkpoint, self.world.tick())
+        if manifest is None:
+            return
+        root = self.protocol.pending[checkpoint].root
+        try:
+            self.catalog.check_not_fenced(manifest.generation)
+            yield
+            if manifest.kind is CheckpointKind.SAVEPOINT:
+                commit_savepoint(self.world.open(root), manifest)
+                yield
+                self.catalog.check_not_fenced(manifest.generation)
+            else:
+                self.catalog.commit(manifest)
+                yield
+                self.catalog.confirm(manifest)
+        except FencedError as error:
+            self.fenced = True
+            self.take(self.protocol.failed(checkpoint, Reason.FENCED, str(error), self.world.tick()))
+            self.take(self.protocol.close(Reason.COORDINATOR_SUSPENDED, self.world.tick()))
+        except ChandyError as error:
+            reason = Reason.FINALIZE_CHECKPOINT_FAILURE
+            self.take(self.protocol.failed(checkpoint, reason, str(error), self.world.tick()))
+        else:
+            yield
+            self.take(self.protocol.finalized(manifest, self.world.tick()))
+
+    def discard(self, order: do.Discard) -> Iterator[None]:
+        yield
+        with contextlib.suppress(FencedError):
+            self.catalog.check_not_fenced(self.protocol.generation)
+            collect.discard(self.world.open(ROOT), order.dropped, order.kept)
+        yield
+        self.take(self.protocol.discarded(len(order.dropped), self.world.tick()))
+
+    def discard_aborted(self, order: do.DiscardAborted) -> Iterator[None]:
+        yield
+        if order.is_savepoint:
+            discard_savepoint(self.world.open(order.root), self.owner(order.checkpoint))
+            return
+        with contextlib.suppress(FencedError):
+            collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.protocol.generation)
+
+    def work(self, works: list[Iterator[None]] | deque[Iterator[None]], number: int) -> None:
+        """Let one thing that the driver does take its next step."""
+        work = works[number]
+        if next(work, self) is self:
+            works.remove(work)
+
+    def settle(self) -> None:
+        while self.manifests:
+            self.work(self.manifests, 0)
+
+    def files(self, root: str, handle: Handle) -> Files:
+        """A zombie restores from its cache: what it needs, its successor may have dropped."""
+        cached = self in self.world.lives[:-1]
+        try:
+            return get_files(self.world.open(root), handle, cached)
+        except ObjectMissingError as error:
+            raise AssertionError(f"a restore does not find {error.key}") from error
+
+    # --- hosts ----------------------------------------------------------------------------------------------
+
+    def join(self, executor: str) -> None:
+        name = f"{executor}{next(_unique)}"
+        for old in [host for host in self.hosts if host[0] == executor]:
+            del self.hosts[old]
+        self.hosts[name] = Host(self, name)
+        lost = self.protocol.host_joined(HostHello(name, name, "machine", executor, 1))
+        self.lost = self.lost or lost
+
+    def ask(self, ask: AskBatch) -> tuple[SnapshotOrder, ...]:
+        answer, instructions = self.protocol.ask(ask, self.world.now)
+        self.take(instructions)
+        ahead = {order.checkpoint for order in answer.orders}
+        first = self.answers.setdefault((ask.query_id + ask.host, ask.batch), ahead)
+        # Those that have ended may be missing from a later answer.
+        assert ahead <= first, "the answer for a batch has changed"
+        assert first - ahead <= first - set(self.protocol.pending), "the answer for a batch has changed"
+        return answer.orders
+
+    def receive(self, message: Ack | Decline) -> None:
+        if isinstance(message, Ack):
+            self.take(self.protocol.ack(message, self.world.tick())[1])
+        else:
+            self.take(self.protocol.decline(message, self.world.tick()))
+
+    # --- queries --------------------------------------------------------------------------------------------
+
+    @property
+    def restore_point(self) -> RestorePoint | None:
+        return RestorePoint(self.point, self.root) if self.point else None
+
+    def record(self) -> local_recovery.RunRecord:
+        """What the driver leaves of its queries if it is killed."""
+        generation = self.protocol.generation
+        return local_recovery.RunRecord(ROOT, generation, 0, self.base, "boot", "", "", (), None)
+
+    def where_they_stood(self, runs: Mapping[str, Run]) -> dict[str, tuple[ResumePoint, Run]]:
+        """As ``LocalRecovery.stood``: where all queries stood, if the changelogs of all their shards lead there."""
+        found: dict[str, tuple[ResumePoint, Run]] = {}
+        for query, run in runs.items():
+            records = self.point.queries if self.point else ()
+            after = next((record.batch for record in records if record.name == query), -1)
+            where = ResumePoint(run.query_id, after, run.committed)
+            wanted = set(range(after + 1, run.committed + 1))
+            changelogs = [self.world.changelogs.get((run.query_id, shard), {}) for shard in shards_of(query)]
+            again = run.stood is not None and run.stood.batch == run.committed
+            if (
+                again
+                or run.committed < after
+                or not all(wanted <= set(changelog) for changelog in changelogs)
+            ):
+                return {}
+            found[query] = where, run
+        return found
+
+    def restore(self, query: str, stood: tuple[ResumePoint, Run] | None = None) -> None:
+        record = next((q for q in self.point.queries if q.name == query), None) if self.point else None
+        batch, end = -1, 0
+        sources: dict[ShardId, RestoreSource] = {}
+        restored: tuple[OperatorRecord, ...] = ()
+        if self.point is not None and record is not None:
+            batch, end = record.batch, json.loads(self.files(self.root, record.files)["offsets"])
+            checkpoint = self.point.id if self.root == ROOT else -1
+            restored = tuple(op for op in self.point.operators if op.query == query)
+            sources = {
+                ShardId(operator.uid, number): RestoreSource(self.root, checkpoint, batch, handle)
+                for operator in restored
+                for number, handle in enumerate(operator.shards)
+                if handle is not None
+            }
+        query_id = f"{query}-{next(_unique)}"
+        operators = (OperatorRecord(uid_of(query), query, "{}", {}, (None,) * SHARDS[query]),)
+        stands = query in self.runs and self.runs[query].stands
+        run = Run(query, query_id, {batch: end}, batch, batch, stands)
+        if stood is not None:
+            where, before = stood
+            if where.batch > where.after:
+                restored = operators
+            run = attrs.evolve(before, query_id=query_id, ends=dict(before.ends), stands=stands, done=set())
+            run.stood = where
+        self.protocol.add_query(
+            query,
+            query_id,
+            batch=run.committed,
+            operators=operators,
+            restored=restored,
+            sources=sources,
+            reads=READS[query],
+            resume_point=run.stood if stood and run.stood and run.stood.batch > run.stood.after else None,
+        )
+        self.runs[query] = run
+
+    def go_back(self, go_on: bool = False) -> None:
+        """As ``Supervisor._go_back``: the whole pipeline goes to the checkpoint that its state grew from, or where
+        changelogs lead to from there."""
+        self.take(self.protocol.suspend("state lost", self.world.tick()))
+        self.settle()
+        go_on = go_on and not self.wrong
+        self.lost = self.wrong = False
+        base = next((m for m in self.protocol.completed if m.id == self.protocol.base), None)
+        self.point, self.root = (base, ROOT) if base else self.initial
+        self.base = local_recovery.base_of(self.restore_point)
+        over = [run.query_id for run in self.runs.values()]
+        stood = self.where_they_stood(self.runs) if go_on else {}
+        for query in SHARDS:
+            self.restore(query, stood.get(query))
+        self.take(self.protocol.release(over))
+        self.take(self.protocol.resume(self.world.tick()))
+
+    def plan(self, run: Run, size: int) -> None:
+        if run.planned > run.committed:
+            return
+        start = run.ends[run.planned]
+        limit = [self.runs[producer].ends[self.runs[producer].sunk] for producer in READS[run.query]]
+        run.ends[run.planned + 1] = max(start, min([start + size, *limit]))
+        run.done = set()
+
+    def begin(self, run: Run, shards: tuple[ShardId, ...], host: int) -> Attempt | None:
+        """A task of the running batch begins, on one of the hosts."""
+        names = sorted(self.hosts)
+        try:
+            first = self.hosts[names[host % len(names)]]
+            held = tuple((first.begin(run.query_id, run.planned, shard), shard) for shard in shards)
+        except StaleQueryError:
+            return None
+        except (StateLostError, CannotGoBackError, ShardMissingError) as error:
+            self.lost = True
+            self.wrong = self.wrong or not isinstance(error, StateLostError)
+            return None
+        return Attempt(run, run.planned, held)
+
+    def apply(self, attempt: Attempt, heard: bool = True) -> None:
+        """A task stages its changes; it may fail right after, so that Spark never hears of its success."""
+        run = attempt.run
+        start, end = run.ends[attempt.batch - 1], run.ends[attempt.batch]
+        for host, shard in attempt.held:
+            here = host.shards.get((run.query_id, shard))
+            if self.hosts.get(host.name) is not host or here is None:
+                return
+            records = records_of(run.query, shard, start, end)
+            changes = {key: here.fetch(key) + new for key, new in records.items()}
+            try:
+                here.stage(attempt.batch, changes)
+            except StaleBatchError:
+                return
+            self.world.changelogs[run.query_id, shard][attempt.batch] = changes
+        if heard and self.runs[run.query] is run and attempt.batch == run.planned:
+            run.done.update(shard for _, shard in attempt.held)
+
+    def sink(self, run: Run) -> None:
+        if run.start == run.end or run.done == set(shards_of(run.query)):
+            run.sunk = run.planned
+
+    def batch(self, query: str, size: int, host: int, upto: int = 9, again: bool = False) -> None:
+        """Run a batch, or go on with the one that runs, up to the given step; each task twice if so wished."""
+        run = self.runs[query]
+        if run.stands or self.lost:
+            return
+        self.plan(run, size)
+        if run.planned == run.committed:
+            return
+        for number, shard in enumerate(shards_of(query)):
+            if upto > number and (attempt := self.begin(run, (shard,), host + number)):
+                self.apply(attempt)
+                if again and (second := self.begin(run, (shard,), host)):
+                    self.apply(second)
+        if upto > 3:
+            self.sink(run)
+        if upto > 4 and run.sunk == run.planned:
+            run.committed = run.planned
+
+    def notice_commits(self) -> None:
+        for query, cut in self.protocol.waiting_for_commits().items():
+            if self.runs[query].committed >= cut:
+                self.take(self.protocol.committed(query, cut, self.world.now))
+
+    def quiet(self, hold: str = "") -> None:
+        """Let everything that is on its way arrive, but for one kind of thing."""
+        while True:
+            if "commits" not in hold:
+                self.notice_commits()
+            if self.messages and "messages" not in hold:
+                self.receive(self.messages.pop(0))
+            elif self.works and "works" not in hold:
+                self.work(self.works, 0)
+            elif self.manifests and "manifests" not in hold:
+                self.work(self.manifests, 0)
+            elif "orders" not in hold and (mail := [host for host in self.hosts.values() if host.mailbox]):
+                mail[0].obey(mail[0].mailbox.popleft())
+            elif open_ := self.open_rounds:
+                host, this = open_[0]
+                host.store(this)
+            else:
+                return
+
+    @property
+    def open_rounds(self) -> list[tuple[Host, Round]]:
+        return [(h, this) for h in self.hosts.values() for this in h.rounds.values() if not this.ended]
+
+
+class World:
+    """The stores, and the lives of coordinators; all but the newest are zombies."""
+
+    def __init__(self, shard: Callable[[Files, int], Any], state: Callable[[Files], State]) -> None:
+        self.shard, self.state = shard, state
+        self.stores: dict[str, MemoryStore] = {}
+        self.now = 1000.0
+        self.announced: dict[int, int] = {}
+        """By checkpoint that was announced as completed the generation that did it."""
+        self.savepoints: list[tuple[Manifest, str]] = []
+        self.restored: dict[tuple[str, int, int], bool] = {}
+        self.changelogs: dict[tuple[str, ShardId], dict[int, State]] = {}
+        """What batches changed, by run and shard: it outlives hosts and drivers."""
+        self.seen: object = None
+        self.lives: list[Life] = []
+        self.lives.append(Life(self, "latest"))
+
+    def open(self, root: str) -> MemoryStore:
+        return self.stores.setdefault(root, MemoryStore(root))
+
+    def tick(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    @property
+    def life(self) -> Life:
+        return self.lives[-1]
+
+    def announce(self, life: Life, manifest: Manifest, root: str) -> None:
+        if manifest.kind is CheckpointKind.SAVEPOINT:
+            assert read_savepoint(self.open(root)) == manifest
+            self.savepoints.append((manifest, root))
+            return
+        catalog = Catalog(self.open(ROOT))
+        durable = manifest_key(manifest.id) in catalog.store.list() and catalog.read(manifest.id) == manifest
+        assert durable, "announced before it was durable"
+        assert manifest.id not in self.announced, "an id was used twice"
+        assert voided_by(manifest.generation, manifest.id, catalog.generations()) is None
+        for successor in self.lives[self.lives.index(life) + 1 :] if life in self.lives else ():
+            assert manifest.id in successor.found, "two coordinators complete checkpoints"
+            break
+        self.announced[manifest.id] = manifest.generation
+
+    # --- promises -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The four promises, as far as the store can tell them."""
+        retained = [manifest.id for manifest in self.life.protocol.completed]
+        seen = [store.version for store in self.stores.values()], retained
+        if seen == self.seen:
+            return
+        self.seen = seen
+        catalog = Catalog(self.open(ROOT))
+        latest = catalog.latest()
+        newest = max(self.announced, default=0)
+        assert (latest.id if latest else 0) >= newest, "a completed checkpoint is not the latest"
+        # Those that were announced are restored in any case, and what a restart now would restore.
+        points = [(manifest, ROOT) for manifest in self.life.protocol.completed]
+        points += [(latest, ROOT)] if latest else []
+        for manifest, root in points + self.savepoints:
+            self.restore(manifest, root)
+
+    def restore(self, manifest: Manifest, root: str) -> None:
+        """A checkpoint restores, to exactly the effect of what lies before its cut."""
+        store = self.open(root)
+        assert (MANIFEST if root != ROOT else manifest_key(manifest.id)) in store.objects, (
+            "a manifest is gone"
+        )
+        gone = [key for key in sorted(manifest.keys()) if key not in store.objects]
+        assert not gone, f"checkpoint {manifest.id} references objects that are gone: {gone}"
+        identity = root, manifest.generation, manifest.id
+        if identity in self.restored:
+            return
+        self.restored[identity] = True
+        ends = {q.name: json.loads(get_files(store, q.files)["offsets"]) for q in manifest.queries}
+        assert set(ends) == set(SHARDS)
+        assert ends["totals"] <= ends["orders"], "a query has consumed what its producer has not produced"
+        for operator in manifest.operators:
+            for number, handle in enumerate(operator.shards):
+                found = self.state(get_files(store, handle)) if handle else {}
+                expected = records_of(operator.query, ShardId(operator.uid, number), 0, ends[operator.query])
+                assert found == expected, f"{operator.uid}/{number} is not the state at the cut"
+
+
+# --- the machine --------------------------------------------------------------------------------------------
+
+SMALL = st.integers(0, 7)
+QUERY = st.sampled_from(list(SHARDS))
+BATCHES = st.lists(st.tuples(QUERY, st.integers(0, 4)), min_size=1, max_size=4)
+FATES = ["arrives", "arrives", "arrives", "twice", "twice", "doubted", "declined", "lost"]
+HOLD = st.sampled_from(
+    [
+        "",
+        "",
+        "messages",
+        "manifests",
+        "messages manifests",
+        "messages manifests",
+        "works",
+        "orders",
+        "commits",
+    ]
+)
+
+
+class Machine(RuleBasedStateMachine):
+    """Whatever can happen, in any order."""
+
+    shard: Callable[[Files, int], Any] = staticmethod(lambda files, position: ModelShard(files, position))
+    state: Callable[[Files], State] = staticmethod(lambda files: state_of(files))
+
+    @initialize()
+    def start(self) -> None:
+        self.world = World(self.shard, self.state)
+
+    def life(self, number: int) -> Life:
+        """Mostly the newest life; now and then the one before it, which goes on as if nothing had happened."""
+        lives = self.world.lives
+        return lives[-2] if number < 2 and len(lives) > 1 else lives[-1]
+
+    # --- batches
+
+    @rule(which=SMALL, batches=BATCHES, host=st.integers(0, 1), again=st.booleans())
+    def batches_run(self, which: int, batches: list[tuple[str, int]], host: int, again: bool) -> None:
+        for query, size in batches:
+            self.life(which).batch(query, size, host, again=again)
+
+    @rule(which=SMALL, query=QUERY, size=st.integers(1, 4), host=st.integers(0, 1), upto=st.integers(0, 4))
+    def a_batch_comes_to_a_stop_half_way(
+        self, which: int, query: str, size: int, host: int, upto: int
+    ) -> None:
+        self.life(which).batch(query, size, host, upto)
+
+    @rule(which=SMALL, query=QUERY, host=st.integers(0, 1), first=st.integers(0, 2), apply=st.booleans())
+    def another_attempt_begins(self, which: int, query: str, host: int, first: int, apply: bool) -> None:
+        life = self.life(which)
+        run = life.runs[query]
+        if run.planned > run.committed and not run.stands and not life.lost:
+            attempt = life.begin(run, shards_of(query)[first:] or shards_of(query), host)
+            if attempt is not None and apply:
+                life.apply(attempt, heard=False)
+            elif attempt is not None:
+                life.attempts.append(attempt)
+
+    @precondition(lambda self: self.world.life.attempts)
+    @rule(number=SMALL, heard=st.booleans())
+    def an_attempt_applies(self, number: int, heard: bool) -> None:
+        attempts = self.world.life.attempts
+        self.world.life.apply(attempts.pop(number % len(attempts)), heard)
+
+    @rule(query=QUERY, host=st.integers(0, 1), hold=HOLD)
+    def an_attempt_outlives_its_batch(self, query: str, host: int, hold: str) -> None:
+        life, run = self.world.life, self.world.life.runs[query]
+        if run.stands or life.lost:
+            return
+        life.plan(run, 3)
+        if run.planned > run.committed:
+            attempt = life.begin(run, shards_of(query), host)
+            life.batch(query, 3, host)
+            self.asked(life, hold, batches=False)
+            if attempt is not None:
+                life.apply(attempt)
+
+    @rule(query=QUERY)
+    def a_query_restarts_in_place(self, query: str) -> None:
+        self.world.life.runs[query].done.clear()
+
+    @rule(query=QUERY)
+    def a_query_stops_or_is_started_again(self, query: str) -> None:
+        life, run = self.world.life, self.world.life.runs[query]
+        if run.stands:
+            run.stands = False
+        elif run.planned == run.committed and not life.lost:
+            run.stands = True
+            life.take(life.protocol.stands(query, run.committed, self.world.tick()))
+
+    # --- checkpoints
+
+    @rule(which=SMALL, forced=st.booleans(), busy=st.integers(0, 5), hold=HOLD)
+    def a_checkpoint_is_asked_for(self, which: int, forced: bool, busy: int, hold: str) -> None:
+        life = self.life(which)
+        request = Request(CheckpointKind.MANUAL, forced, self.world.tick())
+        life.take(life.protocol.request(request, self.world.tick()))
+        for _ in range(busy):
+            if life.works:
+                life.work(life.works, -1)
+            for query in SHARDS:
+                life.batch(query, 2, 0)
+        life.quiet(hold)
+
+    @rule(chance=SMALL)
+    def a_savepoint_is_asked_for(self, chance: int) -> None:
+        if chance > 2:
+            return
+        life = self.world.life
+        target = f"memory://savepoint/{next(_unique)}"
+        request = Request(CheckpointKind.SAVEPOINT, False, self.world.tick(), target)
+        life.take(life.protocol.request(request, self.world.tick()))
+
+    @rule(seconds=st.sampled_from([1.0, 11.0, 11.0, 11.0, 31.0, 61.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.now += seconds
+        for life in self.world.lives:
+            life.protocol.start_schedule(self.world.now, lambda: 0.5)
+            life.take(life.protocol.tick(self.world.tick()))
+
+    @rule(which=SMALL, number=SMALL, steps=st.integers(1, 4))
+    def the_driver_works(self, which: int, number: int, steps: int) -> None:
+        life = self.life(which)
+        for _ in range(steps):
+            if life.works:
+                life.work(life.works, number % len(life.works))
+
+    @rule(which=SMALL, steps=st.integers(1, 5), doubt=st.booleans())
+    def a_manifest_is_written(self, which: int, steps: int, doubt: bool) -> None:
+        life = self.life(which)
+        life.quiet("manifests")
+        for _ in range(steps):
+            if life.manifests:
+                life.work(life.manifests, 0)
+        for checkpoint, query_id in list(life.cuts) if doubt else ():
+            # A host whose word has arrived did not hear so, and declines.
+            life.receive(Decline("a", checkpoint, query_id, "no answer to my word"))
+
+    @rule(which=SMALL, steps=st.integers(1, 3))
+    def orders_arrive(self, which: int, steps: int) -> None:
+        for host in self.life(which).hosts.values():
+            for _ in range(min(steps, len(host.mailbox))):
+                host.obey(host.mailbox.popleft())
+
+    @rule(which=SMALL, number=SMALL)
+    def a_host_stores_its_snapshots(self, which: int, number: int) -> None:
+        life = self.life(which)
+        if open_ := life.open_rounds:
+            host, this = open_[number % len(open_)]
+            host.store(this)
+
+    @rule(which=SMALL, fates=st.lists(st.sampled_from(FATES), min_size=1, max_size=5), newest=st.booleans())
+    def messages_are_on_their_way(self, which: int, fates: list[str], newest: bool) -> None:
+        life = self.life(which)
+        if not life.messages:
+            self.asked(life, "messages manifests")
+        for fate in fates:
+            if not life.messages:
+                return
+            message = life.messages.pop(-1 if newest else 0)
+            if fate == "declined":
+                # It could not be stored, or it was, and its sender never heard that its word had arrived.
+                message = Decline(message.host, message.checkpoint, message.query_id, "the store is full")
+            if fate != "lost":
+                life.receive(message)
+            if fate == "twice":
+                life.messages.append(message)
+            if fate == "doubted":
+                decline = Decline(message.host, message.checkpoint, message.query_id, "no answer to my word")
+                life.messages.append(decline)
+
+    @rule(which=SMALL)
+    def commits_are_noticed(self, which: int) -> None:
+        self.life(which).notice_commits()
+
+    @rule(which=SMALL, hold=HOLD)
+    def everything_arrives(self, which: int, hold: str) -> None:
+        self.life(which).quiet(hold)
+
+    # --- failures
+
+    @rule(trouble=st.sampled_from(["before", "after"]))
+    def the_store_fails_at_the_next_manifest(self, trouble: str) -> None:
+        self.world.open(ROOT).trouble = trouble
+
+    @rule(executor=st.sampled_from("ab"), noticed=st.booleans(), chance=SMALL)
+    def a_host_dies_and_another_takes_its_place(self, executor: str, noticed: bool, chance: int) -> None:
+        life = self.world.life
+        if chance > 2:
+            return
+        for name in [name for name in life.hosts if name[0] == executor]:
+            del life.hosts[name]
+            if noticed:
+                lost = life.protocol.host_left(name)
+                life.lost = life.lost or lost
+        life.join(executor)
+
+    @precondition(lambda self: self.world.life.lost)
+    @rule(go_on=st.booleans(), asks=st.booleans())
+    def the_pipeline_goes_back(self, go_on: bool, asks: bool) -> None:
+        self.world.life.go_back(go_on)
+        if asks:
+            self.asked(self.world.life, "", batches=False)
+
+    @rule(which=SMALL, query=QUERY, host=st.integers(0, 1))
+    def shards_are_opened_ahead(self, which: int, query: str, host: int) -> None:
+        life = self.life(which)
+        if life.lost:
+            return
+        run = life.runs[query]
+        first = life.hosts[sorted(life.hosts)[host % len(life.hosts)]]
+        for shard in shards_of(query):
+            if (run.query_id, shard) not in first.shards:
+                claim = ClaimShards(first.name, run.query_id, shard.uid, (shard.shard,))
+                try:
+                    answer = life.protocol.claim(claim)
+                except StateLostError:
+                    life.lost = True
+                    return
+                if shard.shard in answer.granted:
+                    first.open(run.query_id, shard, answer.granted[shard.shard], answer.resume_point)
+        life.take(life.protocol.tick(self.world.tick()))
+
+    @rule(hold=HOLD, before=HOLD, gives_up=st.booleans(), chance=SMALL)
+    def another_coordinator_takes_over_in_a_checkpoint(
+        self, hold: str, before: str, gives_up: bool, chance: int
+    ) -> None:
+        """The old one has got so far with its checkpoint, and goes on when the new one has got so far."""
+        if chance > 3:
+            return
+        zombie = self.world.life
+        self.asked(zombie, hold)
+        self.world.lives.append(Life(self.world, "latest"))
+        self.asked(self.world.life, before)
+        if gives_up:
+            zombie.go_back()
+        zombie.quiet()
+        self.world.life.quiet()
+
+    def asked(self, life: Life, hold: str, batches: bool = True) -> None:
+        for query in SHARDS if batches else ():
+            life.batch(query, 3, 0)
+        request = Request(CheckpointKind.MANUAL, True, self.world.tick())
+        life.take(life.protocol.request(request, self.world.tick()))
+        life.quiet(hold)
+
+    @rule(zombie=st.booleans(), chance=SMALL, savepoint=st.booleans(), hold=HOLD, asks=st.booleans())
+    def another_coordinator_takes_over(
+        self, zombie: bool, chance: int, savepoint: bool, hold: str, asks: bool
+    ) -> None:
+        world = self.world
+        if chance > 2:
+            return
+        roots = [root for _, root in world.savepoints]
+        restore = roots[-1] if roots and savepoint and chance == 0 else "latest"
+        if hold:
+            world.life.quiet(hold)
+        before = max(world.announced, default=0)
+        left = None
+        if not zombie:
+            left = world.life
+            world.lives.clear()
+        successor = Life(world, restore, left)
+        world.lives.append(successor)
+        assert successor.protocol.next_id > before, "an id is used again"
+        if restore == "latest" and before:
+            assert successor.point is not None
+            assert successor.point.id >= before
+        if asks:
+            self.asked(successor, "", batches=False)
+
+    # --- promises
+
+    @invariant()
+    def the_promises_are_kept(self) -> None:
+        self.world.check()
+
+    def outcome(self, life: Life) -> Manifest | CheckpointError:
+        request = Request(CheckpointKind.MANUAL, forced=True, created_at=self.world.tick())
+        life.take(life.protocol.request(request, self.world.tick()))
+        life.quiet()
+        return life.outcomes[request]
+
+    def teardown(self) -> None:
+        """Whatever has happened, the next checkpoint completes."""
+        if not hasattr(self, "world"):
+            return
+        world, life = self.world, self.world.life
+        world.open(ROOT).trouble = None
+        life.quiet()
+        world.now += 100_000.0
+        life.take(life.protocol.tick(world.tick()))
+        life.quiet()
+        if life.lost:
+            life.go_back()
+        for query in SHARDS:
+            life.runs[query].stands = False
+            life.batch(query, 3, 0)
+            life.batch(query, 3, 0)
+        assert not life.lost
+        outcome = self.outcome(life)
+        while isinstance(outcome, CheckpointError) and outcome.reason is Reason.IO_EXCEPTION:
+            # A zombie had used the id already; it does nothing more.
+            if life.lost:
+                life.go_back()
+            outcome = self.outcome(life)
+        assert isinstance(outcome, Manifest), outcome
+        world.check()
+        for host in life.hosts.values():
+            for shard in host.shards.values():
+                shard.close()
+
+
+def effort(examples: int) -> settings:
+    """The same examples in every run, so that what is found is always found."""
+    return settings(
+        max_examples=examples,
+        stateful_step_count=50,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+    )
+
+
+def test_the_promises_are_kept_whatever_happens() -> None:
+    run_state_machine_as_test(Machine, settings=settings(effort(300), phases=tuple(Phase)))
+
+
+def test_the_promises_are_kept_with_real_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RealShard, "memory", Memory(32 << 20), raising=False)
+    monkeypatch.setattr(RealShard, "folder", tmp_path, raising=False)
+
+    class RealMachine(Machine):
+        shard = RealShard
+        state = staticmethod(RealShard.state_of)
+
+    run_state_machine_as_test(RealMachine, settings=effort(5))
+
+
+# --- does it find anything? ---------------------------------------------------------------------------------
+
+
+def apply_before_the_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """A batch does not wait for the snapshot, and what a shard holds later is taken for the state at the cut."""
+
+    def ready(
+        host: Host, orders: tuple[SnapshotOrder, ...], batch: int, query_id: str, shard: ShardId
+    ) -> None:
+        host.shards[query_id, shard].begin(batch)
+
+    def checkpoint(shard: ModelShard, cut: int) -> Files:
+        shard.promote(10**9)
+        return {**shard.tables, "MANIFEST-1": b""}
+
+    patch.setattr(Host, "ready", ready)
+    patch.setattr(ModelShard, "checkpoint", checkpoint)
+
+
+def count_an_acknowledgement_twice(patch: pytest.MonkeyPatch) -> None:
+    """It is counted how many have acknowledged, not who."""
+    right = PendingCheckpoint.acknowledge_shard
+
+    def acknowledge(
+        pending: PendingCheckpoint, query: str, shard: ShardId, handle: Handle | None, new_bytes: int = 0
+    ) -> AckResult:
+        result = right(pending, query, shard, handle, new_bytes)
+        wanted = pending.parts[query].wanted if query in pending.parts else None
+        if result is AckResult.DUPLICATE and wanted:
+            wanted.pop()
+        return result
+
+    patch.setattr(PendingCheckpoint, "acknowledge_shard", acknowledge)
+
+
+def cut_two_shards_differently(patch: pytest.MonkeyPatch) -> None:
+    """The hosts of one executor take their snapshots one batch earlier than the others."""
+    right = Host.accept
+
+    def accept(host: Host, order: SnapshotOrder) -> Round:
+        earlier = host.name[0] == "b"
+        return right(host, attrs.evolve(order, cut=order.cut - 1) if earlier else order)
+
+    patch.setattr(Host, "accept", accept)
+
+
+def apply_a_batch_twice(patch: pytest.MonkeyPatch) -> None:
+    """A batch that begins again finds what its first attempt has done."""
+
+    def begin(shard: ModelShard, batch: int) -> None:
+        shard.promote(batch)
+        shard.begun = batch
+
+    def stage(shard: ModelShard, batch: int, changes: State) -> None:
+        shard.staged = batch, changes
+
+    patch.setattr(ModelShard, "begin", begin)
+    patch.setattr(ModelShard, "stage", stage)
+
+
+def apply_what_a_left_over_attempt_has_made(patch: pytest.MonkeyPatch) -> None:
+    """A batch that a snapshot has written is staged once more."""
+
+    def stage(shard: ModelShard, batch: int, changes: State) -> None:
+        if batch != shard.begun:
+            raise StaleBatchError("shard", batch, shard.begun)
+        shard.staged = batch, changes
+
+    patch.setattr(ModelShard, "stage", stage)
+
+
+def place_a_barrier_before_a_batch_that_has_passed(patch: pytest.MonkeyPatch) -> None:
+    """What was planned when it was looked at is taken for the cut, whatever has passed the gate since."""
+
+    def place(gate: Gate, checkpoint: int, planned: int) -> Barrier:
+        return gate.place_at(checkpoint, planned - 1)
+
+    patch.setattr(Gate, "place", place)
+
+
+def change_the_answer_for_a_batch(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks again for a batch is told of the barriers that were placed since, too."""
+
+    def passes(gate: Gate, batch: int) -> tuple[Barrier, ...]:
+        gate.passed = max(gate.passed, batch - 1)
+        return tuple(b for b in gate._barriers if b.is_ahead_of(batch))
+
+    patch.setattr(Gate, "passes", passes)
+    patch.setattr(Gate, "place", lambda gate, checkpoint, planned: gate.place_at(checkpoint, gate.passed))
+
+
+def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
+    right = protocol_module.downstream_first
+    patch.setattr(protocol_module, "downstream_first", lambda reads: right(reads)[::-1])
+
+
+def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
+    """Retention deletes all objects of a dropped checkpoint."""
+    right = collect.discard
+    patch.setattr(collect, "discard", lambda store, dropped, kept: right(store, dropped, ()))
+
+
+def announce_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
+    def finalize(life: Life, checkpoint: int) -> Iterator[None]:
+        manifest = life.protocol.finalize(checkpoint, life.world.tick())
+        if manifest is not None:
+            life.take(life.protocol.finalized(manifest, life.world.tick()))
+            yield
+            life.catalog.commit(manifest)
+
+    patch.setattr(Life, "finalize", finalize)
+
+
+def never_look_for_a_successor(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Catalog, "check_not_fenced", lambda catalog, generation: None)
+
+
+def delete_a_successors_objects(patch: pytest.MonkeyPatch) -> None:
+    """What an aborted checkpoint has left is deleted without a look at whose it is."""
+
+    def discard_aborted(store: Store, checkpoint: int, generation: int) -> None:
+        for key in store.list(f"checkpoints/{checkpoint}/"):
+            store.delete(key)
+
+    patch.setattr(collect, "discard_aborted", discard_aborted)
+
+
+def abort_a_checkpoint_whose_manifest_is_being_written(patch: pytest.MonkeyPatch) -> None:
+    def decline(protocol: CheckpointStateMachine, decline: Decline, now: float) -> list[do.Instruction]:
+        return protocol.failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
+
+    patch.setattr(CheckpointStateMachine, "decline", decline)
+
+
+def use_ids_again(patch: pytest.MonkeyPatch) -> None:
+    right = CheckpointStateMachine._abort
+
+    def abort(protocol: CheckpointStateMachine, pending: PendingCheckpoint, *why: Any) -> None:
+        right(protocol, pending, *why)
+        protocol.next_id = pending.id
+
+    patch.setattr(CheckpointStateMachine, "_abort", abort)
+
+
+def forget_a_request_that_waits(patch: pytest.MonkeyPatch) -> None:
+    """Nothing starts when a checkpoint was aborted."""
+    patch.setattr(CheckpointStateMachine, "_trigger", lambda protocol, request, now: None)
+
+
+def take_what_lies_in_changelogs_for_its_origin(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint does not wait for shards whose state is more than what they were restored from."""
+    patch.setattr(ShardAssignment, "complete", True)
+
+
+def leave_out_a_batch_of_a_changelog(patch: pytest.MonkeyPatch) -> None:
+    right = Host.open
+
+    def open_without(
+        host: Host,
+        query_id: str,
+        shard: ShardId,
+        source: RestoreSource | None,
+        resume_point: ResumePoint | None,
+    ) -> None:
+        fewer = attrs.evolve(resume_point, after=resume_point.after + 1) if resume_point else None
+        right(host, query_id, shard, source, fewer)
+
+    patch.setattr(Host, "open", open_without)
+
+
+BUGS = [
+    apply_before_the_snapshot,
+    count_an_acknowledgement_twice,
+    cut_two_shards_differently,
+    apply_a_batch_twice,
+    apply_what_a_left_over_attempt_has_made,
+    place_a_barrier_before_a_batch_that_has_passed,
+    change_the_answer_for_a_batch,
+    cut_upstream_first,
+    delete_what_others_need,
+    announce_before_the_manifest_is_durable,
+    never_look_for_a_successor,
+    delete_a_successors_objects,
+    abort_a_checkpoint_whose_manifest_is_being_written,
+    use_ids_again,
+    forget_a_request_that_waits,
+    take_what_lies_in_changelogs_for_its_origin,
+    leave_out_a_batch_of_a_changelog,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_the_machine_finds(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, KeyError)):
+        run_state_machine_as_test(Machine, settings=effort(400))

@@ -1,0 +1,284 @@
+"""Requests for checkpoints and the policy that starts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.protocol.requests import (
+    Decision,
+    Drop,
+    Hold,
+    Request,
+    RequestQueue,
+    Start,
+    Wait,
+    decide,
+)
+from chandy.storage.manifest import CheckpointKind
+
+NOW = 1_000.0
+
+
+def periodic(created_at: float = NOW) -> Request:
+    return Request(CheckpointKind.PERIODIC, forced=False, created_at=created_at)
+
+
+def manual(created_at: float = NOW, *, forced: bool = False) -> Request:
+    return Request(CheckpointKind.MANUAL, forced, created_at)
+
+
+def savepoint(created_at: float = NOW, *, forced: bool = False) -> Request:
+    return Request(CheckpointKind.SAVEPOINT, forced, created_at)
+
+
+def queue_of(requests: Iterable[Request], limit: int = 1000) -> RequestQueue:
+    queue = RequestQueue(limit)
+    for request in requests:
+        assert queue.admit(request) is None
+    return queue
+
+
+def ask(
+    queue: RequestQueue,
+    now: float = NOW,
+    *,
+    pending: int = 0,
+    max_concurrent: int = 1,
+    triggering: bool = False,
+    last_completed_at: float | None = None,
+    min_pause: float = 0.0,
+    deletions_waiting: int = 0,
+) -> Decision:
+    return decide(
+        queue,
+        now,
+        pending=pending,
+        max_concurrent=max_concurrent,
+        triggering=triggering,
+        last_completed_at=last_completed_at,
+        min_pause=min_pause,
+        deletions_waiting=deletions_waiting,
+    )
+
+
+def started(queue: RequestQueue, *, pending: int = 0, max_concurrent: int = 1) -> Request:
+    """The request that starts next, out of the queue."""
+    decision = ask(queue, pending=pending, max_concurrent=max_concurrent)
+    assert isinstance(decision, Start)
+    queue.remove(decision.request)
+    return decision.request
+
+
+def test_nothing_starts_from_an_empty_queue() -> None:
+    assert ask(RequestQueue(1)) == Wait(Hold.NOTHING_WAITS)
+
+
+def test_two_requests_that_say_the_same_are_two() -> None:
+    first, second = manual(), manual()
+    queue = queue_of([first, second])
+    queue.remove(second)
+    assert list(queue) == [first]
+
+
+# B1
+@pytest.mark.parametrize("request_", [periodic(), manual(), savepoint()])
+@pytest.mark.parametrize("places", [1, 3])
+def test_a_request_waits_while_as_many_as_allowed_are_pending_and_starts_when_one_ends(
+    request_: Request, places: int
+) -> None:
+    queue = queue_of([request_])
+    assert ask(queue, pending=places, max_concurrent=places) == Wait(Hold.NO_PLACE)
+    assert list(queue) == [request_]
+    assert ask(queue, pending=places - 1, max_concurrent=places) == Start(request_)
+
+
+# B2: the older one is subsumed by the newer one that completed, so both places are free.
+def test_both_places_are_free_at_once_when_the_newer_of_two_completes() -> None:
+    first, second = manual(NOW), manual(NOW + 1)
+    queue = queue_of([first, second])
+    assert ask(queue, pending=2, max_concurrent=2) == Wait(Hold.NO_PLACE)
+    assert started(queue, pending=0, max_concurrent=2) is first
+    assert started(queue, pending=1, max_concurrent=2) is second
+
+
+# B3
+def test_a_periodic_request_is_dropped_in_the_minimum_pause_and_told_when_it_ends() -> None:
+    request = periodic()
+    decision = ask(queue_of([request]), NOW, last_completed_at=NOW - 3, min_pause=10)
+    assert decision == Drop(request, Reason.MINIMUM_TIME, retry_at=NOW + 7)
+
+
+# B3
+def test_a_periodic_request_starts_when_the_minimum_pause_has_just_ended() -> None:
+    request = periodic()
+    queue = queue_of([request])
+    dropped = ask(queue, NOW, last_completed_at=NOW - 3, min_pause=10)
+    assert isinstance(dropped, Drop)
+    assert ask(queue, dropped.retry_at, last_completed_at=NOW - 3, min_pause=10) == Start(request)
+
+
+# B4
+@pytest.mark.parametrize("request_", [manual(), savepoint()])
+def test_a_checkpoint_by_hand_and_a_savepoint_do_not_wait_for_the_minimum_pause(request_: Request) -> None:
+    assert ask(queue_of([request_]), NOW, last_completed_at=NOW, min_pause=10) == Start(request_)
+
+
+# B5
+def test_requests_during_a_trigger_wait_and_run_in_order_after_it_even_if_it_failed() -> None:
+    second, third = manual(NOW + 1), manual(NOW + 2)
+    queue = queue_of([second, third])
+    assert ask(queue, triggering=True, max_concurrent=3) == Wait(Hold.TRIGGERING)
+    # The trigger failed: nothing completed, nothing is pending.
+    assert started(queue) is second
+    assert started(queue) is third
+
+
+# B5
+def test_even_a_forced_request_waits_for_the_trigger_of_another() -> None:
+    assert ask(queue_of([manual(forced=True)]), triggering=True) == Wait(Hold.TRIGGERING)
+
+
+# B6
+def test_requests_start_savepoint_first_then_forced_then_by_users_then_periodic_then_by_age() -> None:
+    in_order = [
+        savepoint(NOW + 9, forced=True),
+        savepoint(NOW + 7),
+        savepoint(NOW + 8),
+        manual(NOW + 6, forced=True),
+        manual(NOW + 4),
+        manual(NOW + 5),
+        periodic(NOW + 2),
+        periodic(NOW + 3),
+    ]
+    queue = queue_of(reversed(in_order))
+    assert [started(queue) for _ in in_order] == in_order
+
+
+# B6
+def test_requests_of_the_same_instant_start_in_the_order_in_which_they_came() -> None:
+    requests = [manual() for _ in range(10)]
+    assert list(queue_of(requests)) == requests
+
+
+# B6
+@given(st.lists(st.sampled_from([periodic, manual, savepoint]), max_size=12), st.data())
+def test_the_order_does_not_depend_on_the_order_of_arrival(
+    makers: list[Callable[[float], Request]], data: st.DataObject
+) -> None:
+    requests = [make(NOW + number) for number, make in enumerate(makers)]
+    shuffled = data.draw(st.permutations(requests))
+    assert list(queue_of(shuffled)) == list(queue_of(requests))
+
+
+# B7
+def test_the_least_urgent_request_is_refused_when_the_queue_is_full() -> None:
+    old, young = periodic(NOW), periodic(NOW + 1)
+    queue = queue_of([old, manual(), young], limit=3)
+    newcomer = manual(NOW + 2)
+    assert queue.admit(newcomer) is young
+    assert newcomer in list(queue)
+    assert len(queue) == 3
+
+
+# B7
+def test_a_periodic_request_that_finds_the_queue_full_is_the_one_refused() -> None:
+    queue = queue_of([manual(), periodic(NOW)], limit=2)
+    newcomer = periodic(NOW + 1)
+    assert queue.admit(newcomer) is newcomer
+    assert newcomer not in list(queue)
+
+
+# B7
+@pytest.mark.parametrize("newcomer", [manual(NOW + 9), savepoint(NOW + 9), periodic(NOW + 9)])
+def test_the_new_request_is_refused_when_only_users_requests_are_waiting(newcomer: Request) -> None:
+    waiting = [manual(NOW), manual(NOW + 1)]
+    queue = queue_of(waiting, limit=2)
+    assert queue.admit(newcomer) is newcomer
+    assert list(queue) == waiting
+
+
+# B7
+@given(st.lists(st.sampled_from([periodic, manual, savepoint]), max_size=30), st.integers(1, 5))
+def test_no_request_is_lost_and_the_queue_never_exceeds_its_limit(
+    makers: list[Callable[[float], Request]], limit: int
+) -> None:
+    queue = RequestQueue(limit)
+    requests = [make(NOW + number) for number, make in enumerate(makers)]
+    refused = []
+    for request in requests:
+        rejected = queue.admit(request)
+        refused += [rejected] if rejected else []
+        assert len(queue) <= limit
+    assert {*queue, *refused} == set(requests)
+    assert len(queue) + len(refused) == len(requests)
+    assert len(queue) == min(limit, len(requests))
+
+
+# B8
+@pytest.mark.parametrize("request_", [periodic(), manual(), manual(forced=True), savepoint()])
+def test_no_checkpoint_starts_until_deletion_has_caught_up(request_: Request) -> None:
+    queue = queue_of([request_])
+    assert ask(queue, max_concurrent=2, deletions_waiting=3) == Wait(Hold.DELETING)
+    assert ask(queue, max_concurrent=2, deletions_waiting=2) == Start(request_)
+
+
+# B12
+def test_the_minimum_pause_counts_from_the_last_completion_and_not_from_a_failure() -> None:
+    request = periodic(NOW)
+    # The checkpoint before this request failed at NOW; the last that completed did so 10 s earlier.
+    assert ask(queue_of([request]), NOW, last_completed_at=NOW - 10, min_pause=10) == Start(request)
+
+
+# B12
+def test_there_is_no_pause_before_any_checkpoint_has_completed() -> None:
+    request = periodic()
+    assert ask(queue_of([request]), min_pause=1_000_000, last_completed_at=None) == Start(request)
+
+
+# B13
+def test_the_next_request_starts_when_a_pending_checkpoint_was_aborted() -> None:
+    first, second = manual(NOW), manual(NOW + 1)
+    queue = queue_of([first, second])
+    assert started(queue) is first
+    assert ask(queue, pending=1) == Wait(Hold.NO_PLACE)
+    assert ask(queue, pending=0) == Start(second)
+
+
+# E9
+def test_a_savepoint_starts_before_the_periodic_checkpoints_that_wait_when_a_place_is_free() -> None:
+    first, second, urgent = periodic(NOW), periodic(NOW + 1), savepoint(NOW + 2)
+    queue = queue_of([first, second, urgent])
+    assert ask(queue, pending=1) == Wait(Hold.NO_PLACE)
+    assert started(queue) is urgent
+
+
+def test_a_forced_request_starts_beyond_the_places() -> None:
+    request = manual(forced=True)
+    assert ask(queue_of([request]), pending=5, max_concurrent=1) == Start(request)
+
+
+def test_deciding_leaves_the_queue_as_it_is() -> None:
+    request = manual()
+    queue = queue_of([request])
+    assert ask(queue) == ask(queue) == Start(request)
+
+
+# I1
+def test_all_waiting_requests_are_handed_back_to_be_failed_when_the_queue_is_cleared() -> None:
+    requests = [savepoint(), manual(), periodic()]
+    queue = queue_of(requests)
+    assert queue.holds(CheckpointKind.PERIODIC)
+    assert queue.clear() == tuple(requests)
+    assert len(queue) == 0
+    assert not queue.holds(CheckpointKind.PERIODIC)
+    assert queue.first is None
+
+
+def test_a_request_that_does_not_wait_cannot_be_removed() -> None:
+    with pytest.raises(ValueError, match="not in list"):
+        queue_of([manual()]).remove(manual())

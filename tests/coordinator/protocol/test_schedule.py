@@ -1,0 +1,174 @@
+"""The timer of periodic checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.protocol.schedule import Schedule
+from chandy.storage.manifest import CheckpointKind
+
+NOW = 1_000.0
+
+
+def zero() -> float:
+    return 0.0
+
+
+def running(interval: float = 10.0, initial_delay: float = 10.0, now: float = NOW) -> Schedule:
+    schedule = Schedule(interval, initial_delay=initial_delay)
+    schedule.start(now, zero)
+    return schedule
+
+
+# A17
+@given(
+    st.floats(0.001, 1e6),
+    st.floats(0, 1),
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from([0.0, NOW, 1.7e9]),
+)
+def test_the_first_tick_comes_by_chance_between_the_minimum_pause_and_the_interval(
+    interval: float, share: float, chance: float, now: float
+) -> None:
+    pause = interval * share
+    schedule = Schedule(interval, min_pause=pause)
+    schedule.start(now, lambda: chance)
+    assert schedule.next_at is not None
+    assert now + pause <= schedule.next_at <= now + interval
+
+
+# A17
+def test_the_first_delay_follows_chance_so_that_pipelines_do_not_align() -> None:
+    due = []
+    for chance in (0.0, 0.25, 0.75):
+        schedule = Schedule(10.0, min_pause=2.0)
+        schedule.start(NOW, iter([chance]).__next__)
+        due.append(schedule.next_at)
+    assert due == [NOW + 2, NOW + 4, NOW + 8]
+
+
+# A17
+def test_a_first_delay_that_is_configured_is_kept_to() -> None:
+    assert running(interval=10, initial_delay=90).next_at == NOW + 90
+    assert running(interval=10, initial_delay=0).due(NOW)
+
+
+def test_a_tick_is_due_from_its_time_on() -> None:
+    schedule = running()
+    assert not schedule.due(NOW + 9.999)
+    assert schedule.due(NOW + 10)
+    assert schedule.due(NOW + 11)
+
+
+def test_ticks_come_at_a_fixed_rate_however_late_each_is_taken() -> None:
+    schedule = running()
+    schedule.ticked(NOW + 10.5)
+    assert schedule.next_at == NOW + 20
+    schedule.ticked(NOW + 29.9)
+    assert schedule.next_at == NOW + 30
+
+
+def test_ticks_that_were_missed_are_skipped() -> None:
+    schedule = running()
+    schedule.ticked(NOW + 1_234)
+    assert schedule.next_at == NOW + 1_240
+
+
+# A tick that has been taken must not be due again at the same moment, whatever the numbers.
+@example(interval=0.001, passing=[4.0, 1.0], now=0.0)
+@given(st.floats(0.001, 1e6), st.lists(st.floats(0, 1e7), max_size=20), st.sampled_from([0.0, 1.7e9]))
+def test_after_a_tick_the_next_is_later_but_no_more_than_an_interval_away(
+    interval: float, passing: list[float], now: float
+) -> None:
+    schedule = running(interval, interval, now)
+    for passed in passing:
+        now += passed
+        if not schedule.due(now):
+            continue
+        schedule.ticked(now)
+        assert schedule.next_at is not None
+        assert now < schedule.next_at <= now + interval * 1.001
+
+
+# B3
+def test_after_a_refusal_for_the_minimum_pause_it_ticks_at_its_end_and_goes_on_from_there() -> None:
+    schedule = running()
+    schedule.ticked(NOW + 10)
+    schedule.postpone(NOW + 13)
+    assert not schedule.due(NOW + 12.9)
+    assert schedule.due(NOW + 13)
+    schedule.ticked(NOW + 13)
+    assert schedule.next_at == NOW + 23
+
+
+# A8
+def test_periodic_requests_are_refused_while_it_is_stopped_and_those_by_hand_are_not() -> None:
+    schedule = running()
+    assert schedule.refusal(CheckpointKind.PERIODIC) is None
+    schedule.stop()
+    assert schedule.refusal(CheckpointKind.PERIODIC) is Reason.PERIODIC_SCHEDULER_SHUTDOWN
+    assert schedule.refusal(CheckpointKind.MANUAL) is None
+    assert schedule.refusal(CheckpointKind.SAVEPOINT) is None
+
+
+# A8
+def test_a_stopped_schedule_is_never_due_and_no_late_event_starts_it() -> None:
+    schedule = running()
+    schedule.stop()
+    schedule.ticked(NOW + 10)
+    schedule.postpone(NOW + 20)
+    assert schedule.next_at is None
+    assert not schedule.due(NOW + 1_000_000)
+
+
+# A11
+def test_after_a_restart_no_tick_is_due_before_one_that_was_taken_even_if_the_clock_was_set_back() -> None:
+    schedule = running()
+    schedule.ticked(NOW + 10)
+    schedule.stop()
+    schedule.start(NOW - 500, zero)
+    assert schedule.next_at == NOW + 10
+
+
+# A11
+def test_a_refusal_does_not_move_the_next_tick_before_one_that_was_taken() -> None:
+    schedule = running()
+    schedule.ticked(NOW + 10)
+    schedule.postpone(NOW - 500)
+    assert schedule.next_at == NOW + 10
+
+
+# A11
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["start", "stop", "tick", "postpone"]), st.floats(-100, 100)), max_size=40
+    )
+)
+def test_the_times_of_ticks_never_decrease_across_restarts(steps: list[tuple[str, float]]) -> None:
+    schedule = running()
+    now, ticks = NOW, []
+    for step, passed in steps:
+        now += passed
+        if step == "start":
+            schedule.start(now, zero)
+        elif step == "stop":
+            schedule.stop()
+        elif step == "postpone":
+            schedule.postpone(now + 5)
+        elif schedule.due(now):
+            schedule.ticked(now)
+            ticks.append(schedule.ticked_at)
+            assert now == schedule.ticked_at
+    assert ticks == sorted(ticks)
+
+
+@pytest.mark.parametrize("initial_delay", [None, 5.0])
+def test_without_an_interval_nothing_is_ever_due(initial_delay: float | None) -> None:
+    schedule = Schedule(None, initial_delay=initial_delay)
+    schedule.start(NOW, zero)
+    schedule.postpone(NOW)
+    assert schedule.next_at is None
+    assert not schedule.due(NOW + 1_000_000)

@@ -1,0 +1,1303 @@
+"""The protocol's decisions, event by event.
+
+A barrier stands between two batches, so all tasks of a batch run or none: that a single task is not running
+(A2) or ends between planning and trigger (A5) shows here as a query that has not started or has stopped. Ids
+are counted in memory from what the store says at the start, so no counter can fail at a trigger (A6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import attrs
+import pytest
+
+from chandy.barrier.cut import UnknownQueryError
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.errors import CheckpointError, CheckpointStateError, StaleQueryError, StateLostError
+from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol.failures import FailureCounter
+from chandy.coordinator.protocol.pending import AckResult, Phase
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.protocol.requests import Request, RequestQueue
+from chandy.coordinator.protocol.schedule import Schedule
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, ShardLocations
+from chandy.coordinator.protocol.statistics import History
+from chandy.state.rpc.messages import (
+    AbortOrder,
+    Ack,
+    AskBatch,
+    ClaimShards,
+    CompleteOrder,
+    Decline,
+    HostHello,
+    Order,
+    ReleaseOrder,
+    RestoreSource,
+    ResumePoint,
+    ShardId,
+    ShardSnapshot,
+    SnapshotOrder,
+)
+from chandy.storage.manifest import (
+    CheckpointKind,
+    FileRef,
+    Handle,
+    Manifest,
+    OperatorRecord,
+    QueryRecord,
+    StateRecord,
+)
+
+ROOT = "file:///store"
+SHARDS = {"up": 2, "down": 1}
+T = TypeVar("T")
+
+
+def handle(name: str) -> Handle:
+    return Handle((FileRef("CURRENT", name, 3, "00"),))
+
+
+class Bench:
+    """A protocol with two queries that have run to batch 4, ``down`` reads ``up``; hosts a and b own shards."""
+
+    def __init__(
+        self,
+        *,
+        claimed: bool = True,
+        retained: int = 3,
+        next_id: int = 1,
+        base: int | None = None,
+        completed: tuple[Manifest, ...] = (),
+        sources: dict[ShardId, RestoreSource] | None = None,
+        required: tuple[str, ...] = (),
+        **config: Any,
+    ) -> None:
+        self.now = 100.0
+        self.seen: list[do.Instruction] = []
+        made = CheckpointConfig(interval="10 s", retained=retained, **config)
+        self.protocol = CheckpointStateMachine(
+            pipeline="p",
+            generation=1,
+            root=ROOT,
+            config=made,
+            schedule=Schedule(made.interval_seconds, made.min_pause_seconds, 10.0),
+            history=History(),
+            failures=FailureCounter(made.tolerable_failures),
+            queue=RequestQueue(made.max_queued),
+            next_id=next_id,
+            base=base,
+            completed=completed,
+            required=set(required),
+        )
+        for host in "ab":
+            self.protocol.host_joined(HostHello(host, f"address-{host}", "machine", host, 1))
+        for name, reads in (("up", ()), ("down", ("up",))):
+            self.add(name, reads, sources or {})
+        if claimed:
+            self.claim("a", "up", (0,))
+            self.claim("b", "up", (1,))
+            self.claim("b", "down", (0,))
+
+    def add(
+        self, name: str, reads: tuple[str, ...], sources: dict[ShardId, RestoreSource], id: str = "id"
+    ) -> None:
+        operator = OperatorRecord(f"{name}-op", name, "{}", {}, (None,) * SHARDS[name])
+        self.protocol.add_query(
+            name,
+            f"{name}-{id}",
+            batch=4,
+            operators=(operator,),
+            restored=(operator,),
+            sources=sources,
+            reads=reads,
+        )
+
+    def claim(self, host: str, query: str, shards: tuple[int, ...]) -> None:
+        self.protocol.claim(ClaimShards(host, f"{query}-id", f"{query}-op", shards))
+
+    def __call__(self, instructions: Iterable[do.Instruction]) -> list[do.Instruction]:
+        self.now += 0.01
+        new = list(instructions)
+        self.seen += new
+        return new
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [instruction for instruction in self.seen if isinstance(instruction, kind)]
+
+    def orders(self, kind: type[T]) -> list[tuple[str, T]]:
+        return [(send.host, send.order) for send in self.of(do.Send) if isinstance(send.order, kind)]
+
+    def reasons(self) -> list[Reason]:
+        return [reject.error.reason for reject in self.of(do.Reject)]
+
+    # --- what happens
+
+    def request(
+        self, kind: CheckpointKind = CheckpointKind.MANUAL, *, forced: bool = False, target: str | None = None
+    ) -> Request:
+        if kind is CheckpointKind.SAVEPOINT and target is None:
+            target = "file:///savepoint"
+        request = Request(kind, forced, self.now, target)
+        self(self.protocol.request(request, self.now))
+        return request
+
+    def plan(self, checkpoint: int, planned: int = 4) -> None:
+        for query in ("down", "up"):
+            self.protocol.cut(checkpoint, query, planned=planned)
+        self(self.protocol.planning_done(checkpoint, self.now))
+
+    def ack_of(self, host: str, order: SnapshotOrder, mark: str = "") -> Ack:
+        snapshots = tuple(
+            ShardSnapshot(shard, handle(f"{order.checkpoint}{mark}"), 10, 0.0, 0.0, 0.0)
+            for shard in order.shards
+        )
+        return Ack(host, order.checkpoint, order.query_id, snapshots)
+
+    def acks(self, checkpoint: int) -> list[Ack]:
+        orders = [(h, o) for h, o in self.orders(SnapshotOrder) if o.checkpoint == checkpoint]
+        return [self.ack_of(host, order) for host, order in orders]
+
+    def ack(self, ack: Ack) -> tuple[AckResult, ...]:
+        results, instructions = self.protocol.ack(ack, self.now)
+        self(instructions)
+        return results
+
+    def store_progress(self, checkpoint: int, cut: int = 4) -> None:
+        for query in ("up", "down"):
+            record = QueryRecord(query, cut, handle(f"progress-{checkpoint}"))
+            self(self.protocol.progress_stored(checkpoint, record, 1))
+
+    def acknowledge(self, checkpoint: int) -> None:
+        for ack in self.acks(checkpoint):
+            self.ack(ack)
+        self.store_progress(checkpoint)
+
+    def finalize(self, checkpoint: int) -> Manifest:
+        manifest = self.protocol.finalize(checkpoint, self.now)
+        assert manifest is not None
+        self(self.protocol.finalized(manifest, self.now))
+        return manifest
+
+    def complete(self, checkpoint: int) -> Manifest:
+        self.plan(checkpoint)
+        self.acknowledge(checkpoint)
+        return self.finalize(checkpoint)
+
+    def completed(self, *, kind: CheckpointKind = CheckpointKind.MANUAL) -> Manifest:
+        checkpoint = self.protocol.next_id
+        self.request(kind)
+        return self.complete(checkpoint)
+
+    def fail(self, checkpoint: int, error: str = "no space") -> None:
+        self(self.protocol.decline(Decline("a", checkpoint, "up-id", error), self.now))
+
+    def settle_deletions(self) -> None:
+        for discard in self.of(do.Discard):
+            self(self.protocol.discarded(len(discard.dropped), self.now))
+            self.seen.remove(discard)
+
+
+# --- triggering ---------------------------------------------------------------------------------------------
+
+
+# A1
+def test_a_trigger_makes_one_pending_checkpoint_one_deadline_and_one_order_a_host_and_query() -> None:
+    bench = Bench(timeout="30 s")
+    bench.request()
+    assert list(bench.protocol.pending) == [1]
+    assert bench.of(do.ChooseCut) == [do.ChooseCut(1, ("down", "up"), ROOT, False)]
+    assert bench.protocol.next_deadline() == 130.0
+    bench.plan(1)
+    orders = bench.orders(SnapshotOrder)
+    assert [(host, order.query, order.cut) for host, order in orders] == [
+        ("b", "down", 4),
+        ("a", "up", 4),
+        ("b", "up", 4),
+    ]
+    assert {(o.checkpoint, o.triggered_at) for _, o in orders} == {(1, 100.0)}
+    told = sorted((shard.uid, shard.shard) for _, order in orders for shard in order.shards)
+    assert told == [("down-op", 0), ("up-op", 0), ("up-op", 1)]
+
+
+# A2
+@pytest.mark.parametrize("why", ["no query", "a restored query is missing"])
+def test_a_request_before_every_query_has_started_is_refused_and_leaves_nothing(why: str) -> None:
+    bench = Bench()
+    if why == "no query":
+        bench.protocol.queries.clear()
+    else:
+        bench.protocol.required.add("third")
+    request = bench.request()
+    assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING]
+    assert bench.of(do.Reject)[0].request is request
+    assert bench.of(do.Reject)[0].error.id is None
+    assert len(bench.seen) == 1
+    assert (bench.protocol.pending, bench.protocol.next_id) == ({}, 1)
+
+
+@pytest.mark.parametrize(("required", "refused"), [(("up", "down"), True), ((), False)])
+def test_without_a_query_that_the_restored_checkpoint_has_and_that_could_not_start_there_is_none(
+    required: tuple[str, ...], refused: bool
+) -> None:
+    bench = Bench(required=required)
+    bench(bench.protocol.remove_query("down", bench.now))
+    bench.request()
+    assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING] * refused
+    if refused:
+        assert "down" in bench.of(do.Reject)[0].error.detail
+        bench.add("down", ("up",), {})
+        bench.request()
+        assert list(bench.protocol.pending) == [1]
+
+
+def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_because_a_query_cannot_start() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.acknowledge(1)
+    bench(bench.protocol.remove_query("down", bench.now))
+    assert bench.protocol.pending[1].phase is Phase.FINALIZING
+    assert bench.finalize(1).id == 1
+
+
+# A5
+def test_a_query_that_stops_before_its_cut_has_committed_aborts_the_checkpoint_and_all_are_told() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1, planned=5)
+    bench(bench.protocol.stands("up", 4, bench.now))
+    assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING]
+    assert [host for host, _ in bench.orders(AbortOrder)] == ["a", "b"]
+
+
+def test_that_a_query_was_stopped_is_no_failure_of_the_checkpoint() -> None:
+    bench = Bench(tolerable_failures=0)
+    bench.request()
+    bench.plan(1, planned=5)
+    bench(bench.protocol.stands("up", 4, bench.now))
+    assert bench.protocol.failures.count == 0
+    assert bench.of(do.FailPipeline) == []
+
+
+def test_a_query_that_stops_after_its_cut_has_committed_aborts_nothing() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench(bench.protocol.stands("up", 4, bench.now))
+    assert list(bench.protocol.pending) == [1]
+
+
+# A7
+def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -> None:
+    bench = Bench()
+    bench.request()
+    bench(bench.protocol.failed(1, Reason.IO_EXCEPTION, "read-only", bench.now))
+    assert bench.reasons() == [Reason.IO_EXCEPTION]
+    assert bench.protocol.failures.count == 1
+    assert bench.protocol.pending == {}
+
+
+# A7: as in Flink, a savepoint to a bad place is its user's problem.
+def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
+    bench = Bench(tolerable_failures=0)
+    bench.request(CheckpointKind.SAVEPOINT)
+    bench(bench.protocol.failed(1, Reason.IO_EXCEPTION, "not empty", bench.now))
+    assert bench.reasons() == [Reason.IO_EXCEPTION]
+    assert bench.protocol.failures.count == 0
+    assert bench.of(do.FailPipeline) == []
+
+
+# A6
+def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
+    bench = Bench()
+    bench.request()
+    bench(bench.protocol.failed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug", bench.now))
+    assert bench.protocol.failures.count == 1
+    assert bench.completed().id == 2
+
+
+# A8
+def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() -> None:
+    bench = Bench()
+    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    bench.protocol.schedule.stop()
+    bench(bench.protocol.tick(bench.now + 1000))
+    assert bench.seen == []
+    assert bench.completed().id == 1
+
+
+# A9
+@pytest.mark.parametrize("kind", list(CheckpointKind))
+def test_a_request_after_the_end_is_refused_and_nobody_is_asked_for_anything(kind: CheckpointKind) -> None:
+    bench = Bench()
+    bench(bench.protocol.close(Reason.COORDINATOR_SHUTDOWN, bench.now))
+    bench.request(kind)
+    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    bench(bench.protocol.tick(bench.now + 1000))
+    assert bench.reasons() == [Reason.COORDINATOR_SHUTDOWN]
+    assert [type(instruction) for instruction in bench.seen] == [do.Reject]
+
+
+# A11, H2
+def test_ids_and_times_of_triggers_grow_strictly_whatever_becomes_of_the_checkpoints() -> None:
+    bench = Bench(next_id=8)
+    bench.completed()
+    bench.request()
+    bench.fail(9)
+    bench.request(CheckpointKind.SAVEPOINT)
+    bench.complete(10)
+    bench.completed()
+    assert [choose.checkpoint for choose in bench.of(do.ChooseCut)] == [8, 9, 10, 11]
+    times = [o.triggered_at for _, o in bench.orders(SnapshotOrder)]
+    assert times == sorted(times)
+
+
+def test_a_periodic_tick_triggers_a_checkpoint_and_a_second_one_waits_only_once() -> None:
+    bench = Bench()
+    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    for _ in range(4):
+        bench.now += 10
+        bench(bench.protocol.tick(bench.now))
+    assert [p.kind for p in bench.protocol.pending.values()] == [CheckpointKind.PERIODIC]
+    assert len(bench.protocol.queue) == 1
+
+
+# --- the cut ------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_after_the_cut_is_told_of_the_barrier_and_one_before_it_is_not() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1, planned=5)
+    assert bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)[0].orders == ()
+    answer, instructions = bench.protocol.ask(AskBatch("a", "up-id", 6), bench.now)
+    assert [(o.checkpoint, o.cut, o.shards) for o in answer.orders] == [(1, 5, (ShardId("up-op", 0),))]
+    assert do.StoreProgress(1, "up", 5, ROOT, None) in instructions
+
+
+def test_every_host_hears_of_the_same_barriers_ahead_of_a_batch_whenever_it_asks() -> None:
+    bench = Bench(max_concurrent=2)
+    bench.request()
+    bench.plan(1)
+    first = bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)[0]
+    bench.request()
+    bench.plan(2, planned=5)
+    second = bench.protocol.ask(AskBatch("b", "up-id", 5), bench.now)[0]
+    assert (
+        [(o.checkpoint, o.cut) for o in first.orders]
+        == [(o.checkpoint, o.cut) for o in second.orders]
+        == [(1, 4)]
+    )
+    assert bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)[0] == first
+
+
+def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1, planned=5)
+    assert bench.orders(SnapshotOrder) == []
+    assert bench.protocol.waiting_for_commits() == {"up": 5, "down": 5}
+    bench(bench.protocol.committed("up", 5, bench.now))
+    assert {order.query for _, order in bench.orders(SnapshotOrder)} == {"up"}
+    assert bench.protocol.waiting_for_commits() == {"down": 5}
+    bench(bench.protocol.committed("up", 5, bench.now))
+    assert len(bench.orders(SnapshotOrder)) == 2
+
+
+def test_an_order_says_how_many_seconds_its_checkpoint_has_left() -> None:
+    bench = Bench(timeout="30 s")
+    bench.request()
+    bench.plan(1, planned=5)
+    deadline = bench.protocol.pending[1].deadline
+    bench(bench.protocol.committed("down", 5, deadline - 7.0))
+    # The watch may notice a moment later that the time is over.
+    bench(bench.protocol.ask(AskBatch("a", "up-id", 6), deadline + 1.0)[1])
+    assert {(o.query, o.seconds_left) for _, o in bench.orders(SnapshotOrder)} == {("down", 7.0), ("up", 0.0)}
+
+
+def test_a_query_that_stands_still_is_cut_at_what_it_has_committed() -> None:
+    bench = Bench()
+    bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)
+    bench.request()
+    bench.protocol.cut(1, "down", planned=4)
+    bench.protocol.cut(1, "up", planned=5, stands_at=4)
+    bench(bench.protocol.planning_done(1, bench.now))
+    assert {(o.query, o.cut) for _, o in bench.orders(SnapshotOrder)} == {("up", 4), ("down", 4)}
+
+
+def test_a_task_of_a_run_that_is_over_is_refused() -> None:
+    bench = Bench()
+    bench.add("up", (), {}, id="again")
+    with pytest.raises(StaleQueryError):
+        bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)
+    with pytest.raises(StaleQueryError):
+        bench.claim("a", "up", (0,))
+
+
+def test_a_query_that_reads_an_unknown_one_is_refused_and_not_added() -> None:
+    bench = Bench()
+    del bench.protocol.queries["down"]
+    with pytest.raises(UnknownQueryError):
+        bench.add("down", ("nobody",), {})
+    assert list(bench.protocol.queries) == ["up"]
+
+
+def test_a_shard_that_nobody_has_touched_keeps_the_state_that_it_came_with() -> None:
+    sources = {ShardId("up-op", 0): RestoreSource(ROOT, 7, 4, handle("seven"))}
+    bench = Bench(claimed=False, sources=sources)
+    bench.request()
+    bench.plan(1)
+    bench.store_progress(1)
+    shards = {operator.uid: operator.shards for operator in bench.finalize(1).operators}
+    assert shards == {"up-op": (handle("seven"), None), "down-op": (None,)}
+
+
+def test_a_checkpoint_before_any_batch_has_the_operators_that_were_restored_and_one_after_it_those_of_now() -> (
+    None
+):
+    bench = Bench(claimed=False)
+    old, count = StateRecord(("old",)), StateRecord(("count",))
+    shards: tuple[None, ...] = (None,) * SHARDS["up"]
+    was = OperatorRecord("up-op", "up", "{}", {"dropped": old}, shards)
+    now = (
+        OperatorRecord("up-op", "up", "{}", {"count": count}, shards),
+        OperatorRecord("new", "up", "{}", {}, (None,)),
+    )
+    bench.protocol.add_query("up", "up-id", batch=4, operators=now, restored=(was,), sources={})
+
+    def states(manifest: Manifest) -> dict[str, dict[str, StateRecord]]:
+        return {operator.uid: operator.states for operator in manifest.operators if operator.query == "up"}
+
+    bench.request()
+    bench.plan(1)
+    bench.store_progress(1)
+    assert states(bench.finalize(1)) == {"up-op": {"dropped": old}}
+    bench.request()
+    bench.plan(2, planned=5)
+    for query in ("up", "down"):
+        bench(bench.protocol.committed(query, 5, bench.now))
+    bench.store_progress(2, cut=5)
+    assert states(bench.finalize(2)) == {"up-op": {"count": count}, "new": {}}
+
+
+# F10
+def test_state_that_came_from_elsewhere_is_copied_and_the_first_checkpoint_builds_on_nothing() -> None:
+    shard = ShardId("up-op", 0)
+    source = RestoreSource("file:///savepoint", -1, 4, handle("theirs"))
+    bench = Bench(claimed=False, sources={shard: source})
+    bench.request()
+    bench.plan(1)
+    assert bench.of(do.CopyShards) == [do.CopyShards(1, "up", ((shard, source),), ROOT)]
+    assert all(store.base is None for store in bench.of(do.StoreProgress))
+    bench.store_progress(1)
+    assert bench.of(do.Finalize) == []
+    bench(bench.protocol.shards_copied(1, "up", {shard: handle("ours")}, 9))
+    manifest = bench.finalize(1)
+    assert {o.uid: o.shards for o in manifest.operators}["up-op"] == (handle("ours"), None)
+    assert manifest.new_bytes == 2 + 9
+
+
+# F10
+def test_a_savepoint_between_does_not_make_the_first_checkpoint_an_increment() -> None:
+    bench = Bench()
+    bench.completed(kind=CheckpointKind.SAVEPOINT)
+    bench.completed()
+    assert {order.base for _, order in bench.orders(SnapshotOrder)} == {None}
+    # What was restored is never in the list of what retention may drop.
+    assert [m.id for m in bench.protocol.completed] == [2]
+
+
+def test_a_checkpoint_builds_on_the_one_before_it() -> None:
+    bench = Bench()
+    bench.completed()
+    bench.completed()
+    assert {o.base for _, o in bench.orders(SnapshotOrder) if o.checkpoint == 2} == {1}
+    assert {s.base for s in bench.of(do.StoreProgress) if s.checkpoint == 2} == {handle("progress-1")}
+
+
+# --- requests -----------------------------------------------------------------------------------------------
+
+
+# B1
+@pytest.mark.parametrize("end", ["completed", "expired", "declined"])
+def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.request()
+    assert list(bench.protocol.pending) == [1]
+    if end == "completed":
+        bench.acknowledge(1)
+        bench.finalize(1)
+    elif end == "expired":
+        bench.now += 3600
+        bench(bench.protocol.tick(bench.now))
+    else:
+        bench.fail(1)
+    assert list(bench.protocol.pending) == [2]
+
+
+# B1, B2
+def test_when_the_newer_of_two_completes_the_older_is_subsumed_and_both_places_are_free() -> None:
+    bench = Bench(max_concurrent=2)
+    for number in (1, 2):
+        bench.request()
+        bench.plan(number)
+    bench.request()
+    bench.request()
+    bench.acknowledge(2)
+    bench.finalize(2)
+    assert bench.reasons() == [Reason.SUBSUMED]
+    assert list(bench.protocol.pending) == [3]
+    bench.plan(3)
+    assert list(bench.protocol.pending) == [3, 4]
+
+
+# B5
+def test_requests_during_a_trigger_wait_in_order_and_run_even_though_it_failed() -> None:
+    bench = Bench(max_concurrent=3)
+    requests = [bench.request() for _ in range(3)]
+    assert list(bench.protocol.pending) == [1]
+    bench(bench.protocol.failed(1, Reason.IO_EXCEPTION, "down", bench.now))
+    bench.plan(2)
+    bench.plan(3)
+    assert [p.request for p in bench.protocol.pending.values()] == requests[1:]
+
+
+# B7
+def test_a_request_beyond_the_queue_is_refused_and_does_not_count() -> None:
+    bench = Bench(max_queued=1)
+    bench.request()
+    bench.request()
+    bench.request()
+    assert bench.reasons() == [Reason.TOO_MANY_REQUESTS]
+    assert bench.protocol.failures.count == 0
+
+
+# B8
+def test_no_checkpoint_starts_while_more_deletions_wait_than_may_be_under_way() -> None:
+    bench = Bench(retained=1)
+    for _ in range(3):
+        bench.completed()
+    bench.request()
+    assert bench.protocol.pending == {}
+    bench.settle_deletions()
+    assert list(bench.protocol.pending) == [4]
+
+
+# B3
+def test_a_periodic_checkpoint_within_the_minimum_pause_is_refused_and_comes_at_its_end() -> None:
+    bench = Bench(min_pause="5 s")
+    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    bench.now = 108.0
+    bench.completed()
+    ended = bench.protocol.history.snapshot().checkpoints[0].completed_at
+    assert ended is not None
+    bench(bench.protocol.tick(110.0))
+    assert bench.reasons() == [Reason.MINIMUM_TIME]
+    assert bench.protocol.next_deadline() == ended + 5
+    bench(bench.protocol.tick(ended + 5))
+    assert [p.kind for p in bench.protocol.pending.values()] == [CheckpointKind.PERIODIC]
+
+
+# B13
+def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planned() -> None:
+    bench = Bench()
+    bench.request()
+    bench.request()
+    bench(bench.protocol.failed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug", bench.now))
+    assert list(bench.protocol.pending) == [2]
+    assert bench.complete(2).id == 2
+
+
+def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_afterwards() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    waiting = bench.request()
+    bench(bench.protocol.suspend("a host is gone", bench.now))
+    assert bench.reasons() == [Reason.JOB_FAILOVER]
+    assert bench.protocol.pending == {}
+    bench(bench.protocol.resume(bench.now))
+    assert [p.request for p in bench.protocol.pending.values()] == [waiting]
+
+
+# --- acknowledgements ---------------------------------------------------------------------------------------
+
+
+# C1
+def test_the_last_distinct_acknowledgement_completes_the_checkpoint_exactly_once() -> None:
+    bench = Bench()
+    request = bench.request()
+    bench.plan(1)
+    bench.store_progress(1)
+    acks = bench.acks(1)
+    for ack in acks:
+        assert bench.of(do.Finalize) == []
+        assert set(bench.ack(ack)) == {AckResult.ACCEPTED}
+    for ack in acks:
+        bench.ack(ack)
+    assert bench.of(do.Finalize) == [do.Finalize(1)]
+    manifest = bench.finalize(1)
+    assert bench.of(do.Resolve) == [do.Resolve(request, manifest, ROOT)]
+    assert bench.protocol.pending == {}
+    assert bench.protocol.next_deadline() is None
+
+
+# C2
+def test_the_same_acknowledgement_again_is_a_duplicate_and_its_state_stays() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    (ack, *_) = bench.acks(1)
+    bench.ack(ack)
+    missing = list(bench.protocol.pending[1].missing())
+    assert set(bench.ack(ack)) == {AckResult.DUPLICATE}
+    assert list(bench.protocol.pending[1].missing()) == missing
+    assert bench.of(do.DiscardAborted) == []
+
+
+# C2
+def test_an_acknowledgement_again_after_completion_discards_nothing() -> None:
+    bench = Bench()
+    bench.completed()
+    for ack in bench.acks(1):
+        assert set(bench.ack(ack)) == {AckResult.UNKNOWN}
+    assert bench.of(do.DiscardAborted) == []
+
+
+# C3: what its host wrote lies in the checkpoint's own folder and goes with it.
+def test_an_acknowledgement_of_a_shard_outside_the_plan_is_unknown_and_changes_nothing() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    missing = list(bench.protocol.pending[1].missing())
+    stranger = ShardSnapshot(ShardId("up-op", 9), handle("x"), 1, 0.0, 0.0, 0.0)
+    assert bench.ack(Ack("a", 1, "up-id", (stranger,))) == (AckResult.UNKNOWN,)
+    assert list(bench.protocol.pending[1].missing()) == missing
+    assert bench.protocol.pending[1].snapshots == []
+
+
+# C4
+def test_an_acknowledgement_of_another_run_is_ignored_and_its_checkpoint_untouched() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    (ack, *_) = bench.acks(1)
+    seen = len(bench.seen)
+    assert set(bench.ack(Ack("a", 1, "nobody", ack.snapshots))) == {AckResult.UNKNOWN}
+    assert len(bench.seen) == seen
+    bench.acknowledge(1)
+    assert bench.finalize(1).id == 1
+
+
+# C5
+@pytest.mark.parametrize(("checkpoint", "discards"), [(0, False), (99, False), (1, True)])
+def test_an_acknowledgement_for_no_checkpoint_is_unknown_and_one_that_is_late_is_discarded(
+    checkpoint: int, discards: bool
+) -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    (ack, *_) = bench.acks(1)
+    bench.fail(1)
+    bench.seen.clear()
+    assert set(bench.ack(Ack("a", checkpoint, "up-id", ack.snapshots))) == {AckResult.UNKNOWN}
+    assert bench.seen == ([do.DiscardAborted(1, ROOT, False)] if discards else [])
+
+
+# C5
+def test_progress_that_is_stored_too_late_is_discarded() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.fail(1)
+    bench.seen.clear()
+    bench.store_progress(1)
+    assert set(bench.seen) == {do.DiscardAborted(1, ROOT, False)}
+    bench.completed()
+    bench.seen.clear()
+    bench.store_progress(2)
+    assert bench.seen == []
+
+
+# C7
+def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected() -> None:
+    bench = Bench()
+    request = bench.request()
+    bench.plan(1)
+    bench.ack(bench.acks(1)[0])
+    bench.fail(1, "no space left")
+    (reject,) = bench.of(do.Reject)
+    assert reject.request is request
+    assert isinstance(reject.error, CheckpointError)
+    assert (reject.error.id, reject.error.reason, reject.error.detail) == (
+        1,
+        Reason.DECLINED,
+        "no space left",
+    )
+    assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, ROOT, False)]
+    assert bench.protocol.pending == {}
+
+
+# C8
+def test_further_declines_of_an_aborted_checkpoint_do_nothing_and_it_counts_once() -> None:
+    bench = Bench(tolerable_failures=1)
+    bench.request()
+    bench.plan(1)
+    bench.fail(1)
+    seen = list(bench.seen)
+    for _ in range(3):
+        bench.fail(1)
+    assert bench.seen == seen
+    assert bench.protocol.failures.count == 1
+
+
+# C9
+def test_a_decline_of_one_checkpoint_leaves_another_alone_and_none_takes_its_place() -> None:
+    bench = Bench(max_concurrent=2)
+    for number in (1, 2):
+        bench.request()
+        bench.plan(number)
+    bench.fail(1)
+    assert list(bench.protocol.pending) == [2]
+    bench.acknowledge(2)
+    assert bench.finalize(2).id == 2
+
+
+def test_a_decline_comes_too_late_when_all_have_acknowledged() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.acknowledge(1)
+    bench.fail(1, "no answer to my acknowledgement")
+    assert bench.of(do.Reject) == []
+    assert bench.finalize(1).id == 1
+
+
+# C11
+def test_every_host_hears_of_an_abort_with_the_latest_completed_checkpoint() -> None:
+    bench = Bench()
+    bench.completed()
+    bench.request()
+    bench.plan(2)
+    bench.fail(2)
+    assert bench.orders(AbortOrder) == [("a", AbortOrder(2, 1)), ("b", AbortOrder(2, 1))]
+
+
+# C13
+def test_no_deadline_is_left_of_a_checkpoint_that_has_ended_or_is_being_written() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.acknowledge(1)
+    assert bench.protocol.next_deadline() is None
+    bench(bench.protocol.tick(bench.now + 1e6))
+    bench.finalize(1)
+    bench.request()
+    bench.fail(2)
+    assert bench.protocol.next_deadline() is None
+    assert bench.reasons() == [Reason.DECLINED]
+
+
+# C14
+def test_a_timeout_expires_the_checkpoint_and_says_what_is_missing_and_frees_its_place() -> None:
+    bench = Bench(timeout="30 s")
+    bench.request()
+    bench.plan(1)
+    bench.ack(bench.acks(1)[0])
+    bench.request()
+    assert bench.protocol.next_deadline() == 130.0
+    bench(bench.protocol.tick(129.9))
+    assert bench.reasons() == []
+    bench(bench.protocol.tick(130.0))
+    (reject,) = bench.of(do.Reject)
+    assert reject.error.reason is Reason.EXPIRED
+    assert "shard 0 of operator 'up-op'" in reject.error.detail
+    assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, ROOT, False)]
+    assert bench.orders(CompleteOrder) == []
+    assert list(bench.protocol.pending) == [2]
+
+
+# C16
+def test_there_is_no_manifest_before_all_have_acknowledged() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    with pytest.raises(CheckpointStateError):
+        bench.protocol.finalize(1, bench.now)
+
+
+# --- completion ---------------------------------------------------------------------------------------------
+
+
+# D1
+def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.acknowledge(1)
+    assert bench.protocol.finalize(1, bench.now) is not None
+    assert bench.of(do.Resolve) == bench.orders(CompleteOrder) == []
+    assert (bench.protocol.completed, bench.protocol.base) == ((), None)
+
+
+# D2
+def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_before_stays_latest() -> None:
+    bench = Bench(retained=1)
+    bench.completed()
+    bench.request()
+    bench.plan(2)
+    bench.acknowledge(2)
+    bench(bench.protocol.failed(2, Reason.FINALIZE_CHECKPOINT_FAILURE, "disk full", bench.now))
+    assert bench.reasons() == [Reason.FINALIZE_CHECKPOINT_FAILURE]
+    assert bench.of(do.DiscardAborted) == [do.DiscardAborted(2, ROOT, False)]
+    assert bench.of(do.Discard) == []
+    assert [m.id for m in bench.protocol.completed] == [1]
+    assert bench.protocol.base == 1
+    assert bench.protocol.failures.count == 1
+
+
+# D5
+def test_older_checkpoints_are_subsumed_and_their_late_acknowledgements_complete_nothing() -> None:
+    bench = Bench(max_concurrent=3)
+    for number in (1, 2, 3):
+        bench.request()
+        bench.plan(number)
+    bench.acknowledge(2)
+    bench.finalize(2)
+    assert [(r.error.id, r.error.reason) for r in bench.of(do.Reject)] == [(1, Reason.SUBSUMED)]
+    assert do.DiscardAborted(1, ROOT, False) in bench.of(do.DiscardAborted)
+    assert list(bench.protocol.pending) == [3]
+    bench.acknowledge(1)
+    assert bench.of(do.Finalize) == [do.Finalize(2)]
+    assert bench.protocol.failures.count == 0
+
+
+# D5
+def test_an_older_one_that_waits_to_be_written_is_subsumed_and_never_written() -> None:
+    bench = Bench(max_concurrent=2)
+    for number in (1, 2):
+        bench.request()
+        bench.plan(number)
+    bench.acknowledge(2)
+    bench.acknowledge(1)
+    bench.finalize(2)
+    assert bench.protocol.finalize(1, bench.now) is None
+
+
+# D6
+def test_every_host_hears_of_a_completion_exactly_once_and_of_no_aborted_one() -> None:
+    bench = Bench()
+    bench.completed()
+    bench.request()
+    bench.fail(2)
+    assert bench.orders(CompleteOrder) == [("a", CompleteOrder(1)), ("b", CompleteOrder(1))]
+
+
+# D7
+def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.acknowledge(1)
+    assert bench.protocol.host_left("a")
+    assert bench.finalize(1) in bench.protocol.completed
+    assert bench.orders(CompleteOrder) == [("b", CompleteOrder(1))]
+
+
+# D8
+def test_two_checkpoints_with_interleaved_acknowledgements_complete_each_with_its_own_state() -> None:
+    bench = Bench(max_concurrent=2)
+    for number in (1, 2):
+        bench.request()
+        bench.plan(number)
+    for first, second in zip(bench.acks(1), bench.acks(2), strict=True):
+        bench.ack(second)
+        bench.ack(first)
+    bench.store_progress(1)
+    bench.store_progress(2)
+    for number in (1, 2):
+        keys = bench.finalize(number).keys()
+        assert keys == {str(number), f"progress-{number}"}
+    assert [m.id for m in bench.protocol.completed] == [1, 2]
+
+
+# --- savepoints ---------------------------------------------------------------------------------------------
+
+
+# E1
+def test_a_savepoint_is_not_subsumed_by_a_newer_checkpoint() -> None:
+    bench = Bench()
+    savepoint = bench.request(CheckpointKind.SAVEPOINT)
+    bench.plan(1)
+    bench.completed()
+    assert [p.request for p in bench.protocol.pending.values()] == [savepoint]
+    assert bench.reasons() == []
+
+
+# E2
+def test_a_savepoint_subsumes_nothing_is_not_retained_and_sends_no_notice() -> None:
+    bench = Bench(max_concurrent=2)
+    bench.request()
+    bench.plan(1)
+    bench.completed(kind=CheckpointKind.SAVEPOINT)
+    assert list(bench.protocol.pending) == [1]
+    assert (bench.protocol.completed, bench.protocol.base) == ((), None)
+    assert bench.orders(CompleteOrder) == []
+    assert [resolve.root for resolve in bench.of(do.Resolve)] == ["file:///savepoint"]
+
+
+# E2
+def test_a_savepoint_is_full_and_goes_to_its_own_place() -> None:
+    bench = Bench()
+    bench.completed()
+    bench.completed(kind=CheckpointKind.SAVEPOINT)
+    orders = [o for _, o in bench.orders(SnapshotOrder) if o.checkpoint == 2]
+    assert {(o.root, o.base, o.is_savepoint) for o in orders} == {("file:///savepoint", None, True)}
+    first = [o for _, o in bench.orders(SnapshotOrder) if o.checkpoint == 1]
+    assert {o.is_savepoint for o in first} == {False}
+    assert {(s.root, s.base) for s in bench.of(do.StoreProgress) if s.checkpoint == 2} == {
+        ("file:///savepoint", None)
+    }
+
+
+# E4
+def test_a_savepoint_of_a_stopped_pipeline_that_is_declined_says_why() -> None:
+    bench = Bench()
+    for query in ("down", "up"):
+        bench(bench.protocol.stands(query, 4, bench.now))
+    bench.request(CheckpointKind.SAVEPOINT)
+    bench.plan(1)
+    bench.fail(1, "the root cause")
+    (reject,) = bench.of(do.Reject)
+    assert "the root cause" in str(reject.error)
+    assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, "file:///savepoint", True)]
+
+
+# E7
+def test_a_savepoint_has_a_timeout_of_its_own() -> None:
+    bench = Bench(timeout="30 s", savepoint_timeout="1 h")
+    bench.request(CheckpointKind.SAVEPOINT)
+    assert bench.protocol.next_deadline() == 100.0 + 3600
+
+
+# E8: each has its own future and its own place.
+def test_two_savepoints_are_two() -> None:
+    bench = Bench()
+    first = bench.request(CheckpointKind.SAVEPOINT, target="file:///one")
+    second = bench.request(CheckpointKind.SAVEPOINT, target="file:///two")
+    bench.complete(1)
+    bench.complete(2)
+    assert [(r.request, r.root) for r in bench.of(do.Resolve)] == [
+        (first, "file:///one"),
+        (second, "file:///two"),
+    ]
+
+
+# E9
+def test_a_savepoint_runs_before_the_checkpoints_that_wait_longer() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.request(CheckpointKind.PERIODIC)
+    bench.request()
+    savepoint = bench.request(CheckpointKind.SAVEPOINT)
+    bench.fail(1)
+    assert [p.request for p in bench.protocol.pending.values()] == [savepoint]
+
+
+# --- retention ----------------------------------------------------------------------------------------------
+
+
+# F1
+def test_exactly_the_newest_remain_and_exactly_the_dropped_are_discarded() -> None:
+    bench = Bench(retained=2)
+    for _ in range(5):
+        bench.completed()
+        for discard in bench.of(do.Discard)[-1:]:
+            bench(bench.protocol.discarded(len(discard.dropped), bench.now))
+    assert [m.id for m in bench.protocol.completed] == [4, 5]
+    dropped = [[m.id for m in discard.dropped] for discard in bench.of(do.Discard)]
+    assert dropped == [[1], [2], [3]]
+    assert [[m.id for m in d.kept] for d in bench.of(do.Discard)] == [[2, 3], [3, 4], [4, 5]]
+
+
+# F4
+def test_a_savepoint_between_neither_pushes_a_checkpoint_out_nor_is_ever_dropped() -> None:
+    bench = Bench(retained=1)
+    bench.completed()
+    bench.completed(kind=CheckpointKind.SAVEPOINT)
+    assert [m.id for m in bench.protocol.completed] == [1]
+    bench.completed()
+    assert [m.id for m in bench.protocol.completed] == [3]
+    assert [[m.id for m in d.dropped] for d in bench.of(do.Discard)] == [[1]]
+
+
+def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:
+    bench = Bench(retained=1, max_concurrent=3)
+    bench.completed()
+    for number in (2, 3):
+        bench.request()
+        bench.plan(number)
+    bench.acknowledge(2)
+    bench.finalize(2)
+    assert [m.id for m in bench.protocol.completed] == [1, 2]
+    bench.acknowledge(3)
+    bench.finalize(3)
+    assert [m.id for m in bench.protocol.completed] == [3]
+
+
+def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> None:
+    # Checkpoint 1 is being deleted when checkpoint 3 is triggered, and 3 has uploaded the very same bytes.
+    bench = Bench(retained=1)
+    first = bench.completed()
+    bench.completed()
+    assert bench.of(do.Discard)
+    bench.request()
+    bench.plan(3)
+    for ack in bench.acks(3):
+        again = tuple(attrs.evolve(one, handle=handle("1")) for one in ack.snapshots)
+        bench.ack(attrs.evolve(ack, snapshots=again))
+    bench.store_progress(3)
+    manifest = bench.protocol.finalize(3, bench.now)
+    assert manifest is not None
+    assert bench.protocol.doomed(manifest) == {"1"} <= first.keys()
+    bench(bench.protocol.failed(3, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone", bench.now))
+    # Once the deletion is done, the next checkpoint can have the same bytes again.
+    bench.settle_deletions()
+    bench.request()
+    bench.plan(4)
+    bench.acknowledge(4)
+    manifest = bench.protocol.finalize(4, bench.now)
+    assert manifest is not None
+    assert bench.protocol.doomed(manifest) == frozenset()
+
+
+# --- failures -----------------------------------------------------------------------------------------------
+
+
+# G1, G7
+@pytest.mark.parametrize("tolerable", [0, 1, 3])
+def test_the_pipeline_fails_once_at_one_failure_more_than_is_tolerable(tolerable: int) -> None:
+    bench = Bench(tolerable_failures=tolerable, timeout="30 s")
+    for number in range(1, tolerable + 2):
+        assert bench.of(do.FailPipeline) == []
+        bench.request()
+        bench.plan(number)
+        bench.now += 31
+        bench(bench.protocol.tick(bench.now))
+    (fail,) = bench.of(do.FailPipeline)
+    assert fail.error.reason is Reason.EXPIRED
+    assert bench.protocol.failures.count == 0
+
+
+# G2
+def test_a_completed_checkpoint_makes_the_count_begin_anew() -> None:
+    bench = Bench(tolerable_failures=1)
+    for _ in range(3):
+        bench.request()
+        bench.fail(bench.protocol.next_id - 1)
+        bench.completed()
+    assert bench.of(do.FailPipeline) == []
+    assert bench.protocol.failures.count == 0
+
+
+# G3
+def test_a_checkpoint_that_fails_for_several_reasons_counts_once() -> None:
+    bench = Bench(tolerable_failures=1)
+    bench.request()
+    bench.fail(1)
+    bench(bench.protocol.failed(1, Reason.IO_EXCEPTION, "too", bench.now))
+    bench(bench.protocol.failed(1, Reason.ASYNC_FAILURE, "as well", bench.now))
+    assert bench.protocol.failures.count == 1
+    assert bench.reasons() == [Reason.DECLINED]
+
+
+# G5
+def test_what_policy_and_life_cycle_refuse_does_not_count() -> None:
+    bench = Bench(tolerable_failures=0, max_queued=1)
+    bench.request()
+    bench.request()
+    bench.request()
+    bench(bench.protocol.suspend("a host is gone", bench.now))
+    bench(bench.protocol.close(Reason.COORDINATOR_SHUTDOWN, bench.now))
+    assert bench.reasons() == [Reason.TOO_MANY_REQUESTS, Reason.JOB_FAILOVER, Reason.COORDINATOR_SHUTDOWN]
+    assert bench.of(do.FailPipeline) == []
+
+
+# G6
+def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -> None:
+    bench = Bench(timeout="5 s", tolerable_failures=1)
+    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    for time in (110.0, 115.0):
+        bench(bench.protocol.tick(time))
+    assert bench.reasons() == [Reason.EXPIRED]
+    assert bench.of(do.FailPipeline) == []
+    bench(bench.protocol.tick(120.0))
+    assert list(bench.protocol.pending) == [2]
+
+
+# --- where state is -----------------------------------------------------------------------------------------
+
+
+def test_the_state_of_an_operator_is_at_its_hosts_and_where_untouched_shards_come_from() -> None:
+    source = RestoreSource(ROOT, 7, 4, handle("seven"))
+    bench = Bench(claimed=False, sources={ShardId("up-op", 1): source})
+    assert bench.protocol.places("up", "up-op") == ShardLocations("up-id", (), {0: None, 1: source})
+    bench.claim("b", "up", (0,))
+    bench.claim("a", "down", (0,))
+    assert bench.protocol.places("up", "up-op") == ShardLocations("up-id", ("address-b",), {1: source})
+    bench.claim("a", "up", (1,))
+    assert bench.protocol.places("up", "up-op") == ShardLocations("up-id", ("address-a", "address-b"), {})
+
+
+def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is() -> None:
+    bench = Bench(claimed=False)
+    operators = tuple(OperatorRecord(uid, "two", "{}", {}, (None,)) for uid in ("first", "second"))
+    bench.protocol.add_query("two", "two-id", batch=4, operators=operators, sources={})
+    bench.protocol.claim(ClaimShards("a", "two-id", "first", (0,)))
+    assert bench.protocol.places("two", "first") == ShardLocations("two-id", ("address-a",), {})
+    assert bench.protocol.places("two", "second") == ShardLocations("two-id", (), {0: None})
+
+
+def test_a_checkpoint_waits_until_hosts_have_the_shards_that_changelogs_belong_to() -> None:
+    bench = Bench(claimed=False)
+    resume_point = ResumePoint("before", 4, 6)
+    operators = (OperatorRecord("up-op", "up", "{}", {}, (None, None)),)
+    bench.protocol.add_query(
+        "up", "up-id", batch=6, operators=operators, restored=operators, sources={}, resume_point=resume_point
+    )
+    request = Request(CheckpointKind.MANUAL, False, bench.now)
+    assert bench(bench.protocol.request(request, bench.now)) == []
+    assert bench.protocol.places("up", "up-op").resume_point == resume_point
+    for host, shard in (("a", 0), ("b", 1)):
+        assert bench(bench.protocol.tick(bench.now)) == []
+        answer = bench.protocol.claim(ClaimShards(host, "up-id", "up-op", (shard,)))
+        assert answer.resume_point == resume_point
+    assert [type(one) for one in bench(bench.protocol.tick(bench.now))] == [do.ChooseCut]
+
+
+def test_a_checkpoint_does_not_wait_for_ever_for_shards_that_changelogs_belong_to() -> None:
+    bench = Bench(claimed=False, timeout="30 s")
+    operators = (OperatorRecord("up-op", "up", "{}", {}, (None, None)),)
+    bench.protocol.add_query(
+        "up", "up-id", batch=6, operators=operators, sources={}, resume_point=ResumePoint("before", 4, 6)
+    )
+    request = Request(CheckpointKind.MANUAL, False, bench.now)
+    bench(bench.protocol.request(request, bench.now))
+    assert bench.protocol.next_deadline() == request.created_at + 30
+    assert bench(bench.protocol.tick(request.created_at + 29.9)) == []
+    (rejected,) = bench(bench.protocol.tick(request.created_at + 30))
+    assert isinstance(rejected, do.Reject)
+    assert (rejected.request, rejected.error.reason) == (request, Reason.EXPIRED)
+    assert "changelogs" in rejected.error.detail
+
+
+def test_state_whose_host_is_gone_is_nowhere() -> None:
+    bench = Bench()
+    bench.protocol.host_left("b")
+    with pytest.raises(StateLostError):
+        bench.protocol.places("up", "up-op")
+
+
+# --- hosts --------------------------------------------------------------------------------------------------
+
+
+def test_state_is_lost_with_a_host_that_owned_some_and_with_no_other() -> None:
+    bench = Bench(claimed=False)
+    bench.claim("a", "up", (0, 1))
+    assert not bench.protocol.host_left("b")
+    assert bench.protocol.host_left("a")
+    with pytest.raises(StateLostError):
+        bench.claim("b", "up", (0,))
+
+
+def test_a_new_host_of_an_executor_takes_the_place_of_the_old_one_and_its_state_is_lost() -> None:
+    bench = Bench()
+    assert bench.protocol.host_joined(HostHello("a2", "address", "machine", "a", 2))
+    assert set(bench.protocol.hosts) == {"a2", "b"}
+
+
+def test_a_host_that_opens_its_stream_again_has_lost_nothing() -> None:
+    bench = Bench()
+    assert not bench.protocol.host_joined(HostHello("a", "address-a", "machine", "a", 1))
+    assert set(bench.protocol.hosts) == {"a", "b"}
+
+
+def test_all_hosts_hear_that_runs_are_over() -> None:
+    bench = Bench()
+    bench(bench.protocol.release(["one", "two"]))
+    expected: list[tuple[str, Order]] = [(h, ReleaseOrder(q)) for q in ("one", "two") for h in "ab"]
+    assert bench.orders(ReleaseOrder) == expected
+
+
+# --- end and statistics -------------------------------------------------------------------------------------
+
+
+# I1
+def test_closing_ends_what_waits_and_what_is_on_its_way_and_later_messages_are_ignored() -> None:
+    bench = Bench(max_concurrent=2)
+    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    requests = [bench.request() for _ in range(3)]
+    bench.plan(1)
+    bench(bench.protocol.close(Reason.COORDINATOR_SHUTDOWN, bench.now))
+    assert {reject.request for reject in bench.of(do.Reject)} == set(requests)
+    assert set(bench.reasons()) == {Reason.COORDINATOR_SHUTDOWN}
+    assert [d.checkpoint for d in bench.of(do.DiscardAborted)] == [1, 2]
+    assert bench.protocol.next_deadline() is None
+    acks = bench.acks(1)
+    bench.seen.clear()
+    for ack in acks:
+        bench.ack(ack)
+    bench.store_progress(1)
+    bench.fail(1)
+    # Word of what was stored too late still has it deleted; nothing else happens.
+    assert set(map(type, bench.seen)) <= {do.DiscardAborted}
+
+
+# I1
+def test_a_manifest_that_is_being_written_when_the_end_comes_still_counts() -> None:
+    bench = Bench()
+    request = bench.request()
+    bench.plan(1)
+    bench.acknowledge(1)
+    bench(bench.protocol.close(Reason.COORDINATOR_SHUTDOWN, bench.now))
+    manifest = bench.finalize(1)
+    assert bench.of(do.Resolve) == [do.Resolve(request, manifest, ROOT)]
+    assert bench.reasons() == []
+
+
+# I3
+def test_triggered_is_in_progress_plus_completed_plus_failed_after_every_event() -> None:
+    bench = Bench(max_concurrent=2)
+
+    def counts() -> tuple[int, int, int, int]:
+        found = bench.protocol.history.counts
+        assert found.triggered == found.in_progress + found.completed + found.failed
+        return found.triggered, found.in_progress, found.completed, found.failed
+
+    assert counts() == (0, 0, 0, 0)
+    bench.request()
+    assert counts() == (1, 1, 0, 0)
+    bench.plan(1)
+    bench.request()
+    bench.plan(2)
+    assert counts() == (2, 2, 0, 0)
+    bench.acknowledge(2)
+    bench.finalize(2)
+    assert counts() == (2, 0, 1, 1)
+    bench.completed()
+    assert counts() == (3, 0, 2, 1)
+
+
+def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_when_the_pipeline_goes_back() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.acknowledge(1)
+    bench(bench.protocol.suspend("a host is gone", bench.now))
+    assert bench.protocol.pending[1].phase is Phase.FINALIZING
+    assert bench.finalize(1).id == 1

@@ -1,0 +1,103 @@
+"""A latest checkpoint that is damaged: an error that says which one to take instead, never a silent choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chandy.coordinator.recovery import restore_point
+from chandy.storage import (
+    Catalog,
+    CheckpointKind,
+    DamagedCheckpointError,
+    Handle,
+    LocalStore,
+    Manifest,
+    QueryRecord,
+    SnapshotWriter,
+)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    """Three checkpoints; each has an object of its own, and all share one."""
+    catalog = Catalog(LocalStore(tmp_path / "store"))
+    base: Handle | None = None
+    for id in (1, 2, 3):
+        # The store has links to them: each checkpoint's are files of their own.
+        folder = tmp_path / str(id)
+        folder.mkdir()
+        (folder / "own.sst").write_bytes(b"%d" % id * 100)
+        (folder / "all.sst").write_bytes(b"all" * 100)
+        writer = SnapshotWriter(catalog.store, f"checkpoints/{id}/driver.pack", pack_below=0)
+        writer.add("q", {name: folder / name for name in ("own.sst", "all.sst")}, base)
+        base = writer.finish()["q"].handle
+        queries = (QueryRecord("q", id, base),)
+        catalog.commit(Manifest(id, CheckpointKind.MANUAL, "p", 1, 1.0, 2.0, queries, (), 0))
+    return catalog
+
+
+def own_key(catalog: Catalog, id: int) -> str:
+    return next(file.key for file in catalog.read(id).queries[0].files.files if file.name == "own.sst")
+
+
+def test_an_intact_latest_is_chosen(catalog: Catalog) -> None:
+    point = restore_point.choose(catalog, "latest")
+    assert point is not None
+    assert point.manifest.id == 3
+
+
+@pytest.mark.parametrize("damage", ["object", "manifest"])
+@pytest.mark.parametrize(("damaged", "intact"), [((3,), 2), ((3, 2), 1)])
+def test_a_damaged_latest_names_the_newest_intact_one_and_how_to_choose_it(
+    catalog: Catalog, damage: str, damaged: tuple[int, ...], intact: int
+) -> None:
+    for id in damaged:
+        if damage == "object":
+            catalog.store.delete(own_key(catalog, id))
+        else:
+            catalog.store.write(f"checkpoints/{id}/manifest.json", b"{}")
+    with pytest.raises(DamagedCheckpointError, match=f'restore="{intact}"') as caught:
+        restore_point.choose(catalog, "latest")
+    assert (caught.value.checkpoint, caught.value.intact) == (3, intact)
+    assert str(caught.value).startswith("checkpoint 3 cannot be restored: ")
+    point = restore_point.choose(catalog, str(intact))
+    assert point is not None
+    assert point.manifest.id == intact
+
+
+def test_bytes_that_only_look_whole_are_not_called_intact(catalog: Catalog) -> None:
+    catalog.store.delete(own_key(catalog, 3))
+    catalog.store.write(own_key(catalog, 2), b"x" * 100)
+    with pytest.raises(DamagedCheckpointError) as caught:
+        restore_point.choose(catalog, "latest")
+    assert caught.value.intact == 1
+
+
+def test_without_an_intact_one_that_is_said(catalog: Catalog) -> None:
+    for key in catalog.store.list("shared/"):
+        catalog.store.delete(key)
+    with pytest.raises(DamagedCheckpointError, match="no other checkpoint"):
+        restore_point.choose(catalog, "latest")
+
+
+def test_damage_that_a_restore_has_met_is_named_with_the_newest_intact_one(catalog: Catalog) -> None:
+    point = restore_point.choose(catalog, "latest")
+    assert point is not None
+    assert restore_point.damage(catalog, point) is None
+    catalog.store.write(own_key(catalog, 3), b"x" * 100)
+    damage = restore_point.damage(catalog, point)
+    assert damage is not None
+    assert (damage.key, damage.checkpoint, damage.intact) == (own_key(catalog, 3), 3, 2)
+    assert 'restore="2"' in str(damage)
+
+
+def test_damage_in_a_savepoint_names_the_newest_intact_checkpoint(catalog: Catalog, tmp_path: Path) -> None:
+    savepoint = LocalStore(tmp_path / "savepoint")
+    copied = catalog.read(1)
+    for key in sorted(copied.keys()):
+        savepoint.write(key, b"y" * 100)
+    damage = restore_point.damage(catalog, restore_point.RestorePoint(copied, savepoint.uri))
+    assert damage is not None
+    assert (damage.store, damage.checkpoint, damage.intact) == (savepoint.uri, 1, 3)

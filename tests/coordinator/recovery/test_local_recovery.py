@@ -1,0 +1,424 @@
+"""What a killed driver has left: what the next one may go on from, what it may not, and what is deleted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType
+
+from chandy.coordinator.query import Definition
+from chandy.coordinator.recovery import local_recovery as module
+from chandy.coordinator.recovery.local_recovery import (
+    Left,
+    LocalRecovery,
+    RunRecord,
+    Stood,
+    base_of,
+    boot_id,
+    find_left,
+    fits,
+    lives,
+)
+from chandy.coordinator.recovery.query_directories import QueryDirectories
+from chandy.coordinator.recovery.restore_point import RestorePoint
+from chandy.coordinator.recovery.runs import Run
+from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.state.local.changelog import Changelog, admit, shard_folder
+from chandy.state.local.locks import acquire
+from chandy.state.local.workspace import ALIVE
+from chandy.state.rpc.messages import ResumePoint
+from chandy.storage import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from chandy.storage.manifest import StateRecord
+
+ROOT = "file:///store/p"
+KEY = StructType().add("k", LongType(), nullable=False)
+OPERATOR = OperatorRecord("op", "q", KEY.json(), {}, (None, None))
+
+
+def checkpoint(
+    id: int = 7,
+    *,
+    generation: int = 4,
+    kind: CheckpointKind = CheckpointKind.PERIODIC,
+    root: str = ROOT,
+    **batches: int,
+) -> RestorePoint:
+    queries = tuple(QueryRecord(name, batch, Handle(())) for name, batch in batches.items())
+    return RestorePoint(Manifest(id, kind, "p", generation, 1.0, 2.0, queries, (), 0), root)
+
+
+RECORD = RunRecord(
+    root=ROOT,
+    generation=4,
+    round=0,
+    base=base_of(checkpoint(7, generation=3)),
+    boot="this start",
+    query="q",
+    query_id="id",
+    operators=(OPERATOR,),
+    output=None,
+)
+
+
+def query(name: str = "q", *operators: OperatorRecord) -> Definition:
+    facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
+    return Definition(name, cast(Any, None), None, facts, operators or (OPERATOR,), ())
+
+
+@pytest.fixture
+def changelogs(tmp_path: Path) -> Path:
+    return tmp_path / "changelogs"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    made = tmp_path / "queries"
+    made.mkdir(mode=0o700)
+    return made
+
+
+def left_behind(
+    base: Path, changelogs: Path, record: RunRecord, *, committed: int, place: str = "dead"
+) -> Path:
+    """What a driver that was killed has left of one run, its shards' changelogs with all batches after 2."""
+    folder = base / place / f"{record.round}-{record.query}"
+    (folder / "checkpoint" / "commits").mkdir(parents=True)
+    (folder / "checkpoint" / "commits" / str(committed)).touch()
+    (base / place / ALIVE).touch()
+    record.write(folder)
+    admit(changelogs, record.query_id, folder)
+    for operator in record.operators:
+        for shard in range(len(operator.shards)):
+            changelog = Changelog(shard_folder(changelogs, record.query_id, operator.uid, shard))
+            for batch in range(3, committed + 1):
+                changelog.append(batch, {})
+            changelog.close()
+    return folder / "checkpoint"
+
+
+def local_recovery(base: Path, changelogs: Path, point: RestorePoint | None, **options: Any) -> LocalRecovery:
+    defaults = {"root": ROOT, "generation": 5, "kept": True, "goes_on": True, "java": 1}
+    return LocalRecovery.of(base, changelogs, point=point, **{**defaults, **options})
+
+
+@pytest.fixture(autouse=True)
+def start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "boot_id", lambda: "this start")
+
+
+# --- what fits ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "point", "expected"),
+    [
+        ({}, checkpoint(7, generation=3), True),
+        # It has taken the latest checkpoint itself.
+        ({}, checkpoint(9, generation=4), True),
+        ({"base": ""}, None, True),
+        # Somebody else has taken the latest.
+        ({}, checkpoint(8, generation=3), False),
+        ({}, None, False),
+        ({"base": ""}, checkpoint(7, generation=3), False),
+        # It began from a savepoint, or another pipeline's checkpoint, of the same number.
+        ({"base": base_of(checkpoint(7, root="file:///elsewhere"))}, checkpoint(7, generation=3), False),
+        ({}, checkpoint(7, generation=4, kind=CheckpointKind.SAVEPOINT, root="file:///s"), False),
+        # Another generation came in between, or this is an older one.
+        ({"generation": 3}, checkpoint(7, generation=3), False),
+        ({"generation": 5}, checkpoint(7, generation=3), False),
+        # The machine was started anew, or does not tell.
+        ({"boot": "another start"}, checkpoint(7, generation=3), False),
+        ({"boot": ""}, checkpoint(7, generation=3), False),
+    ],
+)
+def test_a_run_fits_if_it_has_grown_from_the_latest_checkpoint_right_before_on_this_machine(
+    change: dict[str, Any], point: RestorePoint | None, expected: bool
+) -> None:
+    record = attrs.evolve(RECORD, **change)
+    assert fits(record, generation=5, point=point, boot="this start") == expected
+
+
+def test_a_machine_that_does_not_tell_its_starts_fits_nothing() -> None:
+    record = attrs.evolve(RECORD, boot="")
+    assert not fits(record, generation=5, point=checkpoint(7, generation=3), boot="")
+
+
+def test_this_machine_tells_its_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(boot_id()) > 30
+    assert boot_id() == boot_id()
+    monkeypatch.setattr(module, "_BOOT", Path("/nowhere"))
+    assert boot_id() == ""
+
+
+# --- what is found ------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_gone_on_from_where_it_stood(base: Path, changelogs: Path) -> None:
+    directory = left_behind(base, changelogs, RECORD, committed=5)
+    found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3)).left(
+        query(), None, point
+    )
+    assert found == Stood(ResumePoint("id", 2, 5), directory)
+
+
+def test_what_stands_at_the_checkpoint_needs_no_changelog(base: Path, changelogs: Path) -> None:
+    left_behind(base, changelogs, RECORD, committed=2)
+    found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3)).left(
+        query(), None, point
+    )
+    assert found is not None
+    assert found.resume_point == ResumePoint("id", 2, 2)
+
+
+def shorten(base: Path, changelogs: Path) -> None:
+    next(changelogs.glob("id/*/*.log")).write_bytes(b"")
+
+
+def lose_a_shard(base: Path, changelogs: Path) -> None:
+    next(changelogs.glob("id/*-*")).rename(changelogs / "elsewhere")
+
+
+def lose_commits(base: Path, changelogs: Path) -> None:
+    for commit in base.glob("dead/*/checkpoint/commits/*"):
+        commit.rename(commit.with_name("1"))
+
+
+def test_a_sink_that_is_ahead_of_the_commit_log_is_not_gone_on_behind(base: Path, changelogs: Path) -> None:
+    """Spark would pass over the batch that the sink has, and its shards would never hear of it."""
+    output = base.parent / "out"
+    (output / "_spark_metadata").mkdir(parents=True)
+    record = attrs.evolve(RECORD, output=str(output))
+    left_behind(base, changelogs, record, committed=5)
+    point = checkpoint(q=2, generation=3)
+    found = local_recovery(base, changelogs, point)
+    for batch in range(6):
+        (output / "_spark_metadata" / str(batch)).touch()
+    assert found.left(query(), output, point) is not None
+    (output / "_spark_metadata" / "6").touch()
+    assert found.left(query(), output, point) is None
+    assert found.holds_back("q", point)
+
+
+def test_nobody_goes_on_while_the_old_jvm_may_write(base: Path, changelogs: Path) -> None:
+    left_behind(base, changelogs, attrs.evolve(RECORD, java=os.getpid()), committed=5)
+    point = checkpoint(q=2, generation=3)
+    found = local_recovery(base, changelogs, point, java=os.getppid())
+    assert found.left(query(), None, point) is None
+
+
+def test_a_process_that_has_ended_does_not_live_though_nobody_has_waited_for_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert Path(f"/proc/{process.pid}").exists()
+        assert not lives(process.pid)
+    assert not lives(process.pid)
+    assert lives(os.getpid())
+
+
+def test_a_coordinator_in_the_same_jvm_goes_on(base: Path, changelogs: Path) -> None:
+    left_behind(base, changelogs, attrs.evolve(RECORD, java=os.getpid()), committed=5)
+    point = checkpoint(q=2, generation=3)
+    assert local_recovery(base, changelogs, point, java=os.getpid()).left(query(), None, point) is not None
+
+
+@pytest.mark.parametrize("damage", [shorten, lose_a_shard, lose_commits])
+def test_what_does_not_lead_to_where_it_stood_is_not_used(
+    base: Path, changelogs: Path, damage: Callable[[Path, Path], None]
+) -> None:
+    left_behind(base, changelogs, RECORD, committed=5)
+    damage(base, changelogs)
+    found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3))
+    assert found.left(query(), None, point) is None
+    assert found.holds_back("q", point)
+
+
+@pytest.mark.parametrize(
+    ("definition", "output"),
+    [
+        (query("q", attrs.evolve(OPERATOR, key_schema=StructType().add("k", StringType()).json())), None),
+        (query("q", attrs.evolve(OPERATOR, states={"new": StateRecord((KEY.json(),))})), None),
+        (query("q", OPERATOR, attrs.evolve(OPERATOR, uid="new")), None),
+        (query(), Path("/another/output")),
+    ],
+)
+def test_a_query_that_is_not_what_it_was_is_not_gone_on_with(
+    base: Path, changelogs: Path, definition: Definition, output: Path | None
+) -> None:
+    left_behind(base, changelogs, RECORD, committed=5)
+    found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3))
+    assert found.left(definition, output, point) is None
+
+
+def test_a_plan_that_sees_its_key_otherwise_goes_on_where_it_stood(base: Path, changelogs: Path) -> None:
+    """Whether a key can be null, and the delay of a watermark, is no part of it."""
+    left_behind(base, changelogs, RECORD, committed=5)
+    key = StructType().add("k", LongType(), True, {"spark.watermarkDelayMs": 1})
+    definition = query("q", attrs.evolve(OPERATOR, key_schema=key.json()))
+    found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3))
+    assert found.left(definition, None, point) is not None
+
+
+def test_either_all_queries_go_on_or_none(base: Path, changelogs: Path) -> None:
+    left_behind(base, changelogs, RECORD, committed=5)
+    point = checkpoint(q=2, other=3, generation=3)
+    found = local_recovery(base, changelogs, point)
+    assert found.left(query("other"), None, point) is None
+    assert found.holds_back("other", point), "it was there at the cut"
+    assert not found.holds_back("new", point), "it stood nowhere"
+    found.give_up()
+    assert found.left(query(), None, point) is None
+    assert not found.holds_back("other", point)
+
+
+def test_runs_of_the_newest_round_alone_stand_at_one_cut(base: Path, changelogs: Path) -> None:
+    """Killed while it went back: one query has, the other has not."""
+    older = attrs.evolve(RECORD, query="other", query_id="older")
+    newer = attrs.evolve(RECORD, round=1)
+    left_behind(base, changelogs, older, committed=5)
+    left_behind(base, changelogs, newer, committed=5)
+    point = checkpoint(q=2, generation=3)
+    found = local_recovery(base, changelogs, point)
+    assert found.left(query("other"), None, point) is None
+    assert found.holds_back("other", point), "it was there, if not in the checkpoint"
+    assert found.left(query(), None, point) is not None
+    assert not (changelogs / "older").exists()
+
+
+def test_a_query_that_a_life_did_not_come_to_is_still_known_to_the_next(base: Path, changelogs: Path) -> None:
+    left_behind(base, changelogs, RECORD, committed=5)
+    left_behind(base, changelogs, attrs.evolve(RECORD, query="other", query_id="b"), committed=5)
+    point = checkpoint(q=2, generation=3)
+    second = local_recovery(base, changelogs, point)
+    directory = QueryDirectories(base, "p").new_run("q")
+    # Killed before it has started the other one.
+    second.note(run(directory, "next"), 0, point)
+    record = next(r for r, _ in module._records(directory.parent.parent) if r.query_id == "next")
+    assert record.known == ("other", "q")
+
+
+def test_a_query_that_was_only_known_keeps_the_others_from_going_on(base: Path, changelogs: Path) -> None:
+    left_behind(base, changelogs, attrs.evolve(RECORD, known=("other", "q")), committed=5)
+    point = checkpoint(q=2, generation=3)
+    found = local_recovery(base, changelogs, point)
+    assert found.left(query(), None, point) is not None
+    assert found.holds_back("other", point)
+    assert not found.holds_back("new", point)
+
+
+# --- what is deleted ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"goes_on": False}, {"kept": False}, {"generation": 6}])
+def test_what_is_not_wanted_is_deleted(base: Path, changelogs: Path, options: dict[str, Any]) -> None:
+    left_behind(base, changelogs, RECORD, committed=5)
+    found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3), **options)
+    assert found.left(query(), None, point) is None
+    assert not found.holds_back("q", point), "nothing is left that others could stand at"
+    assert list(base.iterdir()) == list(changelogs.iterdir()) == []
+
+
+def test_what_is_anothers_stays(base: Path, changelogs: Path) -> None:
+    left_behind(base, changelogs, attrs.evolve(RECORD, root="file:///store/other", query_id="a"), committed=3)
+    left_behind(base, changelogs, attrs.evolve(RECORD, query_id="b"), committed=3, place="alive")
+    alive = acquire(base / "alive" / ALIVE)
+    found = find_left(base, changelogs, lambda record: False, ROOT)
+    assert found == Left()
+    assert {path.name for path in base.iterdir()} == {"dead", "alive"}
+    assert {path.name for path in changelogs.iterdir()} == {"a", "b"}
+    alive.release()
+
+
+def test_what_is_gone_on_from_is_on_hold_until_the_end(base: Path, changelogs: Path) -> None:
+    left_behind(base, changelogs, RECORD, committed=5)
+    point = checkpoint(q=2, generation=3)
+    first = local_recovery(base, changelogs, point)
+    # A third one that takes over meanwhile, and does not want it.
+    local_recovery(base, changelogs, point, generation=6)
+    assert first.left(query(), None, point) is not None
+    first.close()
+    assert list(base.iterdir()) == list(changelogs.iterdir()) == []
+
+
+def test_a_directory_with_a_record_outlives_its_driver_and_another_pipelines_start(base: Path) -> None:
+    first = QueryDirectories(base, "p")
+    run = first.new_run("q")
+    RECORD.write(run.parent)
+    without = QueryDirectories(base, "p")
+    without.new_run("q")
+    # As when they are killed.
+    first._workspace._alive.release()
+    without._workspace._alive.release()
+    other = QueryDirectories(base, "other")
+    assert {path.name.split("-")[0] for path in base.iterdir() if path.is_dir()} == {"p", "other"}
+    assert len([path for path in base.iterdir() if path.is_dir()]) == 2
+    assert run.parent.exists()
+    other.close()
+
+
+def test_a_record_that_cannot_be_read_is_as_none(
+    base: Path, changelogs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = left_behind(base, changelogs, RECORD, committed=5)
+    (directory.parent / "run.json").write_text("{")
+    point = checkpoint(q=2, generation=3)
+    assert local_recovery(base, changelogs, point).left(query(), None, point) is None
+    assert "record of a run not read" in caplog.text
+
+
+# --- while it lives -----------------------------------------------------------------------------------------
+
+
+def run(directory: Path, query_id: str = "id", stood: Stood | None = None) -> Run:
+    return Run(1, query(), directory, query_id, None, stood)
+
+
+def test_runs_whose_host_was_killed_go_on_where_they_stood_but_not_twice(
+    base: Path, changelogs: Path
+) -> None:
+    directory = left_behind(base, changelogs, RECORD, committed=5)
+    point = checkpoint(q=2, generation=3)
+    found = LocalRecovery(root=ROOT, generation=4, changelogs=changelogs, kept=True, boot="", left=Left())
+    stood = Stood(ResumePoint("id", 2, 5), directory)
+    assert found.stood([run(directory)], point) == {"q": stood}
+    assert found.stood([run(directory, stood=stood)], point) == {}, "it has not got any further since"
+    earlier = attrs.evolve(stood, resume_point=ResumePoint("before", 2, 4))
+    assert found.stood([run(directory, stood=earlier)], point) == {"q": stood}
+    assert found.stood([run(directory), run(directory, "without changelogs")], point) == {}
+
+
+def test_a_life_without_changelogs_goes_on_from_nothing(base: Path, changelogs: Path) -> None:
+    directory = left_behind(base, changelogs, RECORD, committed=5)
+    found = LocalRecovery(root=ROOT, generation=4, changelogs=changelogs, kept=False, boot="", left=Left())
+    assert found.stood([run(directory)], checkpoint(q=2, generation=3)) == {}
+    found.note(run(directory, "next"), 0, None)
+    assert not (changelogs / "next").exists()
+
+
+def test_a_run_is_noted_for_the_next_life(base: Path, changelogs: Path) -> None:
+    directory = QueryDirectories(base, "p").new_run("q")
+    point = checkpoint(q=2, generation=3)
+    found = LocalRecovery(root=ROOT, generation=4, changelogs=changelogs, kept=True, boot="b", left=Left())
+    found.note(run(directory), 2, point)
+    ((record, where),) = module._records(directory.parent.parent)
+    assert where == directory
+    assert record == attrs.evolve(RECORD, round=2, boot="b", base=base_of(point), known=("q",))
+    found.unnote([run(directory)])
+    assert module._records(directory.parent.parent) == []
+    assert (changelogs / "id").is_dir()
+
+
+def test_a_machine_where_changelogs_cannot_be_kept_goes_without(
+    base: Path, changelogs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changelogs.write_text("a file")
+    directory = QueryDirectories(base, "p").new_run("q")
+    found = LocalRecovery(root=ROOT, generation=4, changelogs=changelogs, kept=True, boot="b", left=Left())
+    found.note(run(directory), 0, None)
+    assert "nothing is kept to go on from" in caplog.text

@@ -1,0 +1,670 @@
+"""What a pipeline fails with, on runs that are plain objects."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import pytest
+
+from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
+from chandy.coordinator.query import Definition
+from chandy.coordinator.recovery import restore_point, supervisor
+from chandy.coordinator.recovery.local_recovery import Left, LocalRecovery, Stood
+from chandy.coordinator.recovery.metrics import RecoveryMetrics
+from chandy.coordinator.recovery.query_directories import QueryDirectories
+from chandy.coordinator.recovery.restart import FixedDelay, NoRestart, RestartStrategy
+from chandy.coordinator.recovery.restore_point import RestorePoint
+from chandy.coordinator.recovery.runs import Runs
+from chandy.coordinator.recovery.supervisor import Supervisor
+from chandy.coordinator.spark import progress
+from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.state.rpc.messages import ResumePoint, ShardsRestored, TaskFailure
+from chandy.storage import (
+    Catalog,
+    CheckpointKind,
+    DamagedCheckpointError,
+    FencedError,
+    FileCache,
+    Handle,
+    LocalStore,
+    Manifest,
+    OperatorRecord,
+    QueryRecord,
+    SnapshotWriter,
+    StoreFailedError,
+)
+
+from ...waiting import DEADLINE, eventually
+
+
+class Ticking:
+    """A clock that is a second later whenever somebody looks at it."""
+
+    def __init__(self) -> None:
+        self._now = itertools.count(1_000_000_000)
+
+    def __call__(self) -> float:
+        return float(next(self._now))
+
+
+class Spark:
+    """A run of a query that has failed already."""
+
+    isActive = False  # noqa: N815
+
+    def __init__(self, failure: str) -> None:
+        self.failure = failure
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        raise RuntimeError(self.failure)
+
+    def stop(self) -> None:
+        pass
+
+
+class Running(Spark):
+    """A run of a query that goes on until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    @property
+    def isActive(self) -> bool:  # type: ignore[override]  # noqa: N802
+        return not self.stopped.is_set()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        return self.stopped.wait(timeout)
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+class Checkpoints:
+    """``CheckpointExecutor`` without checkpoints."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.fenced: FencedError | None = None
+        self.unsettled = 0
+        """How often the fate of a manifest is not known yet."""
+
+    def check_not_fenced(self) -> None:
+        if self.fenced is not None:
+            raise self.fenced
+
+    def damage(self, point: RestorePoint) -> DamagedCheckpointError | None:
+        return restore_point.damage(self.catalog, point)
+
+    def look(self, at: Callable[[Any], Any]) -> None:
+        pass
+
+    def event(self, happens: Callable[[Any, float], Any]) -> None:
+        pass
+
+    def settle(self) -> bool:
+        self.unsettled -= 1
+        return self.unsettled < 0
+
+
+class NoTicks:
+    def watch(self, definition: Definition, directory: Path) -> None:
+        pass
+
+
+class Setup:
+    """A pipeline of one query with one shard, restored from the second of two checkpoints."""
+
+    def __init__(self, directory: Path, restart: RestartStrategy, local_recovery: object = None) -> None:
+        self.catalog = Catalog(LocalStore(directory / "store"))
+        for id in (1, 2):
+            writer = SnapshotWriter(self.catalog.store, f"checkpoints/{id}/host.pack", pack_below=0)
+            for group in ("query", "shard"):
+                path = directory / f"{group}-{id}.sst"
+                path.write_bytes(f"{group} {id}".encode() * 100)
+                name = f"{restore_point.WORKING}/offsets/{id}" if group == "query" else "1.sst"
+                writer.add(group, {name: path})
+            stored = writer.finish()
+            self.commit(id, stored["query"].handle, stored["shard"].handle)
+        self.point = restore_point.choose(self.catalog, "latest")
+        assert self.point is not None
+        self.directories = QueryDirectories(directory / "work", "p")
+        self.runs = Runs()
+        self.opened: list[tuple[str, tuple[OperatorRecord, ...]]] = []
+        self.failed: list[Callable[[str], None]] = []
+        self.supervisor = Supervisor(
+            directories=self.directories,
+            runs=self.runs,
+            tracker=restart.tracker(),
+            clock=Ticking(),
+            cache=FileCache(directory / "cache"),
+            ticks=NoTicks(),  # type: ignore[arg-type]
+            restored=self.point,
+            resets_sinks=True,
+            open_ahead=self.open_ahead,
+            local_recovery=cast(LocalRecovery, local_recovery)
+            or LocalRecovery(
+                root="", generation=1, changelogs=directory / "changelogs", kept=False, boot="", left=Left()
+            ),
+        )
+        self.checkpoints = Checkpoints(self.catalog)
+        self.supervisor.begin(self.checkpoints)  # type: ignore[arg-type]
+        facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
+        self.definition = Definition("q", None, None, facts, (), ())  # type: ignore[arg-type]
+
+    def open_ahead(
+        self, query_id: str, operators: tuple[OperatorRecord, ...], failed: Callable[[str], None]
+    ) -> None:
+        self.opened.append((query_id, operators))
+        self.failed.append(failed)
+
+    def commit(self, id: int, query: Handle, shard: Handle) -> None:
+        queries = (QueryRecord("q", id, query),)
+        operators = (OperatorRecord("op", "q", "{}", {}, (shard,)),)
+        self.catalog.commit(Manifest(id, CheckpointKind.MANUAL, "p", 1, 1.0, 2.0, queries, operators, 0))
+
+    def key(self, what: str) -> str:
+        manifest = self.catalog.read(2)
+        handle = manifest.queries[0].files if what == "query" else manifest.operators[0].shards[0]
+        assert handle is not None
+        return handle.files[0].key
+
+    def damage(self, what: str, how: str) -> str:
+        key = self.key(what)
+        self.catalog.store.delete(key)
+        if how == "changed":
+            self.catalog.store.write(key, b"x")
+        return key
+
+
+@pytest.fixture
+def restart() -> RestartStrategy:
+    return NoRestart()
+
+
+@pytest.fixture
+def setup(tmp_path: Path, restart: RestartStrategy) -> Iterator[Setup]:
+    made = Setup(tmp_path, restart)
+    yield made
+    made.supervisor.close()
+    made.directories.close()
+
+
+@pytest.fixture
+def fails_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """What Spark says of each run."""
+
+    def fail(text: str) -> None:
+        monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Spark(text))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("how", "says"), [("changed", "DamagedError: ..."), ("missing", "ObjectMissingError: ...")]
+)
+def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_take_instead(
+    setup: Setup, fails_with: Callable[[str], None], how: str, says: str
+) -> None:
+    fails_with(f"[STREAM_FAILED] Job aborted:\nTraceback ...\nchandy.storage.errors.{says}")
+    key = setup.damage("shard", how)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(
+        DamagedCheckpointError, match=r"checkpoint 2 .*newest intact .* 1: start with restore"
+    ) as caught:
+        query.awaitTermination(DEADLINE)
+    assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
+
+
+def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(
+    setup: Setup, fails_with: Callable[[str], None]
+) -> None:
+    fails_with("not reached")
+    key = setup.damage("query", "changed")
+    with pytest.raises(DamagedCheckpointError) as caught:
+        setup.supervisor.start(setup.definition)
+    assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
+
+
+def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup, fails_with: Callable[[str], None]) -> None:
+    # Bytes that were damaged on their way, or a user's own text.
+    fails_with("DamagedError: only in passing")
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(QueryFailedError, match="only in passing"):
+        query.awaitTermination(DEADLINE)
+
+
+@pytest.mark.parametrize(
+    ("batch", "error"), [(3, ProcessorFailedError), (2, QueryFailedError), (1, QueryFailedError)]
+)
+def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_committed(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, batch: int, error: type[Exception]
+) -> None:
+    """The attempt may have been tried again, with success."""
+
+    class Failing(Running):
+        def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+            (run,) = setup.runs.all()
+            (run.directory / "commits").mkdir(exist_ok=True)
+            (run.directory / "commits" / "2").touch()
+            setup.supervisor.processor_failed(TaskFailure(run.query_id, batch, "op", "('k',)", "ValueError"))
+            self.stopped.set()
+            raise RuntimeError("the sink is full")
+
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Failing())
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(error):
+        query.awaitTermination(DEADLINE)
+
+
+class Unreachable:
+    """A store that cannot be read a number of times, once the state is lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, *, transient: bool) -> None:
+        self.left = times
+        self.transient = transient
+        self.runs: list[Spark] = []
+        restore = supervisor.restore_query
+
+        def restore_if_reachable(*args: Any) -> Any:
+            if self.runs and self.left:
+                self.left -= 1
+                raise StoreFailedError("s3://far", "a.pack", "read", "503 Slow Down", self.transient)
+            return restore(*args)
+
+        def start(*args: Any, **kwargs: Any) -> Spark:
+            self.runs.append(Running() if self.runs else Spark("StateLostError: the host is gone"))
+            return self.runs[-1]
+
+        monkeypatch.setattr(supervisor, "restore_query", restore_if_reachable)
+        monkeypatch.setattr(supervisor, "start_spark", start)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_store_that_fails_in_passing_while_going_back_is_asked_again(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Unreachable(monkeypatch, 2, transient=True)
+    query = setup.supervisor.start(setup.definition)
+    deadline = time.monotonic() + DEADLINE
+    while len(store.runs) < 2 and query.isActive and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (len(store.runs), store.left, query.isActive) == (2, 0, True)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+@pytest.mark.parametrize(("transient", "asked"), [(True, 3), (False, 1)])
+def test_a_store_that_stays_unreachable_ends_the_pipeline_after_all_attempts_and_one_that_refuses_at_once(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, transient: bool, asked: int
+) -> None:
+    store = Unreachable(monkeypatch, 9, transient=transient)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(StoreFailedError, match="503 Slow Down"):
+        query.awaitTermination(DEADLINE)
+    assert (len(store.runs), 9 - store.left) == (1, asked)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_recovery_waits_from_the_notice_of_the_failure_through_all_its_attempts(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Unreachable(monkeypatch, 2, transient=True)
+    setup.supervisor.start(setup.definition)
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    first, again = setup.supervisor.recoveries
+    assert (first.waiting, first.noticed_at) == (0.0, first.begun_at)
+    # The clock ticks by a second whenever it is looked at; each attempt looks at it at least once.
+    assert again.waiting >= 2
+    assert again.noticed_at == again.begun_at - again.waiting
+    assert len(store.runs) == 2
+
+
+# --- what goes wrong while it is mended ---------------------------------------------------------------------
+
+
+class Starts:
+    """Spark, whose first run fails, and which then cannot start a number of times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
+        self.asked = 0
+
+        def start(*args: Any, **kwargs: Any) -> Spark:
+            self.asked += 1
+            if self.asked == 1:
+                return Spark("boom")
+            if self.asked <= 1 + refused:
+                raise RuntimeError("the JVM is gone")
+            return Running()
+
+        monkeypatch.setattr(supervisor, "start_spark", start)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_restart_in_place_that_cannot_start_is_tried_again(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = Starts(monkeypatch, refused=2)
+    query = setup.supervisor.start(setup.definition)
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    assert (spark.asked, query.isActive) == (4, True)
+    assert isinstance(setup.runs.all()[0].spark, Running)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_restart_in_place_that_never_starts_ends_the_query_after_all_attempts(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = Starts(monkeypatch, refused=99)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(PipelineFailedError, match="the JVM is gone"):
+        query.awaitTermination(DEADLINE)
+    assert spark.asked == 1 + 3
+
+
+FENCED = FencedError("file:///store", 1, 2, "another driver")
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    query = setup.supervisor.start(setup.definition)
+    touched: list[object] = []
+    monkeypatch.setattr(supervisor, "restore_query", lambda *args: touched.append(args))
+    setup.checkpoints.fenced = FENCED
+    setup.supervisor.host_lost("it was frozen for too long")
+    with pytest.raises(FencedError):
+        query.awaitTermination(DEADLINE)
+    assert touched == []
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_latest(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    setup.supervisor.start(setup.definition)
+    restored: list[int] = []
+    restore = supervisor.restore_query
+
+    def note(*args: Any) -> Any:
+        restored.append(setup.checkpoints.unsettled)
+        return restore(*args)
+
+    monkeypatch.setattr(supervisor, "restore_query", note)
+    setup.checkpoints.unsettled = 2
+    setup.supervisor.host_lost("it was killed")
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    assert restored == [-1]
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Running] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        started.append(Running())
+        return started[-1]
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    query = setup.supervisor.start(setup.definition)
+    setup.supervisor.must_fail(FENCED)
+    # Behind it: what was lost meanwhile changes nothing any more.
+    setup.supervisor.host_lost("it was frozen for too long")
+    with pytest.raises(FencedError):
+        query.awaitTermination(DEADLINE)
+    with pytest.raises(PipelineFailedError, match="failed for good"):
+        setup.supervisor.start(attrs.evolve(setup.definition, name="another"))
+    with pytest.raises(PipelineFailedError, match="failed for good"):
+        setup.supervisor.resume(setup.runs.all())
+    setup.supervisor.close()
+    assert len(started) == 1
+    assert started[0].stopped.is_set()
+
+
+def restored(host: str, files: float, opening: float, found: int, downloaded: int) -> ShardsRestored:
+    return ShardsRestored(host, "id", 0.0, files, opening, found, downloaded)
+
+
+def test_a_recovery_has_the_longest_of_its_restores_and_the_bytes_of_all() -> None:
+    recovery = RecoveryMetrics("lost", 2, False, 100.0)
+    recovery.restored(restored("a", 1.0, 0.5, 10, 1))
+    recovery.restored(restored("b", 2.0, 0.25, 20, 2))
+    recovery.restored(restored("c", 1.5, 0.5, 30, 3))
+    assert (recovery.files, recovery.opening) == (2.0, 0.25)
+    assert (recovery.found_bytes, recovery.downloaded_bytes) == (60, 6)
+
+
+def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    setup.supervisor.start(setup.definition)
+    (recovery,) = setup.supervisor.recoveries
+    (run,) = setup.runs.all()
+    setup.supervisor.shards_restored(ShardsRestored("host", "another", 0.5, 1.0, 1.0, 1, 1))
+    setup.supervisor.shards_restored(ShardsRestored("host", run.query_id, 0.5, 2.0, 1.0, 5, 7))
+    assert (recovery.ahead, recovery.files, recovery.opening, recovery.found_bytes) == (0.5, 2.0, 1.0, 5)
+    commits = run.directory / "commits"
+    commits.mkdir(exist_ok=True)
+    (commits / str(progress.newest_committed(run.directory) + 1)).touch()
+    eventually(lambda: recovery.first_batch is not None)
+    # A shard that moves to another host later.
+    setup.supervisor.shards_restored(ShardsRestored("other", run.query_id, 9.0, 9.0, 1.0, 9, 9))
+    assert (recovery.files, recovery.found_bytes) == (2.0, 5)
+
+
+def test_a_runs_shards_are_opened_ahead_of_it(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = OperatorRecord("op", "q", "{}", {}, (None,))
+    opened_before: list[int] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        opened_before.append(len(setup.opened))
+        return Running()
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    setup.supervisor.start(attrs.evolve(setup.definition, operators=(record,)))
+    (run,) = setup.runs.all()
+    assert setup.opened == [(run.query_id, (record,))]
+    assert opened_before == [1]
+
+
+def test_a_first_batch_that_commits_while_spark_starts_is_the_first(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*args: Any, location: str, **kwargs: Any) -> Running:
+        directory = Path(location)
+        (directory / "commits").mkdir(exist_ok=True)
+        (directory / "commits" / str(progress.newest_committed(directory) + 1)).touch()
+        return Running()
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    setup.supervisor.start(setup.definition)
+    (recovery,) = setup.supervisor.recoveries
+    eventually(lambda: recovery.first_batch is not None)
+
+
+@pytest.mark.parametrize("failure", [None, "the batch after it"])
+def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, failure: str | None
+) -> None:
+    class Once(Running):
+        def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+            (run,) = setup.runs.all()
+            (run.directory / "commits").mkdir(exist_ok=True)
+            (run.directory / "commits" / "0").touch()
+            self.stopped.set()
+            if failure is not None:
+                raise RuntimeError(failure)
+            return True
+
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Once())
+    query = setup.supervisor.start(attrs.evolve(setup.definition, name="new"))
+    with contextlib.nullcontext() if failure is None else pytest.raises(QueryFailedError, match=failure):
+        query.awaitTermination(DEADLINE)
+    recovery = setup.supervisor.recoveries[0]
+    assert recovery.first_batch is not None
+
+
+@pytest.mark.parametrize("operators", [(), (OperatorRecord("op", "q", "{}", {}, (None,)),)])
+def test_spark_is_told_whether_a_query_has_state_that_it_does_not_see(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, operators: tuple[OperatorRecord, ...]
+) -> None:
+    told: list[bool] = []
+
+    def start(*args: Any, stateful: bool, **kwargs: Any) -> Running:
+        told.append(stateful)
+        return Running()
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    setup.supervisor.start(attrs.evolve(setup.definition, operators=operators))
+    assert told == [bool(operators)]
+
+
+def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(directory: Path, batch: int) -> bool:
+        raise PermissionError(f"{directory}/commits")
+
+    run = Running()
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: run)
+    monkeypatch.setattr(supervisor.progress, "is_committed", unreadable)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(QueryFailedError, match="commits"):
+        query.awaitTermination(DEADLINE)
+    assert run.stopped.is_set()
+
+
+# --- going on where queries stood ---------------------------------------------------------------------------
+
+
+class Left6:
+    """A life before this one has left its query at batch 6."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "commits").mkdir(parents=True)
+        (directory / "commits" / "6").touch()
+        self.where = Stood(ResumePoint("before", 2, 6), directory)
+        self.over_: list[str] = []
+        self.order: list[str] = []
+
+    def left(self, *_: object) -> Stood:
+        return self.where
+
+    def stood(self, *_: object) -> dict[str, Stood]:
+        return {}
+
+    def note(self, *_: object) -> None:
+        self.order.append("noted")
+
+    def give_up(self) -> None:
+        self.order.append("nobody else goes on")
+
+    def unnote(self, *_: object) -> None:
+        self.order.append("not to be gone on from")
+
+    def over(self, query_ids: list[str]) -> None:
+        self.over_ += query_ids
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Left6:
+    return Left6(tmp_path / "left" / "1-q" / "checkpoint")
+
+
+@pytest.fixture
+def going_on(tmp_path: Path, left: Left6, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
+    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    made = Setup(tmp_path, FixedDelay("0 s", attempts=3), left)
+    yield made
+    made.supervisor.close()
+    made.directories.close()
+
+
+def test_a_query_goes_on_in_a_copy_of_where_it_stood(going_on: Setup, left: Left6) -> None:
+    going_on.supervisor.start(going_on.definition)
+    (run,) = going_on.runs.all()
+    assert progress.newest_committed(run.directory) == 6
+    assert run.directory != left.where.directory
+    (recovery,) = going_on.supervisor.recoveries
+    assert (recovery.in_place, recovery.checkpoint) == (True, 2)
+    # What it has gone on from goes with its first commit.
+    assert left.over_ == []
+    (run.directory / "commits" / "7").touch()
+    eventually(lambda: left.over_ == ["before"])
+    eventually(lambda: not left.where.directory.parent.exists())
+
+
+def test_a_broken_changelog_sends_an_idle_query_back(going_on: Setup) -> None:
+    going_on.supervisor.start(going_on.definition)
+    (run,) = going_on.runs.all()
+    broken = ShardsRestored("host", run.query_id, 0.0, 0.0, 0.0, 0, 0, "a changelog does not lead there")
+    going_on.supervisor.shards_restored(broken)
+    eventually(lambda: len(going_on.supervisor.recoveries) == 2)
+    assert not going_on.supervisor.recoveries[1].in_place
+
+
+def test_a_going_back_that_failed_half_way_leaves_no_run_to_go_on_from(
+    going_on: Setup, left: Left6, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next life could go on behind a sink that the second attempt has put back."""
+    unnoted: list[list[str]] = []
+    monkeypatch.setattr(left, "unnote", lambda runs: unnoted.append([run.query_id for run in runs]))
+    going_on.supervisor.start(going_on.definition)
+    (first,) = going_on.runs.all()
+    starts: list[str] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        starts.append(kwargs["location"])
+        if len(starts) == 1:
+            raise RuntimeError("Spark does not start")
+        return Running()
+
+    monkeypatch.setattr(supervisor, "start_spark", start)
+    going_on.failed[0]("no state host starts")
+    eventually(lambda: len(going_on.supervisor.recoveries) == 2)
+    assert len(starts) == 2
+    assert unnoted[0] == [first.query_id]
+    assert first.query_id in unnoted[1]
+    assert len(unnoted[1]) > 1
+    eventually(lambda: not first.directory.parent.exists())
+
+
+def test_shards_that_cannot_be_opened_where_a_query_stood_send_it_back_once(
+    going_on: Setup, left: Left6, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore = supervisor.restore_query
+
+    def restoring(*args: Any) -> Any:
+        left.order.append("put back")
+        return restore(*args)
+
+    monkeypatch.setattr(supervisor, "restore_query", restoring)
+    going_on.supervisor.start(going_on.definition)
+    (failed,) = going_on.failed
+    failed("no state host starts")
+    eventually(lambda: len(going_on.supervisor.recoveries) == 2)
+    (run,) = going_on.runs.all()
+    assert [recovery.in_place for recovery in going_on.supervisor.recoveries] == [True, False]
+    assert run.stood is None
+    assert left.over_[:1] == ["before"]
+    # Were it killed in between, nobody may go on from a run whose sink has been put back.
+    assert left.order == ["noted", "nobody else goes on", "not to be gone on from", "put back", "noted"]
+    # Said of a run that is over; and what comes from the checkpoint alone is left to the tasks.
+    failed("its claim was refused")
+    going_on.failed[-1]("no state host starts")
+    going_on.supervisor.close()
+    assert len(going_on.supervisor.recoveries) == 2

@@ -1,0 +1,32 @@
+"""Local directories by the names that users and Spark give them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chandy.coordinator.errors import RemotePathError
+from chandy.coordinator.spark.local_path import is_local, local_path
+
+
+@pytest.mark.parametrize("location", ["/a/b c", "file:/a/b c", "file:///a/b c", "file://localhost/a/b c"])
+def test_every_way_to_write_a_local_path_is_understood(location: str) -> None:
+    assert is_local(location)
+    assert local_path(location, role="output") == Path("/a/b c")
+
+
+def test_a_relative_path_is_made_absolute() -> None:
+    assert local_path("a/b", role="output") == Path.cwd() / "a" / "b"
+
+
+def test_nothing_is_percent_decoded() -> None:
+    assert local_path("file:///a/k=%3A", role="output") == Path("/a/k=%3A")
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/a", "hdfs://host/a", "file://host/a", "dbfs:/a"])
+def test_other_file_systems_are_refused_by_name(location: str) -> None:
+    with pytest.raises(RemotePathError) as caught:
+        local_path(location, role="output of a file sink")
+    assert caught.value.path == location
+    assert "output of a file sink" in str(caught.value)

@@ -1,0 +1,242 @@
+"""A state's schema may change where every stored value has exactly one new value."""
+
+import decimal
+
+import attrs
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    Row,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+from chandy.state.errors import StateSchemaError
+from chandy.state.format.arrow import BYTES
+from chandy.state.format.evolution import MAX_VERSIONS, evolve
+from chandy.state.format.packing import Packing
+from chandy.state.format.schema import arrow_struct, to_json
+from chandy.state.format.values import StateName
+from chandy.storage.manifest import StateKind, StateRecord
+
+from ..schemas import arrow_ready, schemas_with_rows
+
+NAME = StateName("delays", "totals")
+WIDER: list[tuple[DataType, DataType]] = [
+    (ByteType(), ShortType()),
+    (ByteType(), DoubleType()),
+    (ShortType(), LongType()),
+    (IntegerType(), LongType()),
+    (IntegerType(), DoubleType()),
+    (FloatType(), DoubleType()),
+    (DecimalType(20, 3), DecimalType(38, 3)),
+    (CharType(5), StringType()),
+    (VarcharType(5), VarcharType(6)),
+    (NullType(), ArrayType(LongType())),
+]
+REFUSED: list[tuple[DataType, DataType]] = [
+    (LongType(), IntegerType()),
+    (LongType(), DoubleType()),
+    (DoubleType(), FloatType()),
+    (ShortType(), FloatType()),
+    (BooleanType(), ByteType()),
+    (DecimalType(20, 3), DecimalType(19, 3)),
+    (DecimalType(20, 3), DecimalType(30, 4)),
+    (StringType(), VarcharType(9)),
+    (VarcharType(6), VarcharType(5)),
+    (DateType(), TimestampNTZType()),
+    (TimestampType(), TimestampNTZType()),
+    (LongType(), StringType()),
+    (StructType().add("a", LongType()), LongType()),
+    (ArrayType(LongType()), LongType()),
+    (LongType(), NullType()),
+]
+
+
+def record(schema, **more):
+    return StateRecord((to_json(schema),), **more)
+
+
+def one(dtype, nullable=True):
+    return StructType().add("x", dtype, nullable)
+
+
+def wrapped(dtype):
+    """The type by itself and inside of others."""
+    return [
+        one(dtype),
+        one(ArrayType(dtype)),
+        one(MapType(StringType(), dtype)),
+        one(StructType().add("y", ArrayType(StructType().add("z", dtype)))),
+    ]
+
+
+@pytest.mark.parametrize(("was", "now"), WIDER, ids=str)
+def test_a_wider_type_is_taken_at_every_depth(was, now):
+    for old, new in zip(wrapped(was), wrapped(now), strict=True):
+        assert evolve(record(old), record(new), "o", "s").versions == (to_json(old), to_json(new))
+
+
+@pytest.mark.parametrize(("was", "now"), REFUSED, ids=str)
+def test_another_type_is_refused_at_every_depth(was, now):
+    for old, new in zip(wrapped(was), wrapped(now), strict=True):
+        with pytest.raises(StateSchemaError, match="field 'x") as refused:
+            evolve(record(old), record(new), "o", "s")
+        assert (refused.value.uid, refused.value.state) == ("o", "s")
+        # Both schemas are named.
+        for schema in (old, new):
+            assert schema.fields[0].dataType.simpleString() in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "field"),
+    [
+        (one(LongType()), one(LongType(), nullable=False), "x"),
+        (one(LongType()), one(LongType()).add("new", LongType(), nullable=False), "new"),
+        (one(LongType()).add("gone", LongType()), one(LongType()), "gone"),
+        (
+            one(StructType().add("a", LongType()).add("b", LongType())),
+            one(StructType().add("a", LongType())),
+            "x.b",
+        ),
+        (one(ArrayType(LongType())), one(ArrayType(LongType(), containsNull=False)), "x[]"),
+        (one(NullType()), one(LongType(), nullable=False), "x"),
+    ],
+)
+def test_what_would_lose_or_lack_values_is_refused_by_field(was, now, field):
+    with pytest.raises(StateSchemaError) as refused:
+        evolve(record(was), record(now), "o", "s")
+    assert f"field {field!r}" in refused.value.detail
+
+
+def test_kind_and_map_keys_do_not_change_and_a_time_to_live_does():
+    schema = one(LongType())
+    was = record(schema, kind=StateKind.MAP, map_key=to_json(one(StringType())))
+    for now in (
+        record(schema),
+        attrs.evolve(was, map_key=to_json(one(LongType()))),
+        attrs.evolve(was, kind=StateKind.LIST, map_key=None),
+    ):
+        with pytest.raises(StateSchemaError):
+            evolve(was, now, "o", "s")
+    expiring = attrs.evolve(was, ttl_ms=5)
+    assert evolve(was, expiring, "o", "s") == expiring
+    assert evolve(expiring, was, "o", "s") == was
+
+
+def test_a_state_that_is_new_or_the_same_is_as_it_is_declared():
+    first, second = one(ByteType()), one(LongType())
+    assert evolve(None, record(first), "o", "s") == record(first)
+    both = evolve(record(first), record(second), "o", "s")
+    assert evolve(both, record(second), "o", "s") == both
+    with pytest.raises(StateSchemaError):
+        evolve(both, record(first), "o", "s")
+
+
+def test_more_schemas_than_a_byte_can_number_are_refused():
+    def fields(count):
+        return StructType([StructField(f"f{at}", LongType()) for at in range(count)])
+
+    known = record(fields(1))
+    for count in range(2, MAX_VERSIONS + 1):
+        known = evolve(known, record(fields(count)), "o", "s")
+    packing = Packing([fields(count) for count in range(1, MAX_VERSIONS + 1)], NAME)
+    row = tuple(range(MAX_VERSIONS))
+    assert packing.unpack_row(packing.pack_row(row, 5)) == row
+    with pytest.raises(StateSchemaError, match="128"):
+        evolve(known, record(fields(MAX_VERSIONS + 1)), "o", "s")
+
+
+@st.composite
+def changes(draw, dtype, value):
+    """What a type may become, and a value of it as a value of that."""
+    options = [new for old, new in WIDER if type(old) is type(dtype) and old == dtype]
+    if options and draw(st.booleans()):
+        new = draw(st.sampled_from(options))
+        convert = float if isinstance(new, DoubleType) else lambda v: v
+        return new, None if value is None else convert(value)
+    if isinstance(dtype, StructType):
+        fields, values = [], []
+        for at, field in enumerate(dtype.fields):
+            new, item = draw(changes(field.dataType, None if value is None else value[at]))
+            fields.append(StructField(field.name, new))
+            values.append(item)
+        for at in range(draw(st.integers(0, 2))):
+            place = draw(st.integers(0, len(fields)))
+            fields.insert(place, StructField(f"new{at}", draw(st.sampled_from([LongType(), StringType()]))))
+            values.insert(place, None)
+        names = [field.name for field in fields]
+        return StructType(fields), None if value is None else Row(*names)(*values)
+    return dtype, value
+
+
+def kinds(value):
+    """The types in a value: an int equals the float that it has become."""
+    if isinstance(value, dict):
+        return {key: kinds(item) for key, item in value.items()}
+    return [kinds(item) for item in value] if isinstance(value, list | tuple) else type(value)
+
+
+@settings(deadline=None)
+@given(schemas_with_rows(), st.data())
+def test_rows_of_an_older_schema_are_read_as_rows_of_the_newer_singly_and_as_columns(case, data):
+    was, rows = case
+    row = rows[0]
+    now, expected = data.draw(changes(was, Row(*was.names)(*row)))
+    known = evolve(record(was), record(now), "o", "s")
+    versions = [was, now][-len(known.versions) :]
+    stored = Packing([was], NAME).pack_row(row)
+    new = Packing(versions, NAME).pack_row(tuple(expected))
+    packing = Packing(versions, NAME)
+    assert packing.unpack_row(stored) == packing.unpack_row(new) == tuple(expected)
+    assert kinds(packing.unpack_row(stored)) == kinds(tuple(expected))
+    unpacked = packing.unpack(pa.array([stored, None, new, stored], BYTES))
+    unpacked.validate(full=True)
+    arrow = arrow_ready(expected, now)
+    assert unpacked.equals(pa.array([arrow, None, arrow, arrow], arrow_struct(now)))
+
+
+def test_nested_values_of_several_versions_come_back_as_those_of_the_last():
+    first = one(ArrayType(StructType().add("a", ByteType())))
+    second = one(ArrayType(StructType().add("b", StringType()).add("a", IntegerType())))
+    third = one(ArrayType(StructType().add("b", StringType()).add("a", DoubleType()))).add(
+        "y", DecimalType(9, 2)
+    )
+    versions = [first, second, third]
+    stored = [
+        Packing([first], NAME).pack_row(([(1,), None],)),
+        Packing([first, second], NAME).pack_row(([("u", 2)],), 7),
+        Packing(versions, NAME).pack_row(([("v", 3.0)], decimal.Decimal("1.50"))),
+    ]
+    packing = Packing(versions, NAME)
+    expected = [
+        ([Row(b=None, a=1.0), None], None),
+        ([Row(b="u", a=2.0)], None),
+        ([Row(b="v", a=3.0)], decimal.Decimal("1.50")),
+    ]
+    assert [packing.unpack_row(data) for data in stored] == expected
+    assert packing.unpack(pa.array(stored, BYTES)).to_pylist() == [
+        {"x": [{"b": None, "a": 1.0}, None], "y": None},
+        {"x": [{"b": "u", "a": 2.0}], "y": None},
+        {"x": [{"b": "v", "a": 3.0}], "y": decimal.Decimal("1.50")},
+    ]

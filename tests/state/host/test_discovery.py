@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from chandy.state.errors import HostStartError, SocketPathError, UnsafeDirectoryError
+from chandy.state.host.discovery import connect, executor_identity, start_host
+from chandy.state.local.changelog import admit
+from chandy.state.local.directories import private_directory, runtime_directory
+from chandy.state.local.locks import acquire, remove_unless_held, try_acquire
+from chandy.state.local.workspace import Workspace
+
+
+def test_tasks_of_one_executor_share_one_host(coordinator: Any) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        clients = list(pool.map(lambda _: coordinator.connect(), range(8)))
+    assert len(coordinator.hellos) == 1
+    assert len({id(client) for client in clients}) <= 8
+    assert coordinator.connect() is coordinator.connect()
+
+
+def test_a_host_that_was_started_ahead_is_the_one_that_tasks_find(coordinator: Any) -> None:
+    address = start_host(coordinator.endpoint, str(coordinator.directory / "executor"))
+    assert start_host(coordinator.endpoint, str(coordinator.directory / "executor")) == address
+    assert coordinator.connect().address == address
+    assert len(coordinator.hellos) == 1
+
+
+def test_executors_and_coordinator_lives_have_hosts_of_their_own(coordinator: Any) -> None:
+    addresses = {coordinator.connect(name).address for name in ("one", "two", "one")}
+    assert len(addresses) == len(coordinator.hellos) == 2
+    other = attrs.evolve(coordinator.endpoint, token="another life")
+    with pytest.raises(HostStartError, match="the coordinator did not answer"):
+        connect(other, str(coordinator.directory / "one"), lease_seconds=0.5)
+
+
+def test_the_next_task_starts_a_host_in_place_of_one_that_was_killed(coordinator: Any) -> None:
+    first = coordinator.connect()
+    coordinator.kill_host()
+    second = coordinator.connect()
+    assert first.address == second.address
+    assert len({hello.pid for hello in coordinator.hellos}) == 2
+    coordinator.run(second, 0, {b"a": b"1"})
+
+
+def test_a_host_that_cannot_start_says_why(coordinator: Any) -> None:
+    (coordinator.directory / "cache").write_text("a file where the cache should be")
+    with pytest.raises(HostStartError) as caught:
+        coordinator.connect()
+    assert caught.value.detail == "it ended with code 1"
+    assert "FileExistsError" in caught.value.log or "NotADirectoryError" in caught.value.log
+    (coordinator.directory / "cache").unlink()
+    coordinator.connect()
+
+
+def test_a_forked_worker_makes_a_connection_of_its_own(
+    coordinator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = coordinator.connect()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert coordinator.connect() is not client
+    assert len(coordinator.hellos) == 1
+
+
+def test_a_path_too_long_for_a_socket_is_refused(coordinator: Any) -> None:
+    runtime = coordinator.directory / ("long" * 25)
+    with pytest.raises(SocketPathError, match="CHANDY_RUNTIME_DIR"):
+        connect(attrs.evolve(coordinator.endpoint, runtime=str(runtime)), "/")
+    assert coordinator.hellos == []
+
+
+def test_a_runtime_directory_that_others_can_enter_is_refused(coordinator: Any) -> None:
+    runtime = coordinator.directory / "open"
+    runtime.mkdir(mode=0o755)
+    with pytest.raises(UnsafeDirectoryError, match="drwxr-xr-x"):
+        connect(attrs.evolve(coordinator.endpoint, runtime=str(runtime)), "/")
+    link = coordinator.directory / "link"
+    link.symlink_to(private_directory(coordinator.directory / "mine"))
+    with pytest.raises(UnsafeDirectoryError, match="lrwxrwxrwx"):
+        connect(attrs.evolve(coordinator.endpoint, runtime=str(link)), "/")
+
+
+def test_what_is_made_above_a_private_directory_is_private_too(tmp_path: Path) -> None:
+    # A driver whose working directories are elsewhere begins with the changelogs; hosts meet in the folder above.
+    umask = os.umask(0o022)
+    try:
+        admit(tmp_path / "run" / "cache" / "changelogs", "query", tmp_path)
+    finally:
+        os.umask(umask)
+    assert private_directory(tmp_path / "run").is_dir()
+    assert private_directory(tmp_path / "run" / "cache").is_dir()
+
+
+def test_what_else_is_in_the_runtime_directory_stays(coordinator: Any) -> None:
+    """The coordinator may keep the cache there."""
+    cache = coordinator.directory / "run" / "cache"
+    private_directory(cache.parent)
+    cache.mkdir()
+    coordinator.connect()
+    assert cache.exists()
+
+
+def test_the_runtime_directory_is_short_and_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHANDY_RUNTIME_DIR", "/run/here")
+    assert runtime_directory() == Path("/run/here")
+    monkeypatch.delenv("CHANDY_RUNTIME_DIR")
+    assert runtime_directory().name == f"chandy-{os.getuid()}"
+
+
+def test_an_executor_is_known_by_its_machine_and_the_real_path_of_its_root(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert executor_identity(str(tmp_path / "link")) == executor_identity(str(tmp_path / "real"))
+    assert executor_identity(str(tmp_path)) != executor_identity(str(tmp_path / "real"))
+
+
+def test_a_lock_is_not_given_twice_and_not_for_a_file_that_was_replaced(tmp_path: Path) -> None:
+    first = try_acquire(tmp_path / "lock")
+    assert first is not None
+    assert try_acquire(tmp_path / "lock") is None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(acquire, tmp_path / "lock")
+        (tmp_path / "lock").unlink()
+        first.release()
+        second = waiting.result(30)
+    assert try_acquire(tmp_path / "lock") is None
+    second.release()
+
+
+def test_only_directories_that_nobody_holds_are_removed(tmp_path: Path) -> None:
+    first = Workspace.create(tmp_path / "hosts", "first")
+    (tmp_path / "hosts" / "dead").mkdir()
+    (tmp_path / "hosts" / "dead" / "data").write_text("x")
+    second = Workspace.create(tmp_path / "hosts", "second")
+    assert sorted(path.name for path in (tmp_path / "hosts").iterdir() if path.is_dir()) == [
+        "first",
+        "second",
+    ]
+    first.remove()
+    second.remove()
+    assert not first.path.exists()
+    assert not remove_unless_held(tmp_path / "nothing", "lock")

@@ -1,0 +1,22 @@
+"""The garbage collector's pace inside of a task, and what is left of it afterwards."""
+
+import gc
+
+import pytest
+
+from chandy.state.operators.garbage_collection import fewer_collections
+
+
+def test_a_task_has_its_young_objects_collected_less_often_and_leaves_the_pace_as_it_was():
+    before = gc.get_threshold()
+    with fewer_collections():
+        assert gc.get_threshold()[0] > before[0]
+        assert gc.isenabled()
+    assert gc.get_threshold() == before
+
+
+def test_the_pace_is_restored_when_the_task_fails():
+    before = gc.get_threshold()
+    with pytest.raises(ZeroDivisionError), fewer_collections():
+        _ = 1 / 0
+    assert gc.get_threshold() == before

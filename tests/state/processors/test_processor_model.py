@@ -1,0 +1,289 @@
+"""Random programs of state operations and timers do what plain dicts do, over batches, retries and restarts."""
+# The methods have PySpark's names.
+# ruff: noqa: N802, N803
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import StructType
+
+from chandy.state.format import keyspace, parts
+from chandy.state.format.keys import KeyCodec
+from chandy.state.format.packing import Packing
+from chandy.state.format.values import StateName
+from chandy.state.operators.time_mode import TimeMode
+from chandy.state.rpc.messages import BatchTimes
+
+from ..pipeline import KEY, Pipeline, shard_of
+
+OUTPUT = StructType().add("k", "string").add("what", "string")
+TTL = 100
+KEYS = ("a", "b", "cc", "dd", "eee", "")
+VALUE = StructType().add("n", "long").add("s", "string")
+ENTRY = StructType().add("i", "long")
+MAP_KEY = Packing([ENTRY], StateName("", ""))
+CODEC = KeyCodec(KEY)
+
+
+class Interprets(StatefulProcessor):
+    """Does what its program says: for each key when it has rows, for each timer when it fires."""
+
+    def __init__(self, program: dict[str, list[Any]], on_timer: list[Any], ttl: int | None) -> None:
+        self.program, self.on_timer, self.ttl = program, on_timer, ttl
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.value = handle.getValueState("value", VALUE, self.ttl)
+        self.list = handle.getListState("list", VALUE, self.ttl)
+        self.map = handle.getMapState("map", ENTRY, VALUE, self.ttl)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        yield (key[0], json.dumps([self.do(op) for op in self.program[key[0]]]))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        time = expiredTimerInfo.getExpiryTimeInMs()
+        yield (key[0], json.dumps([time, *[self.do(op) for op in self.on_timer]]))
+
+    def do(self, op: Any) -> Any:
+        name, *args = op
+        match name:
+            case "value.get":
+                return [self.value.exists(), self.value.get()]
+            case "value.update":
+                return self.value.update((args[0], args[1]))
+            case "value.clear":
+                return self.value.clear()
+            case "list.get":
+                return [self.list.exists(), list(self.list.get())]
+            case "list.put":
+                return self.list.put([(n, s) for n, s in args[0]])
+            case "list.append":
+                return self.list.appendValue((args[0], args[1]))
+            case "list.extend":
+                return self.list.appendList([(n, s) for n, s in args[0]])
+            case "list.clear":
+                return self.list.clear()
+            case "map.get":
+                return [self.map.containsKey((args[0],)), self.map.getValue((args[0],))]
+            case "map.all":
+                pairs, keys, values = self.map.iterator(), self.map.keys(), self.map.values()
+                return [self.map.exists(), list(pairs), list(keys), list(values)]
+            case "map.update":
+                return self.map.updateValue((args[0],), (args[1], args[2]))
+            case "map.remove":
+                return self.map.removeKey((args[0],))
+            case "map.clear":
+                return self.map.clear()
+            case "timer.register":
+                return self.handle.registerTimer(args[0])
+            case "timer.delete":
+                return self.handle.deleteTimer(args[0])
+            case "timer.list":
+                return list(self.handle.listTimers())
+        raise AssertionError(name)
+
+
+class Plain:
+    """The same with dicts: what each key has, and when it expires."""
+
+    def __init__(self) -> None:
+        self.value: dict[str, Any] = {}
+        self.list: dict[str, list[Any]] = defaultdict(list)
+        self.map: dict[str, dict[int, Any]] = defaultdict(dict)
+        self.timers: dict[str, set[int]] = defaultdict(set)
+
+    def batch(
+        self,
+        program: dict[str, list[Any]],
+        on_timer: list[Any],
+        ttl: int | None,
+        times: BatchTimes,
+        mode: TimeMode,
+    ) -> list[tuple[str, Any]]:
+        self.now, self.ttl = times.timestamp_ms, ttl
+        outputs = [(key, [self.do(key, op) for op in ops]) for key, ops in program.items()]
+        due = sorted(
+            (shard_of(key), time, CODEC.encode((key,)), key)
+            for key, times_of in self.timers.items()
+            for time in times_of
+            if mode is not TimeMode.NONE and time <= mode.until(times)
+        )
+        for _, time, _, key in due:
+            outputs.append((key, [time, *[self.do(key, op) for op in on_timer]]))
+            self.timers[key].discard(time)
+        return outputs
+
+    def live(self, item: Any) -> bool:
+        return item is not None and (item[1] is None or item[1] > self.now)
+
+    def timed(self, value: Any) -> Any:
+        return (value, None if self.ttl is None else self.now + self.ttl)
+
+    def do(self, key: str, op: Any) -> Any:
+        name, *args = op
+        value, items, entries, timers = self.value.get(key), self.list[key], self.map[key], self.timers[key]
+        alive = {k: v[0] for k, v in entries.items() if self.live(v)}
+        match name:
+            case "value.get":
+                return [self.live(value), list(value[0]) if self.live(value) else None]
+            case "value.update":
+                self.value[key] = self.timed(args)
+            case "value.clear":
+                self.value.pop(key, None)
+            case "list.get":
+                found = [list(item[0]) for item in items if self.live(item)]
+                return [bool(found), found]
+            case "list.put":
+                items[:] = [self.timed(item) for item in args[0]]
+            case "list.append":
+                items.append(self.timed(args))
+            case "list.extend":
+                items.extend(self.timed(item) for item in args[0])
+            case "list.clear":
+                items.clear()
+            case "map.get":
+                return [args[0] in alive, alive.get(args[0])]
+            case "map.all":
+                order = sorted(alive, key=lambda i: MAP_KEY.pack_row((i,)))
+                keys, values = [[i] for i in order], [alive[i] for i in order]
+                return [bool(alive), [list(pair) for pair in zip(keys, values, strict=True)], keys, values]
+            case "map.update":
+                entries[args[0]] = self.timed(args[1:])
+            case "map.remove":
+                entries.pop(args[0], None)
+            case "map.clear":
+                entries.clear()
+            case "timer.register":
+                timers.add(args[0])
+            case "timer.delete":
+                timers.discard(args[0])
+            case "timer.list":
+                return sorted(timers)
+        return None
+
+    def is_empty(self) -> bool:
+        return not any(map(self.live, self.value.values())) and not any(
+            any(map(self.live, items))
+            for items in (*self.list.values(), *(m.values() for m in self.map.values()))
+        )
+
+
+def plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+text = st.one_of(st.none(), st.text("xyzß", max_size=12))
+number = st.one_of(st.none(), st.integers(-(1 << 63), (1 << 63) - 1))
+element = st.tuples(number, text)
+map_key = st.integers(-3, 25)
+operation = st.one_of(
+    st.just(("value.get",)),
+    st.tuples(st.just("value.update"), number, text),
+    st.just(("value.clear",)),
+    st.just(("list.get",)),
+    st.tuples(st.just("list.put"), st.lists(element, min_size=1, max_size=8)),
+    st.tuples(st.just("list.append"), number, text),
+    st.tuples(st.just("list.extend"), st.lists(element, min_size=1, max_size=8)),
+    st.just(("list.clear",)),
+    st.tuples(st.just("map.get"), map_key),
+    st.just(("map.all",)),
+    st.tuples(st.just("map.update"), map_key, number, text),
+    st.tuples(st.just("map.update"), map_key, number, text),
+    st.tuples(st.just("map.remove"), map_key),
+    st.just(("map.clear",)),
+)
+time = st.integers(-1, 24).map(lambda step: step * 50)
+timer = st.one_of(
+    st.tuples(st.just("timer.register"), time),
+    st.tuples(st.just("timer.register"), time),
+    st.tuples(st.just("timer.delete"), time),
+    st.just(("timer.list",)),
+)
+READ = [("value.get",), ("list.get",), ("map.all",)]
+
+
+@st.composite
+def runs(draw: st.DrawFn, timers: bool) -> list[Any]:
+    """Batches: the program of each key and of timers, the time since the batch before, whether it is tried twice."""
+    ops = st.one_of(operation, timer) if timers else operation
+    batch = st.tuples(
+        st.dictionaries(st.sampled_from(KEYS), st.lists(ops, max_size=12), max_size=4),
+        st.lists(ops, max_size=4),
+        st.integers(0, 160),
+        st.booleans(),
+    )
+    return draw(st.lists(batch, min_size=1, max_size=7))
+
+
+def check(run: list[Any], mode: TimeMode, ttl: int | None) -> tuple[Pipeline, Plain, int]:
+    pipeline, model = Pipeline(mode, output=OUTPUT), Plain()
+    now = 1000 if mode is TimeMode.PROCESSING else 0
+    for program, on_timer, step, twice in run:
+        now += step
+        times = BatchTimes(now, now) if mode is not TimeMode.EVENT else BatchTimes(10_000, now)
+        rows = [(key, 0) for key in program]
+        processor = Interprets(program, on_timer, ttl)
+        expected = model.batch(program, on_timer, ttl, times, mode)
+        if twice:
+            tried = pipeline.attempt(processor, rows, times)
+        found = pipeline.batch(processor, rows, times)
+        assert not twice or tried == found
+        # Keys come in any order, timers in theirs.
+        pairs = [(row["k"], json.loads(row["what"])) for row in found]
+        inputs, fired = pairs[: len(program)], pairs[len(program) :]
+        assert sorted(inputs, key=str) == sorted(plain(expected[: len(program)]), key=str) or dict(
+            inputs
+        ) == dict(plain(expected[: len(program)]))
+        assert fired == [tuple(item) for item in plain(expected[len(program) :])]
+    return pipeline, model, now
+
+
+@pytest.fixture(autouse=True)
+def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "SEGMENT", 60)
+
+
+quick = settings(max_examples=120)
+
+
+@quick
+@given(run=runs(timers=False))
+def test_states_without_time_are_what_dicts_are(run: list[Any]) -> None:
+    everything = dict.fromkeys(KEYS, READ)
+    pipeline, model, _ = check([*run, (everything, [], 0, True)], TimeMode.NONE, None)
+    clear = {key: [("value.clear",), ("list.clear",), ("map.clear",)] for key in KEYS}
+    pipeline.batch(Interprets(clear, [], None), [(key, 0) for key in KEYS])
+    assert pipeline.shards.held == {}, "clear leaves no part behind"
+    assert not model.timers or not any(model.timers.values())
+
+
+@quick
+@given(run=runs(timers=True))
+def test_event_time_timers_and_states_are_what_dicts_are(run: list[Any]) -> None:
+    pipeline, model, _ = check([*run, (dict.fromkeys(KEYS, READ), [], 0, True)], TimeMode.EVENT, None)
+    found = {
+        keyspace.split_timed(key) for _, key in pipeline.shards.held if key.startswith(keyspace.EVENT_TIMERS)
+    }
+    expected = {(time, CODEC.encode((key,))) for key, times in model.timers.items() for time in times}
+    assert found == expected
+
+
+@quick
+@given(run=runs(timers=True))
+def test_states_with_a_time_to_live_and_processing_time_timers_are_what_dicts_are(run: list[Any]) -> None:
+    pipeline, model, now = check([*run, (dict.fromkeys(KEYS, READ), [], 0, True)], TimeMode.PROCESSING, TTL)
+    # Long after: nobody has touched anything, and the room is free again, but for timers that are not due.
+    for later in (TTL // 2, TTL, 3 * TTL):
+        pipeline.batch(Interprets({}, [], TTL), [], BatchTimes(now + later, 0))
+    left = {
+        key for _, key in pipeline.shards.held if not key.startswith((keyspace.PROCESSING_TIMERS, b"\xb2$"))
+    }
+    assert left == set()
+    assert [row for row in pipeline.shards.held if b"$" in row[1]] == [] or any(model.timers.values())
