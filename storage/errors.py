@@ -8,9 +8,25 @@ import attrs
 class ChandyError(Exception):
     """Base of all of Chandy's errors.
 
-    A subclass is an attrs class whose fields are the facts, and whose ``__str__`` says what was expected,
-    what was found and what to do.
+    A class of its own is for an error that somebody catches or whose facts somebody reads. All others are a
+    ``RefusedError`` of their family.
     """
+
+
+@attrs.define(eq=False)
+class RefusedError(ChandyError):
+    """Chandy cannot go on with what it was given or has found, and has changed nothing."""
+
+    what: str
+    """What was wanted or has happened, as a short sentence without its full stop."""
+    expected: str
+    found: str
+    advice: str = ""
+    """What to do about it, in the imperative."""
+
+    def __str__(self) -> str:
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"{self.what}: expected {self.expected}, found {self.found}{advice}"
 
 
 class StorageError(ChandyError):

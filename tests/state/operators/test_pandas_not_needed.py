@@ -27,7 +27,7 @@ from chandy.state.format.arrow import BYTES
 from chandy.state.format.keys import KeyCodec
 from chandy.state.rpc.messages import BatchTimes
 from chandy.state.rpc.metrics import OperatorMetrics
-from chandy.state.operators import engine, parcels
+from chandy.state.operators import engine, shuffle_packing
 from chandy.state.operators.dataframe import SHARD
 
 
@@ -68,8 +68,8 @@ for combine in (False, True):
     for _ in range(2):
         batches = iter([batch])
         if made.combiner is not None:
-            packed = parcels.Packer(SHARD, 1, 1)(made.combiner.function(batches))
-            batches = parcels.unpack(packed)
+            packed = shuffle_packing.Packer(SHARD, 1, 1)(made.combiner.function(batches))
+            batches = shuffle_packing.unpack(packed)
         with made.spec.open(run) as operator:
             output = list(engine.run(operator, batches, KeyCodec(key), SHARD, held.begin()))
         assert sum(map(len, output)) == 3
