@@ -6,7 +6,7 @@ import attrs
 
 from ..state.errors import PeerLostError
 from ..state.errors import StateSchemaError as StateSchemaError
-from ..storage.errors import ChandyError
+from ..storage.errors import ChandyError, FailureCode
 from .protocol.reasons import Reason
 
 __all__ = [
@@ -85,6 +85,8 @@ class CheckpointStateError(ChandyError):
 @attrs.define(eq=False)
 class StateLostError(ChandyError):
     """The state of a shard since the latest checkpoint is gone; only a restore brings it back."""
+
+    code = FailureCode.HOST_LOST
 
     uid: str
     shard: int

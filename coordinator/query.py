@@ -10,6 +10,7 @@ import attrs
 
 from ..storage.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
+from .sinks.sink import Sink
 from .spark.writer_facts import WriterFacts
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Definition:
     writer: DataStreamWriter
     table: str | None
     facts: WriterFacts
+    sink: Sink
     operators: tuple[OperatorRecord, ...]
     reads: tuple[str, ...]
 
@@ -36,9 +38,9 @@ class CheckpointedQuery:
     they tell of the engine they tell of the current run.
     """
 
-    def __init__(self, definition: Definition, guarantee: Guarantee, stop: Callable[[str], None]) -> None:
+    def __init__(self, definition: Definition, stop: Callable[[str], None]) -> None:
         self.definition = definition
-        self.guarantee = guarantee
+        self.guarantee: Guarantee = definition.sink.guarantee
         """Exactly-once or at-least-once for the sink, and because of what. State is always exactly-once."""
         self.is_stopped = False
         """Whether its user has stopped it, so that it does not start again with the pipeline."""

@@ -12,7 +12,6 @@ from ..errors import (
     CleanSourceError,
     MergedOperatorError,
     UnreplayableSourceError,
-    UnrestartableSinkError,
     UnsupportedTriggerError,
 )
 
@@ -93,7 +92,6 @@ def check(facts: WriterFacts) -> None:
         CleanSourceError: a file source removes what it has read.
         UnreplayableSourceError: a source cannot be read again.
         MergedOperatorError: an operator's tasks could not tell which shards are theirs.
-        UnrestartableSinkError: Spark does not let a query with this sink go on from a checkpoint.
     """
     if facts.checkpoint_location is not None:
         raise CheckpointLocationError(facts.checkpoint_location)
@@ -108,5 +106,3 @@ def check(facts: WriterFacts) -> None:
             raise UnreplayableSourceError(source.name)
     if facts.merged_operators:
         raise MergedOperatorError(facts.merged_operators[0])
-    if facts.sink.format.lower() == "memory" and facts.output_mode != "complete":
-        raise UnrestartableSinkError(facts.sink.format, facts.output_mode)

@@ -10,7 +10,6 @@ from chandy.coordinator.errors import (
     CheckpointLocationError,
     CleanSourceError,
     UnreplayableSourceError,
-    UnrestartableSinkError,
     UnsupportedTriggerError,
     WriterError,
 )
@@ -41,7 +40,6 @@ REFUSED: list[tuple[dict[str, object], type[WriterError]]] = [
     ({"async_progress": True}, AsyncProgressError),
     ({"sources": (*GOOD.sources, SourceFacts("csv", True, clean_source="archive"))}, CleanSourceError),
     ({"sources": (*GOOD.sources, SourceFacts("socket", replayable=False))}, UnreplayableSourceError),
-    ({"sink": SinkFacts("memory")}, UnrestartableSinkError),
 ]
 
 
