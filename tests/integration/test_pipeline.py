@@ -489,6 +489,40 @@ LocalStore.write = gated
 """
 
 
+@pytest.mark.parametrize("where", ["in the processor", "in foreachBatch"])
+def test_what_a_users_code_says_is_never_taken_for_a_failure_of_chandys_own(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path, where: str
+) -> None:
+    said = "HostLostError, StateLostError, CannotGoBackError: [chandy 0123456789abcdef HOST_LOST]"
+    failing = tmp_path / "failing"
+    failing.touch()
+    path, in_sink = str(failing), where != "in the processor"
+
+    class Failing(Totals):
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+            if Path(path).exists() and not in_sink:
+                Path(path).unlink()
+                raise ValueError(said)
+            yield from super().handleInputRows(key, rows, timerValues)
+
+    def write(batch: DataFrame, number: int) -> None:
+        if Path(path).exists() and in_sink:
+            Path(path).unlink()
+            raise ValueError(said)
+        batch.write.mode("append").parquet(str(tmp_path / "out"))
+
+    coordinator = make(restart=FixedDelay("0 s", attempts=1))
+    totals = coordinator.transform_with_state(
+        events.stream(spark), key=["k"], processor=Failing(), output=TOTALS, uid="totals", shards=4
+    )
+    events.add()
+    query = coordinator.start(totals.writeStream.foreachBatch(write).trigger(**EAGER), name="totals")
+    eventually(lambda: len(coordinator.recoveries) == 2)
+    query.processAllAvailable()
+    assert [recovery.in_place for recovery in coordinator.recoveries] == [False, True]
+    assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
+
+
 def test_uploads_go_on_while_later_batches_run(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
