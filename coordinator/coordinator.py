@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -44,11 +45,9 @@ from .execution.executor import CheckpointExecutor
 from .execution.service import listen
 from .lookup import Lookup
 from .operators import KeyedStream, Operators
-from .protocol.failures import FailureCounter
-from .protocol.requests import RequestQueue
-from .protocol.schedule import Schedule
+from .protocol import events as on
 from .protocol.state_machine import CheckpointStateMachine
-from .protocol.statistics import History, Statistics
+from .protocol.statistics import Statistics
 from .query import CheckpointedQuery, Definition
 from .recovery import restore_point
 from .recovery.local_host import is_here, leave_to_tasks, local_host
@@ -149,23 +148,13 @@ class CheckpointCoordinator:
             pipeline=pipeline,
             generation=generation.generation,
             root=store.uri,
-            config=self._config,
-            schedule=Schedule(
-                self._config.interval_seconds,
-                self._config.min_pause_seconds,
-                self._config.initial_delay_seconds,
-            ),
-            history=History(self._config.history),
-            failures=FailureCounter(self._config.tolerable_failures),
-            queue=RequestQueue(self._config.max_queued),
+            limits=self._config.limits,
             next_id=generation.next_id,
             completed=restore_point.known(catalog, chosen=wanted is not None),
             base=self._point.manifest.id if self._point and not self._point.is_savepoint else None,
-            required=set() if self._config.allow_non_restored else self._restored_queries(),
+            required=frozenset() if self._config.allow_non_restored else self._restored_queries(),
             versions=_versions(),
         )
-        if self._point is not None:
-            protocol.history.restored(self._point.manifest.id)
         cache = Path(self._config.cache_dir or runtime_directory() / "cache")
         file_cache, changelogs = FileCache(cache), cache / changelog.FOLDER
         endpoint = Endpoint(
@@ -206,6 +195,7 @@ class CheckpointCoordinator:
             resets_sinks=restore == restore_point.LATEST and generation.generation > 1,
             open_ahead=host.open if host else leave_to_tasks,
             local_recovery=local_recovery,
+            find_damage=partial(restore_point.damage, catalog),
         )
         self._executor = CheckpointExecutor(
             protocol,
@@ -219,6 +209,8 @@ class CheckpointCoordinator:
             on_restored=self._supervisor.shards_restored,
         )
         made.callback(self._executor.close)
+        if self._point is not None:
+            self._executor.handle(on.Restored(self._point.manifest.id))
         if host:
             made.callback(host.close)
         self._supervisor.begin(self._executor)
@@ -414,7 +406,7 @@ class CheckpointCoordinator:
         validate_name("query", name)
         if name in self._names:
             raise DuplicateNameError("query name", name)
-        self._executor.look(lambda protocol: protocol.check_reads(name, reads))
+        self._executor.read(lambda machine: machine.check_reads(name, reads))
         facts = plan.facts(writer, table=table)
         check(facts)
         if facts.native_state and self._config.work_dir is None and not session.is_local_mode(self._spark):
@@ -431,7 +423,7 @@ class CheckpointCoordinator:
         query = self._supervisor.start(definition)
         self._names.add(name)
         self._operators.started(definition.operators)
-        self._executor.start_schedule(random.random)
+        self._executor.handle(on.ScheduleStarted(random.random()))
         log.info("query started", query=name, guarantee=str(query.guarantee))
         return query
 
@@ -465,7 +457,7 @@ class CheckpointCoordinator:
             target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{secrets.token_hex(3)}"
         if "/" not in target:
             validate_name("savepoint", target)
-            root = self._executor.look(lambda p: p.root)
+            root = self._executor.read(lambda machine: machine.root)
             target = (
                 join_uri(default, self._pipeline, target) if default else join_uri(root, "savepoints", target)
             )
@@ -562,8 +554,8 @@ class CheckpointCoordinator:
     def _stop_queries(self, savepoint: str | None, timeout: Duration) -> Checkpoint | None:
         """Stop all queries and take a savepoint, if one was asked for; if it fails they run again."""
         target = None if savepoint is None else self._savepoint_uri(savepoint)
-        order = self._executor.look(
-            lambda p: downstream_first({name: query.reads for name, query in p.queries.items()})
+        order = self._executor.read(
+            lambda machine: downstream_first({name: query.reads for name, query in machine.queries.items()})
         )
         stopped = self._supervisor.stop_gracefully(order, seconds(timeout))
         if target is None:
@@ -606,8 +598,8 @@ class CheckpointCoordinator:
         if self._stopped:
             raise CoordinatorStoppedError(self._pipeline)
 
-    def _restored_queries(self) -> set[str]:
-        return {query.name for query in self._point.manifest.queries} if self._point else set()
+    def _restored_queries(self) -> frozenset[str]:
+        return frozenset(query.name for query in self._point.manifest.queries) if self._point else frozenset()
 
 
 def _clock() -> Callable[[], float]:

@@ -49,6 +49,7 @@ from ..errors import (
     StateLostError,
 )
 from ..execution.executor import CheckpointExecutor
+from ..protocol import events as on
 from ..protocol.reasons import Reason
 from ..query import CheckpointedQuery, Definition
 from ..sinks import file_sink_log
@@ -138,6 +139,7 @@ class Supervisor:
         resets_sinks: bool,
         open_ahead: Callable[[str, tuple[OperatorRecord, ...], Callable[[str], None]], None],
         local_recovery: LocalRecovery,
+        find_damage: Callable[[RestorePoint], DamagedCheckpointError | None],
     ) -> None:
         """Make a supervisor without queries.
 
@@ -154,6 +156,7 @@ class Supervisor:
             open_ahead: begins to open the shards of operators, given Spark's id of their query, before that runs;
                 tells why if it cannot.
             standings: what queries can go on from where they stood.
+            find_damage: reads a checkpoint that could not be restored; returns the error that says so if it is damaged.
         """
         self._directories = directories
         self._runs = runs
@@ -165,6 +168,7 @@ class Supervisor:
         self._resets_sinks = resets_sinks
         self._open_ahead = open_ahead
         self._local_recovery = local_recovery
+        self._find_damage = find_damage
         self._queries: dict[str, CheckpointedQuery] = {}
         self._events: queue.SimpleQueue[_RunEnded | _StateLost | _NotOpened | _MustFail | None] = (
             queue.SimpleQueue()
@@ -357,8 +361,8 @@ class Supervisor:
         self._runs.put(run)
         before = point.operators(name, definition.operators) if point else ()
         resume_point = stood.resume_point if stood and stood.resume_point.needs_changelogs else None
-        self._executor.look(
-            lambda protocol: protocol.add_query(
+        self._executor.handle(
+            on.QueryAdded(
                 name,
                 query_id,
                 batch=batch,
@@ -468,7 +472,7 @@ class Supervisor:
     def _tell_where_it_stands(self, run: Run) -> None:
         """Tell those checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
         name, stands_at = run.definition.name, progress.newest_committed(run.directory)
-        self._executor.event(lambda protocol, now: protocol.stands(name, stands_at, now))
+        self._executor.handle(on.QueryStopped(name, stands_at))
 
     def _stop_spark(self, run: Run) -> None:
         if run.spark is not None:
@@ -476,7 +480,7 @@ class Supervisor:
 
     def _forget(self, name: str) -> None:
         run = self._runs.get(name)
-        self._executor.event(lambda protocol, now: protocol.remove_query(name, now))
+        self._executor.handle(on.QueryRemoved(name))
         self._runs.drop(name)
         if run is not None:
             self._directories.remove(run.directory)
@@ -527,7 +531,7 @@ class Supervisor:
     def _damage(self) -> DamagedCheckpointError | None:
         """Find out whether what the state is restored from is damaged; None, too, if nobody can tell now."""
         try:
-            return None if self._point is None else self._executor.damage(self._point)
+            return None if self._point is None else self._find_damage(self._point)
         except StorageError as error:
             log.warning("cannot look for damage", error=str(error))
             return None
@@ -613,12 +617,12 @@ class Supervisor:
             self._stop_spark(run)
             self._recovering.pop(run.query_id, None)
         self._superseded += earlier
-        self._executor.event(lambda protocol, now: protocol.suspend(cause, now))
+        self._executor.handle(on.Suspended(cause))
         if not self._executor.settle():
-            root = self._executor.look(lambda protocol: protocol.root)
+            root = self._executor.read(lambda machine: machine.root)
             why = "it does not answer, so nobody knows which checkpoint is the latest"
             raise StoreFailedError(root, "the newest manifest", "finish writing", why, transient=True)
-        self._point = self._executor.look(base_point) or self._initial
+        self._point = self._executor.read(base_point) or self._initial
         self._loss = None
         self._round += 1
         # Whatever the sinks hold by now, this pipeline has written.
@@ -639,11 +643,8 @@ class Supervisor:
         )
         runs = [self._restore(run.definition, recovery, stood.get(run.definition.name)) for run in earlier]
         over = [run.query_id for run in self._superseded]
-        self._executor.event(lambda protocol, _: protocol.release(over))
-        self._executor.event(lambda protocol, now: protocol.resume(now))
-        if self._point is not None:
-            restored = self._point.manifest.id
-            self._executor.look(lambda protocol: protocol.history.restored(restored))
+        self._executor.handle(on.Released(tuple(over)))
+        self._executor.handle(on.Restored(self._point.manifest.id if self._point else None))
         for run in runs:
             query = self._queries[run.definition.name]
             if query.is_stopped:
@@ -662,7 +663,7 @@ class Supervisor:
         """End every query with the error; no more checkpoints are taken."""
         # First: whoever learns that there are no checkpoints any more must not start anything again.
         self._failed = self._failed or error
-        self._executor.event(lambda p, now: p.close(Reason.COORDINATOR_SUSPENDED, now))
+        self._executor.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
         with self._changing:
             for run in self._runs.all():
                 run.ended = True

@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,6 @@ from chandy.coordinator.recovery.local_recovery import Left, LocalRecovery, Stoo
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
 from chandy.coordinator.recovery.query_directories import QueryDirectories
 from chandy.coordinator.recovery.restart import FixedDelay, NoRestart, RestartStrategy
-from chandy.coordinator.recovery.restore_point import RestorePoint
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.spark import progress
@@ -89,8 +89,7 @@ class Running(Spark):
 class Checkpoints:
     """``CheckpointExecutor`` without checkpoints."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self.catalog = catalog
+    def __init__(self) -> None:
         self.fenced: FencedError | None = None
         self.unsettled = 0
         """How often the fate of a manifest is not known yet."""
@@ -99,13 +98,10 @@ class Checkpoints:
         if self.fenced is not None:
             raise self.fenced
 
-    def damage(self, point: RestorePoint) -> DamagedCheckpointError | None:
-        return restore_point.damage(self.catalog, point)
-
-    def look(self, at: Callable[[Any], Any]) -> None:
+    def read(self, value: Callable[[Any], Any]) -> None:
         pass
 
-    def event(self, happens: Callable[[Any, float], Any]) -> None:
+    def handle(self, event: object) -> None:
         pass
 
     def settle(self) -> bool:
@@ -152,8 +148,9 @@ class Setup:
             or LocalRecovery(
                 root="", generation=1, changelogs=directory / "changelogs", kept=False, boot="", left=Left()
             ),
+            find_damage=partial(restore_point.damage, self.catalog),
         )
-        self.checkpoints = Checkpoints(self.catalog)
+        self.checkpoints = Checkpoints()
         self.supervisor.begin(self.checkpoints)  # type: ignore[arg-type]
         facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
         self.definition = Definition("q", None, None, facts, (), ())  # type: ignore[arg-type]
