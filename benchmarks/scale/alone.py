@@ -61,7 +61,7 @@ class Alone:
             self._handle(on.HostJoined(HostHello(host, f"grpc://{host}:1", host, host, 1)))
             self._handle(on.ShardsClaimed(ClaimShards(host, QUERY_ID, UID, shards)))
 
-    def _handle(self, event: on.Event[on.A]) -> Outcome[on.A]:
+    def _handle(self, event: on.Event[on.Answer]) -> Outcome[on.Answer]:
         return self.protocol.handle(event, self._now)
 
     def checkpoint(self) -> Handled:

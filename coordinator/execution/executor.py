@@ -151,8 +151,8 @@ class CheckpointExecutor:
         self._finalizer = ThreadPoolExecutor(1, thread_name_prefix="chandy-manifests")
         # Deleting thousands of objects takes its time, and no checkpoint waits for it.
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="chandy-cleaner")
-        # Runs the callbacks of futures. One may take long, or wait for the thread that closes this: so nothing waits for
-        # these threads, and there are many.
+        # Runs the callbacks of futures. A callback may take long, or wait for the thread that closes the executor. So
+        # nothing waits for these threads, and there are many.
         self._answers = ThreadPoolExecutor(32, thread_name_prefix="chandy-answers")
         # Checkpoints of which it is not known whether their manifest was written.
         self._unknown: set[int] = set()
@@ -165,7 +165,7 @@ class CheckpointExecutor:
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def handle(self, event: on.Event[on.A]) -> on.A:
+    def handle(self, event: on.Event[on.Answer]) -> on.Answer:
         """Pass an event to the state machine; return its answer. The instructions are carried out later.
 
         Raises:
@@ -176,13 +176,14 @@ class CheckpointExecutor:
         self._wake.set()
         return answer
 
-    def _handle(self, event: on.Event[on.A]) -> on.A:
+    def _handle(self, event: on.Event[on.Answer]) -> on.Answer:
         with self._lock:
             outcome = self._change(event)
             self._queue(outcome.instructions)
         return outcome.answer
 
-    def _change(self, event: on.Event[on.A]) -> Outcome[on.A]:
+    def _change(self, event: on.Event[on.Answer]) -> Outcome[on.Answer]:
+        """Pass an event on, with the lock held; the caller queues the instructions before it lets the lock go."""
         now = self._clock()
         self._log.add(event, now)
         return self._machine.handle(event, now)
@@ -351,6 +352,7 @@ class CheckpointExecutor:
                     log.warning("state is lost", why=why)
                     self._on_state_lost(why)
                 case do.FailPipeline(error):
+                    log.debug("the pipeline fails", events=self.events)
                     self._on_failure(error)
                 case threading.Event():
                     self._finalizer.submit(instruction.set)
@@ -361,6 +363,7 @@ class CheckpointExecutor:
             carry_out(instruction)
         except Exception as error:
             log.exception("an instruction failed", instruction=type(instruction).__name__)
+            log.debug("an instruction failed", events=self.events)
             checkpoint = getattr(instruction, "checkpoint", None)
             if checkpoint is not None:
                 self._failed(checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)

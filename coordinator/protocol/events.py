@@ -28,11 +28,11 @@ from .pending import AckResult
 from .reasons import Reason
 from .requests import Request
 
-A = TypeVar("A")
+Answer = TypeVar("Answer")
 
 
-class Event(Generic[A]):
-    """Something that has happened. ``A`` is the answer to whoever reports it, mostly None."""
+class Event(Generic[Answer]):
+    """Something that has happened. ``Answer`` is what its sender is told: None for most events."""
 
     __slots__ = ()
 

@@ -42,8 +42,8 @@ from ...storage.retention import dropped as dropped_ids
 from . import requests
 from .errors import CheckpointError, StaleQueryError, StateLostError
 from .events import (
-    A,
     Acked,
+    Answer,
     BatchAsked,
     BatchCommitted,
     CheckpointFailed,
@@ -95,11 +95,11 @@ from .statistics import History, ShardStatistics
 
 
 @attrs.frozen
-class Outcome(Generic[A]):
+class Outcome(Generic[Answer]):
     """What an event leads to."""
 
-    answer: A
-    """For whoever reported the event."""
+    answer: Answer
+    """For the sender of the event."""
     instructions: tuple[Instruction, ...]
 
 
@@ -147,7 +147,7 @@ class CheckpointStateMachine:
         self.failures = FailureCounter(limits.tolerable_failures)
         self.queue = RequestQueue(limits.max_queued)
 
-    def handle(self, event: Event[A], now: float) -> Outcome[A]:
+    def handle(self, event: Event[Answer], now: float) -> Outcome[Answer]:
         """Handle an event. Nothing else changes the state machine.
 
         Args:
@@ -162,7 +162,7 @@ class CheckpointStateMachine:
             Nothing has changed after the first three.
         """
         # The type of an event says which answer its method returns.
-        answer = cast(A, self._change(event, now))
+        answer = cast(Answer, self._change(event, now))
         instructions, self._out = tuple(self._out), []
         return Outcome(answer, instructions)
 

@@ -556,7 +556,7 @@ class Life:
 
     # --- events and instructions ----------------------------------------------------------------------------
 
-    def handle(self, event: on.Event[on.A]) -> on.A:
+    def handle(self, event: on.Event[on.Answer]) -> on.Answer:
         self.events.append(LoggedEvent(self.world.tick(), event))
         # An event that is refused has no outcome.
         self.outcomes_of_events.append(None)

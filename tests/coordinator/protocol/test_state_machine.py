@@ -123,7 +123,7 @@ class Bench:
         self.seen += new
         return new
 
-    def answer(self, event: on.Event[on.A]) -> on.A:
+    def answer(self, event: on.Event[on.Answer]) -> on.Answer:
         """Let something happen; return its answer."""
         outcome = self.protocol.handle(event, self.now)
         self.seen += outcome.instructions
