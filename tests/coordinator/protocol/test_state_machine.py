@@ -1312,3 +1312,21 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_when_the_pipe
     bench(on.Suspended("a host is gone"))
     assert bench.protocol.pending[1].phase is Phase.FINALIZING
     assert bench.finalize(1).id == 1
+
+
+# I3
+@pytest.mark.parametrize(("checkpoint", "count"), [(7, 1), (None, 0)])
+def test_a_restore_is_counted_if_it_is_one_of_a_checkpoint(checkpoint: int | None, count: int) -> None:
+    bench = Bench()
+    bench(on.Suspended("a host is gone"))
+    bench(on.Restored(checkpoint))
+    statistics = bench.protocol.history.snapshot()
+    assert (statistics.restored, statistics.counts.restored) == (checkpoint, count)
+
+
+def test_what_is_no_event_is_refused() -> None:
+    class Stranger(on.Event[None]):
+        pass
+
+    with pytest.raises(TypeError, match="Stranger is no event"):
+        Bench()(Stranger())
