@@ -34,11 +34,8 @@ from .execution.executor import CheckpointExecutor
 from .execution.service import Service, listen
 from .lookup import Lookup
 from .operators import Operators
-from .protocol.failures import FailureCounter
-from .protocol.requests import RequestQueue
-from .protocol.schedule import Schedule
+from .protocol.events import Restored
 from .protocol.state_machine import CheckpointStateMachine
-from .protocol.statistics import History
 from .recovery import restore_point
 from .recovery.decisions import RecoveryStateMachine
 from .recovery.launcher import Launcher
@@ -189,6 +186,8 @@ def assemble(
         on_restored=supervisor.shards_restored,
     )
     made.callback(executor.close)
+    if point is not None:
+        executor.handle(Restored(point.manifest.id))
     if host:
         made.callback(host.close)
     supervisor.begin(executor)
@@ -246,25 +245,18 @@ def _take_over(
 def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> CheckpointStateMachine:
     """Make the protocol of a pipeline's checkpoints, which goes on after the restored one."""
     point = pipeline.point
-    restored = {query.name for query in point.manifest.queries} if point else set()
-    machine = CheckpointStateMachine(
+    restored = frozenset(query.name for query in point.manifest.queries) if point else frozenset()
+    return CheckpointStateMachine(
         pipeline=pipeline.name,
         generation=pipeline.generation.generation,
         root=pipeline.catalog.store.uri,
-        config=config,
-        schedule=Schedule(config.interval_seconds, config.min_pause_seconds, config.initial_delay_seconds),
-        history=History(config.history),
-        failures=FailureCounter(config.tolerable_failures),
-        queue=RequestQueue(config.max_queued),
+        limits=config.limits,
         next_id=pipeline.generation.next_id,
         completed=restore_point.known(pipeline.catalog, chosen=pipeline.is_chosen),
         base=pipeline.base,
-        required=set() if config.allow_non_restored else restored,
+        required=frozenset() if config.allow_non_restored else restored,
         versions=_versions(),
     )
-    if point is not None:
-        machine.history.restored(point.manifest.id)
-    return machine
 
 
 def _abandon(executor: CheckpointExecutor, server: Service) -> None:

@@ -6,6 +6,7 @@ import attrs
 
 from . import fields
 from .durations import Duration, seconds
+from .protocol.limits import Limits
 from .recovery.restart import ExponentialBackoff, RestartStrategy
 
 MIB = 1024 * 1024
@@ -121,3 +122,19 @@ class CheckpointConfig:
     def savepoint_timeout_seconds(self) -> float:
         """``savepoint_timeout`` in seconds."""
         return seconds(self.savepoint_timeout)
+
+    @property
+    def limits(self) -> Limits:
+        """What the checkpoint protocol needs of it."""
+        return Limits(
+            interval=self.interval_seconds,
+            min_pause=self.min_pause_seconds,
+            initial_delay=self.initial_delay_seconds,
+            timeout=self.timeout_seconds,
+            savepoint_timeout=self.savepoint_timeout_seconds,
+            max_concurrent=self.max_concurrent,
+            max_queued=self.max_queued,
+            tolerable_failures=self.tolerable_failures,
+            retained=self.retained,
+            history=self.history,
+        )

@@ -28,6 +28,7 @@ from .config import CheckpointConfig
 from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError, DuplicateNameError, SavepointTargetError, SharedDirectoryError
 from .operators import KeyedStream
+from .protocol.events import ScheduleStarted
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery, Definition
 from .recovery import restore_point
@@ -274,7 +275,7 @@ class CheckpointCoordinator:
         validate_name("query", name)
         if name in self._names:
             raise DuplicateNameError("query name", name)
-        self._executor.look(lambda protocol: protocol.check_reads(name, reads))
+        self._executor.read(lambda machine: machine.check_reads(name, reads))
         facts = plan.facts(writer, table=table)
         check(facts)
         sink = sink_of(writer, facts)
@@ -293,7 +294,7 @@ class CheckpointCoordinator:
         query = self._supervisor.start(definition)
         self._names.add(name)
         self._operators.started(definition.operators)
-        self._executor.start_schedule(random.random)
+        self._executor.handle(ScheduleStarted(random.random()))
         log.info("query started", query=name, guarantee=str(query.guarantee))
         return query
 
@@ -327,7 +328,7 @@ class CheckpointCoordinator:
             target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{secrets.token_hex(3)}"
         if "/" not in target:
             validate_name("savepoint", target)
-            root = self._executor.look(lambda p: p.root)
+            root = self._executor.read(lambda machine: machine.root)
             target = (
                 join_uri(default, self._pipeline, target) if default else join_uri(root, "savepoints", target)
             )
@@ -425,8 +426,8 @@ class CheckpointCoordinator:
     def _stop_queries(self, savepoint: str | None, timeout: Duration) -> Checkpoint | None:
         """Stop all queries and take a savepoint, if one was asked for; if it fails they run again."""
         target = None if savepoint is None else self._savepoint_uri(savepoint)
-        order = self._executor.look(
-            lambda p: downstream_first({name: query.reads for name, query in p.queries.items()})
+        order = self._executor.read(
+            lambda machine: downstream_first({name: query.reads for name, query in machine.queries.items()})
         )
         stopped = self._supervisor.stop_gracefully(order, seconds(timeout))
         if target is None:

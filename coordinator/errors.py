@@ -6,8 +6,11 @@ import attrs
 
 from ..state.errors import PeerLostError
 from ..state.errors import StateSchemaError as StateSchemaError
-from ..storage.errors import ChandyError, FailureCode
-from .protocol.reasons import Reason
+from ..storage.errors import ChandyError
+from .protocol.errors import CheckpointError as CheckpointError
+from .protocol.errors import CheckpointStateError as CheckpointStateError
+from .protocol.errors import StaleQueryError as StaleQueryError
+from .protocol.errors import StateLostError as StateLostError
 
 __all__ = [
     "ChandyError",
@@ -46,72 +49,6 @@ class ConfigError(ChandyError):
 
     def __str__(self) -> str:
         return f"{self.field}: expected {self.expected}, found {self.found}"
-
-
-@attrs.define(eq=False)
-class CheckpointError(ChandyError):
-    """A checkpoint that was asked for will not be: what its future raises."""
-
-    id: int | None
-    """Id of the checkpoint; None if the request never came to have one."""
-    reason: Reason
-    detail: str = ""
-    """What the reason alone does not say, e.g. who declined and with what error."""
-
-    def __str__(self) -> str:
-        subject = "the request for a checkpoint" if self.id is None else f"checkpoint {self.id}"
-        detail = f": {self.detail}" if self.detail else ""
-        return (
-            f"expected {subject} to complete, but it ended with {self.reason}: {self.reason.meaning}{detail}"
-        )
-
-
-@attrs.define(eq=False)
-class CheckpointStateError(ChandyError):
-    """A pending checkpoint was told to go where it cannot."""
-
-    id: int
-    phase: str
-    to: str
-    missing: tuple[str, ...]
-
-    def __str__(self) -> str:
-        still = f"; still missing: {', '.join(self.missing)}" if self.missing else ""
-        return (
-            f"expected checkpoint {self.id} to be able to go from {self.phase} to {self.to}, it is not{still}"
-        )
-
-
-@attrs.define(eq=False)
-class StateLostError(ChandyError):
-    """The state of a shard since the latest checkpoint is gone; only a restore brings it back."""
-
-    code = FailureCode.HOST_LOST
-
-    uid: str
-    shard: int
-    why: str
-
-    def __str__(self) -> str:
-        return (
-            f"expected the state of shard {self.shard} of operator {self.uid!r} to be with its state host, "
-            f"but {self.why}; the pipeline goes back to its latest checkpoint"
-        )
-
-
-@attrs.define(eq=False)
-class StaleQueryError(ChandyError):
-    """A task belongs to a run of its query that is over."""
-
-    query_id: str
-    batch: int | None
-
-    def __str__(self) -> str:
-        batch = "" if self.batch is None else f" for batch {self.batch}"
-        return (
-            f"expected a task of a query that is running, found one{batch} of Spark query id {self.query_id}, "
-            "which has stopped or gone back to a checkpoint; nothing that this task does counts"
-        )
 
 
 @attrs.define(eq=False)

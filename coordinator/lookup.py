@@ -28,7 +28,7 @@ from ..storage.open import open_store
 from ..storage.snapshots import restore_files
 from .errors import KeyShapeError, QueryNotRunningError, StateUnreachableError, UnknownStateError
 from .execution.executor import CheckpointExecutor
-from .protocol.state_machine import ShardLocations
+from .protocol.shard_assignment import ShardLocations
 from .recovery.runs import Runs
 from .spark.progress import newest_committed
 
@@ -105,7 +105,7 @@ class Lookup:
         raise QueryNotRunningError(operator.uid, operator.query)
 
     def _places(self, operator: OperatorRecord) -> ShardLocations:
-        return self.checkpointing.look(lambda protocol: protocol.places(operator.query, operator.uid))
+        return self.checkpointing.read(lambda machine: machine.places(operator.query, operator.uid))
 
     def _fetch_from(
         self,

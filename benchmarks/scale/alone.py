@@ -10,12 +10,9 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from chandy.coordinator.config import CheckpointConfig
-from chandy.coordinator.protocol.failures import FailureCounter
+from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.instructions import Discard
-from chandy.coordinator.protocol.requests import Request, RequestQueue
-from chandy.coordinator.protocol.schedule import Schedule
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.coordinator.protocol.statistics import History
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
 from chandy.state.rpc.messages import Ack, ClaimShards, HostHello, SnapshotOrder
 from chandy.storage.codec import from_json, to_json
 from chandy.storage.manifest import CheckpointKind, Handle, QueryRecord
@@ -40,20 +37,16 @@ class Handled:
 
 def new_protocol(fleet: Fleet, generation: int, root: str) -> CheckpointStateMachine:
     """Return the protocol of a pipeline with one query that has one operator."""
-    config = CheckpointConfig(interval=None, retained=RETAINED)
     protocol = CheckpointStateMachine(
         pipeline="scale",
         generation=generation,
         root=root,
-        config=config,
-        schedule=Schedule(config.interval_seconds, config.min_pause_seconds, config.initial_delay_seconds),
-        history=History(),
-        failures=FailureCounter(config.tolerable_failures),
-        queue=RequestQueue(config.max_queued),
+        limits=CheckpointConfig(interval=None, retained=RETAINED).limits,
         next_id=1,
     )
     operators = (fleet.operator(),)
-    protocol.add_query(QUERY, QUERY_ID, batch=0, operators=operators, restored=operators, sources={})
+    added = on.QueryAdded(QUERY, QUERY_ID, batch=0, operators=operators, restored=operators, sources={})
+    protocol.handle(added, _START)
     return protocol
 
 
@@ -65,37 +58,40 @@ class Alone:
         self._now = _START
         self.protocol = new_protocol(fleet, 1, "file:///scale")
         for host, shards in fleet.hosts.items():
-            self.protocol.host_joined(HostHello(host, f"grpc://{host}:1", host, host, 1))
-            self.protocol.claim(ClaimShards(host, QUERY_ID, UID, shards))
+            self._handle(on.HostJoined(HostHello(host, f"grpc://{host}:1", host, host, 1)))
+            self._handle(on.ShardsClaimed(ClaimShards(host, QUERY_ID, UID, shards)))
+
+    def _handle(self, event: on.Event[on.Answer]) -> Outcome[on.Answer]:
+        return self.protocol.handle(event, self._now)
 
     def checkpoint(self) -> Handled:
         """Run one checkpoint through all its events."""
         protocol = self.protocol
         checkpoint, batch = protocol.next_id, protocol.next_id
         self._now += 10
-        protocol.request(Request(CheckpointKind.MANUAL, forced=False, created_at=self._now), self._now)
-        protocol.cut(checkpoint, QUERY, planned=batch)
+        self._handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+        self._handle(on.CutChosen(checkpoint, QUERY, batch))
         laps = Laps()
         with laps:
-            protocol.planning_done(checkpoint, self._now)
+            self._handle(on.PlanningDone(checkpoint))
         with laps:
-            protocol.committed(QUERY, batch, self._now)
-        protocol.progress_stored(checkpoint, QueryRecord(QUERY, batch, Handle()), 0)
+            self._handle(on.BatchCommitted(QUERY, batch))
+        self._handle(on.ProgressStored(checkpoint, QueryRecord(QUERY, batch, Handle()), 0))
         acks = Laps()
         for ack in self._acks(protocol.pending[checkpoint].parts[QUERY].orders):
             with acks:
-                protocol.ack(ack, self._now)
+                self._handle(on.Acked(ack))
         outcome = Laps()
         with outcome:
-            manifest = protocol.finalize(checkpoint, self._now)
+            manifest = protocol.manifest(checkpoint, self._now)
         assert manifest is not None
         with outcome:
             protocol.doomed(manifest)
         with outcome:
-            instructions = protocol.finalized(manifest, self._now)
+            instructions = self._handle(on.Finalized(manifest)).instructions
         for instruction in instructions:
             if isinstance(instruction, Discard):
-                protocol.discarded(len(instruction.dropped), self._now)
+                self._handle(on.Discarded(len(instruction.dropped)))
         return Handled(acks.total, outcome.total, max(laps.longest, acks.longest, outcome.longest))
 
     def _acks(self, orders: dict[str, SnapshotOrder]) -> Iterator[Ack]:

@@ -174,7 +174,7 @@ def _checkpoint(
     fleet: Fleet, checkpointing: Observed, query: CommittingQuery, hosts: Hosts, store: LocalStore
 ) -> Costs:
     checkpointing.expect(fleet.shards)
-    drops = checkpointing.look(lambda p: len(p.completed) >= p.config.retained)
+    drops = checkpointing.read(lambda p: len(p.completed) >= p.limits.retained)
     before = time.monotonic(), time.process_time()
     future = checkpointing.request(CheckpointKind.MANUAL)
     last_order = hosts.hear("ordered")["at"]

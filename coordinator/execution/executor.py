@@ -1,9 +1,8 @@
-"""Carries the checkpoint protocol out: its lock, its threads, and the I/O that its instructions ask for.
+"""Carries out the checkpoint protocol: its lock, its threads, and the I/O that its instructions ask for.
 
-Every event takes the lock, changes the protocol's values and leaves its instructions in one queue; nothing
-else happens under the lock. One thread hands the instructions on in their order, so that a state host never
-hears of an abort before the order that it aborts; whatever reads or writes goes to a pool. Manifests are
-written by one thread, one after the other.
+An event takes the lock, changes the state machine and leaves its instructions in one queue. Nothing else happens under
+the lock. One thread hands the instructions on in their order, so that a state host never gets an abort before the order
+that it aborts. A pool does all reading and writing. One thread writes the manifests, one after the other.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import contextlib
 import queue
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -38,7 +37,6 @@ from ...storage.catalog import Catalog
 from ...storage.collect import discard, discard_aborted
 from ...storage.errors import (
     ChandyError,
-    DamagedCheckpointError,
     FencedError,
     ObjectMissingError,
     OutcomeUnknownError,
@@ -52,13 +50,14 @@ from ...storage.savepoint import claim_savepoint, commit_savepoint, discard_save
 from ...storage.snapshots import SnapshotWriter, copy_snapshot
 from ...storage.store import Store
 from ..checkpoint import Checkpoint
-from ..errors import CheckpointError
+from ..protocol import events as on
 from ..protocol import instructions as do
+from ..protocol.errors import CheckpointError
+from ..protocol.event_log import EventLog, LoggedEvent
 from ..protocol.reasons import Reason
 from ..protocol.requests import Request
-from ..protocol.state_machine import CheckpointStateMachine
+from ..protocol.state_machine import CheckpointStateMachine, Outcome
 from ..protocol.statistics import Statistics
-from ..recovery.restore_point import RestorePoint, damage
 from .order_streams import OrderStreams
 
 log = logger(__name__)
@@ -66,17 +65,17 @@ log = logger(__name__)
 T = TypeVar("T")
 
 _COMMIT_POLL_SECONDS = 0.02
-"""How soon the commit of a cut is noticed in a query that is idle; looked at only while one is awaited."""
+"""How soon the commit of a cut is noticed in an idle query; polled only while a checkpoint waits for one."""
 _FENCE_SECONDS = 5.0
 """How soon it is noticed at the latest that another coordinator has taken over; a checkpoint notices at once."""
 _ASK_AGAIN_SECONDS = 2.0
-"""How soon a store is asked again what has become of a manifest."""
+"""The pause before a store is asked again whether a manifest was written."""
 _STOP_SECONDS = 30.0
 """How long closing waits for a manifest that is being written."""
 
 
 class Progress(Interface):
-    """What the checkpoints need to know of the queries and of their files; answers come from the disk."""
+    """What checkpoints need to know about the queries and their files. The answers come from the disk."""
 
     def planned(self, query: str) -> int:
         """The newest batch that Spark has planned; -1 if none."""
@@ -100,11 +99,11 @@ class Progress(Interface):
 
 
 class CheckpointExecutor:
-    """The checkpoints of one pipeline at work."""
+    """Runs the checkpoints of one pipeline."""
 
     def __init__(
         self,
-        protocol: CheckpointStateMachine,
+        machine: CheckpointStateMachine,
         *,
         catalog: Catalog,
         store: Store,
@@ -115,10 +114,10 @@ class CheckpointExecutor:
         on_processor_failure: Callable[[TaskFailure], None],
         on_restored: Callable[[ShardsRestored], None],
     ) -> None:
-        """Bring the protocol to life.
+        """Start the threads.
 
         Args:
-            protocol: the state machine; from now on only this object touches it.
+            machine: the state machine; from now on only this object touches it.
             catalog: where manifests are committed.
             store: the pipeline's own store.
             progress: the queries on the driver's disk.
@@ -128,7 +127,9 @@ class CheckpointExecutor:
             on_processor_failure: called when a user's processor raised.
             on_restored: called when a host has restored shards.
         """
-        self._protocol = protocol
+        self._machine = machine
+        self._generation = machine.generation
+        self._log = EventLog()
         self._catalog = catalog
         self._store = store
         self._progress = progress
@@ -144,16 +145,16 @@ class CheckpointExecutor:
         self._ended = threading.Event()
         self._futures: dict[Request, Future[Checkpoint]] = {}
         self._streams: dict[str, object] = {}
-        # An Event among the instructions is set once all manifests before it are written; None is the end.
+        # A threading.Event among the instructions is set once all manifests before it are written; None is the end.
         self._instructions: queue.SimpleQueue[do.Instruction | threading.Event | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="chandy-io")
         self._finalizer = ThreadPoolExecutor(1, thread_name_prefix="chandy-manifests")
         # Deleting thousands of objects takes its time, and no checkpoint waits for it.
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="chandy-cleaner")
-        # Calls back whoever asked for a checkpoint. That may take long, or be a wait for whoever closes this: so nobody
-        # waits for these threads, and there are many.
+        # Runs the callbacks of futures. A callback may take long, or wait for the thread that closes the executor. So
+        # nothing waits for these threads, and there are many.
         self._answers = ThreadPoolExecutor(32, thread_name_prefix="chandy-answers")
-        # Checkpoints of which nobody could tell whether their manifest was written.
+        # Checkpoints of which it is not known whether their manifest was written.
         self._unknown: set[int] = set()
         self._threads = [
             threading.Thread(target=self._dispatch, name="chandy-dispatch", daemon=True),
@@ -164,134 +165,134 @@ class CheckpointExecutor:
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def event(self, happens: Callable[[CheckpointStateMachine, float], list[do.Instruction]]) -> None:
-        """Let something happen to the protocol."""
-        with self._lock:
-            self._queue(happens(self._protocol, self._clock()))
-        self._wake.set()
+    def handle(self, event: on.Event[on.Answer]) -> on.Answer:
+        """Pass an event to the state machine; return its answer. The instructions are carried out later.
 
-    def _queue(self, instructions: list[do.Instruction]) -> None:
+        Raises:
+            ChandyError: the state machine refuses the event.
+        """
+        answer = self._handle(event)
+        # There may be an earlier deadline now, or a commit to watch for.
+        self._wake.set()
+        return answer
+
+    def _handle(self, event: on.Event[on.Answer]) -> on.Answer:
+        with self._lock:
+            outcome = self._change(event)
+            self._queue(outcome.instructions)
+        return outcome.answer
+
+    def _change(self, event: on.Event[on.Answer]) -> Outcome[on.Answer]:
+        """Pass an event on, with the lock held; the caller queues the instructions before it lets the lock go."""
+        now = self._clock()
+        self._log.add(event, now)
+        return self._machine.handle(event, now)
+
+    def _queue(self, instructions: Iterable[do.Instruction]) -> None:
         for instruction in instructions:
             self._instructions.put(instruction)
 
-    def look(self, at: Callable[[CheckpointStateMachine], T]) -> T:
-        """Read or change the protocol's values where no instruction can follow."""
+    def read(self, value: Callable[[CheckpointStateMachine], T]) -> T:
+        """Return a value of the state machine. ``value`` must not change anything."""
         with self._lock:
-            return at(self._protocol)
+            return value(self._machine)
 
-    def request(
-        self, kind: CheckpointKind, *, target: str | None = None, forced: bool = False
-    ) -> Future[Checkpoint]:
-        """Ask for a checkpoint; the future has it, or the ``CheckpointError`` that ended it."""
-        request = Request(kind, forced=forced, created_at=self._clock(), target=target)
+    @property
+    def events(self) -> tuple[LoggedEvent, ...]:
+        """The last events, oldest first, to find out what led to a state; see ``event_log.replay``."""
+        with self._lock:
+            return tuple(self._log)
+
+    def request(self, kind: CheckpointKind, *, target: str | None = None) -> Future[Checkpoint]:
+        """Request a checkpoint; the future has it, or the ``CheckpointError`` that ended it."""
         future: Future[Checkpoint] = Future()
-        # Whoever waits may not cancel: the checkpoint is everybody's.
+        # The caller cannot cancel it: others may wait for the checkpoint, too.
         future.set_running_or_notify_cancel()
         if self._closed.is_set():
             future.set_exception(CheckpointError(None, Reason.COORDINATOR_SHUTDOWN))
             return future
         with self._lock:
-            self._futures[request] = future
-            self._queue(self._protocol.request(request, self._clock()))
+            outcome = self._change(on.CheckpointRequested(kind, target))
+            # Before the instructions: one of them may end the request at once.
+            self._futures[outcome.answer] = future
+            self._queue(outcome.instructions)
         self._wake.set()
         if self._ended.is_set():
             self._refuse_the_rest()
         return future
 
-    def start_schedule(self, chance: Callable[[], float]) -> None:
-        """Begin with periodic checkpoints, if that has not been done and there are to be any."""
-        self.look(lambda protocol: protocol.start_schedule(self._clock(), chance))
-        self._wake.set()
-
     def statistics(self) -> Statistics:
-        """The checkpoints so far, counted and summarised."""
-        return self.look(lambda protocol: protocol.history.snapshot())
-
-    def damage(self, point: RestorePoint) -> DamagedCheckpointError | None:
-        """Read a checkpoint that could not be restored; return the error that says so if it is damaged."""
-        return damage(self._catalog, point)
+        """Counts, records and summaries of the checkpoints so far."""
+        return self.read(lambda machine: machine.history.snapshot())
 
     # --- Control: what state hosts ask ----------------------------------------------------------------------
 
     def ask(self, ask: AskBatch) -> BatchAnswer:
         """Answer "begin batch"."""
-        with self._lock:
-            answer, instructions = self._protocol.ask(ask, self._clock())
-            self._queue(instructions)
-        if instructions:
-            self._wake.set()
-        # Spark has logged the times of a batch before its tasks run; so every attempt at it gets the same ones.
+        answer = self._handle(on.BatchAsked(ask))
+        # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
         return attrs.evolve(answer, times=self._progress.times(ask.query_id, ask.batch))
 
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         """Make a host the owner of shards."""
-        answer = self.look(lambda protocol: protocol.claim(claim))
-        if answer.resume_point is not None:
-            # Checkpoints may have waited for these shards.
-            self.event(lambda protocol, now: protocol.tick(now))
-        return answer
+        return self.handle(on.ShardsClaimed(claim))
 
     def ack(self, ack: Ack) -> None:
-        """Take an acknowledgement."""
-        with self._lock:
-            results, instructions = self._protocol.ack(ack, self._clock())
-            self._queue(instructions)
+        """Record an acknowledgement."""
+        results = self._handle(on.Acked(ack))
         log.debug("ack", checkpoint=ack.checkpoint, host=ack.host, results=[r.value for r in results])
 
     def decline(self, decline: Decline) -> None:
-        """Take a refusal."""
+        """Record that a host cannot do its part of a checkpoint."""
         log.warning("a state host declined", checkpoint=decline.checkpoint, error=decline.error)
-        self.event(lambda protocol, now: protocol.decline(decline, now))
+        self.handle(on.Declined(decline))
 
     def report(self, failure: TaskFailure) -> None:
-        """Take word of a processor that raised."""
+        """Record that a processor raised."""
         self._on_processor_failure(failure)
 
     def restored(self, restored: ShardsRestored) -> None:
-        """Take word of how shards were restored."""
+        """Record how shards were restored."""
         self._on_restored(restored)
 
     def orders(self, hello: HostHello) -> Iterator[Order]:
-        """The stream of orders to one host; the host counts as living as long as it reads it."""
-        # A host may have opened a new stream before the end of its broken one is noticed.
+        """Yield the orders to one host. The host counts as living as long as it reads them."""
+        # A host may open a new stream before the end of its broken one is noticed.
         stream = object()
-
-        def joins(protocol: CheckpointStateMachine) -> bool:
+        with self._lock:
             self._streams[hello.host] = stream
-            return protocol.host_joined(hello)
-
-        def leaves(protocol: CheckpointStateMachine) -> bool:
-            if self._streams.get(hello.host) is not stream:
-                return False
-            del self._streams[hello.host]
-            return protocol.host_left(hello.host)
-
-        if self.look(joins):
-            self._on_state_lost(f"a new state host took the place of one on {hello.machine}")
+            self._queue(self._change(on.HostJoined(hello)).instructions)
         log.info("state host connected", host=hello.host, machine=hello.machine, pid=hello.pid)
         try:
             yield from self._order_streams.orders(hello.host)
         finally:
-            if not self._closed.is_set() and self.look(leaves):
-                log.warning("state host lost", host=hello.host, machine=hello.machine)
-                self._on_state_lost(f"state host {hello.host} on {hello.machine} is gone")
+            if not self._closed.is_set():
+                self._stream_ended(hello, stream)
+
+    def _stream_ended(self, hello: HostHello, stream: object) -> None:
+        with self._lock:
+            if self._streams.get(hello.host) is not stream:
+                return
+            del self._streams[hello.host]
+            self._queue(self._change(on.HostLeft(hello)).instructions)
+        log.warning("state host disconnected", host=hello.host, machine=hello.machine)
 
     # --- threads --------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Notice commits of cuts, time, and a successor."""
+        """Watch for commits of cuts, for deadlines, and for a successor."""
         look_at = self._clock() + _FENCE_SECONDS
         while not self._closed.is_set():
             if self._clock() >= look_at:
                 look_at = self._clock() + _FENCE_SECONDS
-                if self.look(lambda protocol: protocol.closed) is None:
+                if self.read(lambda machine: machine.closed) is None:
                     self._pool.submit(self._look_for_successor)
-            waiting, deadline = self.look(lambda p: (p.waiting_for_commits(), p.next_deadline()))
-            for name, cut in waiting.items():
-                if self._is_committed(name, cut):
-                    self._committed(name, cut)
+            waiting, deadline = self.read(lambda m: (m.waiting_for_commits(), m.next_deadline()))
+            for query, cut in waiting.items():
+                if self._is_committed(query, cut):
+                    self.handle(on.BatchCommitted(query, cut))
             if deadline is not None and self._clock() >= deadline:
-                self.event(lambda protocol, now: protocol.tick(now))
+                self.handle(on.Tick())
             until = look_at if deadline is None else min(look_at, deadline)
             pause = max(0.0, until - self._clock())
             self._wake.wait(min(pause, _COMMIT_POLL_SECONDS) if waiting else pause)
@@ -304,7 +305,7 @@ class CheckpointExecutor:
             FencedError: one has.
             StorageError: the store does not tell.
         """
-        self._catalog.check_not_fenced(self.look(lambda protocol: protocol.generation))
+        self._catalog.check_not_fenced(self._generation)
 
     def _look_for_successor(self) -> None:
         """Fail the pipeline if another coordinator has taken it over: both would write into the same sinks."""
@@ -314,9 +315,6 @@ class CheckpointExecutor:
             self._on_failure(error)
         except (OSError, ChandyError) as error:
             log.warning("cannot look for a successor", error=str(error))
-
-    def _committed(self, query: str, batch: int) -> None:
-        self.event(lambda protocol, now: protocol.committed(query, batch, now))
 
     def _is_committed(self, query: str, batch: int) -> bool:
         try:
@@ -350,24 +348,29 @@ class CheckpointExecutor:
                     self._answers.submit(self._carefully, self._resolve, instruction)
                 case do.Reject():
                     self._answers.submit(self._carefully, self._reject, instruction)
+                case do.GoBack(why):
+                    log.warning("state is lost", why=why)
+                    self._on_state_lost(why)
                 case do.FailPipeline(error):
+                    log.debug("the pipeline fails", events=self.events)
                     self._on_failure(error)
                 case threading.Event():
                     self._finalizer.submit(instruction.set)
 
     def _carefully(self, carry_out: Callable[[T], None], instruction: T) -> None:
-        """Carry out an instruction in a pool; what it did not expect fails its checkpoint, never the pool."""
+        """Carry out an instruction in a pool. An unexpected error fails its checkpoint, not the pool."""
         try:
             carry_out(instruction)
         except Exception as error:
             log.exception("an instruction failed", instruction=type(instruction).__name__)
+            log.debug("an instruction failed", events=self.events)
             checkpoint = getattr(instruction, "checkpoint", None)
             if checkpoint is not None:
                 self._failed(checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)
 
     def _failed(self, checkpoint: int, reason: Reason, error: Exception) -> None:
         detail = str(error) or type(error).__name__
-        self.event(lambda protocol, now: protocol.failed(checkpoint, reason, detail, now))
+        self.handle(on.CheckpointFailed(checkpoint, reason, detail))
 
     # --- instructions ---------------------------------------------------------------------------------------
 
@@ -375,7 +378,7 @@ class CheckpointExecutor:
         kind = CheckpointKind.SAVEPOINT.value if choose.is_savepoint else "checkpoint"
         try:
             # A successor's ids are its own.
-            self._catalog.check_not_fenced(self.look(lambda protocol: protocol.generation))
+            self.check_not_fenced()
             # Before anything else: no later life uses the id again, whatever becomes of this one.
             note = f"{kind} of {self._owner(choose.checkpoint)}"
             self._store.create(trigger_key(choose.checkpoint), note.encode())
@@ -390,27 +393,20 @@ class CheckpointExecutor:
             self._failed(choose.checkpoint, Reason.IO_EXCEPTION, error)
             return
         for query in choose.queries:
-            self._cut(choose.checkpoint, query)
-        self.event(lambda protocol, now: protocol.planning_done(choose.checkpoint, now))
+            planned, stands_at = self._progress.planned(query), self._progress.stands_at(query)
+            self.handle(on.CutChosen(choose.checkpoint, query, planned, stands_at))
+        self.handle(on.PlanningDone(choose.checkpoint))
         for query in choose.queries:
-            # One that was stopped between the two looks at it will never commit what was planned.
+            # A query that was stopped since its cut was chosen never commits what it had planned.
             if (batch := self._progress.stands_at(query)) is not None:
-                self._stands(query, batch)
-
-    def _stands(self, query: str, batch: int) -> None:
-        self.event(lambda protocol, now: protocol.stands(query, batch, now))
-
-    def _cut(self, checkpoint: int, query: str) -> None:
-        planned, stands_at = self._progress.planned(query), self._progress.stands_at(query)
-        self.look(lambda p: p.cut(checkpoint, query, planned=planned, stands_at=stands_at))
+                self.handle(on.QueryStopped(query, batch))
 
     def _owner(self, checkpoint: int) -> str:
-        generation = self.look(lambda protocol: protocol.generation)
-        return f"{self._store.uri}, generation {generation}, checkpoint {checkpoint}"
+        return f"{self._store.uri}, generation {self._generation}, checkpoint {checkpoint}"
 
     def _store_of(self, checkpoint: int, root: str) -> Store:
-        """The store of a checkpoint, on which nothing is tried again once its time is over."""
-        pending = self.look(lambda protocol: protocol.pending.get(checkpoint))
+        """The store of a checkpoint. Nothing is retried on it after the checkpoint's deadline."""
+        pending = self.read(lambda machine: machine.pending.get(checkpoint))
         left = pending.deadline - self._clock() if pending else 0.0
         return open_store(root).within(max(0.0, left))
 
@@ -425,7 +421,7 @@ class CheckpointExecutor:
             self._failed(order.checkpoint, Reason.IO_EXCEPTION, error)
             return
         record = QueryRecord(order.query, order.cut, stored.handle)
-        self.event(lambda p, now: p.progress_stored(order.checkpoint, record, stored.new_bytes))
+        self.handle(on.ProgressStored(order.checkpoint, record, stored.new_bytes))
 
     def _copy_shards(self, order: do.CopyShards) -> None:
         try:
@@ -441,14 +437,14 @@ class CheckpointExecutor:
             return
         handles = {shard: stored[str(number)].handle for number, (shard, _) in enumerate(order.sources)}
         new_bytes = sum(snapshot.new_bytes for snapshot in stored.values())
-        self.event(lambda p, now: p.shards_copied(order.checkpoint, order.query, handles, new_bytes))
+        self.handle(on.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
 
     def _finalize(self, order: do.Finalize) -> None:
-        manifest = self.look(lambda protocol: protocol.finalize(order.checkpoint, self._clock()))
+        manifest = self.read(lambda machine: machine.manifest(order.checkpoint, self._clock()))
         if manifest is None:
             return
-        root = self.look(lambda protocol: protocol.pending[order.checkpoint].root)
-        if doomed := self.look(lambda protocol: protocol.doomed(manifest)):
+        root = self.read(lambda machine: machine.pending[order.checkpoint].root)
+        if doomed := self.read(lambda machine: machine.doomed(manifest)):
             error = ObjectMissingError(root, min(doomed))
             self._failed(order.checkpoint, Reason.FINALIZE_CHECKPOINT_FAILURE, error)
             return
@@ -462,7 +458,7 @@ class CheckpointExecutor:
                 self._unknown.add(order.checkpoint)
             self._failed(order.checkpoint, Reason.FINALIZE_CHECKPOINT_FAILURE, error)
         else:
-            self.event(lambda protocol, now: protocol.finalized(manifest, now))
+            self.handle(on.Finalized(manifest))
 
     def _commit(self, manifest: Manifest, root: str) -> None:
         """Make a manifest durable: the commit point of its checkpoint."""
@@ -475,19 +471,18 @@ class CheckpointExecutor:
             self._catalog.confirm(manifest, self._be_patient)
 
     def _be_patient(self, error: StoreFailedError) -> bool:
-        """Wait until a store may be asked again; return whether to: as long as the coordinator lives."""
-        log.warning("a manifest's fate is not known, asking again", error=str(error))
+        """Wait until a store may be asked again; return whether to ask it: not once the coordinator has closed."""
+        log.warning("cannot tell whether a manifest was written, asking again", error=str(error))
         return not self._closed.wait(_ASK_AGAIN_SECONDS)
 
     def _discard(self, order: do.Discard) -> None:
-        generation = self.look(lambda protocol: protocol.generation)
         try:
-            # What a successor keeps is no longer this coordinator's to say.
-            self._catalog.check_not_fenced(generation)
+            # A successor decides itself which checkpoints it keeps.
+            self.check_not_fenced()
             discard(self._store, order.dropped, order.kept)
         except (OSError, ChandyError) as error:
             log.warning("cannot delete old checkpoints; `chandy gc` can", error=str(error))
-        self.event(lambda protocol, now: protocol.discarded(len(order.dropped), now))
+        self.handle(on.Discarded(len(order.dropped)))
 
     def _discard_aborted(self, order: do.DiscardAborted) -> None:
         if order.checkpoint in self._unknown:
@@ -496,8 +491,7 @@ class CheckpointExecutor:
             if order.is_savepoint:
                 discard_savepoint(open_store(order.root), self._owner(order.checkpoint))
             else:
-                generation = self.look(lambda protocol: protocol.generation)
-                discard_aborted(self._store, order.checkpoint, generation)
+                discard_aborted(self._store, order.checkpoint, self._generation)
         except (OSError, ChandyError) as error:
             log.warning("cannot delete what an aborted checkpoint left", error=str(error))
 
@@ -520,26 +514,26 @@ class CheckpointExecutor:
     # --- end ------------------------------------------------------------------------------------------------
 
     def settle(self) -> bool:
-        """Wait until every manifest whose writing has begun is written or has failed; return whether that is so.
+        """Wait until every manifest that is being written is written or has failed; return whether that is so.
 
-        While the store does not answer, nobody knows which checkpoint is the latest.
+        While the store does not answer, it is not known which checkpoint is the latest.
         """
         settled = threading.Event()
         self._instructions.put(settled)
         return settled.wait(_STOP_SECONDS)
 
     def abandon(self) -> None:
-        """Tell the hosts to stop, and leave all else as it is: the interpreter is about to end."""
+        """Tell the hosts to stop and leave all else as it is, because the interpreter is about to end."""
         self._closed.set()
         self._order_streams.stop_all()
 
     def close(self, reason: Reason = Reason.COORDINATOR_SHUTDOWN) -> None:
-        """End every checkpoint that has not completed, tell the hosts to stop, and end the threads."""
+        """Abort pending checkpoints, tell the hosts to stop, and end the threads."""
         if self._closed.is_set():
             return
         with self._lock:
             asked = list(self._futures.values())
-        self.event(lambda protocol, now: protocol.close(reason, now))
+        self.handle(on.Closed(reason))
         self.settle()
         self._closed.set()
         self._wake.set()
@@ -556,7 +550,7 @@ class CheckpointExecutor:
         self._answers.shutdown(wait=False)
 
     def _refuse_the_rest(self) -> None:
-        """Fail the requests that came when nobody was left to hand instructions on."""
+        """Fail the requests that came after the dispatching thread had ended."""
         with contextlib.suppress(queue.Empty):
             while True:
                 instruction = self._instructions.get_nowait()

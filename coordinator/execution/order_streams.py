@@ -1,4 +1,4 @@
-"""The driver's end of the links to state hosts: one mailbox of orders each, and a lease that is its stream."""
+"""The orders to state hosts: a mailbox and a stream for each. A host counts as living as long as its stream."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from collections.abc import Iterator
 from ...state.rpc.messages import Heartbeat, Order, StopOrder
 
 HEARTBEAT_SECONDS = 0.5
-"""How often a host hears from the coordinator at least; that is also how soon a host that is gone is noticed."""
+"""The longest time without an order to a host. It is also how soon the loss of a host is noticed."""
 
 
 class OrderStreams:
-    """Mailboxes of the state hosts that are connected. Putting an order never blocks."""
+    """The mailboxes of the connected state hosts. Sending an order never blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._mailboxes: dict[str, queue.SimpleQueue[Order]] = {}
 
     def send(self, host: str, order: Order) -> None:
-        """Put an order into a host's mailbox; one for a host that is gone is dropped."""
+        """Put an order into a host's mailbox, or drop it if the host is gone."""
         with self._lock:
             mailbox = self._mailboxes.get(host)
         if mailbox is not None:
             mailbox.put(order)
 
     def stop_all(self) -> None:
-        """Tell every host to end."""
+        """Tell every host to stop."""
         with self._lock:
             mailboxes = list(self._mailboxes.values())
         for mailbox in mailboxes:
             mailbox.put(StopOrder())
 
     def orders(self, host: str) -> Iterator[Order]:
-        """The endless stream of one host's orders, which ends when the host has been told to stop.
+        """Yield the orders to one host until it is told to stop.
 
         The host has a mailbox exactly as long as this iterator lives.
         """

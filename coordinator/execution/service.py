@@ -13,14 +13,14 @@ from .executor import CheckpointExecutor
 
 @attrs.frozen
 class Service:
-    """A server that runs."""
+    """A running server."""
 
     address: str
     """Its Arrow Flight location."""
     server: ActionServer
 
     def answer(self, checkpointing: CheckpointExecutor) -> None:
-        """Answer the control calls of state hosts; before, it knows none."""
+        """Answer the calls of state hosts from now on."""
         actions: dict[str, Call | Stream] = {
             "ask": Call(AskBatch, checkpointing.ask),
             "claim": Call(ClaimShards, checkpointing.claim),
@@ -33,7 +33,7 @@ class Service:
         self.server.answer(actions)
 
     def shutdown(self) -> None:
-        """End it; streams of orders end with it."""
+        """Stop the server; the streams of orders end with it."""
         self.server.shutdown()
 
 

@@ -11,12 +11,12 @@ from .reasons import Reason
 class FailureCounter:
     """Counts failures since the last completed checkpoint.
 
-    The reason decides whether a failure counts (``Reason.counted``). A checkpoint counts once, however often
-    and for however many reasons it is reported, and not at all once a newer one has completed.
+    The reason decides whether a failure counts (``Reason.counted``). A checkpoint counts once, however often it is
+    reported and for whatever reasons. It does not count once a newer one has completed.
     """
 
     tolerable: int
-    """How many failures in a row the pipeline lives through."""
+    """How many failures in a row do not fail the pipeline."""
     count: int = attrs.field(default=0, init=False)
     _latest: int = attrs.field(default=-1, init=False)
     """Id of the latest completed checkpoint."""
@@ -24,14 +24,14 @@ class FailureCounter:
     """Checkpoints after it that have been counted."""
 
     def failed(self, checkpoint: int | None, reason: Reason) -> bool:
-        """Take a failure.
+        """Record a failure.
 
         Args:
-            checkpoint: its id; None: it failed before it had one, and every such report counts.
+            checkpoint: its id; None: the request failed before it got one. Every such failure counts.
             reason: why it failed.
 
         Returns:
-            Whether the pipeline must fail. It is said once: the count then begins anew.
+            Whether the pipeline must fail. The count then starts again.
         """
         if not reason.counted:
             return False
@@ -46,7 +46,7 @@ class FailureCounter:
         return True
 
     def completed(self, checkpoint: int) -> None:
-        """A checkpoint has completed: the count begins anew, unless a newer one had completed already."""
+        """Record that a checkpoint has completed. The count starts again, unless a newer one has completed already."""
         if checkpoint > self._latest:
             self._latest = checkpoint
             self.count = 0

@@ -1,4 +1,4 @@
-"""What the checkpoint protocol wants done: values that it returns, for others to carry out."""
+"""What the checkpoint protocol wants done: values that the state machine returns and the executor carries out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import attrs
 
 from ...state.rpc.messages import Order, RestoreSource, ShardId
 from ...storage.manifest import Handle, Manifest
-from ..errors import CheckpointError
+from .errors import CheckpointError
 from .requests import Request
 
 
 @attrs.frozen
 class ChooseCut:
-    """Look at each query in this order, and say by ``Protocol.cut`` which batch was its newest."""
+    """Look up each query's newest batch, in this order, and report each as ``CutChosen``; then ``PlanningDone``."""
 
     checkpoint: int
     queries: tuple[str, ...]
@@ -30,7 +30,7 @@ class Send:
 
 @attrs.frozen
 class StoreProgress:
-    """Store the files of a query's progress at the cut, then say ``Protocol.progress_stored``."""
+    """Store the files of a query's progress at the cut, then report ``ProgressStored``."""
 
     checkpoint: int
     query: str
@@ -41,7 +41,7 @@ class StoreProgress:
 
 @attrs.frozen
 class CopyShards:
-    """Copy the files of shards that nobody has touched since their origin, then ``Protocol.shards_copied``."""
+    """Copy the files of shards that no batch has touched since the restore, then report ``ShardsCopied``."""
 
     checkpoint: int
     query: str
@@ -51,14 +51,14 @@ class CopyShards:
 
 @attrs.frozen
 class Finalize:
-    """All have acknowledged: write the manifest that ``Protocol.finalize`` gives."""
+    """Write the manifest of a checkpoint that all have acknowledged, then report ``Finalized``."""
 
     checkpoint: int
 
 
 @attrs.frozen
 class Resolve:
-    """A request has got its checkpoint."""
+    """Give the request its checkpoint."""
 
     request: Request
     manifest: Manifest
@@ -67,15 +67,15 @@ class Resolve:
 
 @attrs.frozen
 class Reject:
-    """A request has failed."""
+    """Fail the request."""
 
     request: Request
-    error: CheckpointError
+    error: CheckpointError = attrs.field(eq=str)
 
 
 @attrs.frozen
 class Discard:
-    """Delete checkpoints that retention has dropped, then say ``Protocol.discarded``."""
+    """Delete checkpoints that retention has dropped, then report ``Discarded``."""
 
     dropped: tuple[Manifest, ...]
     kept: tuple[Manifest, ...]
@@ -83,7 +83,7 @@ class Discard:
 
 @attrs.frozen
 class DiscardAborted:
-    """Delete what was written for a checkpoint alone that will never complete."""
+    """Delete what was written only for a checkpoint that will never complete."""
 
     checkpoint: int
     root: str
@@ -91,10 +91,17 @@ class DiscardAborted:
 
 
 @attrs.frozen
-class FailPipeline:
-    """More checkpoints in a row have failed than are tolerable."""
+class GoBack:
+    """Take the pipeline back to a checkpoint: state was lost with its host."""
 
-    error: CheckpointError
+    why: str
+
+
+@attrs.frozen
+class FailPipeline:
+    """Fail the pipeline: more checkpoints in a row have failed than are tolerable."""
+
+    error: CheckpointError = attrs.field(eq=str)
 
 
 Instruction = (
@@ -107,5 +114,6 @@ Instruction = (
     | Reject
     | Discard
     | DiscardAborted
+    | GoBack
     | FailPipeline
 )

@@ -1,4 +1,4 @@
-"""One checkpoint on its way: an explicit state machine from its trigger to its one outcome."""
+"""One pending checkpoint: its phases, from its trigger to its one outcome, and what it still waits for."""
 
 from __future__ import annotations
 
@@ -9,58 +9,69 @@ import attrs
 
 from ...state.rpc.messages import ShardId, ShardSnapshot, SnapshotOrder
 from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
-from ..errors import CheckpointStateError
+from .errors import CheckpointStateError
 from .reasons import Reason
 from .requests import Request
 
 
 class Phase(enum.StrEnum):
-    """Where a checkpoint is on its way."""
+    """The phase that a checkpoint is in. ``PHASES`` says what each allows."""
 
     PLANNING = "planning"
     """The cut is being chosen, query by query."""
     COLLECTING = "collecting"
-    """Every barrier stands; acknowledgements come in."""
+    """All barriers are placed; acknowledgements come in."""
     FINALIZING = "finalizing"
-    """All have acknowledged; the manifest is about to be written."""
+    """All participants have acknowledged; the manifest is being written."""
     COMPLETED = "completed"
     ABORTED = "aborted"
 
 
-_NEXT = {
-    Phase.PLANNING: {Phase.COLLECTING, Phase.ABORTED},
-    Phase.COLLECTING: {Phase.FINALIZING, Phase.ABORTED},
-    Phase.FINALIZING: {Phase.COMPLETED, Phase.ABORTED},
-    Phase.COMPLETED: set[Phase](),
-    Phase.ABORTED: set[Phase](),
+@attrs.frozen
+class PhaseRules:
+    """What a phase allows."""
+
+    next: frozenset[Phase] = frozenset()
+    """The phases that may follow it."""
+    revocable: bool = False
+    """Whether a timeout, a decline or a stop aborts the checkpoint. Not once its manifest may be durable: then only the
+    result of the write decides."""
+
+
+PHASES = {
+    Phase.PLANNING: PhaseRules(frozenset({Phase.COLLECTING, Phase.ABORTED}), revocable=True),
+    Phase.COLLECTING: PhaseRules(frozenset({Phase.FINALIZING, Phase.ABORTED}), revocable=True),
+    Phase.FINALIZING: PhaseRules(frozenset({Phase.COMPLETED, Phase.ABORTED})),
+    Phase.COMPLETED: PhaseRules(),
+    Phase.ABORTED: PhaseRules(),
 }
 
 
 class AckResult(enum.StrEnum):
-    """What an acknowledgement came to."""
+    """The result of an acknowledgement."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
-    """It had been acknowledged; the first one stands, and its files are the same ones."""
+    """It was acknowledged before. The first acknowledgement counts, and its files are the same."""
     UNKNOWN = "unknown"
-    """Whoever sent it takes no part in this checkpoint."""
+    """Its sender takes no part in this checkpoint."""
 
 
 @attrs.define
 class _Part:
-    """What a checkpoint still wants of one query, and what it has."""
+    """What a checkpoint has of one query, and what it still waits for."""
 
     cut: int
     wanted: set[ShardId] | None = None
-    """Shards that have not acknowledged; None until the cut has committed, when it is known who they are."""
+    """Shards that have not acknowledged; None until the cut has committed, because only then are they known."""
     progress: QueryRecord | None = None
     orders: dict[str, SnapshotOrder] = attrs.field(factory=dict)
-    """The order for each host that has a part in it."""
+    """The order for each host that takes part."""
 
 
 @attrs.define
 class PendingCheckpoint:
-    """A checkpoint that has been triggered and has no outcome yet."""
+    """A checkpoint that was triggered and has no outcome yet."""
 
     id: int
     request: Request
@@ -81,7 +92,7 @@ class PendingCheckpoint:
     """What hosts have acknowledged, and when."""
     new_bytes: int = 0
     doomed: set[str] = attrs.field(factory=set)
-    """Objects that retention has been deleting while this checkpoint was on its way."""
+    """Objects that retention has been deleting while this checkpoint was pending."""
 
     @property
     def kind(self) -> CheckpointKind:
@@ -90,16 +101,21 @@ class PendingCheckpoint:
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it is self-contained and stands apart from the chain of checkpoints."""
-        return self.kind is CheckpointKind.SAVEPOINT
+        """Whether it is self-contained and apart from the chain of checkpoints."""
+        return self.request.is_savepoint
+
+    @property
+    def is_revocable(self) -> bool:
+        """Whether a timeout, a decline or a stop aborts it now."""
+        return PHASES[self.phase].revocable
 
     def move(self, to: Phase, reason: Reason | None = None) -> None:
         """Go to the next phase.
 
         Raises:
-            CheckpointStateError: no way leads there; nothing has changed.
+            CheckpointStateError: the phase cannot follow; nothing has changed.
         """
-        if to not in _NEXT[self.phase] or (to is Phase.FINALIZING and not self.is_fully_acknowledged):
+        if to not in PHASES[self.phase].next or (to is Phase.FINALIZING and not self.is_fully_acknowledged):
             raise CheckpointStateError(self.id, self.phase, to, tuple(self.missing()))
         self.phase, self.reason = to, reason
 
@@ -121,7 +137,7 @@ class PendingCheckpoint:
     def acknowledge_shard(
         self, query: str, shard: ShardId, handle: Handle | None, new_bytes: int = 0
     ) -> AckResult:
-        """Take a shard's word that its snapshot is durable."""
+        """Record that the snapshot of a shard is durable."""
         part = self.parts.get(query)
         if shard in self.handles:
             return AckResult.DUPLICATE
@@ -133,7 +149,7 @@ class PendingCheckpoint:
         return AckResult.ACCEPTED
 
     def acknowledge_query(self, progress: QueryRecord, new_bytes: int) -> AckResult:
-        """Take word that a query's progress at the cut is durable."""
+        """Record that a query's progress at the cut is durable."""
         part = self.parts.get(progress.name)
         if part is None or part.cut != progress.batch:
             return AckResult.UNKNOWN
@@ -144,7 +160,7 @@ class PendingCheckpoint:
         return AckResult.ACCEPTED
 
     def missing(self) -> Iterator[str]:
-        """What has not acknowledged yet, in words."""
+        """Describe what has not acknowledged yet."""
         for query, part in self.parts.items():
             if part.wanted is None:
                 yield f"the commit of batch {part.cut} of query {query!r}"
@@ -157,7 +173,7 @@ class PendingCheckpoint:
     @property
     def is_fully_acknowledged(self) -> bool:
         """Whether nothing is missing."""
-        # Asked at every acknowledgement: putting what is missing into words would take longer than all else.
+        # Runs at every acknowledgement: describing what is missing would take longer than all else.
         return self.phase is not Phase.PLANNING and all(
             part.progress is not None and part.wanted is not None and not part.wanted
             for part in self.parts.values()
@@ -172,7 +188,7 @@ class PendingCheckpoint:
         completed_at: float,
         versions: dict[str, str],
     ) -> Manifest:
-        """The manifest of a checkpoint that all have acknowledged.
+        """Return the manifest, once all participants have acknowledged.
 
         Args:
             pipeline: name of the pipeline.

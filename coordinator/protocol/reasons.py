@@ -1,4 +1,4 @@
-"""Why a request for a checkpoint was refused, or a checkpoint failed."""
+"""Why a request for a checkpoint was rejected, or why a checkpoint failed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Self
 
 
 class Reason(enum.StrEnum):
-    """Why there is no checkpoint; the names are those that Flink made common.
+    """Why there is no checkpoint. The names are Flink's.
 
-    Each has a mark, whether it counts against the tolerable number of failures, and a sentence for the user.
-    A failure of the checkpoint itself counts; a policy that refused it and the end of its pipeline do not.
+    A failure of the checkpoint itself counts against the tolerable number of failures. A policy that rejected the
+    request and the end of the pipeline do not count.
     """
 
     counted: bool
@@ -26,11 +26,6 @@ class Reason(enum.StrEnum):
         member.meaning = meaning
         return member
 
-    PERIODIC_SCHEDULER_SHUTDOWN = (
-        "PERIODIC_SCHEDULER_SHUTDOWN",
-        False,
-        "periodic checkpoints have been stopped; ask for one by hand",
-    )
     COORDINATOR_SHUTDOWN = (
         "COORDINATOR_SHUTDOWN",
         False,
@@ -64,22 +59,17 @@ class Reason(enum.StrEnum):
     IO_EXCEPTION = (
         "IO_EXCEPTION",
         True,
-        "reading or writing the storage failed; see whether it can be reached and written",
+        "reading or writing the storage failed; check that it can be reached and written",
     )
     DECLINED = (
         "DECLINED",
         True,
-        "a participant declined to take its snapshot",
-    )
-    ASYNC_FAILURE = (
-        "ASYNC_FAILURE",
-        True,
-        "a snapshot was taken but could not be uploaded",
+        "a state host could not take or upload its snapshot",
     )
     EXPIRED = (
         "EXPIRED",
         True,
-        "not all acknowledged in time; see the statistics for the slowest, or raise the timeout",
+        "not every participant acknowledged in time; see the statistics for the slowest, or raise the timeout",
     )
     SUBSUMED = (
         "SUBSUMED",
@@ -89,7 +79,7 @@ class Reason(enum.StrEnum):
     FINALIZE_CHECKPOINT_FAILURE = (
         "FINALIZE_CHECKPOINT_FAILURE",
         True,
-        "all acknowledged, but the manifest could not be written",
+        "every participant acknowledged, but the manifest could not be written",
     )
     JOB_FAILOVER = (
         "JOB_FAILOVER",
@@ -99,5 +89,5 @@ class Reason(enum.StrEnum):
     FENCED = (
         "FENCED",
         False,
-        "another coordinator has taken over the pipeline; this one may complete nothing any more",
+        "another coordinator has taken the pipeline over; this one can complete no more checkpoints",
     )

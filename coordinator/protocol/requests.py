@@ -1,9 +1,8 @@
-"""Requests for checkpoints: the order they wait in, and whether the first of them may start."""
+"""Requests for checkpoints: the order in which they wait, and whether the first of them may start."""
 
 from __future__ import annotations
 
 import bisect
-import enum
 from collections.abc import Iterator
 
 import attrs
@@ -12,17 +11,17 @@ from ...storage.manifest import CheckpointKind
 from .reasons import Reason
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen
 class Request:
-    """Somebody's wish for a checkpoint. Each is its own: two that say the same are two."""
+    """A request for a checkpoint."""
 
+    number: int
+    """Unique in the coordinator's life; later requests have higher numbers."""
     kind: CheckpointKind
-    forced: bool
-    """Whether it may start although as many checkpoints as allowed are under way."""
     created_at: float
     """Seconds since 1970."""
     target: str | None = None
-    """URI to write it to; None: the pipeline's own store."""
+    """URI to write the checkpoint to; None: the pipeline's own store."""
 
     @property
     def is_periodic(self) -> bool:
@@ -30,26 +29,30 @@ class Request:
         return self.kind is CheckpointKind.PERIODIC
 
     @property
-    def urgency(self) -> tuple[bool, bool, bool, float]:
-        """What requests are sorted by, least first: savepoint, forced, by a user, periodic; then by age."""
-        is_savepoint = self.kind is CheckpointKind.SAVEPOINT
-        return not is_savepoint, not self.forced, self.is_periodic, self.created_at
+    def is_savepoint(self) -> bool:
+        """Whether it asks for a savepoint."""
+        return self.kind is CheckpointKind.SAVEPOINT
+
+    @property
+    def urgency(self) -> tuple[bool, bool, float]:
+        """The sort key of requests, the most urgent first: savepoint, a user's, periodic; then by age."""
+        return not self.is_savepoint, self.is_periodic, self.created_at
 
 
 @attrs.define
 class RequestQueue:
-    """Requests that wait, the most urgent first; those of one urgency in the order in which they came."""
+    """The requests that wait, the most urgent first. Equally urgent ones wait in the order in which they came."""
 
     limit: int
     """How many may wait."""
     _waiting: list[Request] = attrs.field(factory=list, init=False)
 
     def admit(self, request: Request) -> Request | None:
-        """Let a request wait.
+        """Add a request.
 
         Returns:
-            The request that must be failed because the queue is full: the least urgent one, but never a
-            user's that waits already in favour of one that has just come; None where all can wait.
+            The request that must fail because the queue is full; None if all can wait. It is the least urgent one,
+            but a user's request that waits already never gives way to a new one.
         """
         if len(self._waiting) >= self.limit and not any(one.is_periodic for one in self._waiting):
             return request
@@ -65,7 +68,7 @@ class RequestQueue:
         self._waiting.remove(request)
 
     def clear(self) -> tuple[Request, ...]:
-        """Take out all requests; returns them."""
+        """Take out all requests, and return them."""
         waiting, self._waiting = tuple(self._waiting), []
         return waiting
 
@@ -85,15 +88,6 @@ class RequestQueue:
         return iter(tuple(self._waiting))
 
 
-class Hold(enum.StrEnum):
-    """What the first request waits for."""
-
-    NOTHING_WAITS = "nothing waits"
-    TRIGGERING = "another checkpoint is being triggered"
-    DELETING = "old checkpoints wait to be deleted"
-    NO_PLACE = "as many checkpoints as allowed are under way"
-
-
 @attrs.frozen
 class Start:
     """Take the request out of the queue and trigger its checkpoint."""
@@ -103,7 +97,7 @@ class Start:
 
 @attrs.frozen
 class Drop:
-    """Take the request out of the queue, refuse it, and let the schedule try again."""
+    """Take the request out of the queue, reject it, and let the schedule try again."""
 
     request: Request
     reason: Reason
@@ -114,8 +108,6 @@ class Drop:
 @attrs.frozen
 class Wait:
     """Do nothing until something has changed."""
-
-    hold: Hold
 
 
 Decision = Start | Drop | Wait
@@ -132,38 +124,31 @@ def decide(
     min_pause: float,
     deletions_waiting: int,
 ) -> Decision:
-    """Say what is to be done with the most urgent request. The rules are Flink's (CheckpointRequestDecider).
+    """Decide what to do with the most urgent request. The rules are Flink's (CheckpointRequestDecider).
 
-    Whoever carries out a Start or a Drop removes the request and asks again, and also asks again whenever a
-    checkpoint ends in whatever way or a deletion is done: there is no state here that could be stuck.
+    The caller carries out a Start or a Drop, removes the request and asks again. It also asks again whenever a
+    checkpoint has ended or a deletion is done: the decision keeps no state that could get stuck.
 
     * One checkpoint is triggered at a time.
-    * While more old checkpoints wait to be deleted than may be under way, none starts, or the store fills up.
-    * A request waits for a place, a savepoint too, though as the first in the queue. A forced one does not.
-    * The pause is for periodic checkpoints only, unless forced. It counts from the last completion, not from
-      a failure: after a failure the state is the least protected.
+    * No checkpoint starts while more dropped checkpoints wait to be deleted than may be pending. Otherwise the store
+      fills up.
+    * A request waits for a free place. So does a savepoint, but it is the first in the queue.
+    * Only periodic checkpoints keep the minimum pause. It counts from the last completion, not from a failure: after
+      a failure the state is the least protected.
 
     Args:
-        queue: the requests that wait; left as it is.
+        queue: the requests that wait; it is not changed.
         now: seconds since 1970.
-        pending: checkpoints under way that take a place.
-        max_concurrent: places.
+        pending: how many pending checkpoints take a place.
+        max_concurrent: how many places there are.
         triggering: whether a checkpoint is being planned.
         last_completed_at: when a checkpoint last completed; None: never.
-        min_pause: seconds from then to the next periodic one.
-        deletions_waiting: dropped checkpoints that are not deleted yet.
+        min_pause: seconds from then to the next periodic checkpoint.
+        deletions_waiting: how many dropped checkpoints are not deleted yet.
     """
     request = queue.first
-    if request is None:
-        return Wait(Hold.NOTHING_WAITS)
-    if triggering:
-        return Wait(Hold.TRIGGERING)
-    if deletions_waiting > max_concurrent:
-        return Wait(Hold.DELETING)
-    if request.forced:
-        return Start(request)
-    if pending >= max_concurrent:
-        return Wait(Hold.NO_PLACE)
+    if request is None or triggering or deletions_waiting > max_concurrent or pending >= max_concurrent:
+        return Wait()
     if request.is_periodic and last_completed_at is not None and now < last_completed_at + min_pause:
         return Drop(request, Reason.MINIMUM_TIME, last_completed_at + min_pause)
     return Start(request)

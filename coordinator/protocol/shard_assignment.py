@@ -1,4 +1,4 @@
-"""Which state host owns which shard, and where the state of a shard that nobody owns comes from."""
+"""Which state host owns which shard, and where the state of a shard without an owner comes from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from ...state.rpc.messages import ClaimAnswer, HostHello, RestoreSource, ResumePoint, ShardId
-from ..errors import StateLostError
+from .errors import StateLostError
 
 
 @attrs.define
@@ -17,26 +17,39 @@ class _Owned:
     """The batch in which the shard was granted."""
 
 
+@attrs.frozen
+class ShardLocations:
+    """Where the state of one operator is."""
+
+    query_id: str
+    """Spark's id of its query."""
+    addresses: tuple[str, ...]
+    """Addresses of the hosts that own some of its shards."""
+    untouched: dict[int, RestoreSource | None]
+    """Where the state of each shard without an owner is to come from; None: it is empty."""
+    resume_point: ResumePoint | None = None
+    """What the changelogs of untouched shards add to it; None: nothing."""
+
+
 @attrs.define
 class ShardAssignment:
-    """Who owns the shards of one query, for as long as its Spark id stays the same.
+    """The owners of the shards of one query, for as long as its Spark id stays the same.
 
-    A shard is owned by the first host that claims it, until that host is lost. An owner that is lost takes
-    the state of the batches since the latest checkpoint with it, so nobody else may claim the shard then: the
-    pipeline must go back.
+    The first host that claims a shard owns it until the host is lost. With it the state since the latest checkpoint
+    is lost, so no other host may claim the shard: the pipeline must go back.
     """
 
     shards: tuple[ShardId, ...] = ()
     sources: dict[ShardId, RestoreSource] = attrs.field(factory=dict)
     """Where a shard's state comes from; a shard that is not here starts empty."""
     resume_point: ResumePoint | None = None
-    """What the shards' changelogs lead to from there; None: nothing."""
+    """What the shards' changelogs add to it; None: nothing."""
     _owners: dict[ShardId, _Owned] = attrs.field(factory=dict)
 
     def claim(
         self, host: str, wanted: Sequence[ShardId], batch: int, living: Mapping[str, HostHello]
     ) -> ClaimAnswer:
-        """Grant shards that nobody owns.
+        """Grant shards that have no owner.
 
         Args:
             host: id of the host that claims.
@@ -45,7 +58,7 @@ class ShardAssignment:
             living: the hosts that live, by id.
 
         Raises:
-            StateLostError: a shard's owner is gone, or has forgotten it.
+            StateLostError: a shard's owner is gone, or no longer has the shard.
         """
         mine: list[ShardId] = []
         elsewhere: dict[int, str] = {}
@@ -68,7 +81,7 @@ class ShardAssignment:
         return ClaimAnswer(granted, elsewhere, self.resume_point)
 
     def by_owner(self) -> dict[str, tuple[ShardId, ...]]:
-        """The shards of each host that owns some, sorted; hosts sorted, too."""
+        """The shards by the host that owns them; hosts and shards are sorted."""
         found: dict[str, list[ShardId]] = {}
         for shard in sorted(self._owners, key=lambda one: (one.uid, one.shard)):
             found.setdefault(self._owners[shard].host, []).append(shard)
@@ -80,9 +93,9 @@ class ShardAssignment:
 
     @property
     def complete(self) -> bool:
-        """Whether the state of every shard is known: it is what a host has, or its origin alone."""
+        """Whether the state of every shard is known: a host has it, or it is exactly its source."""
         return self.resume_point is None or next(self.unowned(), None) is None
 
     def unowned(self) -> Iterator[ShardId]:
-        """The shards that no host has touched: their state is still their origin's, and what changelogs lead to."""
+        """The shards without an owner: their state is still their source's, and what their changelogs add to it."""
         return (shard for shard in self.shards if shard not in self._owners)

@@ -1,4 +1,4 @@
-"""What became of checkpoints: one record each, counts, and a summary of those that completed."""
+"""Statistics of checkpoints: one record each, counts, and a summary of those that completed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .reasons import Reason
 SAMPLES = 10_000
 """How many of the last completed checkpoints a summary covers."""
 SHARD_RECORDS = 20_000
-"""How many shards' parts are remembered in all, unless the latest checkpoints alone have more: some 300 bytes each."""
+"""How many shards' records are kept in all, at some 300 bytes each. The latest checkpoints keep theirs in any case."""
 
 
 class Status(enum.StrEnum):
-    """What has become of a checkpoint."""
+    """The status of a checkpoint."""
 
     IN_PROGRESS = "in progress"
     COMPLETED = "completed"
@@ -149,26 +149,26 @@ class Statistics:
 
 @attrs.define
 class History:
-    """Keeps the statistics: counts all checkpoints, and remembers the last that ended.
+    """Counts all checkpoints, and remembers the last ones that ended.
 
-    Word of a checkpoint that is not in progress changes nothing: what came too late is no part of it.
+    A report about a checkpoint that is not in progress changes nothing: it came too late.
     """
 
     limit: int = 32
     """How many that ended are remembered one by one."""
     shard_limit: int = SHARD_RECORDS
-    """How many shards' parts are remembered of these, newest first; those of the last one always are."""
+    """How many shards' records are kept of these, newest first; the last one always keeps its own."""
     counts: Counts = attrs.field(factory=Counts, init=False)
     _in_progress: dict[int, CheckpointStatistics] = attrs.field(factory=dict, init=False)
     _ended: list[CheckpointStatistics] = attrs.field(factory=list, init=False)
     _latest: dict[Status, CheckpointStatistics] = attrs.field(factory=dict, init=False)
-    """By outcome the one with the highest id, however many others have ended since."""
+    """The checkpoint with the highest id by outcome, however many others have ended since."""
     _restored: int | None = attrs.field(default=None, init=False)
     _samples: deque[CheckpointStatistics] = attrs.field(init=False, factory=lambda: deque(maxlen=SAMPLES))
     """Completed checkpoints, without their shards."""
 
     def started(self, checkpoint: int, kind: CheckpointKind, now: float) -> None:
-        """A checkpoint was triggered."""
+        """Record that a checkpoint was triggered."""
         self._in_progress[checkpoint] = CheckpointStatistics(checkpoint, kind, now)
         self._count(triggered=1, in_progress=1)
 
@@ -181,7 +181,7 @@ class History:
         new_bytes: int,
         shards: Iterable[ShardStatistics] = (),
     ) -> None:
-        """A checkpoint has completed.
+        """Record that a checkpoint has completed.
 
         Args:
             checkpoint: its id.
@@ -205,59 +205,46 @@ class History:
         self._remember(ended)
 
     def failed(
-        self, checkpoint: int | None, now: float, reason: Reason, *, shards: Iterable[ShardStatistics] = ()
+        self, checkpoint: int, now: float, reason: Reason, *, shards: Iterable[ShardStatistics] = ()
     ) -> None:
-        """A checkpoint has failed.
+        """Record that a checkpoint has failed.
 
         Args:
-            checkpoint: its id; None: its trigger failed before it had one, so it is only counted.
+            checkpoint: its id.
             now: seconds since 1970.
             reason: why.
             shards: the shards that had acknowledged.
         """
-        if checkpoint is None:
-            self._count(triggered=1, failed=1)
-        elif (begun := self._in_progress.pop(checkpoint, None)) is not None:
-            parts = tuple(shards)
-            ended = attrs.evolve(
-                begun,
-                status=Status.FAILED,
-                completed_at=now,
-                size=sum(shard.bytes for shard in parts),
-                new_bytes=sum(shard.new_bytes for shard in parts),
-                shards=parts,
-                reason=reason,
-            )
-            self._count(in_progress=-1, failed=1)
-            self._remember(ended)
+        if (begun := self._in_progress.pop(checkpoint, None)) is None:
+            return
+        parts = tuple(shards)
+        ended = attrs.evolve(
+            begun,
+            status=Status.FAILED,
+            completed_at=now,
+            size=sum(shard.bytes for shard in parts),
+            new_bytes=sum(shard.new_bytes for shard in parts),
+            shards=parts,
+            reason=reason,
+        )
+        self._count(in_progress=-1, failed=1)
+        self._remember(ended)
 
     def restored(self, checkpoint: int) -> None:
-        """The pipeline has gone back to a checkpoint."""
+        """Record that the pipeline was restored from a checkpoint."""
         self._restored = checkpoint
         self._count(restored=1)
 
-    def latest(self, status: Status = Status.COMPLETED) -> CheckpointStatistics | None:
-        """The checkpoint with the highest id of those with a status; None if there is none."""
-        if status is Status.IN_PROGRESS:
-            return max(self._in_progress.values(), key=lambda one: one.id, default=None)
-        return self._latest.get(status)
-
-    def by_id(self, checkpoint: int) -> CheckpointStatistics | None:
-        """A checkpoint; None if it never was or is no longer remembered."""
-        # The latest first: it has all its shards.
-        known = (*self._latest.values(), *self._in_progress.values(), *self._ended)
-        return next((one for one in known if one.id == checkpoint), None)
-
     def snapshot(self) -> Statistics:
-        """All of it as it is now."""
+        """Return the statistics as they are now."""
         known = (*self._in_progress.values(), *self._ended)
         return Statistics(
             counts=self.counts,
             duration=Summary.of(one.duration for one in self._samples if one.duration is not None),
             size=Summary.of(one.size for one in self._samples),
             new_bytes=Summary.of(one.new_bytes for one in self._samples),
-            latest_completed=self.latest(),
-            latest_failed=self.latest(Status.FAILED),
+            latest_completed=self._latest.get(Status.COMPLETED),
+            latest_failed=self._latest.get(Status.FAILED),
             restored=self._restored,
             checkpoints=tuple(sorted(known, key=lambda one: one.id, reverse=True)),
         )

@@ -16,6 +16,7 @@ from ...storage.files import FileCache
 from ...storage.logs import logger
 from ...storage.manifest import OperatorRecord
 from ..execution.executor import CheckpointExecutor
+from ..protocol.events import QueryAdded, QueryRemoved
 from ..query import CheckpointedQuery, Definition
 from ..spark import progress
 from ..spark.seeding import seed
@@ -138,8 +139,8 @@ class Launcher:
         run = self._put(Run(self._next_number(), definition, directory, query_id, resumed))
         resume_point = resumed.point if resumed and resumed.point.needs_changelogs else None
         at_checkpoint = point.operators(name, operators) if point else ()
-        self._executor.look(
-            lambda protocol: protocol.add_query(
+        self._executor.handle(
+            QueryAdded(
                 name,
                 query_id,
                 batch=batch,
@@ -199,7 +200,7 @@ class Launcher:
     def forget(self, name: str) -> None:
         """Undo ``restore`` for a query that could not be started."""
         run = self._runs.get(name)
-        self._executor.event(lambda protocol, now: protocol.remove_query(name, now))
+        self._executor.handle(QueryRemoved(name))
         self._runs.drop(name)
         if run is not None:
             self._directories.remove(run.directory)

@@ -21,6 +21,7 @@ from ...storage.errors import ChandyError, FailureCode, FencedError, StorageErro
 from ...storage.logs import logger
 from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from ..execution.executor import CheckpointExecutor
+from ..protocol import events
 from ..protocol.reasons import Reason
 from ..query import CheckpointedQuery, Definition
 from ..spark import progress
@@ -257,7 +258,7 @@ class Supervisor:
     def _report_stop(self, run: Run) -> None:
         """End the checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
         name, stands_at = run.definition.name, progress.newest_committed(run.directory)
-        self._executor.event(lambda protocol, now: protocol.stands(name, stands_at, now))
+        self._executor.handle(events.QueryStopped(name, stands_at))
 
     def _check_not_failed(self) -> None:
         if (failed := self._machine.failed) is not None:
@@ -404,7 +405,7 @@ class Supervisor:
         """End every query with the error; no more checkpoints are taken."""
         # First: whoever learns that there are no checkpoints any more must not start anything again.
         self._decide(on.FatalError(error))
-        self._executor.event(lambda p, now: p.close(Reason.COORDINATOR_SUSPENDED, now))
+        self._executor.handle(events.Closed(Reason.COORDINATOR_SUSPENDED))
         with self._changing:
             for run in self._runs.all():
                 try:

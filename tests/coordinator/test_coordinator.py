@@ -243,7 +243,7 @@ def test_a_stop_with_a_savepoint_waits_for_no_checkpoint_whose_batch_was_cut_off
     (run.directory / "offsets" / "0").touch()
     # Its cut is the batch that is planned, and never commits.
     pending = pipeline.coordinator.checkpoint()
-    eventually(lambda: pipeline.coordinator._executor.look(lambda p: p.waiting_for_commits()) == {"q": 0})
+    eventually(lambda: pipeline.coordinator._executor.read(lambda p: p.waiting_for_commits()) == {"q": 0})
     taken = pipeline.coordinator.stop(savepoint="last", timeout="0 s")
     error = pending.exception(DEADLINE)
     assert isinstance(error, CheckpointError)

@@ -19,13 +19,11 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.execution import executor
 from chandy.coordinator.execution.executor import CheckpointExecutor
-from chandy.coordinator.protocol.failures import FailureCounter
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.instructions import DiscardAborted, Reject
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.protocol.requests import RequestQueue
-from chandy.coordinator.protocol.schedule import Schedule
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.coordinator.protocol.statistics import History
 from chandy.state.rpc.messages import (
     AbortOrder,
     Ack,
@@ -172,25 +170,14 @@ class Setup:
         self.failures: list[ChandyError] = []
         self.processor_failures: list[TaskFailure] = []
         self.restored: list[ShardsRestored] = []
-        made = CheckpointConfig(**{"interval": None, **config})
         generation = self.catalog.take_over("driver", self.now)
         self.generation = generation.generation
-        protocol = CheckpointStateMachine(
-            pipeline="p",
-            generation=generation.generation,
-            root=self.store.uri,
-            config=made,
-            schedule=Schedule(made.interval_seconds, made.min_pause_seconds, made.initial_delay_seconds),
-            history=History(),
-            failures=FailureCounter(made.tolerable_failures),
-            queue=RequestQueue(made.max_queued),
-            next_id=generation.next_id,
-            completed=tuple(self.catalog.completed()),
+        limits = CheckpointConfig(**{"interval": None, **config}).limits
+        self.machine = lambda: CheckpointStateMachine(
+            pipeline="p", generation=generation.generation, root=self.store.uri, limits=limits, next_id=1
         )
-        operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
-        protocol.add_query("q", "id", batch=4, operators=operators, restored=operators, sources={})
         self.checkpointing = CheckpointExecutor(
-            protocol,
+            self.machine(),
             catalog=self.catalog,
             store=self.store,
             progress=self.queries,
@@ -199,6 +186,10 @@ class Setup:
             on_failure=self.failures.append,
             on_processor_failure=self.processor_failures.append,
             on_restored=self.restored.append,
+        )
+        operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
+        self.checkpointing.handle(
+            on.QueryAdded("q", "id", batch=4, operators=operators, restored=operators, sources={})
         )
         self.host = FakeHost(self.checkpointing)
         self.checkpointing.claim(ClaimShards("host", "id", "op", (0, 1)))
@@ -210,7 +201,7 @@ class Setup:
 
     def completed(self) -> Checkpoint:
         future = self.request()
-        self.host.acknowledge(self.checkpointing.look(lambda p: p.next_id) - 1)
+        self.host.acknowledge(self.checkpointing.read(lambda p: p.next_id) - 1)
         return future.result(DEADLINE)
 
     def error(self, future: Future[Checkpoint]) -> CheckpointError:
@@ -470,7 +461,7 @@ def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> Non
     assert setup.store.waiting.wait(DEADLINE)
     closer = threading.Thread(target=setup.checkpointing.close)
     closer.start()
-    eventually(lambda: setup.checkpointing.look(lambda p: p.closed) is Reason.COORDINATOR_SHUTDOWN)
+    eventually(lambda: setup.checkpointing.read(lambda p: p.closed) is Reason.COORDINATOR_SHUTDOWN)
     setup.store.open.set()
     closer.join(DEADLINE)
     assert future.result(0).id == 1
@@ -532,7 +523,7 @@ def test_a_host_that_is_gone_when_its_checkpoint_completes_does_not_undo_it(setu
     assert setup.store.waiting.wait(DEADLINE)
     setup.host.leave.set()
     setup.host.thread.join(DEADLINE)
-    assert len(setup.lost) == 1
+    eventually(lambda: setup.lost == ["state host host on machine is gone"])
     setup.store.open.set()
     assert future.result(DEADLINE).id == 1
     latest = setup.catalog.latest()
@@ -544,15 +535,16 @@ def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends
     again = FakeHost(setup.checkpointing)
     setup.host.leave.set()
     setup.host.thread.join(DEADLINE)
-    assert setup.lost == []
-    assert setup.checkpointing.look(lambda p: list(p.hosts)) == ["host"]
+    assert setup.checkpointing.read(lambda p: list(p.hosts)) == ["host"]
     setup.host = again
     assert setup.completed().id == 1
+    assert not any(isinstance(logged.event, on.HostLeft) for logged in setup.checkpointing.events)
+    assert setup.lost == []
 
 
 def test_a_new_host_in_the_place_of_one_that_had_state_sends_the_pipeline_back(setup: Setup) -> None:
     FakeHost(setup.checkpointing, "another")
-    assert len(setup.lost) == 1
+    eventually(lambda: len(setup.lost) == 1)
 
 
 # Promise 6
@@ -581,7 +573,7 @@ def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind
 def test_an_idle_query_gets_its_barrier_when_its_cut_has_committed(setup: Setup) -> None:
     setup.queries.newest = 5
     future = setup.request()
-    eventually(lambda: setup.checkpointing.look(lambda p: p.waiting_for_commits()) == {"q": 5})
+    eventually(lambda: setup.checkpointing.read(lambda p: p.waiting_for_commits()) == {"q": 5})
     assert setup.host.heard_of(SnapshotOrder) == []
     setup.queries.newest_committed = 5
     setup.host.acknowledge(1)
@@ -594,7 +586,8 @@ def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) ->
     future = setup.request()
     setup.host.ordered(1)
     setup.now += 31
-    setup.checkpointing.event(lambda protocol, now: [])
+    # Any event makes it look at the time.
+    setup.checkpointing.handle(on.BatchCommitted("q", 0))
     assert setup.error(future).reason is Reason.EXPIRED
     eventually(lambda: setup.host.heard_of(AbortOrder) == [AbortOrder(1, None)])
     assert setup.completed().id == 2
@@ -666,6 +659,32 @@ def test_the_answer_to_begin_batch_says_when_the_batch_is(setup: Setup) -> None:
 def test_the_times_of_a_batch_are_not_read_under_the_lock(setup: Setup) -> None:
     seen: list[int] = []
     # It would wait for ever.
-    setup.queries.on_times = lambda: seen.append(setup.checkpointing.look(lambda p: p.generation))
+    setup.queries.on_times = lambda: seen.append(setup.checkpointing.read(lambda p: p.generation))
     setup.checkpointing.ask(AskBatch("host", "id", 5))
     assert seen == [setup.generation]
+
+
+# --- events -------------------------------------------------------------------------------------------------
+
+
+def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_state(
+    make: Callable[..., Setup], tmp_path: Path
+) -> None:
+    setup = make(interval="10 s", retained=1)
+    setup.checkpointing.handle(on.ScheduleStarted(0.25))
+    setup.completed()
+    future = setup.request()
+    setup.checkpointing.decline(Decline("host", 2, setup.host.ordered(2).query_id, "no"))
+    setup.error(future)
+    with pytest.raises(StaleQueryError):
+        setup.checkpointing.ask(AskBatch("host", "nobody", 5))
+    setup.completed()
+    setup.close()
+    events = setup.checkpointing.events
+    assert [type(logged.event) for logged in events][:3] == [on.QueryAdded, on.HostJoined, on.ShardsClaimed]
+    assert on.BatchAsked(AskBatch("host", "nobody", 5)) in [logged.event for logged in events]
+    again = setup.machine()
+    replay(again, events)
+    assert again == setup.checkpointing.read(lambda machine: machine)
+    assert again.closed is Reason.COORDINATOR_SHUTDOWN
+    assert again.history.counts.completed == 2

@@ -37,16 +37,15 @@ from chandy.barrier.barrier import Barrier
 from chandy.barrier.gate import Gate
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError, StateLostError
+from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import state_machine as protocol_module
-from chandy.coordinator.protocol.failures import FailureCounter
+from chandy.coordinator.protocol.event_log import LoggedEvent, replay
 from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.protocol.requests import Request, RequestQueue
-from chandy.coordinator.protocol.schedule import Schedule
+from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.coordinator.protocol.statistics import History
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
 from chandy.coordinator.recovery import local_recovery
 from chandy.coordinator.recovery.restore_point import RestorePoint
 from chandy.state.errors import CannotGoBackError, CutPassedError, ShardMissingError, StaleBatchError
@@ -340,7 +339,7 @@ class Host:
             self.accept(order)
         if (query_id, shard) not in self.shards:
             claim = ClaimShards(self.name, query_id, shard.uid, (shard.shard,))
-            answer = self.life.protocol.claim(claim)
+            answer = self.life.handle(on.ShardsClaimed(claim))
             if answer.elsewhere:
                 return self.life.hosts[answer.elsewhere[shard.shard]].begin(query_id, batch, shard)
             self.open(query_id, shard, answer.granted[shard.shard], answer.resume_point)
@@ -504,27 +503,30 @@ class Life:
         self.point = self.catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
         self.initial = self.point, self.root
         self.found = {manifest.id for manifest in self.catalog.completed()}
-        config = CheckpointConfig(
+        limits = CheckpointConfig(
             interval="10 s",
+            initial_delay="10 s",
             retained=2,
-            max_concurrent=2,
+            max_concurrent=3,
             tolerable_failures=1,
             timeout="30 s",
             savepoint_timeout="60 s",
-        )
-        self.protocol = CheckpointStateMachine(
+            max_queued=20,
+        ).limits
+        completed = tuple(self.catalog.completed())
+        base = self.point.id if self.point and self.root == ROOT else None
+        self.new_protocol = lambda: CheckpointStateMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=ROOT,
-            config=config,
-            schedule=Schedule(10.0, initial_delay=10.0),
-            history=History(),
-            failures=FailureCounter(config.tolerable_failures),
-            queue=RequestQueue(20),
+            limits=limits,
             next_id=started.next_id,
-            completed=tuple(self.catalog.completed()),
-            base=self.point.id if self.point and self.root == ROOT else None,
+            completed=completed,
+            base=base,
         )
+        self.protocol = self.new_protocol()
+        self.events: list[LoggedEvent] = []
+        self.outcomes_of_events: list[Outcome[Any] | None] = []
         self.works: list[Iterator[None]] = []
         self.manifests: deque[Iterator[None]] = deque()
         self.messages: list[Ack | Decline] = []
@@ -552,9 +554,24 @@ class Life:
         for query in SHARDS:
             self.restore(query, stood.get(query))
 
-    # --- instructions ---------------------------------------------------------------------------------------
+    # --- events and instructions ----------------------------------------------------------------------------
 
-    def take(self, instructions: list[do.Instruction]) -> None:
+    def handle(self, event: on.Event[on.Answer]) -> on.Answer:
+        self.events.append(LoggedEvent(self.world.tick(), event))
+        # An event that is refused has no outcome.
+        self.outcomes_of_events.append(None)
+        outcome = self.protocol.handle(event, self.events[-1].at)
+        self.outcomes_of_events[-1] = outcome
+        self.take(outcome.instructions)
+        return outcome.answer
+
+    def check_replay(self) -> None:
+        """The same events lead to the same outcomes and to the same state."""
+        protocol = self.new_protocol()
+        assert replay(protocol, self.events) == self.outcomes_of_events
+        assert protocol == self.protocol
+
+    def take(self, instructions: tuple[do.Instruction, ...]) -> None:
         for instruction in instructions:
             match instruction:
                 case do.Send(host, order):
@@ -584,6 +601,8 @@ class Life:
                 case do.Reject(request, error):
                     assert request not in self.outcomes
                     self.outcomes[request] = error
+                case do.GoBack():
+                    self.lost = True
                 case do.FailPipeline():
                     self.lost = self.wrong = True
 
@@ -594,17 +613,16 @@ class Life:
                 self.world.open(ROOT).create(savepoint_key(choose.checkpoint), choose.root.encode())
                 claim_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint))
         except ChandyError as error:
-            reason, now = Reason.IO_EXCEPTION, self.world.tick()
-            self.take(self.protocol.failed(choose.checkpoint, reason, str(error), now))
+            self.handle(on.CheckpointFailed(choose.checkpoint, Reason.IO_EXCEPTION, str(error)))
             return
         for query in choose.queries:
             yield
             run = self.runs[query]
             planned, stands_at = run.planned, run.committed if run.stands else None
             yield
-            self.protocol.cut(choose.checkpoint, query, planned=planned, stands_at=stands_at)
+            self.handle(on.CutChosen(choose.checkpoint, query, planned, stands_at))
         yield
-        self.take(self.protocol.planning_done(choose.checkpoint, self.world.tick()))
+        self.handle(on.PlanningDone(choose.checkpoint))
 
     def owner(self, checkpoint: int) -> str:
         return f"{self.protocol.generation}, {checkpoint}"
@@ -614,10 +632,7 @@ class Life:
         run = self.runs[order.query]
         if run.committed < order.cut:
             # The query has gone back meanwhile, and with it its directory.
-            now = self.world.tick()
-            self.take(
-                self.protocol.failed(order.checkpoint, Reason.IO_EXCEPTION, "not in the directory", now)
-            )
+            self.handle(on.CheckpointFailed(order.checkpoint, Reason.IO_EXCEPTION, "not in the directory"))
             return
         files = {"offsets": json.dumps(run.ends[order.cut]).encode()}
         stored = put_files(
@@ -625,7 +640,7 @@ class Life:
         )
         yield
         record = QueryRecord(order.query, order.cut, stored[""])
-        self.take(self.protocol.progress_stored(order.checkpoint, record, 1))
+        self.handle(on.ProgressStored(order.checkpoint, record, 1))
 
     def copy_shards(self, order: do.CopyShards) -> Iterator[None]:
         yield
@@ -633,12 +648,12 @@ class Life:
         stored = put_files(self.world.open(order.root), order.checkpoint, "driver-shards", groups, {})
         yield
         handles = {shard: stored[str(shard)] for shard, _ in order.sources}
-        self.take(self.protocol.shards_copied(order.checkpoint, order.query, handles, 1))
+        self.handle(on.ShardsCopied(order.checkpoint, order.query, handles, 1))
 
     def finalize(self, checkpoint: int) -> Iterator[None]:
         """As ``CheckpointExecutor._finalize``; between any two of its calls to the store anything can happen."""
         yield
-        manifest = self.protocol.finalize(checkpoint, self.world.tick())
+        manifest = self.protocol.manifest(checkpoint, self.world.tick())
         if manifest is None:
             return
         root = self.protocol.pending[checkpoint].root
@@ -655,14 +670,13 @@ class Life:
                 self.catalog.confirm(manifest)
         except FencedError as error:
             self.fenced = True
-            self.take(self.protocol.failed(checkpoint, Reason.FENCED, str(error), self.world.tick()))
-            self.take(self.protocol.close(Reason.COORDINATOR_SUSPENDED, self.world.tick()))
+            self.handle(on.CheckpointFailed(checkpoint, Reason.FENCED, str(error)))
+            self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
         except ChandyError as error:
-            reason = Reason.FINALIZE_CHECKPOINT_FAILURE
-            self.take(self.protocol.failed(checkpoint, reason, str(error), self.world.tick()))
+            self.handle(on.CheckpointFailed(checkpoint, Reason.FINALIZE_CHECKPOINT_FAILURE, str(error)))
         else:
             yield
-            self.take(self.protocol.finalized(manifest, self.world.tick()))
+            self.handle(on.Finalized(manifest))
 
     def discard(self, order: do.Discard) -> Iterator[None]:
         yield
@@ -670,7 +684,7 @@ class Life:
             self.catalog.check_not_fenced(self.protocol.generation)
             collect.discard(self.world.open(ROOT), order.dropped, order.kept)
         yield
-        self.take(self.protocol.discarded(len(order.dropped), self.world.tick()))
+        self.handle(on.Discarded(len(order.dropped)))
 
     def discard_aborted(self, order: do.DiscardAborted) -> Iterator[None]:
         yield
@@ -705,12 +719,10 @@ class Life:
         for old in [host for host in self.hosts if host[0] == executor]:
             del self.hosts[old]
         self.hosts[name] = Host(self, name)
-        lost = self.protocol.host_joined(HostHello(name, name, "machine", executor, 1))
-        self.lost = self.lost or lost
+        self.handle(on.HostJoined(HostHello(name, name, "machine", executor, 1)))
 
     def ask(self, ask: AskBatch) -> tuple[SnapshotOrder, ...]:
-        answer, instructions = self.protocol.ask(ask, self.world.now)
-        self.take(instructions)
+        answer = self.handle(on.BatchAsked(ask))
         ahead = {order.checkpoint for order in answer.orders}
         first = self.answers.setdefault((ask.query_id + ask.host, ask.batch), ahead)
         # Those that have ended may be missing from a later answer.
@@ -720,9 +732,9 @@ class Life:
 
     def receive(self, message: Ack | Decline) -> None:
         if isinstance(message, Ack):
-            self.take(self.protocol.ack(message, self.world.tick())[1])
+            self.handle(on.Acked(message))
         else:
-            self.take(self.protocol.decline(message, self.world.tick()))
+            self.handle(on.Declined(message))
 
     # --- queries --------------------------------------------------------------------------------------------
 
@@ -779,7 +791,7 @@ class Life:
                 restored = operators
             run = attrs.evolve(before, query_id=query_id, ends=dict(before.ends), stands=stands, done=set())
             run.stood = where
-        self.protocol.add_query(
+        added = on.QueryAdded(
             query,
             query_id,
             batch=run.committed,
@@ -789,12 +801,13 @@ class Life:
             reads=READS[query],
             resume_point=run.stood if stood and run.stood and run.stood.batch > run.stood.after else None,
         )
+        self.handle(added)
         self.runs[query] = run
 
     def go_back(self, go_on: bool = False) -> None:
         """As ``Supervisor._go_back``: the whole pipeline goes to the checkpoint that its state grew from, or where
         changelogs lead to from there."""
-        self.take(self.protocol.suspend("state lost", self.world.tick()))
+        self.handle(on.Suspended("state lost"))
         self.settle()
         go_on = go_on and not self.wrong
         self.lost = self.wrong = False
@@ -805,8 +818,8 @@ class Life:
         stood = self.where_they_stood(self.runs) if go_on else {}
         for query in SHARDS:
             self.restore(query, stood.get(query))
-        self.take(self.protocol.release(over))
-        self.take(self.protocol.resume(self.world.tick()))
+        self.handle(on.Released(tuple(over)))
+        self.handle(on.Restored(self.point.id if self.point else None))
 
     def plan(self, run: Run, size: int) -> None:
         if run.planned > run.committed:
@@ -873,7 +886,7 @@ class Life:
     def notice_commits(self) -> None:
         for query, cut in self.protocol.waiting_for_commits().items():
             if self.runs[query].committed >= cut:
-                self.take(self.protocol.committed(query, cut, self.world.now))
+                self.handle(on.BatchCommitted(query, cut))
 
     def quiet(self, hold: str = "") -> None:
         """Let everything that is on its way arrive, but for one kind of thing."""
@@ -914,7 +927,14 @@ class World:
         """What batches changed, by run and shard: it outlives hosts and drivers."""
         self.seen: object = None
         self.lives: list[Life] = []
-        self.lives.append(Life(self, "latest"))
+        self.every_life: list[Life] = []
+        self.begin("latest")
+
+    def begin(self, restore: str, left: Life | None = None) -> Life:
+        """Another coordinator takes the pipeline over."""
+        self.lives.append(Life(self, restore, left))
+        self.every_life.append(self.life)
+        return self.life
 
     def open(self, root: str) -> MemoryStore:
         return self.stores.setdefault(root, MemoryStore(root))
@@ -1073,15 +1093,14 @@ class Machine(RuleBasedStateMachine):
             run.stands = False
         elif run.planned == run.committed and not life.lost:
             run.stands = True
-            life.take(life.protocol.stands(query, run.committed, self.world.tick()))
+            life.handle(on.QueryStopped(query, run.committed))
 
     # --- checkpoints
 
-    @rule(which=SMALL, forced=st.booleans(), busy=st.integers(0, 5), hold=HOLD)
-    def a_checkpoint_is_asked_for(self, which: int, forced: bool, busy: int, hold: str) -> None:
+    @rule(which=SMALL, busy=st.integers(0, 5), hold=HOLD)
+    def a_checkpoint_is_asked_for(self, which: int, busy: int, hold: str) -> None:
         life = self.life(which)
-        request = Request(CheckpointKind.MANUAL, forced, self.world.tick())
-        life.take(life.protocol.request(request, self.world.tick()))
+        life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
         for _ in range(busy):
             if life.works:
                 life.work(life.works, -1)
@@ -1095,15 +1114,14 @@ class Machine(RuleBasedStateMachine):
             return
         life = self.world.life
         target = f"memory://savepoint/{next(_unique)}"
-        request = Request(CheckpointKind.SAVEPOINT, False, self.world.tick(), target)
-        life.take(life.protocol.request(request, self.world.tick()))
+        life.handle(on.CheckpointRequested(CheckpointKind.SAVEPOINT, target))
 
     @rule(seconds=st.sampled_from([1.0, 11.0, 11.0, 11.0, 31.0, 61.0]))
     def time_passes(self, seconds: float) -> None:
         self.world.now += seconds
         for life in self.world.lives:
-            life.protocol.start_schedule(self.world.now, lambda: 0.5)
-            life.take(life.protocol.tick(self.world.tick()))
+            life.handle(on.ScheduleStarted(0.5))
+            life.handle(on.Tick())
 
     @rule(which=SMALL, number=SMALL, steps=st.integers(1, 4))
     def the_driver_works(self, which: int, number: int, steps: int) -> None:
@@ -1178,8 +1196,7 @@ class Machine(RuleBasedStateMachine):
         for name in [name for name in life.hosts if name[0] == executor]:
             del life.hosts[name]
             if noticed:
-                lost = life.protocol.host_left(name)
-                life.lost = life.lost or lost
+                life.handle(on.HostLeft(HostHello(name, name, "machine", executor, 1)))
         life.join(executor)
 
     @precondition(lambda self: self.world.life.lost)
@@ -1200,13 +1217,13 @@ class Machine(RuleBasedStateMachine):
             if (run.query_id, shard) not in first.shards:
                 claim = ClaimShards(first.name, run.query_id, shard.uid, (shard.shard,))
                 try:
-                    answer = life.protocol.claim(claim)
+                    answer = life.handle(on.ShardsClaimed(claim))
                 except StateLostError:
                     life.lost = True
                     return
                 if shard.shard in answer.granted:
                     first.open(run.query_id, shard, answer.granted[shard.shard], answer.resume_point)
-        life.take(life.protocol.tick(self.world.tick()))
+        life.handle(on.Tick())
 
     @rule(hold=HOLD, before=HOLD, gives_up=st.booleans(), chance=SMALL)
     def another_coordinator_takes_over_in_a_checkpoint(
@@ -1217,7 +1234,7 @@ class Machine(RuleBasedStateMachine):
             return
         zombie = self.world.life
         self.asked(zombie, hold)
-        self.world.lives.append(Life(self.world, "latest"))
+        self.world.begin("latest")
         self.asked(self.world.life, before)
         if gives_up:
             zombie.go_back()
@@ -1227,8 +1244,7 @@ class Machine(RuleBasedStateMachine):
     def asked(self, life: Life, hold: str, batches: bool = True) -> None:
         for query in SHARDS if batches else ():
             life.batch(query, 3, 0)
-        request = Request(CheckpointKind.MANUAL, True, self.world.tick())
-        life.take(life.protocol.request(request, self.world.tick()))
+        life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
         life.quiet(hold)
 
     @rule(zombie=st.booleans(), chance=SMALL, savepoint=st.booleans(), hold=HOLD, asks=st.booleans())
@@ -1247,8 +1263,7 @@ class Machine(RuleBasedStateMachine):
         if not zombie:
             left = world.life
             world.lives.clear()
-        successor = Life(world, restore, left)
-        world.lives.append(successor)
+        successor = world.begin(restore, left)
         assert successor.protocol.next_id > before, "an id is used again"
         if restore == "latest" and before:
             assert successor.point is not None
@@ -1263,8 +1278,7 @@ class Machine(RuleBasedStateMachine):
         self.world.check()
 
     def outcome(self, life: Life) -> Manifest | CheckpointError:
-        request = Request(CheckpointKind.MANUAL, forced=True, created_at=self.world.tick())
-        life.take(life.protocol.request(request, self.world.tick()))
+        request = life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
         life.quiet()
         return life.outcomes[request]
 
@@ -1276,7 +1290,7 @@ class Machine(RuleBasedStateMachine):
         world.open(ROOT).trouble = None
         life.quiet()
         world.now += 100_000.0
-        life.take(life.protocol.tick(world.tick()))
+        life.handle(on.Tick())
         life.quiet()
         if life.lost:
             life.go_back()
@@ -1293,6 +1307,8 @@ class Machine(RuleBasedStateMachine):
             outcome = self.outcome(life)
         assert isinstance(outcome, Manifest), outcome
         world.check()
+        for one in world.every_life:
+            one.check_replay()
         for host in life.hosts.values():
             for shard in host.shards.values():
                 shard.close()
@@ -1431,9 +1447,9 @@ def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
 
 def announce_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
     def finalize(life: Life, checkpoint: int) -> Iterator[None]:
-        manifest = life.protocol.finalize(checkpoint, life.world.tick())
+        manifest = life.protocol.manifest(checkpoint, life.world.tick())
         if manifest is not None:
-            life.take(life.protocol.finalized(manifest, life.world.tick()))
+            life.handle(on.Finalized(manifest))
             yield
             life.catalog.commit(manifest)
 
@@ -1455,10 +1471,10 @@ def delete_a_successors_objects(patch: pytest.MonkeyPatch) -> None:
 
 
 def abort_a_checkpoint_whose_manifest_is_being_written(patch: pytest.MonkeyPatch) -> None:
-    def decline(protocol: CheckpointStateMachine, decline: Decline, now: float) -> list[do.Instruction]:
-        return protocol.failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
+    def decline(protocol: CheckpointStateMachine, decline: Decline, now: float) -> None:
+        protocol._failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
 
-    patch.setattr(CheckpointStateMachine, "decline", decline)
+    patch.setattr(CheckpointStateMachine, "_decline", decline)
 
 
 def use_ids_again(patch: pytest.MonkeyPatch) -> None:
@@ -1497,6 +1513,16 @@ def leave_out_a_batch_of_a_changelog(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Host, "open", open_without)
 
 
+def let_something_in_that_is_no_event(patch: pytest.MonkeyPatch) -> None:
+    """The first delay of the schedule is not that of the event."""
+    right = CheckpointStateMachine._start_schedule
+
+    def start(protocol: CheckpointStateMachine, chance: float, now: float) -> None:
+        right(protocol, chance, now + next(_unique))
+
+    patch.setattr(CheckpointStateMachine, "_start_schedule", start)
+
+
 BUGS = [
     apply_before_the_snapshot,
     count_an_acknowledgement_twice,
@@ -1515,6 +1541,7 @@ BUGS = [
     forget_a_request_that_waits,
     take_what_lies_in_changelogs_for_its_origin,
     leave_out_a_batch_of_a_changelog,
+    let_something_in_that_is_no_event,
 ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chandy.coordinator.errors import CheckpointStateError
-from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint, Phase
+from chandy.coordinator.protocol.pending import PHASES, AckResult, PendingCheckpoint, Phase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.state.rpc.messages import ShardId
@@ -24,7 +24,7 @@ def handle(name: str) -> Handle:
 
 
 def pending(*, collecting: bool = True, kind: CheckpointKind = CheckpointKind.MANUAL) -> PendingCheckpoint:
-    made = PendingCheckpoint(7, Request(kind, False, 1.0), "file:///store", 6, 1.0, 11.0)
+    made = PendingCheckpoint(7, Request(1, kind, 1.0), "file:///store", 6, 1.0, 11.0)
     made.cut_at("q", 4)
     if collecting:
         made.move(Phase.COLLECTING)
@@ -101,7 +101,7 @@ def test_nothing_can_be_acknowledged_before_the_cut_has_committed() -> None:
 
 
 def test_a_checkpoint_that_is_being_planned_is_never_fully_acknowledged() -> None:
-    one = PendingCheckpoint(7, Request(CheckpointKind.MANUAL, False, 1.0), "file:///store", None, 1.0, 11.0)
+    one = PendingCheckpoint(7, Request(1, CheckpointKind.MANUAL, 1.0), "file:///store", None, 1.0, 11.0)
     assert not one.is_fully_acknowledged
 
 
@@ -151,6 +151,17 @@ def test_only_the_ways_from_planning_over_collecting_and_finalizing_to_one_end_a
             with pytest.raises(CheckpointStateError):
                 one.move(end)
             assert one.phase is start
+
+
+def test_every_phase_has_its_rules_and_a_checkpoint_is_revocable_until_its_manifest_is_being_written() -> (
+    None
+):
+    assert set(PHASES) == set(Phase)
+    one = pending(collecting=False)
+    assert one.is_revocable
+    one.move(Phase.COLLECTING)
+    assert one.is_revocable
+    assert not finalizing().is_revocable
 
 
 def test_the_manifest_names_exactly_what_was_acknowledged_and_only_the_queries_of_the_cut() -> None:

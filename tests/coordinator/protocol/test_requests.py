@@ -1,7 +1,11 @@
-"""Requests for checkpoints and the policy that starts them."""
+"""Requests for checkpoints and the policy that starts them.
+
+Nobody can force a checkpoint beyond the places, so there is no forced request in the order (B6).
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -12,7 +16,6 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import (
     Decision,
     Drop,
-    Hold,
     Request,
     RequestQueue,
     Start,
@@ -24,16 +27,19 @@ from chandy.storage.manifest import CheckpointKind
 NOW = 1_000.0
 
 
+_numbers = itertools.count(1)
+
+
 def periodic(created_at: float = NOW) -> Request:
-    return Request(CheckpointKind.PERIODIC, forced=False, created_at=created_at)
+    return Request(next(_numbers), CheckpointKind.PERIODIC, created_at)
 
 
-def manual(created_at: float = NOW, *, forced: bool = False) -> Request:
-    return Request(CheckpointKind.MANUAL, forced, created_at)
+def manual(created_at: float = NOW) -> Request:
+    return Request(next(_numbers), CheckpointKind.MANUAL, created_at)
 
 
-def savepoint(created_at: float = NOW, *, forced: bool = False) -> Request:
-    return Request(CheckpointKind.SAVEPOINT, forced, created_at)
+def savepoint(created_at: float = NOW) -> Request:
+    return Request(next(_numbers), CheckpointKind.SAVEPOINT, created_at)
 
 
 def queue_of(requests: Iterable[Request], limit: int = 1000) -> RequestQueue:
@@ -75,10 +81,10 @@ def started(queue: RequestQueue, *, pending: int = 0, max_concurrent: int = 1) -
 
 
 def test_nothing_starts_from_an_empty_queue() -> None:
-    assert ask(RequestQueue(1)) == Wait(Hold.NOTHING_WAITS)
+    assert ask(RequestQueue(1)) == Wait()
 
 
-def test_two_requests_that_say_the_same_are_two() -> None:
+def test_two_requests_of_one_kind_and_time_are_two() -> None:
     first, second = manual(), manual()
     queue = queue_of([first, second])
     queue.remove(second)
@@ -92,7 +98,7 @@ def test_a_request_waits_while_as_many_as_allowed_are_pending_and_starts_when_on
     request_: Request, places: int
 ) -> None:
     queue = queue_of([request_])
-    assert ask(queue, pending=places, max_concurrent=places) == Wait(Hold.NO_PLACE)
+    assert ask(queue, pending=places, max_concurrent=places) == Wait()
     assert list(queue) == [request_]
     assert ask(queue, pending=places - 1, max_concurrent=places) == Start(request_)
 
@@ -101,7 +107,7 @@ def test_a_request_waits_while_as_many_as_allowed_are_pending_and_starts_when_on
 def test_both_places_are_free_at_once_when_the_newer_of_two_completes() -> None:
     first, second = manual(NOW), manual(NOW + 1)
     queue = queue_of([first, second])
-    assert ask(queue, pending=2, max_concurrent=2) == Wait(Hold.NO_PLACE)
+    assert ask(queue, pending=2, max_concurrent=2) == Wait()
     assert started(queue, pending=0, max_concurrent=2) is first
     assert started(queue, pending=1, max_concurrent=2) is second
 
@@ -132,24 +138,17 @@ def test_a_checkpoint_by_hand_and_a_savepoint_do_not_wait_for_the_minimum_pause(
 def test_requests_during_a_trigger_wait_and_run_in_order_after_it_even_if_it_failed() -> None:
     second, third = manual(NOW + 1), manual(NOW + 2)
     queue = queue_of([second, third])
-    assert ask(queue, triggering=True, max_concurrent=3) == Wait(Hold.TRIGGERING)
+    assert ask(queue, triggering=True, max_concurrent=3) == Wait()
     # The trigger failed: nothing completed, nothing is pending.
     assert started(queue) is second
     assert started(queue) is third
 
 
-# B5
-def test_even_a_forced_request_waits_for_the_trigger_of_another() -> None:
-    assert ask(queue_of([manual(forced=True)]), triggering=True) == Wait(Hold.TRIGGERING)
-
-
 # B6
-def test_requests_start_savepoint_first_then_forced_then_by_users_then_periodic_then_by_age() -> None:
+def test_requests_start_savepoint_first_then_by_users_then_periodic_then_by_age() -> None:
     in_order = [
-        savepoint(NOW + 9, forced=True),
         savepoint(NOW + 7),
         savepoint(NOW + 8),
-        manual(NOW + 6, forced=True),
         manual(NOW + 4),
         manual(NOW + 5),
         periodic(NOW + 2),
@@ -220,10 +219,10 @@ def test_no_request_is_lost_and_the_queue_never_exceeds_its_limit(
 
 
 # B8
-@pytest.mark.parametrize("request_", [periodic(), manual(), manual(forced=True), savepoint()])
+@pytest.mark.parametrize("request_", [periodic(), manual(), savepoint()])
 def test_no_checkpoint_starts_until_deletion_has_caught_up(request_: Request) -> None:
     queue = queue_of([request_])
-    assert ask(queue, max_concurrent=2, deletions_waiting=3) == Wait(Hold.DELETING)
+    assert ask(queue, max_concurrent=2, deletions_waiting=3) == Wait()
     assert ask(queue, max_concurrent=2, deletions_waiting=2) == Start(request_)
 
 
@@ -245,7 +244,7 @@ def test_the_next_request_starts_when_a_pending_checkpoint_was_aborted() -> None
     first, second = manual(NOW), manual(NOW + 1)
     queue = queue_of([first, second])
     assert started(queue) is first
-    assert ask(queue, pending=1) == Wait(Hold.NO_PLACE)
+    assert ask(queue, pending=1) == Wait()
     assert ask(queue, pending=0) == Start(second)
 
 
@@ -253,13 +252,8 @@ def test_the_next_request_starts_when_a_pending_checkpoint_was_aborted() -> None
 def test_a_savepoint_starts_before_the_periodic_checkpoints_that_wait_when_a_place_is_free() -> None:
     first, second, urgent = periodic(NOW), periodic(NOW + 1), savepoint(NOW + 2)
     queue = queue_of([first, second, urgent])
-    assert ask(queue, pending=1) == Wait(Hold.NO_PLACE)
+    assert ask(queue, pending=1) == Wait()
     assert started(queue) is urgent
-
-
-def test_a_forced_request_starts_beyond_the_places() -> None:
-    request = manual(forced=True)
-    assert ask(queue_of([request]), pending=5, max_concurrent=1) == Start(request)
 
 
 def test_deciding_leaves_the_queue_as_it_is() -> None:

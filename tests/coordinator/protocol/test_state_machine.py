@@ -7,7 +7,6 @@ are counted in memory from what the store says at the start, so no counter can f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import attrs
@@ -16,14 +15,13 @@ import pytest
 from chandy.barrier.cut import UnknownQueryError
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, CheckpointStateError, StaleQueryError, StateLostError
+from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
-from chandy.coordinator.protocol.failures import FailureCounter
 from chandy.coordinator.protocol.pending import AckResult, Phase
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.protocol.requests import Request, RequestQueue
-from chandy.coordinator.protocol.schedule import Schedule
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, ShardLocations
-from chandy.coordinator.protocol.statistics import History
+from chandy.coordinator.protocol.requests import Request
+from chandy.coordinator.protocol.shard_assignment import ShardLocations
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.state.rpc.messages import (
     AbortOrder,
     Ack,
@@ -59,6 +57,10 @@ def handle(name: str) -> Handle:
     return Handle((FileRef("CURRENT", name, 3, "00"),))
 
 
+def hello(host: str, executor: str | None = None) -> HostHello:
+    return HostHello(host, f"address-{host}", "machine", executor or host, 1)
+
+
 class Bench:
     """A protocol with two queries that have run to batch 4, ``down`` reads ``up``; hosts a and b own shards."""
 
@@ -76,23 +78,19 @@ class Bench:
     ) -> None:
         self.now = 100.0
         self.seen: list[do.Instruction] = []
-        made = CheckpointConfig(interval="10 s", retained=retained, **config)
+        limits = CheckpointConfig(interval="10 s", initial_delay="10 s", retained=retained, **config).limits
         self.protocol = CheckpointStateMachine(
             pipeline="p",
             generation=1,
             root=ROOT,
-            config=made,
-            schedule=Schedule(made.interval_seconds, made.min_pause_seconds, 10.0),
-            history=History(),
-            failures=FailureCounter(made.tolerable_failures),
-            queue=RequestQueue(made.max_queued),
+            limits=limits,
             next_id=next_id,
             base=base,
             completed=completed,
-            required=set(required),
+            required=frozenset(required),
         )
         for host in "ab":
-            self.protocol.host_joined(HostHello(host, f"address-{host}", "machine", host, 1))
+            self.answer(on.HostJoined(hello(host)))
         for name, reads in (("up", ()), ("down", ("up",))):
             self.add(name, reads, sources or {})
         if claimed:
@@ -104,7 +102,7 @@ class Bench:
         self, name: str, reads: tuple[str, ...], sources: dict[ShardId, RestoreSource], id: str = "id"
     ) -> None:
         operator = OperatorRecord(f"{name}-op", name, "{}", {}, (None,) * SHARDS[name])
-        self.protocol.add_query(
+        added = on.QueryAdded(
             name,
             f"{name}-{id}",
             batch=4,
@@ -113,15 +111,23 @@ class Bench:
             sources=sources,
             reads=reads,
         )
+        self.answer(added)
 
     def claim(self, host: str, query: str, shards: tuple[int, ...]) -> None:
-        self.protocol.claim(ClaimShards(host, f"{query}-id", f"{query}-op", shards))
+        self.answer(on.ShardsClaimed(ClaimShards(host, f"{query}-id", f"{query}-op", shards)))
 
-    def __call__(self, instructions: Iterable[do.Instruction]) -> list[do.Instruction]:
+    def __call__(self, event: on.Event[Any], at: float | None = None) -> list[do.Instruction]:
+        """Let something happen, and a moment pass; return the instructions."""
+        new = list(self.protocol.handle(event, self.now if at is None else at).instructions)
         self.now += 0.01
-        new = list(instructions)
         self.seen += new
         return new
+
+    def answer(self, event: on.Event[on.Answer]) -> on.Answer:
+        """Let something happen; return its answer."""
+        outcome = self.protocol.handle(event, self.now)
+        self.seen += outcome.instructions
+        return outcome.answer
 
     def of(self, kind: type[T]) -> list[T]:
         return [instruction for instruction in self.seen if isinstance(instruction, kind)]
@@ -134,19 +140,17 @@ class Bench:
 
     # --- what happens
 
-    def request(
-        self, kind: CheckpointKind = CheckpointKind.MANUAL, *, forced: bool = False, target: str | None = None
-    ) -> Request:
+    def request(self, kind: CheckpointKind = CheckpointKind.MANUAL, *, target: str | None = None) -> Request:
         if kind is CheckpointKind.SAVEPOINT and target is None:
             target = "file:///savepoint"
-        request = Request(kind, forced, self.now, target)
-        self(self.protocol.request(request, self.now))
+        request = self.answer(on.CheckpointRequested(kind, target))
+        self.now += 0.01
         return request
 
     def plan(self, checkpoint: int, planned: int = 4) -> None:
         for query in ("down", "up"):
-            self.protocol.cut(checkpoint, query, planned=planned)
-        self(self.protocol.planning_done(checkpoint, self.now))
+            self.answer(on.CutChosen(checkpoint, query, planned))
+        self(on.PlanningDone(checkpoint))
 
     def ack_of(self, host: str, order: SnapshotOrder, mark: str = "") -> Ack:
         snapshots = tuple(
@@ -160,14 +164,14 @@ class Bench:
         return [self.ack_of(host, order) for host, order in orders]
 
     def ack(self, ack: Ack) -> tuple[AckResult, ...]:
-        results, instructions = self.protocol.ack(ack, self.now)
-        self(instructions)
+        results = self.answer(on.Acked(ack))
+        self.now += 0.01
         return results
 
     def store_progress(self, checkpoint: int, cut: int = 4) -> None:
         for query in ("up", "down"):
             record = QueryRecord(query, cut, handle(f"progress-{checkpoint}"))
-            self(self.protocol.progress_stored(checkpoint, record, 1))
+            self(on.ProgressStored(checkpoint, record, 1))
 
     def acknowledge(self, checkpoint: int) -> None:
         for ack in self.acks(checkpoint):
@@ -175,9 +179,9 @@ class Bench:
         self.store_progress(checkpoint)
 
     def finalize(self, checkpoint: int) -> Manifest:
-        manifest = self.protocol.finalize(checkpoint, self.now)
+        manifest = self.protocol.manifest(checkpoint, self.now)
         assert manifest is not None
-        self(self.protocol.finalized(manifest, self.now))
+        self(on.Finalized(manifest))
         return manifest
 
     def complete(self, checkpoint: int) -> Manifest:
@@ -191,11 +195,11 @@ class Bench:
         return self.complete(checkpoint)
 
     def fail(self, checkpoint: int, error: str = "no space") -> None:
-        self(self.protocol.decline(Decline("a", checkpoint, "up-id", error), self.now))
+        self(on.Declined(Decline("a", checkpoint, "up-id", error)))
 
     def settle_deletions(self) -> None:
         for discard in self.of(do.Discard):
-            self(self.protocol.discarded(len(discard.dropped), self.now))
+            self(on.Discarded(len(discard.dropped)))
             self.seen.remove(discard)
 
 
@@ -224,11 +228,9 @@ def test_a_trigger_makes_one_pending_checkpoint_one_deadline_and_one_order_a_hos
 # A2
 @pytest.mark.parametrize("why", ["no query", "a restored query is missing"])
 def test_a_request_before_every_query_has_started_is_refused_and_leaves_nothing(why: str) -> None:
-    bench = Bench()
+    bench = Bench(required=("third",) if why == "a restored query is missing" else ())
     if why == "no query":
         bench.protocol.queries.clear()
-    else:
-        bench.protocol.required.add("third")
     request = bench.request()
     assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING]
     assert bench.of(do.Reject)[0].request is request
@@ -242,7 +244,7 @@ def test_without_a_query_that_the_restored_checkpoint_has_and_that_could_not_sta
     required: tuple[str, ...], refused: bool
 ) -> None:
     bench = Bench(required=required)
-    bench(bench.protocol.remove_query("down", bench.now))
+    bench(on.QueryRemoved("down"))
     bench.request()
     assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING] * refused
     if refused:
@@ -257,7 +259,7 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_because_a_que
     bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    bench(bench.protocol.remove_query("down", bench.now))
+    bench(on.QueryRemoved("down"))
     assert bench.protocol.pending[1].phase is Phase.FINALIZING
     assert bench.finalize(1).id == 1
 
@@ -267,7 +269,7 @@ def test_a_query_that_stops_before_its_cut_has_committed_aborts_the_checkpoint_a
     bench = Bench()
     bench.request()
     bench.plan(1, planned=5)
-    bench(bench.protocol.stands("up", 4, bench.now))
+    bench(on.QueryStopped("up", 4))
     assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING]
     assert [host for host, _ in bench.orders(AbortOrder)] == ["a", "b"]
 
@@ -276,7 +278,7 @@ def test_that_a_query_was_stopped_is_no_failure_of_the_checkpoint() -> None:
     bench = Bench(tolerable_failures=0)
     bench.request()
     bench.plan(1, planned=5)
-    bench(bench.protocol.stands("up", 4, bench.now))
+    bench(on.QueryStopped("up", 4))
     assert bench.protocol.failures.count == 0
     assert bench.of(do.FailPipeline) == []
 
@@ -285,7 +287,7 @@ def test_a_query_that_stops_after_its_cut_has_committed_aborts_nothing() -> None
     bench = Bench()
     bench.request()
     bench.plan(1)
-    bench(bench.protocol.stands("up", 4, bench.now))
+    bench(on.QueryStopped("up", 4))
     assert list(bench.protocol.pending) == [1]
 
 
@@ -293,7 +295,7 @@ def test_a_query_that_stops_after_its_cut_has_committed_aborts_nothing() -> None
 def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -> None:
     bench = Bench()
     bench.request()
-    bench(bench.protocol.failed(1, Reason.IO_EXCEPTION, "read-only", bench.now))
+    bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "read-only"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
     assert bench.protocol.failures.count == 1
     assert bench.protocol.pending == {}
@@ -303,7 +305,7 @@ def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -
 def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
     bench = Bench(tolerable_failures=0)
     bench.request(CheckpointKind.SAVEPOINT)
-    bench(bench.protocol.failed(1, Reason.IO_EXCEPTION, "not empty", bench.now))
+    bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "not empty"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
     assert bench.protocol.failures.count == 0
     assert bench.of(do.FailPipeline) == []
@@ -313,7 +315,7 @@ def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
 def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
     bench = Bench()
     bench.request()
-    bench(bench.protocol.failed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug", bench.now))
+    bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
     assert bench.protocol.failures.count == 1
     assert bench.completed().id == 2
 
@@ -321,9 +323,9 @@ def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
 # A8
 def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() -> None:
     bench = Bench()
-    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    bench(on.ScheduleStarted(0.0))
     bench.protocol.schedule.stop()
-    bench(bench.protocol.tick(bench.now + 1000))
+    bench(on.Tick(), bench.now + 1000)
     assert bench.seen == []
     assert bench.completed().id == 1
 
@@ -332,10 +334,10 @@ def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() ->
 @pytest.mark.parametrize("kind", list(CheckpointKind))
 def test_a_request_after_the_end_is_refused_and_nobody_is_asked_for_anything(kind: CheckpointKind) -> None:
     bench = Bench()
-    bench(bench.protocol.close(Reason.COORDINATOR_SHUTDOWN, bench.now))
+    bench(on.Closed(Reason.COORDINATOR_SHUTDOWN))
     bench.request(kind)
-    bench.protocol.start_schedule(bench.now, lambda: 0.0)
-    bench(bench.protocol.tick(bench.now + 1000))
+    bench(on.ScheduleStarted(0.0))
+    bench(on.Tick(), bench.now + 1000)
     assert bench.reasons() == [Reason.COORDINATOR_SHUTDOWN]
     assert [type(instruction) for instruction in bench.seen] == [do.Reject]
 
@@ -356,10 +358,10 @@ def test_ids_and_times_of_triggers_grow_strictly_whatever_becomes_of_the_checkpo
 
 def test_a_periodic_tick_triggers_a_checkpoint_and_a_second_one_waits_only_once() -> None:
     bench = Bench()
-    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    bench(on.ScheduleStarted(0.0))
     for _ in range(4):
         bench.now += 10
-        bench(bench.protocol.tick(bench.now))
+        bench(on.Tick())
     assert [p.kind for p in bench.protocol.pending.values()] == [CheckpointKind.PERIODIC]
     assert len(bench.protocol.queue) == 1
 
@@ -371,26 +373,28 @@ def test_a_batch_after_the_cut_is_told_of_the_barrier_and_one_before_it_is_not()
     bench = Bench()
     bench.request()
     bench.plan(1, planned=5)
-    assert bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)[0].orders == ()
-    answer, instructions = bench.protocol.ask(AskBatch("a", "up-id", 6), bench.now)
-    assert [(o.checkpoint, o.cut, o.shards) for o in answer.orders] == [(1, 5, (ShardId("up-op", 0),))]
-    assert do.StoreProgress(1, "up", 5, ROOT, None) in instructions
+    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))).orders == ()
+    outcome = bench.protocol.handle(on.BatchAsked(AskBatch("a", "up-id", 6)), bench.now)
+    assert [(o.checkpoint, o.cut, o.shards) for o in outcome.answer.orders] == [
+        (1, 5, (ShardId("up-op", 0),))
+    ]
+    assert do.StoreProgress(1, "up", 5, ROOT, None) in outcome.instructions
 
 
 def test_every_host_hears_of_the_same_barriers_ahead_of_a_batch_whenever_it_asks() -> None:
     bench = Bench(max_concurrent=2)
     bench.request()
     bench.plan(1)
-    first = bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)[0]
+    first = bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
     bench.request()
     bench.plan(2, planned=5)
-    second = bench.protocol.ask(AskBatch("b", "up-id", 5), bench.now)[0]
+    second = bench.answer(on.BatchAsked(AskBatch("b", "up-id", 5)))
     assert (
         [(o.checkpoint, o.cut) for o in first.orders]
         == [(o.checkpoint, o.cut) for o in second.orders]
         == [(1, 4)]
     )
-    assert bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)[0] == first
+    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == first
 
 
 def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed() -> None:
@@ -399,10 +403,10 @@ def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed() -
     bench.plan(1, planned=5)
     assert bench.orders(SnapshotOrder) == []
     assert bench.protocol.waiting_for_commits() == {"up": 5, "down": 5}
-    bench(bench.protocol.committed("up", 5, bench.now))
+    bench(on.BatchCommitted("up", 5))
     assert {order.query for _, order in bench.orders(SnapshotOrder)} == {"up"}
     assert bench.protocol.waiting_for_commits() == {"down": 5}
-    bench(bench.protocol.committed("up", 5, bench.now))
+    bench(on.BatchCommitted("up", 5))
     assert len(bench.orders(SnapshotOrder)) == 2
 
 
@@ -411,19 +415,19 @@ def test_an_order_says_how_many_seconds_its_checkpoint_has_left() -> None:
     bench.request()
     bench.plan(1, planned=5)
     deadline = bench.protocol.pending[1].deadline
-    bench(bench.protocol.committed("down", 5, deadline - 7.0))
+    bench(on.BatchCommitted("down", 5), deadline - 7.0)
     # The watch may notice a moment later that the time is over.
-    bench(bench.protocol.ask(AskBatch("a", "up-id", 6), deadline + 1.0)[1])
+    bench(on.BatchAsked(AskBatch("a", "up-id", 6)), deadline + 1.0)
     assert {(o.query, o.seconds_left) for _, o in bench.orders(SnapshotOrder)} == {("down", 7.0), ("up", 0.0)}
 
 
 def test_a_query_that_stands_still_is_cut_at_what_it_has_committed() -> None:
     bench = Bench()
-    bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)
+    bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
     bench.request()
-    bench.protocol.cut(1, "down", planned=4)
-    bench.protocol.cut(1, "up", planned=5, stands_at=4)
-    bench(bench.protocol.planning_done(1, bench.now))
+    bench(on.CutChosen(1, "down", 4))
+    bench(on.CutChosen(1, "up", 5, 4))
+    bench(on.PlanningDone(1))
     assert {(o.query, o.cut) for _, o in bench.orders(SnapshotOrder)} == {("up", 4), ("down", 4)}
 
 
@@ -431,7 +435,7 @@ def test_a_task_of_a_run_that_is_over_is_refused() -> None:
     bench = Bench()
     bench.add("up", (), {}, id="again")
     with pytest.raises(StaleQueryError):
-        bench.protocol.ask(AskBatch("a", "up-id", 5), bench.now)
+        bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
     with pytest.raises(StaleQueryError):
         bench.claim("a", "up", (0,))
 
@@ -465,7 +469,7 @@ def test_a_checkpoint_before_any_batch_has_the_operators_that_were_restored_and_
         OperatorRecord("up-op", "up", "{}", {"count": count}, shards),
         OperatorRecord("new", "up", "{}", {}, (None,)),
     )
-    bench.protocol.add_query("up", "up-id", batch=4, operators=now, restored=(was,), sources={})
+    bench(on.QueryAdded("up", "up-id", batch=4, operators=now, restored=(was,), sources={}))
 
     def states(manifest: Manifest) -> dict[str, dict[str, StateRecord]]:
         return {operator.uid: operator.states for operator in manifest.operators if operator.query == "up"}
@@ -477,7 +481,7 @@ def test_a_checkpoint_before_any_batch_has_the_operators_that_were_restored_and_
     bench.request()
     bench.plan(2, planned=5)
     for query in ("up", "down"):
-        bench(bench.protocol.committed(query, 5, bench.now))
+        bench(on.BatchCommitted(query, 5))
     bench.store_progress(2, cut=5)
     assert states(bench.finalize(2)) == {"up-op": {"count": count}, "new": {}}
 
@@ -493,7 +497,7 @@ def test_state_that_came_from_elsewhere_is_copied_and_the_first_checkpoint_build
     assert all(store.base is None for store in bench.of(do.StoreProgress))
     bench.store_progress(1)
     assert bench.of(do.Finalize) == []
-    bench(bench.protocol.shards_copied(1, "up", {shard: handle("ours")}, 9))
+    bench(on.ShardsCopied(1, "up", {shard: handle("ours")}, 9))
     manifest = bench.finalize(1)
     assert {o.uid: o.shards for o in manifest.operators}["up-op"] == (handle("ours"), None)
     assert manifest.new_bytes == 2 + 9
@@ -533,7 +537,7 @@ def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> No
         bench.finalize(1)
     elif end == "expired":
         bench.now += 3600
-        bench(bench.protocol.tick(bench.now))
+        bench(on.Tick())
     else:
         bench.fail(1)
     assert list(bench.protocol.pending) == [2]
@@ -560,7 +564,7 @@ def test_requests_during_a_trigger_wait_in_order_and_run_even_though_it_failed()
     bench = Bench(max_concurrent=3)
     requests = [bench.request() for _ in range(3)]
     assert list(bench.protocol.pending) == [1]
-    bench(bench.protocol.failed(1, Reason.IO_EXCEPTION, "down", bench.now))
+    bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "down"))
     bench.plan(2)
     bench.plan(3)
     assert [p.request for p in bench.protocol.pending.values()] == requests[1:]
@@ -590,15 +594,15 @@ def test_no_checkpoint_starts_while_more_deletions_wait_than_may_be_under_way() 
 # B3
 def test_a_periodic_checkpoint_within_the_minimum_pause_is_refused_and_comes_at_its_end() -> None:
     bench = Bench(min_pause="5 s")
-    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    bench(on.ScheduleStarted(0.0))
     bench.now = 108.0
     bench.completed()
     ended = bench.protocol.history.snapshot().checkpoints[0].completed_at
     assert ended is not None
-    bench(bench.protocol.tick(110.0))
+    bench(on.Tick(), 110.0)
     assert bench.reasons() == [Reason.MINIMUM_TIME]
     assert bench.protocol.next_deadline() == ended + 5
-    bench(bench.protocol.tick(ended + 5))
+    bench(on.Tick(), ended + 5)
     assert [p.kind for p in bench.protocol.pending.values()] == [CheckpointKind.PERIODIC]
 
 
@@ -607,7 +611,7 @@ def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planne
     bench = Bench()
     bench.request()
     bench.request()
-    bench(bench.protocol.failed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug", bench.now))
+    bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
     assert list(bench.protocol.pending) == [2]
     assert bench.complete(2).id == 2
 
@@ -617,10 +621,10 @@ def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_after
     bench.request()
     bench.plan(1)
     waiting = bench.request()
-    bench(bench.protocol.suspend("a host is gone", bench.now))
+    bench(on.Suspended("a host is gone"))
     assert bench.reasons() == [Reason.JOB_FAILOVER]
     assert bench.protocol.pending == {}
-    bench(bench.protocol.resume(bench.now))
+    bench(on.Restored(None))
     assert [p.request for p in bench.protocol.pending.values()] == [waiting]
 
 
@@ -794,7 +798,7 @@ def test_no_deadline_is_left_of_a_checkpoint_that_has_ended_or_is_being_written(
     bench.plan(1)
     bench.acknowledge(1)
     assert bench.protocol.next_deadline() is None
-    bench(bench.protocol.tick(bench.now + 1e6))
+    bench(on.Tick(), bench.now + 1e6)
     bench.finalize(1)
     bench.request()
     bench.fail(2)
@@ -810,9 +814,9 @@ def test_a_timeout_expires_the_checkpoint_and_says_what_is_missing_and_frees_its
     bench.ack(bench.acks(1)[0])
     bench.request()
     assert bench.protocol.next_deadline() == 130.0
-    bench(bench.protocol.tick(129.9))
+    bench(on.Tick(), 129.9)
     assert bench.reasons() == []
-    bench(bench.protocol.tick(130.0))
+    bench(on.Tick(), 130.0)
     (reject,) = bench.of(do.Reject)
     assert reject.error.reason is Reason.EXPIRED
     assert "shard 0 of operator 'up-op'" in reject.error.detail
@@ -827,7 +831,7 @@ def test_there_is_no_manifest_before_all_have_acknowledged() -> None:
     bench.request()
     bench.plan(1)
     with pytest.raises(CheckpointStateError):
-        bench.protocol.finalize(1, bench.now)
+        bench.protocol.manifest(1, bench.now)
 
 
 # --- completion ---------------------------------------------------------------------------------------------
@@ -839,7 +843,7 @@ def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable() -> Non
     bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    assert bench.protocol.finalize(1, bench.now) is not None
+    assert bench.protocol.manifest(1, bench.now) is not None
     assert bench.of(do.Resolve) == bench.orders(CompleteOrder) == []
     assert (bench.protocol.completed, bench.protocol.base) == ((), None)
 
@@ -851,7 +855,7 @@ def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_befo
     bench.request()
     bench.plan(2)
     bench.acknowledge(2)
-    bench(bench.protocol.failed(2, Reason.FINALIZE_CHECKPOINT_FAILURE, "disk full", bench.now))
+    bench(on.CheckpointFailed(2, Reason.FINALIZE_CHECKPOINT_FAILURE, "disk full"))
     assert bench.reasons() == [Reason.FINALIZE_CHECKPOINT_FAILURE]
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(2, ROOT, False)]
     assert bench.of(do.Discard) == []
@@ -885,7 +889,7 @@ def test_an_older_one_that_waits_to_be_written_is_subsumed_and_never_written() -
     bench.acknowledge(2)
     bench.acknowledge(1)
     bench.finalize(2)
-    assert bench.protocol.finalize(1, bench.now) is None
+    assert bench.protocol.manifest(1, bench.now) is None
 
 
 # D6
@@ -903,7 +907,7 @@ def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> N
     bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    assert bench.protocol.host_left("a")
+    assert bench(on.HostLeft(hello("a"))) == [do.GoBack("state host a on machine is gone")]
     assert bench.finalize(1) in bench.protocol.completed
     assert bench.orders(CompleteOrder) == [("b", CompleteOrder(1))]
 
@@ -968,7 +972,7 @@ def test_a_savepoint_is_full_and_goes_to_its_own_place() -> None:
 def test_a_savepoint_of_a_stopped_pipeline_that_is_declined_says_why() -> None:
     bench = Bench()
     for query in ("down", "up"):
-        bench(bench.protocol.stands(query, 4, bench.now))
+        bench(on.QueryStopped(query, 4))
     bench.request(CheckpointKind.SAVEPOINT)
     bench.plan(1)
     bench.fail(1, "the root cause")
@@ -1018,7 +1022,7 @@ def test_exactly_the_newest_remain_and_exactly_the_dropped_are_discarded() -> No
     for _ in range(5):
         bench.completed()
         for discard in bench.of(do.Discard)[-1:]:
-            bench(bench.protocol.discarded(len(discard.dropped), bench.now))
+            bench(on.Discarded(len(discard.dropped)))
     assert [m.id for m in bench.protocol.completed] == [4, 5]
     dropped = [[m.id for m in discard.dropped] for discard in bench.of(do.Discard)]
     assert dropped == [[1], [2], [3]]
@@ -1062,16 +1066,16 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
         again = tuple(attrs.evolve(one, handle=handle("1")) for one in ack.snapshots)
         bench.ack(attrs.evolve(ack, snapshots=again))
     bench.store_progress(3)
-    manifest = bench.protocol.finalize(3, bench.now)
+    manifest = bench.protocol.manifest(3, bench.now)
     assert manifest is not None
     assert bench.protocol.doomed(manifest) == {"1"} <= first.keys()
-    bench(bench.protocol.failed(3, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone", bench.now))
+    bench(on.CheckpointFailed(3, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone"))
     # Once the deletion is done, the next checkpoint can have the same bytes again.
     bench.settle_deletions()
     bench.request()
     bench.plan(4)
     bench.acknowledge(4)
-    manifest = bench.protocol.finalize(4, bench.now)
+    manifest = bench.protocol.manifest(4, bench.now)
     assert manifest is not None
     assert bench.protocol.doomed(manifest) == frozenset()
 
@@ -1088,7 +1092,7 @@ def test_the_pipeline_fails_once_at_one_failure_more_than_is_tolerable(tolerable
         bench.request()
         bench.plan(number)
         bench.now += 31
-        bench(bench.protocol.tick(bench.now))
+        bench(on.Tick())
     (fail,) = bench.of(do.FailPipeline)
     assert fail.error.reason is Reason.EXPIRED
     assert bench.protocol.failures.count == 0
@@ -1110,8 +1114,8 @@ def test_a_checkpoint_that_fails_for_several_reasons_counts_once() -> None:
     bench = Bench(tolerable_failures=1)
     bench.request()
     bench.fail(1)
-    bench(bench.protocol.failed(1, Reason.IO_EXCEPTION, "too", bench.now))
-    bench(bench.protocol.failed(1, Reason.ASYNC_FAILURE, "as well", bench.now))
+    bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "too"))
+    bench(on.CheckpointFailed(1, Reason.FINALIZE_CHECKPOINT_FAILURE, "as well"))
     assert bench.protocol.failures.count == 1
     assert bench.reasons() == [Reason.DECLINED]
 
@@ -1122,8 +1126,8 @@ def test_what_policy_and_life_cycle_refuse_does_not_count() -> None:
     bench.request()
     bench.request()
     bench.request()
-    bench(bench.protocol.suspend("a host is gone", bench.now))
-    bench(bench.protocol.close(Reason.COORDINATOR_SHUTDOWN, bench.now))
+    bench(on.Suspended("a host is gone"))
+    bench(on.Closed(Reason.COORDINATOR_SHUTDOWN))
     assert bench.reasons() == [Reason.TOO_MANY_REQUESTS, Reason.JOB_FAILOVER, Reason.COORDINATOR_SHUTDOWN]
     assert bench.of(do.FailPipeline) == []
 
@@ -1131,12 +1135,12 @@ def test_what_policy_and_life_cycle_refuse_does_not_count() -> None:
 # G6
 def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -> None:
     bench = Bench(timeout="5 s", tolerable_failures=1)
-    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    bench(on.ScheduleStarted(0.0))
     for time in (110.0, 115.0):
-        bench(bench.protocol.tick(time))
+        bench(on.Tick(), time)
     assert bench.reasons() == [Reason.EXPIRED]
     assert bench.of(do.FailPipeline) == []
-    bench(bench.protocol.tick(120.0))
+    bench(on.Tick(), 120.0)
     assert list(bench.protocol.pending) == [2]
 
 
@@ -1157,8 +1161,8 @@ def test_the_state_of_an_operator_is_at_its_hosts_and_where_untouched_shards_com
 def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is() -> None:
     bench = Bench(claimed=False)
     operators = tuple(OperatorRecord(uid, "two", "{}", {}, (None,)) for uid in ("first", "second"))
-    bench.protocol.add_query("two", "two-id", batch=4, operators=operators, sources={})
-    bench.protocol.claim(ClaimShards("a", "two-id", "first", (0,)))
+    bench(on.QueryAdded("two", "two-id", batch=4, operators=operators, sources={}))
+    bench(on.ShardsClaimed(ClaimShards("a", "two-id", "first", (0,))))
     assert bench.protocol.places("two", "first") == ShardLocations("two-id", ("address-a",), {})
     assert bench.protocol.places("two", "second") == ShardLocations("two-id", (), {0: None})
 
@@ -1167,30 +1171,35 @@ def test_a_checkpoint_waits_until_hosts_have_the_shards_that_changelogs_belong_t
     bench = Bench(claimed=False)
     resume_point = ResumePoint("before", 4, 6)
     operators = (OperatorRecord("up-op", "up", "{}", {}, (None, None)),)
-    bench.protocol.add_query(
-        "up", "up-id", batch=6, operators=operators, restored=operators, sources={}, resume_point=resume_point
+    bench(
+        on.QueryAdded(
+            "up",
+            "up-id",
+            batch=6,
+            operators=operators,
+            restored=operators,
+            sources={},
+            resume_point=resume_point,
+        )
     )
-    request = Request(CheckpointKind.MANUAL, False, bench.now)
-    assert bench(bench.protocol.request(request, bench.now)) == []
+    bench.request()
     assert bench.protocol.places("up", "up-op").resume_point == resume_point
     for host, shard in (("a", 0), ("b", 1)):
-        assert bench(bench.protocol.tick(bench.now)) == []
-        answer = bench.protocol.claim(ClaimShards(host, "up-id", "up-op", (shard,)))
+        assert bench(on.Tick()) == bench.seen == []
+        answer = bench.answer(on.ShardsClaimed(ClaimShards(host, "up-id", "up-op", (shard,))))
         assert answer.resume_point == resume_point
-    assert [type(one) for one in bench(bench.protocol.tick(bench.now))] == [do.ChooseCut]
+    assert [type(one) for one in bench.seen] == [do.ChooseCut]
 
 
 def test_a_checkpoint_does_not_wait_for_ever_for_shards_that_changelogs_belong_to() -> None:
     bench = Bench(claimed=False, timeout="30 s")
     operators = (OperatorRecord("up-op", "up", "{}", {}, (None, None)),)
-    bench.protocol.add_query(
-        "up", "up-id", batch=6, operators=operators, sources={}, resume_point=ResumePoint("before", 4, 6)
-    )
-    request = Request(CheckpointKind.MANUAL, False, bench.now)
-    bench(bench.protocol.request(request, bench.now))
+    resume_point = ResumePoint("before", 4, 6)
+    bench(on.QueryAdded("up", "up-id", batch=6, operators=operators, sources={}, resume_point=resume_point))
+    request = bench.request()
     assert bench.protocol.next_deadline() == request.created_at + 30
-    assert bench(bench.protocol.tick(request.created_at + 29.9)) == []
-    (rejected,) = bench(bench.protocol.tick(request.created_at + 30))
+    assert bench(on.Tick(), request.created_at + 29.9) == []
+    (rejected,) = bench(on.Tick(), request.created_at + 30)
     assert isinstance(rejected, do.Reject)
     assert (rejected.request, rejected.error.reason) == (request, Reason.EXPIRED)
     assert "changelogs" in rejected.error.detail
@@ -1198,7 +1207,7 @@ def test_a_checkpoint_does_not_wait_for_ever_for_shards_that_changelogs_belong_t
 
 def test_state_whose_host_is_gone_is_nowhere() -> None:
     bench = Bench()
-    bench.protocol.host_left("b")
+    bench(on.HostLeft(hello("b")))
     with pytest.raises(StateLostError):
         bench.protocol.places("up", "up-op")
 
@@ -1209,27 +1218,29 @@ def test_state_whose_host_is_gone_is_nowhere() -> None:
 def test_state_is_lost_with_a_host_that_owned_some_and_with_no_other() -> None:
     bench = Bench(claimed=False)
     bench.claim("a", "up", (0, 1))
-    assert not bench.protocol.host_left("b")
-    assert bench.protocol.host_left("a")
+    assert bench(on.HostLeft(hello("b"))) == []
+    assert bench(on.HostLeft(hello("a"))) == [do.GoBack("state host a on machine is gone")]
     with pytest.raises(StateLostError):
         bench.claim("b", "up", (0,))
 
 
 def test_a_new_host_of_an_executor_takes_the_place_of_the_old_one_and_its_state_is_lost() -> None:
     bench = Bench()
-    assert bench.protocol.host_joined(HostHello("a2", "address", "machine", "a", 2))
+    (back,) = bench(on.HostJoined(hello("a2", "a")))
+    assert isinstance(back, do.GoBack)
+    assert "took the place" in back.why
     assert set(bench.protocol.hosts) == {"a2", "b"}
 
 
 def test_a_host_that_opens_its_stream_again_has_lost_nothing() -> None:
     bench = Bench()
-    assert not bench.protocol.host_joined(HostHello("a", "address-a", "machine", "a", 1))
+    assert bench(on.HostJoined(hello("a"))) == []
     assert set(bench.protocol.hosts) == {"a", "b"}
 
 
 def test_all_hosts_hear_that_runs_are_over() -> None:
     bench = Bench()
-    bench(bench.protocol.release(["one", "two"]))
+    bench(on.Released(("one", "two")))
     expected: list[tuple[str, Order]] = [(h, ReleaseOrder(q)) for q in ("one", "two") for h in "ab"]
     assert bench.orders(ReleaseOrder) == expected
 
@@ -1240,10 +1251,10 @@ def test_all_hosts_hear_that_runs_are_over() -> None:
 # I1
 def test_closing_ends_what_waits_and_what_is_on_its_way_and_later_messages_are_ignored() -> None:
     bench = Bench(max_concurrent=2)
-    bench.protocol.start_schedule(bench.now, lambda: 0.0)
+    bench(on.ScheduleStarted(0.0))
     requests = [bench.request() for _ in range(3)]
     bench.plan(1)
-    bench(bench.protocol.close(Reason.COORDINATOR_SHUTDOWN, bench.now))
+    bench(on.Closed(Reason.COORDINATOR_SHUTDOWN))
     assert {reject.request for reject in bench.of(do.Reject)} == set(requests)
     assert set(bench.reasons()) == {Reason.COORDINATOR_SHUTDOWN}
     assert [d.checkpoint for d in bench.of(do.DiscardAborted)] == [1, 2]
@@ -1264,7 +1275,7 @@ def test_a_manifest_that_is_being_written_when_the_end_comes_still_counts() -> N
     request = bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    bench(bench.protocol.close(Reason.COORDINATOR_SHUTDOWN, bench.now))
+    bench(on.Closed(Reason.COORDINATOR_SHUTDOWN))
     manifest = bench.finalize(1)
     assert bench.of(do.Resolve) == [do.Resolve(request, manifest, ROOT)]
     assert bench.reasons() == []
@@ -1298,6 +1309,24 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_when_the_pipe
     bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    bench(bench.protocol.suspend("a host is gone", bench.now))
+    bench(on.Suspended("a host is gone"))
     assert bench.protocol.pending[1].phase is Phase.FINALIZING
     assert bench.finalize(1).id == 1
+
+
+# I3
+@pytest.mark.parametrize(("checkpoint", "count"), [(7, 1), (None, 0)])
+def test_a_restore_is_counted_if_it_is_one_of_a_checkpoint(checkpoint: int | None, count: int) -> None:
+    bench = Bench()
+    bench(on.Suspended("a host is gone"))
+    bench(on.Restored(checkpoint))
+    statistics = bench.protocol.history.snapshot()
+    assert (statistics.restored, statistics.counts.restored) == (checkpoint, count)
+
+
+def test_what_is_no_event_is_refused() -> None:
+    class Stranger(on.Event[None]):
+        pass
+
+    with pytest.raises(TypeError, match="Stranger is no event"):
+        Bench()(Stranger())

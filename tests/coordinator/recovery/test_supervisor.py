@@ -106,8 +106,7 @@ class Running(Spark):
 class Checkpoints:
     """``CheckpointExecutor`` without checkpoints."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self.catalog = catalog
+    def __init__(self) -> None:
         self.fenced: FencedError | None = None
         self.unsettled = 0
         """How often the fate of a manifest is not known yet."""
@@ -116,10 +115,10 @@ class Checkpoints:
         if self.fenced is not None:
             raise self.fenced
 
-    def look(self, at: Callable[[Any], Any]) -> None:
+    def read(self, value: Callable[[Any], Any]) -> None:
         pass
 
-    def event(self, happens: Callable[[Any, float], Any]) -> None:
+    def handle(self, event: object) -> None:
         pass
 
     def settle(self) -> bool:
@@ -179,7 +178,7 @@ class Setup:
             restored=self.point,
             token=TOKEN,
         )
-        self.checkpoints = Checkpoints(self.catalog)
+        self.checkpoints = Checkpoints()
         self.supervisor.begin(self.checkpoints)  # type: ignore[arg-type]
         facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
         self.definition = Definition("q", None, None, facts, AtLeastOnceSink("noop"), (), ())  # type: ignore[arg-type]

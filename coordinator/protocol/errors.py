@@ -1,0 +1,70 @@
+"""The errors of the checkpoint protocol; ``coordinator.errors`` offers them to users."""
+
+from __future__ import annotations
+
+import attrs
+
+from ...storage.errors import ChandyError, FailureCode
+from .reasons import Reason
+
+
+@attrs.define(eq=False)
+class CheckpointError(ChandyError):
+    """A checkpoint did not complete. Its future raises this."""
+
+    id: int | None
+    """Id of the checkpoint; None if the request failed before it got one."""
+    reason: Reason
+    detail: str = ""
+    """What the reason alone does not say, e.g. who declined and with what error."""
+
+    def __str__(self) -> str:
+        subject = "the request for a checkpoint failed" if self.id is None else f"checkpoint {self.id} failed"
+        detail = f": {self.detail}" if self.detail else ""
+        return f"{subject} with {self.reason}: {self.reason.meaning}{detail}"
+
+
+@attrs.define(eq=False)
+class CheckpointStateError(ChandyError):
+    """A pending checkpoint cannot go to the phase that it was told to go to."""
+
+    id: int
+    phase: str
+    to: str
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        missing = f"; still missing: {', '.join(self.missing)}" if self.missing else ""
+        return f"checkpoint {self.id} cannot go from {self.phase} to {self.to}{missing}"
+
+
+@attrs.define(eq=False)
+class StateLostError(ChandyError):
+    """The state of a shard since the latest checkpoint is lost. Only a restore brings it back."""
+
+    code = FailureCode.HOST_LOST
+
+    uid: str
+    shard: int
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"the state of shard {self.shard} of operator {self.uid!r} is lost: {self.why}; the pipeline goes back "
+            "to its latest checkpoint by itself"
+        )
+
+
+@attrs.define(eq=False)
+class StaleQueryError(ChandyError):
+    """A task belongs to a run of its query that is over."""
+
+    query_id: str
+    batch: int | None
+
+    def __str__(self) -> str:
+        batch = "" if self.batch is None else f" for batch {self.batch}"
+        return (
+            f"a task{batch} came from Spark query id {self.query_id}, whose query has stopped or gone back to a "
+            "checkpoint; nothing that the task does counts"
+        )

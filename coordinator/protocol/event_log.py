@@ -1,0 +1,79 @@
+"""A record of events, and the replay of one.
+
+The state machine is deterministic: the events of a run, replayed on a machine as the run began with, give the same
+outcomes and the same state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+
+from ...storage.errors import ChandyError
+from .events import Acked, Event, Finalized, ShardsCopied
+from .state_machine import CheckpointStateMachine, Outcome
+
+EVENTS = 1_000
+"""How many events are kept."""
+SHARDS = 20_000
+"""How many shards the kept events name in all: with their files, those are most of the memory of the log."""
+
+
+@attrs.frozen
+class LoggedEvent:
+    """An event and its time."""
+
+    at: float
+    """Seconds since 1970."""
+    event: Event[Any]
+
+
+@attrs.define
+class EventLog:
+    """The last events, oldest first. It drops the oldest ones when there are too many or they are too large."""
+
+    limit: int = EVENTS
+    shard_limit: int = SHARDS
+    _events: deque[LoggedEvent] = attrs.field(factory=deque, init=False)
+    _shards: int = attrs.field(default=0, init=False)
+
+    def add(self, event: Event[Any], at: float) -> None:
+        """Append an event."""
+        self._events.append(LoggedEvent(at, event))
+        self._shards += _shards_of(event)
+        while len(self._events) > self.limit or (self._shards > self.shard_limit and len(self._events) > 1):
+            self._shards -= _shards_of(self._events.popleft().event)
+
+    def __iter__(self) -> Iterator[LoggedEvent]:
+        return iter(tuple(self._events))
+
+
+def replay(machine: CheckpointStateMachine, events: Iterable[LoggedEvent]) -> list[Outcome[Any] | None]:
+    """Let a state machine handle events again; return the outcome of each, None if the event is refused.
+
+    Args:
+        machine: one in the state before the first of the events; it is changed.
+        events: what happened.
+    """
+    outcomes: list[Outcome[Any] | None] = []
+    for logged in events:
+        try:
+            outcomes.append(machine.handle(logged.event, logged.at))
+        except ChandyError:
+            outcomes.append(None)
+    return outcomes
+
+
+def _shards_of(event: Event[Any]) -> int:
+    match event:
+        case Acked(ack):
+            return len(ack.snapshots)
+        case ShardsCopied():
+            return len(event.handles)
+        case Finalized(manifest):
+            return manifest.shard_count
+        case _:
+            return 0

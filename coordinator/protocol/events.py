@@ -1,0 +1,252 @@
+"""What can happen to the checkpoint protocol: values that ``CheckpointStateMachine.handle`` takes.
+
+An event carries all that the protocol needs of the world, random numbers too; the time comes with it. So the same
+events at the same times always lead to the same instructions and the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import attrs
+
+from ...state.rpc.messages import (
+    Ack,
+    AskBatch,
+    BatchAnswer,
+    ClaimAnswer,
+    ClaimShards,
+    Decline,
+    HostHello,
+    RestoreSource,
+    ResumePoint,
+    ShardId,
+)
+from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from .pending import AckResult
+from .reasons import Reason
+from .requests import Request
+
+Answer = TypeVar("Answer")
+
+
+class Event(Generic[Answer]):
+    """Something that has happened. ``Answer`` is what its sender is told: None for most events."""
+
+    __slots__ = ()
+
+
+# --- queries and hosts --------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class QueryAdded(Event[None]):
+    """A query is about to start after ``batch``, for the first time or again from a checkpoint."""
+
+    name: str
+    query_id: str
+    """Spark's id of the run; a query that went back to a checkpoint has a new one."""
+    batch: int
+    operators: tuple[OperatorRecord, ...]
+    sources: Mapping[ShardId, RestoreSource]
+    """Where the state of its shards comes from; a shard that is not here starts empty."""
+    restored: tuple[OperatorRecord, ...] = ()
+    """Its operators as they were after ``batch``, without those that did not exist then."""
+    reads: tuple[str, ...] = ()
+    """The queries whose output it reads."""
+    resume_point: ResumePoint | None = None
+    """What its changelogs add to the sources; None: nothing."""
+
+
+@attrs.frozen
+class QueryRemoved(Event[None]):
+    """A query could not be started after all."""
+
+    query: str
+
+
+@attrs.frozen
+class QueryStopped(Event[None]):
+    """A query has stopped after ``batch``: no later batch that was planned will commit now."""
+
+    query: str
+    batch: int
+
+
+@attrs.frozen
+class HostJoined(Event[None]):
+    """A state host has connected."""
+
+    hello: HostHello
+
+
+@attrs.frozen
+class HostLeft(Event[None]):
+    """A state host is gone."""
+
+    hello: HostHello
+    """What it reported when it joined."""
+
+
+# --- requests and time --------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class CheckpointRequested(Event[Request]):
+    """A user has asked for a checkpoint. The answer is the request, whose outcome an instruction will name."""
+
+    kind: CheckpointKind
+    target: str | None = None
+    """URI to write it to; None: the pipeline's own store."""
+
+
+@attrs.frozen
+class ScheduleStarted(Event[None]):
+    """Periodic checkpoints may start. Nothing changes if they have started already."""
+
+    chance: float
+    """A random number from 0 to below 1, which decides the first delay."""
+
+
+@attrs.frozen
+class Tick(Event[None]):
+    """Time has passed."""
+
+
+# --- planning and batches -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class CutChosen(Event[None]):
+    """The newest batch of a query was looked up for a checkpoint that is being planned."""
+
+    checkpoint: int
+    query: str
+    planned: int
+    """The newest batch that Spark has planned."""
+    stands_at: int | None = None
+    """The newest committed batch of a query that has stopped; None while it runs."""
+
+
+@attrs.frozen
+class PlanningDone(Event[None]):
+    """Every query of a checkpoint has its cut."""
+
+    checkpoint: int
+
+
+@attrs.frozen
+class BatchAsked(Event[BatchAnswer]):
+    """A state host asks which barriers are ahead of a batch."""
+
+    ask: AskBatch
+
+
+@attrs.frozen
+class ShardsClaimed(Event[ClaimAnswer]):
+    """A state host wants to own shards."""
+
+    claim: ClaimShards
+
+
+@attrs.frozen
+class BatchCommitted(Event[None]):
+    """A batch of a query has committed."""
+
+    query: str
+    batch: int
+
+
+# --- participants -------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Acked(Event[tuple[AckResult, ...]]):
+    """The snapshots of shards are durable. The answer has the result for each shard."""
+
+    ack: Ack
+
+
+@attrs.frozen
+class Declined(Event[None]):
+    """A state host cannot do its part."""
+
+    decline: Decline
+
+
+@attrs.frozen
+class ProgressStored(Event[None]):
+    """A query's progress at the cut is durable."""
+
+    checkpoint: int
+    progress: QueryRecord
+    new_bytes: int
+
+
+@attrs.frozen
+class ShardsCopied(Event[None]):
+    """Shards that no batch had touched are durable in the checkpoint's own store."""
+
+    checkpoint: int
+    query: str
+    handles: Mapping[ShardId, Handle]
+    new_bytes: int
+
+
+@attrs.frozen
+class CheckpointFailed(Event[None]):
+    """The driver could not carry out an instruction for a checkpoint."""
+
+    checkpoint: int
+    reason: Reason
+    detail: str
+
+
+# --- outcomes -----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Finalized(Event[None]):
+    """The manifest of a checkpoint is durable."""
+
+    manifest: Manifest
+
+
+@attrs.frozen
+class Discarded(Event[None]):
+    """Checkpoints that retention dropped have been deleted, or could not be."""
+
+    count: int
+
+
+# --- life cycle ---------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Suspended(Event[None]):
+    """The pipeline goes back: no checkpoint is triggered until it is restored."""
+
+    cause: str
+
+
+@attrs.frozen
+class Restored(Event[None]):
+    """The pipeline is restored: its queries are those of a checkpoint now, and checkpoints may be triggered."""
+
+    checkpoint: int | None
+    """Id of the checkpoint; None: the pipeline starts from the beginning."""
+
+
+@attrs.frozen
+class Released(Event[None]):
+    """Runs of queries are over for good."""
+
+    query_ids: tuple[str, ...]
+
+
+@attrs.frozen
+class Closed(Event[None]):
+    """The coordinator takes no more requests."""
+
+    reason: Reason

@@ -1,0 +1,37 @@
+"""What the checkpoint protocol knows of one query."""
+
+from __future__ import annotations
+
+import attrs
+
+from ...barrier.gate import Gate
+from ...storage.manifest import OperatorRecord
+from .shard_assignment import ShardAssignment
+
+
+@attrs.define
+class QueryState:
+    """One query, for as long as its Spark id stays the same."""
+
+    name: str
+    query_id: str
+    """Spark's id of the run; a query that went back to a checkpoint has a new one."""
+    gate: Gate
+    operators: tuple[OperatorRecord, ...]
+    """The query's operators, without handles."""
+    started_after: int
+    """The batch that the query was restored at; -1 if it started from the beginning."""
+    restored: tuple[OperatorRecord, ...]
+    """The operators as they were there, without those that did not exist then."""
+    assignment: ShardAssignment
+    reads: tuple[str, ...]
+    committed: int
+    """The newest batch that is known to have committed."""
+
+    def operators_at(self, cut: int) -> tuple[OperatorRecord, ...]:
+        """Return the operators whose state a checkpoint with this cut has.
+
+        Until a batch has run, shards hold what was restored: no state is deleted or has a new schema yet, and a new
+        operator has not started.
+        """
+        return self.operators if cut > self.started_after else self.restored

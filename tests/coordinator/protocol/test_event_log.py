@@ -1,0 +1,33 @@
+"""The record of events. That a replay leads to the same state is in ``test_interleavings``, for random runs."""
+
+from __future__ import annotations
+
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.event_log import EventLog, LoggedEvent
+from chandy.state.rpc.messages import Ack, ShardId, ShardSnapshot
+from chandy.storage.manifest import Handle
+
+
+def ack(shards: int) -> on.Acked:
+    snapshots = (ShardSnapshot(ShardId("op", n), Handle(), 1, 0.0, 0.0, 0.0) for n in range(shards))
+    return on.Acked(Ack("host", 1, "id", tuple(snapshots)))
+
+
+def test_the_last_events_are_kept_with_their_times() -> None:
+    log = EventLog(limit=2)
+    for number in range(4):
+        log.add(on.PlanningDone(number), 10.0 + number)
+    assert list(log) == [LoggedEvent(12.0, on.PlanningDone(2)), LoggedEvent(13.0, on.PlanningDone(3))]
+
+
+def test_large_events_push_out_earlier_ones_but_the_last_one_is_always_kept() -> None:
+    log = EventLog(shard_limit=10)
+    for event in (on.Tick(), ack(6), on.Tick(), ack(4)):
+        log.add(event, 1.0)
+    assert len(list(log)) == 4
+    log.add(ack(1), 2.0)
+    assert [logged.event for logged in log] == [on.Tick(), ack(4), ack(1)]
+    log.add(ack(11), 3.0)
+    assert [logged.event for logged in log] == [ack(11)]
+    log.add(on.Tick(), 4.0)
+    assert [logged.event for logged in log] == [on.Tick()]
