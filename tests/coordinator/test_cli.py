@@ -12,20 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chandy.coordinator.cli import main
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    LocalStore,
-    Manifest,
-    OperatorRecord,
-    QueryRecord,
-    SnapshotWriter,
-    Store,
-    claim_savepoint,
-    commit_savepoint,
-    encode_manifest,
-)
-from chandy.storage.manifest import StateRecord
+from chandy.storage import Store
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Manifest, OperatorRecord, QueryRecord, StateRecord
+from chandy.storage.manifest_json import encode_manifest
+from chandy.storage.savepoint import claim_savepoint, commit_savepoint
+from chandy.storage.snapshots import SnapshotWriter
 
 
 def run(*arguments: str) -> Result:
@@ -225,7 +218,7 @@ def test_verify_names_the_damaged_file_and_fails(storage: str, flights: LocalSto
     (damaged,) = json.loads(result.stdout)["damaged"]
     assert (damaged["key"], damaged["checkpoints"]) == (key, [2])
     assert f"{key}: " in result.stderr
-    assert "hurts checkpoints 2" in result.stderr
+    assert "needed by checkpoints 2" in result.stderr
     assert "operator totals shard 1 2.sst" in result.stderr
     assert run("verify", storage, "--checkpoint", "1").exit_code == 0
     assert run("verify", storage, "--checkpoint", "2").exit_code == 1
@@ -270,7 +263,7 @@ def test_gc_spares_what_a_damaged_manifest_may_need_and_says_what_to_do(
     result = run("gc", storage, "--force")
     assert result.exit_code == 0
     assert (
-        "damaged manifests need nobody knows: checkpoints/1/manifest.json; put intact copies" in result.stderr
+        "damaged manifests may need them: checkpoints/1/manifest.json; replace the manifests" in result.stderr
     )
     assert flights.list() == before
 
@@ -278,10 +271,10 @@ def test_gc_spares_what_a_damaged_manifest_may_need_and_says_what_to_do(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["list", "gopher://x"], "no store for gopher://"),
-        (["list", "relative"], "is no storage URI"),
-        (["list", "{tmp}/empty"], "found none"),
-        (["show", "{tmp}/storage", "--checkpoint", "9"], "expected checkpoint 9"),
+        (["list", "gopher://x"], "there is no store for 'gopher://x'"),
+        (["list", "relative"], "is not a storage URI"),
+        (["list", "{tmp}/empty"], "found no pipeline"),
+        (["show", "{tmp}/storage", "--checkpoint", "9"], "there is no checkpoint 9"),
         (["verify", "{tmp}/storage", "--pipeline", "trains"], "found flights"),
         (["gc", "{tmp}/storage", "--pipeline", "../x"], "pipeline name"),
     ],

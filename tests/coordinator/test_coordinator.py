@@ -26,8 +26,11 @@ from chandy.coordinator.recovery import supervisor
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.spark import plan
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
-from chandy.storage import Catalog, CheckpointKind, FencedError, LocalStore, Manifest
+from chandy.storage import FencedError
+from chandy.storage.catalog import Catalog
 from chandy.storage.files import FileCache
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Manifest
 
 from ..waiting import DEADLINE, eventually
 from .stand_ins import Spark

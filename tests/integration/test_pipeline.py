@@ -21,7 +21,8 @@ from chandy.coordinator import (
 from chandy.coordinator.errors import ProcessorFailedError
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.spark.progress import newest_committed, newest_planned
-from chandy.storage import Catalog, open_store, pipeline_uri
+from chandy.storage.catalog import Catalog
+from chandy.storage.open import open_store, pipeline_uri
 
 from .support import TOTALS, Events, Make, Totals, eventually, last_totals
 

@@ -10,17 +10,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from chandy.storage import (
-    CheckpointKind,
-    Handle,
-    LocalStore,
-    Manifest,
-    OperatorRecord,
-    QueryRecord,
-    Store,
-    open_store,
-)
-from chandy.storage.manifest import StateRecord
+from chandy.storage import Store
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord, StateRecord
+from chandy.storage.open import open_store
 
 from . import servers
 from .fakes import MemoryStore

@@ -11,25 +11,13 @@ from typing import Any
 
 import attrs
 
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    Handle,
-    Manifest,
-    ObjectStat,
-    OperatorRecord,
-    OutcomeUnknownError,
-    RetryingStore,
-    RetryPolicy,
-    SnapshotWriter,
-    StorageError,
-    Store,
-    StoreFailedError,
-    discard,
-    discard_aborted,
-    restore_files,
-    verify,
-)
+from chandy.storage import ObjectStat, OutcomeUnknownError, StorageError, Store, StoreFailedError
+from chandy.storage.catalog import Catalog
+from chandy.storage.collect import discard, discard_aborted
+from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord
+from chandy.storage.retrying import RetryingStore, RetryPolicy
+from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.verification import verify
 
 FINE, REFUSED, TIMED_OUT, LOST, HALF, FULL, KILLED = [
     "fine",

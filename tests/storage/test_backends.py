@@ -13,24 +13,15 @@ from typing import Any
 import attrs
 import pytest
 
-from chandy.storage import (
-    CheckpointKind,
-    Handle,
-    Manifest,
-    RetryingStore,
-    SnapshotWriter,
-    Source,
-    Store,
-    StoreFailedError,
-    commit_savepoint,
-    open_store,
-    read_savepoint,
-    restore_files,
-    verify,
-)
+from chandy.storage import Store, StoreFailedError
 from chandy.storage import hdfs as hdfs_module
-from chandy.storage.snapshots import PACK_BELOW
+from chandy.storage.manifest import CheckpointKind, Handle, Manifest
+from chandy.storage.open import open_store
+from chandy.storage.retrying import RetryingStore
+from chandy.storage.savepoint import commit_savepoint, read_savepoint
+from chandy.storage.snapshots import PACK_BELOW, SnapshotWriter, Source, restore_files
 from chandy.storage.transfer import PART, PARTS_AT_A_TIME
+from chandy.storage.verification import verify
 
 from . import servers
 from .conftest import hdfs_uri, s3_uri

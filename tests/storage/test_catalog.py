@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chandy.storage import (
-    Catalog,
-    DamagedError,
-    FencedError,
-    LocalStore,
-    Manifest,
-    ObjectExistsError,
-    ObjectMissingError,
-)
+from chandy.storage import DamagedError, FencedError, ObjectExistsError, ObjectMissingError
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Manifest
 
 MakeManifest = Callable[..., Manifest]
 

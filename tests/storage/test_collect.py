@@ -8,23 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from chandy.storage import (
-    Catalog,
-    DamagedError,
-    FencedError,
-    FileRef,
-    Handle,
-    LocalStore,
-    Manifest,
-    SchemaTooNewError,
-    SnapshotWriter,
-    collect_garbage,
-    discard,
-    discard_aborted,
-    restore_files,
-    verify,
-)
-from chandy.storage.collect import GRACE_SECONDS
+from chandy.storage import DamagedError, FencedError, SchemaTooNewError
+from chandy.storage.catalog import Catalog
+from chandy.storage.collect import GRACE_SECONDS, collect_garbage, discard, discard_aborted
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import FileRef, Handle, Manifest
+from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.verification import verify
 
 MakeManifest = Callable[..., Manifest]
 

@@ -12,16 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from chandy.storage import (
-    Catalog,
-    InvalidKeyError,
-    Manifest,
-    ObjectExistsError,
-    ObjectMissingError,
-    Store,
-    UnfencedStoreError,
-    probe_exclusive_create,
-)
+from chandy.storage import InvalidNameError, InvalidPlaceError, ObjectExistsError, ObjectMissingError, Store
+from chandy.storage.catalog import Catalog
+from chandy.storage.manifest import Manifest
+from chandy.storage.probe import probe_exclusive_create
 from chandy.storage.transfer import PART
 
 from .conftest import EXCLUSIVE
@@ -141,7 +135,7 @@ def test_a_store_with_exclusive_create_passes_the_probe_and_nothing_is_left(any_
 @pytest.mark.parametrize("backend", ["rclone"], indirect=True)
 def test_a_server_that_ignores_the_condition_is_refused(any_store: Store) -> None:
     assert any_store.fenced
-    with pytest.raises(UnfencedStoreError):
+    with pytest.raises(InvalidPlaceError):
         probe_exclusive_create(any_store)
     assert any_store.list() == []
 
@@ -257,7 +251,7 @@ def test_a_key_that_leads_elsewhere_is_refused(any_store: Store, backend: str, k
         lambda key: any_store.write(key, b"x"),
         lambda key: any_store.create(key, b"x"),
     ):
-        with pytest.raises(InvalidKeyError):
+        with pytest.raises(InvalidNameError):
             operation(key)
 
 

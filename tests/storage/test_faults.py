@@ -19,19 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chandy.storage import (
-    Catalog,
-    FencedError,
-    Handle,
-    Manifest,
-    ObjectExistsError,
-    SnapshotWriter,
-    Store,
-    collect_garbage,
-    open_store,
-    restore_files,
-    verify,
-)
+from chandy.storage import FencedError, ObjectExistsError, Store
+from chandy.storage.catalog import Catalog
+from chandy.storage.collect import collect_garbage
+from chandy.storage.manifest import Handle, Manifest
+from chandy.storage.open import open_store
+from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.verification import verify
 
 from . import servers
 from .conftest import s3_uri

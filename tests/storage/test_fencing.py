@@ -10,19 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chandy.storage import (
-    Catalog,
-    FencedError,
-    Generation,
-    LocalStore,
-    Manifest,
-    ObjectExistsError,
-    ObjectMissingError,
-    Store,
-    UnfencedStoreError,
-    probe_exclusive_create,
-)
-from chandy.storage.fencing import Claim, begin, voided_by
+from chandy.storage import FencedError, InvalidPlaceError, ObjectExistsError, ObjectMissingError, Store
+from chandy.storage.catalog import Catalog
+from chandy.storage.fencing import Claim, Generation, begin, voided_by
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Manifest
+from chandy.storage.probe import probe_exclusive_create
 
 MakeManifest = Callable[..., Manifest]
 
@@ -267,7 +260,7 @@ class _Refusing(MemoryStore):
 
 @pytest.mark.parametrize(("store", "winners"), [(_Overwriting(), 2), (_Racy(), 2), (_Refusing(), 0)])
 def test_a_store_that_lets_not_exactly_one_create_win_is_refused(store: MemoryStore, winners: int) -> None:
-    with pytest.raises(UnfencedStoreError, match="two drivers could both complete") as caught:
+    with pytest.raises(InvalidPlaceError, match="two drivers could both complete") as caught:
         probe_exclusive_create(store)
-    assert caught.value.winners == winners
+    assert caught.value.found == f"{winners} of them"
     assert store.objects == {}

@@ -14,9 +14,12 @@ from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from chandy.storage import Catalog, LocalStore, Manifest, StoreFailedError, fsspec_store
+from chandy.storage import StoreFailedError, fsspec_store
+from chandy.storage.catalog import Catalog
 from chandy.storage.fsspec_store import FsspecStore
 from chandy.storage.hdfs import HdfsStore
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Manifest
 from chandy.storage.uri import StoreUri
 
 MakeManifest = Callable[..., Manifest]

@@ -7,9 +7,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from chandy.storage import Catalog, CheckpointKind, LocalStore, NothingHereError
+from chandy.storage import NothingHereError
+from chandy.storage.catalog import Catalog
 from chandy.storage.layout import savepoint_key
+from chandy.storage.local import LocalStore
 from chandy.storage.locate import locate, pipelines, savepoint
+from chandy.storage.manifest import CheckpointKind
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint
 
 from .conftest import MakeManifest
@@ -61,14 +64,14 @@ def test_of_several_pipelines_one_has_to_be_named(storage: Path) -> None:
 
 
 def test_what_is_not_there_is_named(storage: Path) -> None:
-    with pytest.raises(NothingHereError, match=r"checkpoint 7 .*found 1, 2"):
+    with pytest.raises(NothingHereError, match=r"no checkpoint 7 .*found 1, 2"):
         locate(str(storage), 7)
-    with pytest.raises(NothingHereError, match="a savepoint"):
+    with pytest.raises(NothingHereError, match="no savepoint"):
         locate(str(storage), str(storage))
-    with pytest.raises(NothingHereError, match="a pipeline's checkpoints"):
+    with pytest.raises(NothingHereError, match=r"no checkpoints in .*found no pipeline"):
         locate(str(storage.parent / "nowhere"))
     Catalog(LocalStore(storage.parent / "empty")).take_over("driver", 1.0)
-    with pytest.raises(NothingHereError, match="a completed checkpoint"):
+    with pytest.raises(NothingHereError, match="has no checkpoint"):
         locate(str(storage.parent / "empty"))
 
 

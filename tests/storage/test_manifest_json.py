@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chandy.storage import DamagedError, FileRef, Handle, Manifest, SchemaTooNewError
+from chandy.storage import DamagedError, SchemaTooNewError
+from chandy.storage.manifest import FileRef, Handle, Manifest
 from chandy.storage.manifest_json import decode_manifest, encode_manifest
 
 STORE, KEY = "file:///store", "checkpoints/7/manifest.json"
@@ -102,7 +103,7 @@ def test_an_exchanged_body_is_damaged_though_it_is_a_manifest(manifest: Manifest
 
 def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manifest) -> None:
     document = json.loads(encode_manifest(manifest)) | {"schema": 2, "manifest": {"anything": "new"}}
-    with pytest.raises(SchemaTooNewError, match=r"schema 2.*up to schema 1: upgrade chandy"):
+    with pytest.raises(SchemaTooNewError, match=r"schema 2.*up to 1; upgrade chandy"):
         decode_manifest(json.dumps(document).encode(), STORE, KEY)
 
 

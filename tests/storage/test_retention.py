@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.storage import FileRef, Handle, Manifest, deletable, dropped
+from chandy.storage.manifest import FileRef, Handle, Manifest
+from chandy.storage.retention import deletable, dropped
 
 MakeManifest = Callable[..., Manifest]
 

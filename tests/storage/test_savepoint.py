@@ -7,20 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from chandy.storage import (
-    LocalStore,
-    Manifest,
-    ObjectExistsError,
-    ObjectMissingError,
-    SavepointPlaceError,
-    SnapshotWriter,
-    claim_savepoint,
-    commit_savepoint,
-    discard_savepoint,
-    read_savepoint,
-    restore_files,
-    verify,
-)
+from chandy.storage import InvalidPlaceError, ObjectExistsError, ObjectMissingError
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Manifest
+from chandy.storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint, read_savepoint
+from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.verification import verify
 
 MakeManifest = Callable[..., Manifest]
 
@@ -46,7 +38,7 @@ def test_a_folder_holds_one_savepoint(
 ) -> None:
     with pytest.raises(ObjectExistsError):
         commit_savepoint(store, make_manifest(6))
-    with pytest.raises(SavepointPlaceError, match="claim"):
+    with pytest.raises(InvalidPlaceError, match="claim"):
         claim_savepoint(store, "driver-2")
     assert read_savepoint(store) == savepoint
 
@@ -58,7 +50,7 @@ def test_a_folder_without_a_savepoint_is_told(store: LocalStore) -> None:
 
 def test_a_folder_with_anything_in_it_is_refused_and_left_as_it_was(store: LocalStore) -> None:
     store.write("thesis.txt", b"years of work")
-    with pytest.raises(SavepointPlaceError, match=r"thesis\.txt"):
+    with pytest.raises(InvalidPlaceError, match=r"thesis\.txt"):
         claim_savepoint(store, "driver-1")
     assert store.list() == ["thesis.txt"]
 

@@ -8,25 +8,16 @@ from pathlib import Path
 import attrs
 import pytest
 
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    LocalStore,
-    Manifest,
-    SavepointClaimedError,
-    SnapshotWriter,
-    Source,
-    claim_restored,
-    claim_savepoint,
-    collect_garbage,
-    commit_savepoint,
-    discard,
-    drop_claimed,
-    open_store,
-    read_savepoint,
-    restore_files,
-    verify,
-)
+from chandy.storage import InvalidPlaceError
+from chandy.storage.catalog import Catalog
+from chandy.storage.collect import collect_garbage, discard
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Manifest
+from chandy.storage.open import open_store
+from chandy.storage.savepoint import claim_savepoint, commit_savepoint, read_savepoint
+from chandy.storage.savepoint_claim import claim_restored, drop_claimed
+from chandy.storage.snapshots import SnapshotWriter, Source, restore_files
+from chandy.storage.verification import verify
 
 MakeManifest = Callable[..., Manifest]
 
@@ -126,7 +117,7 @@ def test_a_savepoint_has_one_owner(
 ) -> None:
     claim_restored(catalog, savepoint, 1)
     other = Catalog(LocalStore(tmp_path / "other"))
-    with pytest.raises(SavepointClaimedError, match=str(tmp_path / "store")):
+    with pytest.raises(InvalidPlaceError, match=str(tmp_path / "store")):
         claim_restored(other, savepoint, 1)
     assert other.store.list() == []
 

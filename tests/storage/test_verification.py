@@ -9,7 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chandy.storage import LocalStore, Manifest, SnapshotWriter, verify
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Manifest
+from chandy.storage.snapshots import SnapshotWriter
+from chandy.storage.verification import verify
 
 CONTENTS = {"1.sst": bytes(range(250)), "2.sst": b"b" * 300, "CURRENT": b"1", "empty": b""}
 

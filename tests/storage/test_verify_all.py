@@ -1,4 +1,4 @@
-"""Which objects are damaged, which checkpoints that hurts, and which one to go back to."""
+"""Which objects are damaged, which checkpoints need them, and which one to go back to."""
 
 from __future__ import annotations
 
@@ -9,17 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from chandy.storage import (
-    Catalog,
-    Handle,
-    Manifest,
-    SnapshotWriter,
-    damaged_objects,
-    missing_object,
-    newest_intact,
-    verify,
-    verify_all,
-)
+from chandy.storage.catalog import Catalog
+from chandy.storage.manifest import Handle, Manifest
+from chandy.storage.snapshots import SnapshotWriter
+from chandy.storage.verification import damaged_objects, missing_object, newest_intact, verify, verify_all
 
 from .fakes import MemoryStore
 
@@ -84,7 +77,7 @@ def test_what_checkpoints_share_is_read_once(catalog: Catalog, store: Counting) 
     assert store.reads[shared] == alone.reads[shared]
 
 
-def test_each_damaged_object_is_named_with_the_checkpoints_that_it_hurts(
+def test_each_damaged_object_is_named_with_the_checkpoints_that_need_it(
     catalog: Catalog, store: Counting
 ) -> None:
     in_all, in_two, own = (
@@ -102,7 +95,7 @@ def test_each_damaged_object_is_named_with_the_checkpoints_that_it_hurts(
     )
     assert {one.key: one.checkpoints for one in damaged} == {in_all: (1, 2, 3), in_two: (2, 3), own: (3,)}
     assert {one.key: one.found[0][:15] for one in damaged}[in_all] == "no such object"
-    assert "hurts checkpoints 2, 3" in str(next(one for one in damaged if one.key == in_two))
+    assert "needed by checkpoints 2, 3" in str(next(one for one in damaged if one.key == in_two))
 
 
 def test_the_newest_intact_checkpoint_is_one_of_which_every_byte_is_there(

@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 
 from chandy.coordinator.recovery import restore_point
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    DamagedCheckpointError,
-    Handle,
-    LocalStore,
-    Manifest,
-    QueryRecord,
-    SnapshotWriter,
-)
+from chandy.storage import DamagedCheckpointError
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Handle, Manifest, QueryRecord
+from chandy.storage.snapshots import SnapshotWriter
 
 
 @pytest.fixture

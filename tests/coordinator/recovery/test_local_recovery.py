@@ -34,8 +34,7 @@ from chandy.state.local.changelog import Changelog, admit, shard_folder
 from chandy.state.local.locks import acquire
 from chandy.state.local.workspace import ALIVE
 from chandy.state.rpc.messages import ResumePoint
-from chandy.storage import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
-from chandy.storage.manifest import StateRecord
+from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord, StateRecord
 
 ROOT = "file:///store/p"
 KEY = StructType().add("k", LongType(), nullable=False)

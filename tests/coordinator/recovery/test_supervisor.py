@@ -26,20 +26,12 @@ from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.rpc.messages import ResumePoint, ShardsRestored, TaskFailure
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    DamagedCheckpointError,
-    FencedError,
-    FileCache,
-    Handle,
-    LocalStore,
-    Manifest,
-    OperatorRecord,
-    QueryRecord,
-    SnapshotWriter,
-    StoreFailedError,
-)
+from chandy.storage import DamagedCheckpointError, FencedError, StoreFailedError
+from chandy.storage.catalog import Catalog
+from chandy.storage.files import FileCache
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from chandy.storage.snapshots import SnapshotWriter
 
 from ...waiting import DEADLINE, eventually
 

@@ -19,16 +19,11 @@ from chandy.state.format.values import StateName
 from chandy.state.host.shard_snapshot import snapshot_files
 from chandy.state.reader.source import StateSource, select
 from chandy.state.reader.stored import TIMERS
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    LocalStore,
-    Manifest,
-    NothingHereError,
-    OperatorRecord,
-    SnapshotWriter,
-)
-from chandy.storage.manifest import StateRecord
+from chandy.storage import NothingHereError
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Manifest, OperatorRecord, StateRecord
+from chandy.storage.snapshots import SnapshotWriter
 
 KEY = StructType().add("k", StringType())
 SCHEMA = StructType().add("n", LongType())
