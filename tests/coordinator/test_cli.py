@@ -15,10 +15,12 @@ from chandy.coordinator.cli import main
 from chandy.storage import Store
 from chandy.storage.catalog import Catalog
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, Manifest, OperatorRecord, QueryRecord, StateRecord
+from chandy.storage.manifest import Handle, Manifest, QueryRecord
 from chandy.storage.manifest_json import encode_manifest
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint
 from chandy.storage.snapshots import SnapshotWriter
+
+from ..builders import make_manifest
 
 
 def run(*arguments: str) -> Result:
@@ -40,21 +42,15 @@ def stored(store: Store, folder: Path, id: int, generation: int = 1, pipeline: s
     writer.add("shard", {f"{id}.sst": folder / f"{id}.sst"})
     writer.add("query", {"offsets/41": folder / "offsets"})
     snapshots = writer.finish()
-    return Manifest(
-        id=id,
-        kind=CheckpointKind.PERIODIC,
+    return make_manifest(
+        id,
+        generation,
+        (None, snapshots["shard"].handle),
+        snapshots["query"].handle,
         pipeline=pipeline,
-        generation=generation,
         triggered_at=1_000_000_000.0,
         completed_at=1_000_000_001.5,
-        queries=(QueryRecord("delays", 41, snapshots["query"].handle),),
-        operators=(
-            OperatorRecord(
-                "totals", "delays", "{}", {"sum": StateRecord(("{}",))}, (None, snapshots["shard"].handle)
-            ),
-        ),
         new_bytes=70_002,
-        versions={"chandy": "0.1.0"},
     )
 
 
@@ -302,20 +298,8 @@ def test_names_are_not_taken_for_markup(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "storage" / "flights")
     catalog = Catalog(store)
     catalog.take_over("driver-1", 1.0)
-    manifest = stored(store, tmp_path / "files", 1)
-    catalog.commit(
-        Manifest(
-            id=1,
-            kind=manifest.kind,
-            pipeline="flights",
-            generation=1,
-            triggered_at=1.0,
-            completed_at=2.0,
-            queries=(QueryRecord("[bold]name[/]", 1, manifest.queries[0].files),),
-            operators=(),
-            new_bytes=0,
-        )
-    )
+    queries = (QueryRecord("[bold]name[/]", 1, Handle()),)
+    catalog.commit(make_manifest(queries=queries, operators=()))
     assert "[bold]name[/]" in run("show", str(tmp_path / "storage")).stdout
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
 
 from chandy.storage import NothingHereError
@@ -15,11 +14,11 @@ from chandy.storage.locate import locate, pipelines, savepoint
 from chandy.storage.manifest import CheckpointKind
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint
 
-from .conftest import MakeManifest
+from ..builders import make_manifest
 
 
 @pytest.fixture
-def storage(tmp_path: Path, make_manifest: MakeManifest) -> Path:
+def storage(tmp_path: Path) -> Path:
     """A storage with the pipeline ``p``, its checkpoints 1 and 2, and its savepoint 3 beside it."""
     catalog = Catalog(LocalStore(tmp_path / "store" / "p"))
     catalog.take_over("driver", 1.0)
@@ -27,7 +26,7 @@ def storage(tmp_path: Path, make_manifest: MakeManifest) -> Path:
         catalog.commit(make_manifest(id))
     place = LocalStore(tmp_path / "save")
     claim_savepoint(place, "driver")
-    commit_savepoint(place, attrs.evolve(make_manifest(3), kind=CheckpointKind.SAVEPOINT))
+    commit_savepoint(place, make_manifest(3, kind=CheckpointKind.SAVEPOINT))
     catalog.store.write(savepoint_key(3), place.uri.encode())
     return tmp_path / "store"
 
@@ -75,9 +74,7 @@ def test_what_is_not_there_is_named(storage: Path) -> None:
         locate(str(storage.parent / "empty"))
 
 
-def test_a_checkpoint_of_a_coordinator_that_was_replaced_is_not_there(
-    storage: Path, make_manifest: MakeManifest
-) -> None:
+def test_a_checkpoint_of_a_coordinator_that_was_replaced_is_not_there(storage: Path) -> None:
     catalog = Catalog(LocalStore(storage / "p"))
     catalog.take_over("second", 2.0)
     catalog.commit(make_manifest(9, generation=1))

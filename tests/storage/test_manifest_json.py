@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,13 +14,15 @@ from chandy.storage import DamagedError, SchemaTooNewError
 from chandy.storage.manifest import FileRef, Handle, Manifest
 from chandy.storage.manifest_json import decode_manifest, encode_manifest
 
+from ..builders import make_manifest
+
 STORE, KEY = "file:///store", "checkpoints/7/manifest.json"
 
 shared_fixtures = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
-def manifest(make_manifest: Callable[..., Manifest]) -> Manifest:
+def manifest() -> Manifest:
     handle = Handle((FileRef("1.sst", "shared/ab/ab.sst", 5, "ab"), FileRef("Käse", "p.pack", 0, "cd", 9)))
     return make_manifest(id=7, shards=(None, handle), files=handle, new_bytes=12)
 
@@ -107,9 +109,7 @@ def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manife
         decode_manifest(json.dumps(document).encode(), STORE, KEY)
 
 
-def test_the_collector_does_not_look_at_a_manifest_again_and_again(
-    make_manifest: Callable[..., Manifest], looks: list[int]
-) -> None:
+def test_the_collector_does_not_look_at_a_manifest_again_and_again(looks: list[int]) -> None:
     shards = tuple(Handle((FileRef(f"{n}.sst", "p.pack", 1, "ab", n),)) for n in range(2_000))
     manifest = make_manifest(id=7, shards=shards)
     looks.clear()

@@ -18,7 +18,7 @@ from chandy.storage.probe import probe_exclusive_create
 from chandy.storage.retrying import RetryingStore
 from chandy.storage.uri import join_uri
 
-from .fakes import MemoryStore
+from ..builders import MemoryStore
 
 
 @pytest.mark.parametrize(

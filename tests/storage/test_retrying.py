@@ -16,7 +16,7 @@ from chandy.storage import (
 from chandy.storage.probe import probe_exclusive_create
 from chandy.storage.retrying import RetryingStore, RetryPolicy, create_surely
 
-from .fakes import MemoryStore
+from ..builders import MemoryStore
 
 
 class Clock:

@@ -14,11 +14,13 @@ from chandy.storage.savepoint import claim_savepoint, commit_savepoint, discard_
 from chandy.storage.snapshots import SnapshotWriter, restore_files
 from chandy.storage.verification import verify
 
+from ..builders import make_manifest
+
 MakeManifest = Callable[..., Manifest]
 
 
 @pytest.fixture
-def savepoint(store: LocalStore, tmp_path: Path, make_manifest: MakeManifest) -> Manifest:
+def savepoint(store: LocalStore, tmp_path: Path) -> Manifest:
     (tmp_path / "1.sst").write_bytes(b"x" * 100)
     (tmp_path / "CURRENT").write_bytes(b"1")
     claim_savepoint(store, "driver-1")
@@ -33,9 +35,7 @@ def test_a_savepoint_is_read_back(store: LocalStore, savepoint: Manifest) -> Non
     assert read_savepoint(store) == savepoint
 
 
-def test_a_folder_holds_one_savepoint(
-    store: LocalStore, savepoint: Manifest, make_manifest: MakeManifest
-) -> None:
+def test_a_folder_holds_one_savepoint(store: LocalStore, savepoint: Manifest) -> None:
     with pytest.raises(ObjectExistsError):
         commit_savepoint(store, make_manifest(6))
     with pytest.raises(InvalidPlaceError, match="claim"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ from chandy.storage import (
 from chandy.storage.catalog import Catalog
 from chandy.storage.files import FileCache, file_sha256
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import FileRef, Handle, Manifest
+from chandy.storage.manifest import FileRef, Handle
 from chandy.storage.snapshots import (
     PACK_BELOW,
     SnapshotWriter,
@@ -34,7 +34,7 @@ from chandy.storage.snapshots import (
     restore_files,
 )
 
-from .fakes import MemoryStore
+from ..builders import MemoryStore, make_manifest
 
 LARGE = PACK_BELOW + 1
 
@@ -538,7 +538,7 @@ def test_what_the_service_does_not_copy_into_a_savepoint_is_uploaded(
 
 @pytest.mark.parametrize("shards", [1, 16, 64])
 def test_a_checkpoint_takes_a_request_for_each_new_file_and_host_and_a_constant(
-    tmp_path: Path, make_manifest: Callable[..., Manifest], shards: int
+    tmp_path: Path, shards: int
 ) -> None:
     store = _Service()
     catalog = Catalog(store)

@@ -14,7 +14,7 @@ from chandy.storage.manifest import Handle, Manifest
 from chandy.storage.snapshots import SnapshotWriter
 from chandy.storage.verification import damaged_objects, missing_object, newest_intact, verify, verify_all
 
-from .fakes import MemoryStore
+from ..builders import MemoryStore, make_manifest
 
 MakeManifest = Callable[..., Manifest]
 
@@ -39,7 +39,7 @@ def store() -> Counting:  # type: ignore[override]
 
 
 @pytest.fixture
-def catalog(store: Counting, tmp_path: Path, make_manifest: MakeManifest) -> Catalog:
+def catalog(store: Counting, tmp_path: Path) -> Catalog:
     """Three checkpoints: one file is in all, one in the last two, and each has a pack and a file of its own."""
     catalog = Catalog(store)
     base: Handle | None = None
@@ -99,7 +99,7 @@ def test_each_damaged_object_is_named_with_the_checkpoints_that_need_it(
 
 
 def test_the_newest_intact_checkpoint_is_one_of_which_every_byte_is_there(
-    catalog: Catalog, store: Counting, make_manifest: MakeManifest
+    catalog: Catalog, store: Counting
 ) -> None:
     found = newest_intact(catalog)
     assert found is not None
@@ -113,9 +113,7 @@ def test_the_newest_intact_checkpoint_is_one_of_which_every_byte_is_there(
     assert newest_intact(catalog) is None
 
 
-def test_a_void_checkpoint_is_not_offered(
-    catalog: Catalog, store: Counting, make_manifest: MakeManifest
-) -> None:
+def test_a_void_checkpoint_is_not_offered(catalog: Catalog, store: Counting) -> None:
     catalog.take_over("a", 1.0)
     catalog.take_over("b", 2.0)
     catalog.commit(make_manifest(9, generation=1))

@@ -10,8 +10,10 @@ from chandy.coordinator.recovery import restore_point
 from chandy.storage import DamagedCheckpointError
 from chandy.storage.catalog import Catalog
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, Handle, Manifest, QueryRecord
+from chandy.storage.manifest import Handle, QueryRecord
 from chandy.storage.snapshots import SnapshotWriter
+
+from ...builders import make_manifest
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def catalog(tmp_path: Path) -> Catalog:
         writer.add("q", {name: folder / name for name in ("own.sst", "all.sst")}, base)
         base = writer.finish()["q"].handle
         queries = (QueryRecord("q", id, base),)
-        catalog.commit(Manifest(id, CheckpointKind.MANUAL, "p", 1, 1.0, 2.0, queries, (), 0))
+        catalog.commit(make_manifest(id, queries=queries, operators=()))
     return catalog
 
 

@@ -30,9 +30,10 @@ from chandy.storage import DamagedCheckpointError, FencedError, StoreFailedError
 from chandy.storage.catalog import Catalog
 from chandy.storage.files import FileCache
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from chandy.storage.manifest import Handle, OperatorRecord, QueryRecord
 from chandy.storage.snapshots import SnapshotWriter
 
+from ...builders import make_manifest
 from ...waiting import DEADLINE, eventually
 
 
@@ -159,7 +160,7 @@ class Setup:
     def commit(self, id: int, query: Handle, shard: Handle) -> None:
         queries = (QueryRecord("q", id, query),)
         operators = (OperatorRecord("op", "q", "{}", {}, (shard,)),)
-        self.catalog.commit(Manifest(id, CheckpointKind.MANUAL, "p", 1, 1.0, 2.0, queries, operators, 0))
+        self.catalog.commit(make_manifest(id, queries=queries, operators=operators))
 
     def key(self, what: str) -> str:
         manifest = self.catalog.read(2)
