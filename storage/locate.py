@@ -147,6 +147,12 @@ def _is_uri(checkpoint: str | int) -> bool:
 
 
 def _savepoint_at(uri: str) -> Located:
+    if "/" not in uri:
+        raise NothingHereError(
+            f"{uri!r} is neither a checkpoint nor a savepoint",
+            f'"{LATEST}", the id of a checkpoint or the URI of a savepoint',
+            repr(uri),
+        )
     found = savepoint(uri)
     if found is None:
         raise NothingHereError(f"there is no savepoint in {uri}", f"its {MANIFEST}", "none")
