@@ -55,9 +55,9 @@ def open_uri(uri: str) -> Store:
     def connect() -> Any:
         # fsspec adds its own configuration (files, FSSPEC_... variables), where credentials belong.
         kwargs = fsspec.utils.infer_storage_options(address)
-        named = {name: kwargs[name] for name in ("host", "port") if name in kwargs}
-        if parts.scheme in ("memory", "gs", "gcs", "abfs", "az"):
-            named = {}
+        # The authority is a host and a port, except for these protocols, for which it is a bucket.
+        of_host = () if parts.scheme in EXCLUSIVE else ("host", "port")
+        named = {name: kwargs[name] for name in of_host if name in kwargs}
         return fsspec.filesystem(parts.scheme, use_listings_cache=False, **named, **parts.options)
 
     root = fsspec.get_filesystem_class(parts.scheme)._strip_protocol(address)

@@ -32,7 +32,7 @@ def claim_restored(catalog: Catalog, savepoint: Store, generation: int) -> None:
     """Claim a savepoint for a pipeline.
 
     Args:
-        catalog: the pipeline's.
+        catalog: the pipeline's catalog.
         savepoint: the folder of the savepoint.
         generation: the generation that restores it.
 
@@ -63,7 +63,7 @@ def drop_claimed(
     It may be interrupted anywhere and repeated: the record of a savepoint is deleted last.
 
     Args:
-        catalog: the pipeline's.
+        catalog: the pipeline's catalog.
         open_store: opens the store at a URI.
         ended: the highest generation whose coordinator has ended.
         in_use: URIs of savepoints that are being restored.

@@ -97,8 +97,8 @@ class SnapshotWriter:
         self._pack_key = f"{pack_key.removesuffix(PACK)}-{uuid.uuid4().hex[:12]}{PACK}"
         self._pack_below = pack_below
         self._cache = cache
-        self._own_pool = ThreadPoolExecutor(THREADS, "chandy-upload") if pool is None else None
-        self._pool = pool or self._own_pool
+        self._owns_pool = pool is None
+        self._pool = pool or ThreadPoolExecutor(THREADS, "chandy-upload")
         self._groups: defaultdict[str, _Group] = defaultdict(_Group)
         self._lock = threading.Lock()
         self._uploaded: set[str] = set()
@@ -122,9 +122,8 @@ class SnapshotWriter:
                 uploaded.
 
         Raises:
-            InvalidKeyError: a name would lead out of the snapshot's folder.
+            InvalidNameError: a name would lead out of the snapshot's folder.
         """
-        assert self._pool is not None
         shared = _shared(base) if base else set()
         known = {} if known is None else known
         target = self._groups[group]
@@ -142,7 +141,6 @@ class SnapshotWriter:
         Raises:
             ObjectMissingError: ``source`` does not have an object.
         """
-        assert self._pool is not None
         shared = [file for file in source.handle.files if is_shared(file.key)]
         copied = [self._pool.submit(self._copied_file, file, source.store) for file in shared]
         wait(copied)
@@ -165,8 +163,8 @@ class SnapshotWriter:
                 name: [future.result() for future in group.files] for name, group in self._groups.items()
             }
         finally:
-            if self._own_pool:
-                self._own_pool.shutdown()
+            if self._owns_pool:
+                self._pool.shutdown()
         packed = self._write_pack()
         return {name: _stored(large[name] + packed[name]) for name in self._groups}
 

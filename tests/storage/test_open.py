@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib.metadata import metadata, requires
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,7 +14,7 @@ import pytest
 from chandy.storage import InvalidNameError, InvalidPlaceError, ObjectExistsError, Store, StoreFailedError
 from chandy.storage.fsspec_store import FsspecStore
 from chandy.storage.local import LocalStore
-from chandy.storage.open import backends, open_store, pipeline_uri
+from chandy.storage.open import EXTRAS, backends, open_store, pipeline_uri
 from chandy.storage.probe import probe_exclusive_create
 from chandy.storage.retrying import RetryingStore
 from chandy.storage.uri import join_uri
@@ -68,6 +69,13 @@ def test_a_backend_that_is_not_installed_names_the_extra(monkeypatch: pytest.Mon
     monkeypatch.setitem(backends(), "hdfs", _Broken())  # type: ignore[misc]
     with pytest.raises(InvalidPlaceError, match=r'\'hdfs_native\'.*`pip install "chandy\[hdfs\]"`'):
         open_store("hdfs://namenode/path")
+
+
+def test_s3_comes_with_a_plain_install_and_each_extra_that_is_named_is_there() -> None:
+    needed = requires("chandy") or []
+    assert any(need.startswith("s3fs") and "extra" not in need for need in needed)
+    assert set(EXTRAS) <= set(backends())
+    assert set(EXTRAS.values()) <= set(metadata("chandy").get_all("Provides-Extra"))
 
 
 class _Entry:
