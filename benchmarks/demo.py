@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from chandy.storage import join_uri
+from chandy.storage.uri import join_uri
 
 from .flights import Day, read_flights, write_days
 from .lives import Event, Life, await_hosts, runtime

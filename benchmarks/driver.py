@@ -24,7 +24,7 @@ from chandy.coordinator import (
     RecoveryMetrics,
 )
 from chandy.state import read_state
-from chandy.storage import pipeline_uri
+from chandy.storage.open import pipeline_uri
 
 from . import flights
 from .lives import say

@@ -15,20 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    Handle,
-    Manifest,
-    ObjectExistsError,
-    ObjectMissingError,
-    OperatorRecord,
-    QueryRecord,
-    SnapshotWriter,
-    Store,
-)
+from chandy.storage import ObjectExistsError, ObjectMissingError, Store
+from chandy.storage.catalog import Catalog
 from chandy.storage.layout import pack_key, trigger_key
-from chandy.storage.snapshots import PACK_BELOW
+from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from chandy.storage.snapshots import PACK_BELOW, SnapshotWriter
 
 from .chart import bars
 from .report import Options, Report

@@ -1,4 +1,4 @@
-"""The command line: what is in a storage, whether it is whole, and cleaning it up."""
+"""The command line `chandy`: list, show and verify the checkpoints in a storage, and delete garbage."""
 
 from __future__ import annotations
 
@@ -17,27 +17,20 @@ from rich.table import Table
 from rich.text import Text
 
 from ..storage import locate
-from ..storage.catalog import Catalog
+from ..storage.catalog import Catalog, Entry
 from ..storage.collect import GRACE_SECONDS, collect_garbage
-from ..storage.errors import (
-    ChandyError,
-    DamagedError,
-    NothingHereError,
-    ObjectMissingError,
-    SchemaTooNewError,
-)
-from ..storage.fencing import voided_by
+from ..storage.errors import ChandyError, DamagedError
 from ..storage.layout import CHECKPOINTS, checkpoint_of, savepoint_key
 from ..storage.manifest import Manifest, OperatorRecord
 from ..storage.store import Store
 from ..storage.verification import Report, damaged_objects, verify_all
 
 PIPED_WIDTH = 200
-"""Columns of a table that no terminal shows."""
+"""Columns of a table when the output is not a terminal."""
 
 
 class _Commands(click.Group):
-    """Commands whose errors on purpose are one line on stderr and exit code 1, never a traceback."""
+    """Commands that print Chandy's own errors as one line on stderr, with exit code 1 and no traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -51,36 +44,22 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="chandy")
 def main() -> None:
-    """Look after the checkpoints of Spark streaming pipelines.
+    """Manage the checkpoints of Spark streaming pipelines.
 
-    STORAGE_URI is what the coordinator was given as its storage, or one pipeline's folder in it, or (for show
-    and verify) a savepoint's folder: file:///path, /path, s3://bucket/prefix, ...
+    STORAGE_URI is the storage of a coordinator, the folder of one pipeline in it, or (for show and verify) the folder
+    of a savepoint: file:///path, /path, s3://bucket/prefix, ...
     """
 
 
 _uri = click.argument("uri", metavar="STORAGE_URI")
-_pipeline = click.option("--pipeline", metavar="NAME", help="The pipeline, if the storage has several.")
-_checkpoint = click.option("--checkpoint", type=int, metavar="ID", help="The checkpoint.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+_pipeline = click.option(
+    "--pipeline", metavar="NAME", help="Name of the pipeline, if the storage has several."
+)
+_checkpoint = click.option("--checkpoint", type=int, metavar="ID", help="Id of the checkpoint.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 
 # --- list ---------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Entry:
-    """A manifest in a pipeline's store, readable or not."""
-
-    id: int
-    status: str
-    """``completed``, ``void`` (its coordinator had been replaced), ``damaged``, or ``too new`` to be read."""
-    manifest: Manifest | None
-    problem: str | None
-
-    @property
-    def readable(self) -> bool:
-        """Whether there is a manifest to look at."""
-        return self.manifest is not None
 
 
 @main.command("list")
@@ -88,22 +67,22 @@ class Entry:
 @_pipeline
 @_json
 def list_(uri: str, pipeline: str | None, as_json: bool) -> None:
-    """List checkpoints; or the pipelines, if the storage has several."""
+    """List the checkpoints, or the pipelines if the storage has several."""
     pipelines = locate.pipelines(uri, pipeline)
-    entries = {name: _entries(Catalog(store)) for name, store in pipelines.items()}
+    entries = {name: Catalog(store).entries() for name, store in pipelines.items()}
     if len(pipelines) == 1:
         ((name, store),) = pipelines.items()
         _list_checkpoints(name, store, entries[name], as_json)
     else:
         _list_pipelines(uri, entries, as_json)
-    _tell_problems(entry.problem for found in entries.values() for entry in found if entry.problem)
+    _print_problems(str(entry.problem) for found in entries.values() for entry in found if entry.problem)
 
 
 def _list_checkpoints(name: str, store: Store, entries: list[Entry], as_json: bool) -> None:
     savepoints = _savepoints(store)
     if as_json:
         checkpoints = [
-            {"id": entry.id, "status": entry.status, "problem": entry.problem}
+            {"id": entry.id, "status": _status(entry), "problem": _problem(entry)}
             | (_facts(entry.manifest) if entry.manifest else {})
             for entry in entries
         ]
@@ -121,11 +100,11 @@ def _list_checkpoints(name: str, store: Store, entries: list[Entry], as_json: bo
 def _row(entry: Entry) -> list[str]:
     manifest = entry.manifest
     if manifest is None:
-        return [str(entry.id), "", entry.status, "", "", "", "", "", ""]
+        return [str(entry.id), "", _status(entry), "", "", "", "", "", ""]
     return [
         str(entry.id),
         manifest.kind.value,
-        entry.status,
+        _status(entry),
         _when(manifest.completed_at),
         _took(manifest),
         decimal(manifest.size),
@@ -139,7 +118,7 @@ def _list_pipelines(uri: str, entries: dict[str, list[Entry]], as_json: bool) ->
     rows = []
     documents = []
     for name, found in entries.items():
-        completed = [entry.manifest for entry in found if entry.status == "completed" and entry.manifest]
+        completed = [entry.completed for entry in found if entry.completed]
         latest = completed[-1] if completed else None
         documents.append(
             {"pipeline": name, "checkpoints": len(completed), "latest": _facts(latest) if latest else None}
@@ -164,8 +143,8 @@ def _list_pipelines(uri: str, entries: dict[str, list[Entry]], as_json: bool) ->
 @_checkpoint
 @_json
 def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) -> None:
-    """Show one checkpoint, the latest unless said, or a savepoint."""
-    _, manifest = _savepoint(uri, pipeline, checkpoint) or _one(uri, pipeline, checkpoint)
+    """Show one checkpoint, by default the latest, or a savepoint."""
+    manifest = _locate(uri, pipeline, checkpoint).manifest
     if as_json:
         _print_json(_details(manifest))
         return
@@ -209,36 +188,39 @@ def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) 
 @_checkpoint
 @_json
 def verify_(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) -> None:
-    """Read every byte of all completed checkpoints, of one, or of a savepoint, and check it.
+    """Check every byte of all completed checkpoints, of one of them, or of a savepoint.
 
     Names every damaged or missing object and the checkpoints that need it.
     """
     unreadable: list[Entry] = []
-    savepoint = _savepoint(uri, pipeline, checkpoint)
-    if savepoint or checkpoint is not None:
-        store, manifest = savepoint or _one(uri, pipeline, checkpoint)
-        manifests = [manifest]
+    one = None
+    if checkpoint is not None:
+        one = _locate(uri, pipeline, checkpoint)
+    elif pipeline is None:
+        one = locate.savepoint(uri)
+    if one:
+        store, manifests = one.store, [one.manifest]
     else:
-        store = _only(uri, pipeline)
-        entries = _entries(Catalog(store))
-        manifests = [entry.manifest for entry in entries if entry.manifest and entry.status == "completed"]
-        unreadable = [entry for entry in entries if not entry.readable]
+        store = locate.pipeline(uri, pipeline)
+        entries = Catalog(store).entries()
+        manifests = [entry.completed for entry in entries if entry.completed]
+        unreadable = [entry for entry in entries if entry.problem]
     reports = list(zip([manifest.id for manifest in manifests], verify_all(store, manifests), strict=True))
     damaged = damaged_objects(dict(reports))
     if as_json:
         found = [_report(id, report) for id, report in reports]
-        found += [{"id": entry.id, "ok": False, "problem": entry.problem} for entry in unreadable]
+        found += [{"id": entry.id, "ok": False, "problem": _problem(entry)} for entry in unreadable]
         objects = [attrs.asdict(one) for one in damaged]
         _print_json({"store": store.uri, "checkpoints": found, "damaged": objects})
     else:
         rows = [
             [str(id), _verdict(report), str(report.files), decimal(report.bytes)] for id, report in reports
         ]
-        rows += [[str(entry.id), entry.status, "", ""] for entry in unreadable]
+        rows += [[str(entry.id), _status(entry), "", ""] for entry in unreadable]
         columns = ["id", "result", "files", "whole"]
         _print_table(store.uri, columns, rows, numbers=("id", "files", "whole"))
     problems = [f"checkpoint {id}: {problem}" for id, report in reports for problem in report.problems]
-    _tell_problems([*problems, *map(str, damaged), *(entry.problem or entry.status for entry in unreadable)])
+    _print_problems([*problems, *map(str, damaged), *(str(entry.problem) for entry in unreadable)])
 
 
 def _verdict(report: Report) -> str:
@@ -256,16 +238,16 @@ def _report(id: int, report: Report) -> dict[str, Any]:
 @main.command()
 @_uri
 @_pipeline
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-@click.option("--force", is_flag=True, help="Delete young files too. Only while the pipeline does not run!")
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
+@click.option("--force", is_flag=True, help="Delete young objects too. Only while the pipeline does not run!")
 @_json
 def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool) -> None:
     """Delete what no completed checkpoint needs: leftovers of crashes and of aborted checkpoints.
 
-    Objects younger than a day are spared, for a checkpoint in flight may need them, and so is all that a damaged
-    manifest may need.
+    Objects younger than a day are kept, because a checkpoint in flight may need them. So are all objects that a
+    checkpoint with a damaged manifest may need.
     """
-    catalog = Catalog(_only(uri, pipeline))
+    catalog = Catalog(locate.pipeline(uri, pipeline))
     garbage = collect_garbage(catalog, time.time(), 0 if force else GRACE_SECONDS, dry_run)
     if as_json:
         _print_json(attrs.asdict(garbage) | {"dry_run": dry_run})
@@ -274,13 +256,12 @@ def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool
         click.echo(key)
     verb = "would delete" if dry_run else "deleted"
     click.echo(
-        f"{verb} {len(garbage.keys)} objects, {decimal(garbage.bytes)}; spared {garbage.young} young ones"
+        f"{verb} {len(garbage.keys)} objects, {decimal(garbage.bytes)}; kept {garbage.young} young ones"
     )
     if garbage.damaged:
         click.echo(
-            f"spared {garbage.spared} more, for what these damaged manifests need nobody knows: "
-            f"{', '.join(garbage.damaged)}; put intact copies in their places, or delete them to give their "
-            "checkpoints up, then run this again",
+            f"kept {garbage.spared} more, because these damaged manifests may need them: {', '.join(garbage.damaged)}; "
+            "replace the manifests by intact copies, or delete them to give up their checkpoints, then run this again",
             err=True,
         )
 
@@ -288,54 +269,22 @@ def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool
 # --- finding ------------------------------------------------------------------------------------------------
 
 
-def _only(uri: str, pipeline: str | None) -> Store:
-    pipelines = locate.pipelines(uri, pipeline)
-    if len(pipelines) > 1:
-        raise NothingHereError(uri, "one pipeline, or --pipeline to say which", ", ".join(pipelines))
-    return next(iter(pipelines.values()))
+def _locate(uri: str, pipeline: str | None, checkpoint: int | None) -> locate.Located:
+    return locate.locate(uri, locate.LATEST if checkpoint is None else checkpoint, pipeline)
 
 
-def _savepoint(uri: str, pipeline: str | None, checkpoint: int | None) -> tuple[Store, Manifest] | None:
-    """Return the savepoint at a URI; None if there is none, or a checkpoint is asked for."""
-    if pipeline is not None or checkpoint is not None:
-        return None
-    found = locate.savepoint(uri)
-    return None if found is None else (found.store, found.manifest)
+def _status(entry: Entry) -> str:
+    if entry.problem:
+        return "damaged" if isinstance(entry.problem, DamagedError) else "too new"
+    return "void" if entry.voided_by else "completed"
 
 
-def _one(uri: str, pipeline: str | None, checkpoint: int | None) -> tuple[Store, Manifest]:
-    store = _only(uri, pipeline)
-    catalog = Catalog(store)
-    if checkpoint is None:
-        manifest = catalog.latest()
-    elif checkpoint in (ids := catalog.list_ids()):
-        manifest = catalog.read(checkpoint)
-    else:
-        raise NothingHereError(store.uri, f"checkpoint {checkpoint}", ", ".join(map(str, ids)) or "none")
-    if manifest is None:
-        raise NothingHereError(store.uri, "a completed checkpoint", "none")
-    return store, manifest
-
-
-def _entries(catalog: Catalog) -> list[Entry]:
-    return [entry for id in catalog.list_ids() if (entry := _entry(catalog, id))]
-
-
-def _entry(catalog: Catalog, id: int) -> Entry | None:
-    try:
-        manifest = catalog.read(id)
-    except ObjectMissingError:
-        return None  # retention dropped it meanwhile
-    except DamagedError as error:
-        return Entry(id, "damaged", None, str(error))
-    except SchemaTooNewError as error:
-        return Entry(id, "too new", None, str(error))
-    void = voided_by(manifest.generation, manifest.id, catalog.generations())
-    return Entry(id, "void" if void else "completed", manifest, None)
+def _problem(entry: Entry) -> str | None:
+    return str(entry.problem) if entry.problem else None
 
 
 def _savepoints(store: Store) -> list[dict[str, Any]]:
-    """Return where savepoints of a pipeline were asked for; whether they are there only their stores know."""
+    """Return the ids and places of a pipeline's savepoints, without checking that they are still there."""
     keys = store.list(CHECKPOINTS)
     ids = sorted(id for key in keys if (id := checkpoint_of(key)) and key == savepoint_key(id))
     return [{"id": id, "uri": store.read(savepoint_key(id)).decode(errors="replace")} for id in ids]
@@ -416,13 +365,13 @@ def _print_table(
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        # As text: names may have what rich would take for markup.
+        # As text, because rich would take some names for markup.
         table.add_row(*map(Text, row))
     Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
 
 
-def _tell_problems(problems: Iterable[str]) -> None:
-    """Print problems to stderr, and end with exit code 1 if there are any."""
+def _print_problems(problems: Iterable[str]) -> None:
+    """Print problems to stderr, and exit with code 1 if there are any."""
     found = list(problems)
     for problem in found:
         click.echo(problem, err=True)

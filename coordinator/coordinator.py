@@ -315,7 +315,7 @@ class CheckpointCoordinator:
 
         Raises:
             SavepointTargetError: neither a target nor a default.
-            UnknownStoreError, InvalidUriError: the target is no place that can be written.
+            InvalidPlaceError: the target is no place that can be written.
         """
         self._check_running()
         return self._executor.request(CheckpointKind.SAVEPOINT, target=self._savepoint_uri(target))
@@ -409,7 +409,7 @@ class CheckpointCoordinator:
         Raises:
             CheckpointError: the savepoint failed. The queries run again then, and the coordinator with them.
             PipelineFailedError: the pipeline has failed for good meanwhile: it runs no more.
-            SavepointTargetError, UnknownStoreError, InvalidUriError: as for ``savepoint``; nothing was stopped.
+            SavepointTargetError, InvalidPlaceError: as for ``savepoint``; nothing was stopped.
             CoordinatorStoppedError: a savepoint was asked for, and the coordinator has stopped already.
         """
         with self._changing:

@@ -251,22 +251,6 @@ class TargetNotEmptyError(ChandyError):
 
 
 @attrs.define(eq=False)
-class NoSuchCheckpointError(ChandyError):
-    """The checkpoint that is to be restored is not there."""
-
-    wanted: str
-    store: str
-    there: tuple[int, ...]
-
-    def __str__(self) -> str:
-        there = ", ".join(map(str, self.there)) or "no checkpoint"
-        return (
-            f"expected to restore {self.wanted!r}, but there is no such checkpoint; {self.store} has {there}. "
-            '`restore` takes "latest", "none", the id of a checkpoint or the URI of a savepoint'
-        )
-
-
-@attrs.define(eq=False)
 class ShardCountError(ChandyError):
     """An operator's shard count differs from the one that its state was written with."""
 

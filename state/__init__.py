@@ -1,27 +1,9 @@
-"""Keyed state: shards on RocksDB, the hosts that keep them, and the processors that use them.
+"""Keyed state: shards on RocksDB, the state hosts that serve them, and the processors that use them.
 
-Names are imported when they are first used: every state host starts through this package, and needs no Spark.
+The public names are in ``__init__.pyi``. Each is imported when it is first used: a state host starts through this
+package and must not load Spark.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING
-
-from ..storage.lazy import importer
-
-if TYPE_CHECKING:
-    from .operators.arrow_processor import ArrowInput as ArrowInput
-    from .operators.arrow_processor import ArrowProcessor as ArrowProcessor
-    from .operators.arrow_processor import ArrowResult as ArrowResult
-    from .reader.reading import read_state as read_state
-    from .reader.reading import register as register
-
-__getattr__ = importer(
-    __name__,
-    {
-        "operators.arrow_processor": ["ArrowInput", "ArrowProcessor", "ArrowResult"],
-        "reader.reading": ["read_state", "register"],
-    },
-)
-
-__all__ = ["ArrowInput", "ArrowProcessor", "ArrowResult", "read_state", "register"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,10 +1,12 @@
-"""The checkpoints of one pipeline: committing, reading and finding them, and who may commit."""
+"""The catalog of a pipeline's checkpoints: reading and committing manifests, and taking over a pipeline."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
 from typing import TypeVar
+
+import attrs
 
 from .codec import from_json, to_json
 from .errors import (
@@ -34,12 +36,30 @@ from .store import Store
 T = TypeVar("T")
 
 
-class Catalog:
-    """The checkpoints in a pipeline's own store (``<storage>/<pipeline>``). Holds no state of its own.
+@attrs.frozen
+class Entry:
+    """A checkpoint's manifest as it is found in a store, readable or not."""
 
-    A coordinator's life: ``take_over`` once; for each checkpoint ``check_not_fenced``, ``commit``,
-    ``confirm``: the checkpoint is completed when ``confirm`` has returned. See ``fencing`` for why that is
-    enough. Manifests are committed one at a time and in the order of their ids.
+    id: int
+    manifest: Manifest | None = None
+    """None if it cannot be read."""
+    problem: DamagedError | SchemaTooNewError | None = None
+    """Why it cannot be read."""
+    voided_by: Generation | None = None
+    """The generation that took over before the checkpoint completed, so that it does not count."""
+
+    @property
+    def completed(self) -> Manifest | None:
+        """The manifest, if it can be read and its checkpoint counts as completed."""
+        return None if self.voided_by else self.manifest
+
+
+class Catalog:
+    """The checkpoints in a pipeline's own store, ``<storage>/<pipeline>``. It holds no state of its own.
+
+    A coordinator calls ``take_over`` once, and for each checkpoint ``check_not_fenced``, ``commit`` and ``confirm``.
+    The checkpoint is completed when ``confirm`` returns; the module ``fencing`` says why that is enough. Manifests
+    are committed one at a time, in the order of their ids.
     """
 
     def __init__(self, store: Store) -> None:
@@ -48,7 +68,7 @@ class Catalog:
     # --- reading --------------------------------------------------------------------------------------------
 
     def list_ids(self) -> list[int]:
-        """Return the ids of all manifests, ascending; those of void ones too."""
+        """Return the ids of all manifests, ascending, including void ones."""
         return _ids(self.store.list(CHECKPOINTS))
 
     def read(self, checkpoint: int) -> Manifest:
@@ -56,7 +76,7 @@ class Catalog:
 
         Raises:
             ObjectMissingError: there is no such checkpoint.
-            DamagedError: it is damaged, or another checkpoint's.
+            DamagedError: it is damaged, or belongs to another checkpoint.
             SchemaTooNewError: a newer version of Chandy wrote it.
         """
         key = manifest_key(checkpoint)
@@ -69,8 +89,8 @@ class Catalog:
         """Return the completed checkpoint with the highest id; None if there is none.
 
         Raises:
-            DamagedError, SchemaTooNewError: a newer manifest cannot be read. None is ever skipped for that:
-                which older one to go back to is for people to say.
+            DamagedError, SchemaTooNewError: the newest manifest cannot be read. It is not skipped, because only
+                the user can decide to go back to an older checkpoint.
         """
         while True:
             for checkpoint in reversed(self.list_ids()):
@@ -79,77 +99,58 @@ class Catalog:
                 except ObjectMissingError:
                     if checkpoint in self.list_ids():
                         raise
-                    break  # deleted since the list: the list is old
-                # Generations come after the manifest, so that whatever made it void before it was read is
-                # seen.
+                    break  # it was deleted after the list was made
+                # The generations are read after the manifest: what made it void before it was read is then seen.
                 if not voided_by(manifest.generation, manifest.id, self.generations()):
                     return manifest
             else:
                 return None
 
-    def manifests_and_damage(self) -> tuple[list[Manifest], dict[int, DamagedError]]:
-        """Return all manifests of one moment by ascending id, those of void ones too, and the errors of those that are
-        damaged by the ids of their checkpoints.
+    def entries(self) -> list[Entry]:
+        """Return an entry for each manifest by ascending id, all of one moment.
 
-        A list that is made while a checkpoint completes and retention drops another may have neither. Ids
-        only grow, so two lists that are equal had nothing happen between them.
-
-        Raises:
-            SchemaTooNewError: a newer version of Chandy wrote one.
+        A list that is made while a checkpoint completes and retention drops another may have neither. So it is made
+        twice: ids only grow, and if both lists are equal, nothing happened between them.
         """
         while True:
             ids = self.list_ids()
-            manifests: list[Manifest] = []
-            damaged: dict[int, DamagedError] = {}
             try:
-                for checkpoint in ids:
-                    try:
-                        manifests.append(self.read(checkpoint))
-                    except DamagedError as error:
-                        damaged[checkpoint] = error
+                entries = [self._entry(checkpoint) for checkpoint in ids]
             except ObjectMissingError:
                 if self.list_ids() == ids:
                     raise
                 continue
             if self.list_ids() == ids:
-                return manifests, damaged
+                break
+        started = self.generations()
+        return [
+            attrs.evolve(entry, voided_by=voided_by(entry.manifest.generation, entry.id, started))
+            if entry.manifest
+            else entry
+            for entry in entries
+        ]
 
     def completed(self) -> list[Manifest]:
-        """Return all completed checkpoints of one moment by ascending id.
+        """Return all completed checkpoints by ascending id, all of one moment.
 
         Raises:
-            As ``latest``.
+            DamagedError, SchemaTooNewError: a manifest cannot be read.
         """
-        completed, damaged = self.completed_and_damage()
-        if damaged:
-            raise next(iter(damaged.values()))
-        return completed
-
-    def completed_and_damage(self) -> tuple[list[Manifest], dict[int, DamagedError]]:
-        """As ``completed``, with the errors of those whose manifest is damaged by the ids of their checkpoints.
-
-        Raises:
-            SchemaTooNewError: a newer version of Chandy wrote one.
-        """
-        manifests, damaged = self.manifests_and_damage()
-        started = self.generations()
-        return [one for one in manifests if not voided_by(one.generation, one.id, started)], damaged
+        entries = self.entries()
+        for entry in entries:
+            if entry.problem:
+                raise entry.problem
+        return [entry.completed for entry in entries if entry.completed]
 
     def readable(self) -> list[Manifest]:
-        """As ``completed``, without those whose manifest cannot be read.
+        """Like ``completed``, without the checkpoints whose manifest cannot be read."""
+        return [entry.completed for entry in self.entries() if entry.completed]
 
-        For whoever has been told which older checkpoint to take in place of a damaged one.
-        """
-        started = self.generations()
-        found = []
-        for checkpoint in self.list_ids():
-            try:
-                manifest = self.read(checkpoint)
-            except (DamagedError, ObjectMissingError, SchemaTooNewError):
-                continue
-            if not voided_by(manifest.generation, checkpoint, started):
-                found.append(manifest)
-        return found
+    def _entry(self, checkpoint: int) -> Entry:
+        try:
+            return Entry(checkpoint, self.read(checkpoint))
+        except (DamagedError, SchemaTooNewError) as error:
+            return Entry(checkpoint, problem=error)
 
     def generations(self) -> list[Generation]:
         """Return the start records of all generations, ascending.
@@ -163,16 +164,16 @@ class Catalog:
     # --- committing -----------------------------------------------------------------------------------------
 
     def take_over(self, owner: str, now: float, first_id: int = 1) -> Generation:
-        """Begin a new generation, which fences all lower ones; return what it found and where it goes on.
+        """Begin a new generation, which fences all lower ones, and return its start record.
 
         Args:
-            owner: who takes over, for people.
+            owner: who takes over, for users to read.
             now: seconds since 1970.
-            first_id: the lowest checkpoint id to use, e.g. one above that of a savepoint that is restored.
+            first_id: the lowest checkpoint id to use, such as one above the id of a restored savepoint.
 
         Raises:
-            DamagedError: an earlier generation's record cannot be read.
-            FencedError: a still higher generation was faster.
+            DamagedError: the record of an earlier generation cannot be read.
+            FencedError: a higher generation has taken over meanwhile.
         """
         claim = self._claim(owner, now)
         keys = self.store.list(CHECKPOINTS)
@@ -183,26 +184,26 @@ class Catalog:
         return generation
 
     def commit(self, manifest: Manifest, patience: Patience = no_patience) -> None:
-        """Write a checkpoint's manifest: its commit point, once ``confirm`` has agreed.
+        """Write a checkpoint's manifest. This is its commit point, provided that ``confirm`` then succeeds.
 
         Args:
             manifest: the checkpoint.
-            patience: asked as long as nobody can tell whether the manifest was written.
+            patience: called while it is unknown whether the manifest was written.
 
         Raises:
             ObjectExistsError: there is another manifest with this id.
             StoreFailedError: it was not written.
-            OutcomeUnknownError: the patience is over; nothing that the manifest names may be deleted.
+            OutcomeUnknownError: the patience is over. Nothing that the manifest names may be deleted.
         """
         create_surely(self.store, manifest_key(manifest.id), encode_manifest(manifest), patience)
 
     def confirm(self, manifest: Manifest, patience: Patience = no_patience) -> None:
-        """Check that a manifest that was just committed counts; delete it if it is void.
+        """Check that a manifest that was just committed counts, and delete it if it is void.
 
         Raises:
-            FencedError: another generation has taken over; the checkpoint must not be announced as completed.
-                It may still be what the other one restores from.
-            OutcomeUnknownError: the patience is over, and nobody can tell whether it counts.
+            FencedError: another generation has taken over. The checkpoint must not be announced as completed, but the
+                other generation may restore from it.
+            OutcomeUnknownError: the patience is over, and it is unknown whether the manifest counts.
         """
         until_known(lambda: self._confirm(manifest), None, patience)
 
@@ -215,12 +216,12 @@ class Catalog:
             raise
 
     def check_not_fenced(self, generation: int) -> None:
-        """Check that no higher generation has taken over. Reads one key, lists nothing.
+        """Check that no higher generation has taken over, by reading one key.
 
         Raises:
             FencedError: one has.
         """
-        # Generations are claimed without gaps: if there is any higher one, the next one is there.
+        # Generations are claimed without gaps: if there is a higher one, there is the next one.
         try:
             by = self._record(Claim, generation_key(generation + 1))
         except ObjectMissingError:

@@ -1,4 +1,4 @@
-"""Values to JSON and back: attrs classes through one strict converter."""
+"""JSON of attrs classes: one strict converter for all that Chandy stores and sends."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 
 def to_json(value: object) -> bytes:
-    """Return the value as canonical JSON: equal values give equal bytes (ASCII, sorted keys, no spaces)."""
+    """Return the value as canonical JSON (ASCII, sorted keys, no spaces): equal values give equal bytes."""
     return canonical(_CONVERTER.unstructure(value))
 
 
 def from_json(type_: type[T], data: bytes) -> T:
-    """Return the value of class ``type_`` that ``data`` holds.
+    """Return the value of class ``type_`` that is in ``data``.
 
     Raises:
-        CodecError: not JSON, an unknown or missing key, or a value of another type.
+        CodecError: it is not JSON, or has an unknown or missing key or a value of another type.
     """
     return structure(type_, parse(type_.__name__, data))
 
@@ -35,10 +35,10 @@ def canonical(document: object) -> bytes:
 
 
 def parse(name: str, data: bytes) -> Any:
-    """Return the plain JSON data of ``data``, which should hold a ``name``.
+    """Return the plain JSON data in ``data``. ``name`` says what it should be, for the error.
 
     Raises:
-        CodecError: not JSON.
+        CodecError: it is not JSON.
     """
     try:
         return json.loads(data)
@@ -50,12 +50,12 @@ def structure(type_: type[T], document: object) -> T:
     """Return the value of class ``type_`` that plain JSON data describes.
 
     Raises:
-        CodecError: an unknown or missing key, or a value of another type.
+        CodecError: it has an unknown or missing key, or a value of another type.
     """
     try:
         return _CONVERTER.structure(document, type_)
-    except Exception:  # noqa: BLE001 - cattrs lets whatever a constructor raises through
-        # Keeping account of the way to every value takes half as long again: done only where something is wrong.
+    except Exception:  # noqa: BLE001 (cattrs passes on whatever a constructor raises)
+        # Keeping track of the path to each value takes half as long again, so it is done only after an error.
         return _explained(type_, document)
 
 
@@ -63,13 +63,13 @@ def _explained(type_: type[T], document: object) -> T:
     try:
         return _explaining().structure(document, type_)
     except Exception as error:
-        # cattrs lets whatever a constructor raises through, so no narrower class holds all of it.
+        # cattrs passes on whatever a constructor raises, so no narrower class covers it.
         reason = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
         raise CodecError(type_.__name__, reason) from error
 
 
 def _exactly(*types: type) -> Callable[[Any, Any], Any]:
-    """Return a hook that lets only values of these types pass; cattrs would call ``int("7")`` otherwise."""
+    """Return a hook that accepts only values of these types. cattrs would call ``int("7")``."""
 
     def check(value: Any, target: Any) -> Any:
         if type(value) is target:

@@ -1,13 +1,14 @@
-"""Deleting objects: those of dropped checkpoints, and the garbage that crashes have left.
+"""Deleting objects: those of dropped checkpoints, and the garbage that crashes leave behind.
 
-Two things are never deleted: what a completed checkpoint references, and what a checkpoint in flight will.
-A checkpoint in flight references files of its base, which is completed and kept as long as it is in use, and
-files that it uploads itself, which makes them young (``Store.stat``) even where the object existed before. So
-an object is garbage if it was listed before the manifests were, none of them references it, and it is older
-than any checkpoint can take. What belongs to a checkpoint's own folder must in addition have an id below the
-newest completed one: ids are committed in order. What a damaged manifest needs nobody knows: all shared objects
-then stay, and the folders of all checkpoints up to it, for it may be mended yet. What is in the folder of a later
-checkpoint none needs.
+Two kinds of objects are never deleted: those that a completed checkpoint references, and those that a checkpoint in
+flight will reference. The latter are files of its base, which is completed and kept while it is in use, and files that
+it uploads itself, which makes them young (``Store.stat``) even if the object existed before. So an object is garbage
+if it was listed before the manifests were, no manifest references it, and it is older than any checkpoint can take.
+Objects in a checkpoint's own folder must also have an id below the newest completed one, because ids are committed in
+order.
+
+Nobody knows what a damaged manifest references, and somebody may repair it. So while there is one, all shared objects
+stay, and so do the folders of all checkpoints up to it. It cannot need the folders of later checkpoints.
 """
 
 from __future__ import annotations
@@ -18,20 +19,19 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 
 from .catalog import Catalog
-from .errors import ObjectMissingError
-from .fencing import voided_by
+from .errors import ObjectMissingError, SchemaTooNewError
 from .layout import CHECKPOINTS, PROBES, checkpoint_of, is_shared, manifest_key, savepoint_key, trigger_key
 from .manifest import Manifest
 from .retention import deletable
 from .store import ObjectStat, Store
 
 GRACE_SECONDS = 24 * 3600.0
-"""Age below which an object may belong to a checkpoint in flight, unless said."""
+"""Default age below which an object may belong to a checkpoint in flight."""
 
 _AT_ONCE = 1000
-"""Objects that are deleted between two looks at how old the next ones are."""
-_LOOKS = 8
-"""Objects that are looked at at a time."""
+"""Objects that are deleted before the age of the next ones is checked."""
+_THREADS = 8
+"""Objects whose age is checked at a time."""
 
 
 @attrs.frozen
@@ -39,26 +39,26 @@ class Garbage:
     """What ``collect_garbage`` found."""
 
     keys: tuple[str, ...]
-    """Objects that nothing needs; deleted unless it was a dry run. Void manifests come first."""
+    """Objects that nothing needs, void manifests first. They were deleted unless it was a dry run."""
     bytes: int
-    """Bytes of them."""
+    """Bytes of these objects."""
     young: int
-    """Objects that nothing references but that were spared: they may belong to a checkpoint in flight."""
+    """Unreferenced objects that were kept because they may belong to a checkpoint in flight."""
     damaged: tuple[str, ...] = ()
-    """Manifests that are damaged, by their keys."""
+    """Keys of the damaged manifests."""
     spared: int = 0
-    """Objects that were spared because one of those may need them."""
+    """Objects that were kept because a damaged manifest may need them."""
 
 
 def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest]) -> frozenset[str]:
-    """Delete dropped checkpoints and the objects that only they reference; return the keys of those.
+    """Delete dropped checkpoints and the objects that only they reference, and return the keys of these objects.
 
-    The manifests go first: a crash in between leaves garbage, never a manifest whose files are gone.
+    The manifests are deleted first: a crash in between leaves garbage, but no manifest whose files are gone.
 
     Args:
-        store: the pipeline's.
+        store: the pipeline's store.
         dropped: the checkpoints to delete.
-        kept: all other completed checkpoints, the bases of pending ones among them.
+        kept: all other completed checkpoints, including the bases of pending ones.
     """
     dropped = list(dropped)
     keys = deletable(dropped, kept)
@@ -68,21 +68,21 @@ def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest])
 
 
 def discard_aborted(store: Store, checkpoint: int, generation: int | None = None) -> frozenset[str]:
-    """Delete what was written for a checkpoint alone that will never complete; return the keys.
+    """Delete what was written only for a checkpoint that will never complete, and return the keys.
 
-    The notes that the id was used stay, and so does what completed checkpoints reference. Shared files stay,
-    too: a later checkpoint may want them, and ``collect_garbage`` finds those that nobody wants.
+    The records that the id was used stay, and so does what completed checkpoints reference. Shared files stay, too:
+    a later checkpoint may reference them, and ``collect_garbage`` finds those that none references.
 
     Args:
-        store: the pipeline's.
+        store: the pipeline's store.
         checkpoint: the id of the aborted checkpoint.
-        generation: the caller's, which began the checkpoint. A successor may use the same id, so only what
-            was listed before the caller was seen to be unfenced is sure to be its own. None: the caller knows
-            that no other coordinator runs; a manifest is left alone then, for it may be another's.
+        generation: the caller's generation, which began the checkpoint. A successor may use the same id, so only
+            objects that were listed before the caller was seen to be unfenced are surely its own. None: the caller
+            knows that no other coordinator runs. A manifest is then left alone, because it may be somebody else's.
 
     Raises:
-        FencedError: the caller is fenced; nothing was deleted.
-        DamagedError: nobody knows what a later checkpoint references; nothing was deleted.
+        FencedError: the caller is fenced. Nothing was deleted.
+        DamagedError, SchemaTooNewError: it is unknown what a later checkpoint references. Nothing was deleted.
     """
     catalog = Catalog(store)
     own = manifest_key(checkpoint)
@@ -91,16 +91,16 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
         catalog.check_not_fenced(generation)
     if own in found and catalog.read(checkpoint).generation != generation:
         return frozenset()
-    completed, damaged = catalog.completed_and_damage()
-    for number, error in damaged.items():
-        # What is older has nothing of this one.
-        if number > checkpoint:
-            raise error
-    others = (manifest for manifest in completed if manifest.id != checkpoint)
+    entries = catalog.entries()
+    for entry in entries:
+        # An older checkpoint references nothing of this one.
+        if entry.problem and entry.id > checkpoint:
+            raise entry.problem
+    others = (entry.completed for entry in entries if entry.completed and entry.id != checkpoint)
     keys = found - {savepoint_key(checkpoint), trigger_key(checkpoint)}.union(
         *(manifest.keys() for manifest in others)
     )
-    # The manifest first, if it came into being although its write was said to have failed.
+    # The manifest exists if its write succeeded although it was reported as failed. It is deleted first.
     if own in keys:
         store.delete(own)
     store.delete_all(sorted(keys - {own}))
@@ -110,31 +110,33 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
 def collect_garbage(
     catalog: Catalog, now: float, older_than: float = GRACE_SECONDS, dry_run: bool = False
 ) -> Garbage:
-    """Delete what no completed checkpoint references: void manifests, leftovers of aborted checkpoints.
+    """Delete what no completed checkpoint references: void manifests and leftovers of aborted checkpoints.
 
     Args:
-        catalog: the pipeline's.
+        catalog: the pipeline's catalog.
         now: seconds since 1970.
-        older_than: seconds since its last write that an object must have been left alone; more than any
-            checkpoint takes. 0 is safe only while no coordinator runs.
-        dry_run: find, do not delete.
+        older_than: seconds that must have passed since an object's last write, more than any checkpoint takes. 0 is
+            safe only while no coordinator runs.
+        dry_run: find the garbage but do not delete it.
 
     Raises:
-        SchemaTooNewError: a newer version wrote a manifest, so nobody here knows what it needs: nothing has
-            been deleted.
-        DamagedError: the record of a generation is damaged, so nobody knows what counts: as above.
+        SchemaTooNewError: a newer version wrote a manifest, so it is unknown what it needs. Nothing was deleted.
+        DamagedError: the record of a generation is damaged, so it is unknown which checkpoints count. Nothing was
+            deleted.
     """
     store = catalog.store
-    # In this order: what is listed before the manifests are cannot be of a checkpoint that completes later
-    # without being young.
+    # The objects are listed before the manifests: if one belongs to a checkpoint that completes later, it is young.
     objects = store.scan()
-    manifests, damaged = catalog.manifests_and_damage()
-    started = catalog.generations()
-    void = [manifest for manifest in manifests if voided_by(manifest.generation, manifest.id, started)]
-    completed = [manifest for manifest in manifests if manifest not in void]
+    entries = catalog.entries()
+    for entry in entries:
+        if isinstance(entry.problem, SchemaTooNewError):
+            raise entry.problem
+    damaged = [entry.id for entry in entries if entry.problem]
+    void = [entry.manifest for entry in entries if entry.manifest and entry.voided_by]
+    completed = [entry.completed for entry in entries if entry.completed]
     needed = frozenset[str]().union(*(manifest.keys() for manifest in completed))
     newest = max((manifest.id for manifest in completed), default=0)
-    # A void manifest is garbage at any age, and goes before what it references.
+    # A void manifest is garbage at any age, and is deleted before what it references.
     doomed = {manifest_key(manifest.id): store.stat(manifest_key(manifest.id)).size for manifest in void}
     whole = [manifest.id for manifest in completed]
     own = {key(id) for id in (*whole, *damaged) for key in (manifest_key, trigger_key)}
@@ -147,7 +149,7 @@ def collect_garbage(
         store.delete_all(list(doomed))
         for begin in range(0, len(old), _AT_ONCE):
             some = list(old)[begin : begin + _AT_ONCE]
-            # Once more: somebody may have uploaded one of them again since.
+            # The age is checked again, because somebody may have uploaded one of them again.
             store.delete_all(list(_old(store, some, now, older_than)) if begin else some)
         store.sweep(now - older_than)
     garbage = doomed | old
@@ -161,25 +163,25 @@ def collect_garbage(
 
 
 def _old(store: Store, keys: Collection[str], now: float, older_than: float) -> dict[str, int]:
-    """Return those of some objects that have been left alone for long enough, with their sizes."""
+    """Return those of some objects that are old enough to delete, with their sizes."""
 
-    def look(key: str) -> ObjectStat | None:
+    def stat(key: str) -> ObjectStat | None:
         try:
             return store.stat(key)
         except ObjectMissingError:
             return None
 
-    with ThreadPoolExecutor(_LOOKS, "chandy-gc") as pool:
-        stats = dict(zip(keys, pool.map(look, keys), strict=True))
+    with ThreadPoolExecutor(_THREADS, "chandy-gc") as pool:
+        stats = dict(zip(keys, pool.map(stat, keys), strict=True))
     return {
-        key: stat.size
-        for key, stat in stats.items()
-        if stat and (older_than <= 0 or (stat.modified is not None and now - stat.modified >= older_than))
+        key: found.size
+        for key, found in stats.items()
+        if found and (older_than <= 0 or (found.modified is not None and now - found.modified >= older_than))
     }
 
 
 def _is_young(listed: ObjectStat, now: float, older_than: float) -> bool:
-    """Whether a list already says that an object is young; it cannot say that one is still old."""
+    """Whether a list shows that an object is young. It cannot show that an object is still old."""
     return older_than > 0 and listed.modified is not None and now - listed.modified < older_than
 
 
@@ -192,7 +194,7 @@ def _candidates(objects: Iterable[str], spared: Collection[str], newest: int) ->
 
 
 def _may_need(damaged: Collection[int], key: str) -> bool:
-    """Whether an object can be one that a checkpoint needs whose manifest is damaged."""
+    """Whether a checkpoint with a damaged manifest may need an object."""
     checkpoint = checkpoint_of(key)
     return bool(damaged) and (is_shared(key) or (checkpoint is not None and checkpoint <= max(damaged)))
 

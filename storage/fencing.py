@@ -1,18 +1,16 @@
-"""Which generation may complete which checkpoints: the values and the rule, without I/O.
+"""Fencing: the rule which generation may complete which checkpoints, and its records, without I/O.
 
-Taking over has two steps, because what the predecessors have completed can only be known once they can
-complete nothing more:
+A coordinator takes over in two steps, because it can only know what its predecessors completed once they can complete
+nothing more:
 
-1. *Claim*: create ``generations/<g>.json`` exclusively. From here on every lower generation is fenced: after
-   each manifest that it commits it looks for the next generation's claim, and if there is one the checkpoint
-   does not count as completed.
-2. *Start*: list the manifests that are there and create ``generations/<g>.start.json`` with the highest id
-   among them. A manifest of a lower generation with a higher id is void, for every reader and for ever.
+1. *Claim*: it creates ``generations/<g>.json`` exclusively. This fences every lower generation: after each manifest
+   that it commits, it looks for the next generation's claim, and if there is one, the checkpoint does not count.
+2. *Start*: it lists the manifests and creates ``generations/<g>.start.json`` with the highest id among them. A manifest
+   of a lower generation with a higher id is void, for every reader and for ever.
 
-A checkpoint that counts as completed was committed before its committer looked for a claim and found none,
-hence before the claim, hence before the list: no start record ever makes it void. With one record in place of
-two, a checkpoint completed between the successor's list and its create would be void though its sinks have
-published.
+No start record makes a completed checkpoint void: its coordinator committed it, then looked for a claim and found none,
+so the manifest was there before the claim and therefore in the list. With a single record, a checkpoint that completes
+between the successor's list and its create would be void although its sinks have published.
 """
 
 from __future__ import annotations
@@ -28,30 +26,30 @@ class Claim:
 
     generation: int
     owner: str
-    """Who claims, for people: machine, process."""
+    """Who claims, for users to read: machine, process."""
     created_at: float
-    """Seconds since 1970, the claimant's clock."""
+    """Seconds since 1970 by the claimant's clock."""
     nonce: str = ""
-    """Something random: no two claims are equal, so that each claimant knows its own again."""
+    """Random, so that no two claims are equal and each claimant recognises its own."""
 
 
 @attrs.frozen
 class Generation:
-    """The record with which one life of a coordinator begins its work."""
+    """The start record of one life of a coordinator."""
 
     generation: int
     predecessors_end: int
-    """Highest id of a checkpoint that lower generations have committed; 0 if none."""
+    """Highest id of a checkpoint that lower generations committed; 0 if there is none."""
     next_id: int
-    """The first checkpoint id that it may use."""
+    """The first checkpoint id that this generation may use."""
     created_at: float
-    """Seconds since 1970, the coordinator's clock."""
+    """Seconds since 1970 by the coordinator's clock."""
     owner: str
-    """Whose life it is, for people: machine, process."""
+    """Who took over, for users to read: machine, process."""
 
 
 def voided_by(generation: int, checkpoint: int, started: Iterable[Generation]) -> Generation | None:
-    """Return the lowest generation that makes a manifest void; None if it counts.
+    """Return the lowest generation that makes a manifest void; None if the manifest counts.
 
     Args:
         generation: the generation that committed it.
@@ -69,14 +67,14 @@ def begin(
     started: Collection[Generation],
     first_id: int,
 ) -> Generation:
-    """Decide where a generation begins.
+    """Decide the start record of a generation.
 
     Args:
         claim: its claim.
-        committed: ids of all manifests that were there after the claim, void ones too: those stay void.
-        touched: ids of all checkpoints that have left anything behind.
+        committed: ids of all manifests that were there after the claim, including void ones, which stay void.
+        touched: ids of all checkpoints that left any object.
         started: the start records of earlier generations.
-        first_id: the lowest id to use, e.g. one above a savepoint's that is restored.
+        first_id: the lowest id to use, such as one above the id of a restored savepoint.
     """
     used = [0, first_id - 1, *committed, *touched]
     used += [max(start.next_id - 1, start.predecessors_end) for start in started]

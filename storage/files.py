@@ -1,4 +1,4 @@
-"""Local files by their content: hashing, private copies, links, and a bounded cache."""
+"""Local files of snapshots: their SHA-256, private copies, and the machine's cache."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .logs import logger
 from .private import make_private_folder
 
 CHUNK = 1 << 20
-"""Bytes that are in memory at a time while a file is hashed or copied."""
+"""Bytes that are read at a time while a file is hashed or copied."""
 
 _SEAL: Final = "user.chandy.seal"
-"""The extended attribute, of all names of a file, that tells its SHA-256 and the XXH3 (128 bits) of the same bytes."""
+"""The extended attribute that holds a file's SHA-256 and the XXH3 (128 bits) of the same bytes."""
 _log = logger(__name__)
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of the bytes of a file that nobody changes any more, in hex. Every byte is read.
+    """Return the SHA-256 of a file that nobody changes any more, in hex. Every byte is read.
 
-    The file is sealed with it, where the file system can note that: from then on XXH3, which takes a seventh of the
-    time, shows that the bytes are still the same. A file that is not sealed, or not as its seal says, is hashed anew.
+    The file is sealed with it if the file system has extended attributes. From then on XXH3, which takes a seventh of
+    the time, shows that the bytes are the same. A file without a seal, or with a wrong one, is hashed again.
     """
     return _sealed_sha256(path) or _seal(path)
 
 
 def _sealed_sha256(path: Path) -> str | None:
-    # An AttributeError where the system has no extended attributes.
+    # There is an AttributeError if the operating system has no extended attributes.
     with suppress(OSError, AttributeError):
         sha256, _, quick = os.getxattr(path, _SEAL).decode("ascii", "replace").partition(":")
         with path.open("rb") as file:
@@ -57,7 +57,7 @@ def _seal(path: Path) -> str:
 
 
 def copy_hashed(source: Path, target: Path) -> tuple[int, str]:
-    """Copy a file to a new one; return size and SHA-256 of exactly the bytes that were copied."""
+    """Copy a file to a new one, and return the size and SHA-256 of exactly the bytes that were copied."""
     digest = hashlib.sha256()
     size = 0
     with source.open("rb") as reader, target.open("xb") as writer:
@@ -69,60 +69,58 @@ def copy_hashed(source: Path, target: Path) -> tuple[int, str]:
 
 
 def is_immutable(name: str) -> bool:
-    """Whether the file's owner never changes it in place, so that a hard link is as good as a copy.
+    """Whether RocksDB never changes the file in place, so that a hard link is as good as a copy.
 
-    RocksDB writes an SST once; MANIFEST, OPTIONS and logs it appends to.
+    RocksDB writes an SST once. It appends to MANIFEST, OPTIONS and logs.
     """
     return name.endswith(".sst")
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Whether the file tells of a database what it is made of: rewritten all the time, so never worth sharing."""
+    """Whether the file describes a database. Such files are rewritten all the time, so sharing them is useless."""
     last = name.rpartition("/")[2]
     return last in ("CURRENT", "IDENTITY") or last.startswith(("MANIFEST-", "OPTIONS-"))
 
 
 @attrs.define
 class FileCache:
-    """A machine's files of snapshots by their SHA-256: what makes recovery local.
+    """The snapshot files that a machine keeps, by their SHA-256, so that recovery is local.
 
-    Only immutable files belong here: an entry is a hard link to a file that others use. The cache is only
-    ever a shortcut: whatever goes wrong in it, the store has the file. Several processes may share the
-    directory.
+    Only immutable files may be put here, because an entry is a hard link to a file that others use. Errors of the cache
+    are only logged, because the store has every file. Several processes may share the directory.
     """
 
     directory: Path
-    """The machine's cache directory, in which state hosts and changelogs have folders, too."""
+    """The machine's cache directory. State hosts and changelogs have folders in it, too."""
     limit_bytes: int = 16 << 30
-    """What ``trim`` lets remain; files that the store or a shard links to as well are counted in full."""
+    """Bytes that ``trim`` keeps. Files that the store or a shard links to as well count in full."""
 
     @property
     def files(self) -> Path:
         """The folder of the entries.
 
-        Named here and nowhere else: driver and hosts are told the machine's cache directory alone, so none can keep
-        files where the others neither find nor trim them.
+        Drivers and hosts are given only the machine's cache directory, so all of them find and trim the same files.
         """
         return self.directory / "files"
 
     def take(self, sha256: str, size: int, path: Path) -> bool:
-        """Link the file with this content to the new file ``path``; return whether that worked.
+        """Link the file with this content to the new file ``path``, and return whether that worked.
 
-        Every byte is verified; an entry with other bytes is dropped.
+        Every byte is verified. An entry with other bytes is dropped.
         """
         entry = self._entry(sha256)
         try:
             self._link(entry, path)
             if path.stat().st_size == size and file_sha256(path) == sha256:
-                # Last use, for trim: file systems are mounted without access times as often as not.
+                # This marks the last use for ``trim``. Many file systems are mounted without access times.
                 os.utime(entry)
                 return True
-            _log.warning("cached file is damaged, dropped", path=str(entry))
+            _log.warning("dropped a damaged file from the cache", path=str(entry))
             entry.unlink(missing_ok=True)
         except FileNotFoundError:
             pass
         except OSError as error:
-            _log.warning("cache not usable", path=str(entry), error=str(error))
+            _log.warning("could not use the cache", path=str(entry), error=str(error))
         with suppress(OSError):
             path.unlink(missing_ok=True)
         return False
@@ -137,13 +135,13 @@ class FileCache:
                 self._link(path, temporary)
                 temporary.replace(entry)
             finally:
-                # Renaming one link of a file onto another does nothing at all.
+                # Renaming a link of a file onto another link of it does nothing, so it may still be there.
                 temporary.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("file not cached", path=str(entry), error=str(error))
+            _log.warning("could not cache a file", path=str(entry), error=str(error))
 
     def trim(self) -> None:
-        """Drop the entries that were used longest ago until the rest is within the limit."""
+        """Drop the least recently used entries until the rest is within the limit."""
         try:
             entries = sorted(self._entries())
             excess = sum(size for _, size, _ in entries) - self.limit_bytes
@@ -153,10 +151,10 @@ class FileCache:
                 path.unlink(missing_ok=True)
                 excess -= size
         except OSError as error:
-            _log.warning("cache not trimmed", path=str(self.files), error=str(error))
+            _log.warning("could not trim the cache", path=str(self.files), error=str(error))
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """When each entry was last used, its size and its path; what is no regular file is not the cache's."""
+        """Return the last use, size and path of each entry. Only regular files are entries."""
         for path in self.files.glob("*/*"):
             with suppress(FileNotFoundError):
                 status = path.lstat()

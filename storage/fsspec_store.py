@@ -1,8 +1,7 @@
-"""A store on any fsspec file system, and the base of those that know theirs better.
+"""The store on any fsspec file system, which also is the base of stores for particular ones.
 
-fsspec has no portable exclusive create: most file systems look first and write then. So a protocol that is not
-known here to have one makes a store that says so (``Store.fenced``), and whoever starts a pipeline on it must
-allow that.
+fsspec has no portable exclusive create: most file systems look first and then write. So a store is ``fenced`` only if
+its protocol is known here to have an exclusive create. Users must allow a pipeline on a store that is not.
 """
 
 from __future__ import annotations
@@ -20,16 +19,17 @@ import fsspec
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.exceptions import FSTimeoutError
+from typing_extensions import override
 
-from .errors import InvalidUriError, ObjectExistsError, ObjectMissingError, StorageError, StoreFailedError
+from .errors import ObjectExistsError, ObjectMissingError, StorageError, StoreFailedError
 from .keys import validate_key
 from .store import ObjectStat, Store
-from .uri import StoreUri
+from .uri import StoreUri, invalid_uri
 
 EXCLUSIVE = frozenset({"memory", "gs", "gcs", "abfs", "az"})
 """Protocols whose ``pipe_file(mode="create")`` is one atomic step of the service (``memory``: of one thread at a time).
 
-Of gcsfs it is ``ifGenerationMatch=0``, of adlfs ``If-None-Match``.
+gcsfs sends ``ifGenerationMatch=0`` for it, and adlfs ``If-None-Match``.
 """
 
 _PASSING = {
@@ -48,32 +48,32 @@ _PASSING = {
 
 
 def open_uri(uri: str) -> Store:
-    """Open any fsspec protocol; the URI's options go to the file system as they are."""
+    """Open any fsspec protocol. The URI's options are passed to the file system as they are."""
     parts = StoreUri.parse(uri)
     address = str(StoreUri(parts.scheme, parts.authority, parts.path, {}))
 
     def connect() -> Any:
-        # fsspec's own configuration (files, FSSPEC_... variables) comes in by itself: credentials belong there.
+        # fsspec adds its own configuration (files, FSSPEC_... variables), where credentials belong.
         kwargs = fsspec.utils.infer_storage_options(address)
-        named = {name: kwargs[name] for name in ("host", "port") if name in kwargs}
-        if parts.scheme in ("memory", "gs", "gcs", "abfs", "az"):
-            named = {}
+        # The authority is a host and a port, except for these protocols, for which it is a bucket.
+        of_host = () if parts.scheme in EXCLUSIVE else ("host", "port")
+        named = {name: kwargs[name] for name in of_host if name in kwargs}
         return fsspec.filesystem(parts.scheme, use_listings_cache=False, **named, **parts.options)
 
     root = fsspec.get_filesystem_class(parts.scheme)._strip_protocol(address)
     if not str(root).strip("/"):
-        raise InvalidUriError(uri, "expected a folder or bucket")
+        raise invalid_uri(uri, "a folder or bucket", "none")
     return FsspecStore(str(parts), connect, str(root), parts.scheme in EXCLUSIVE)
 
 
 class FsspecStore(Store):
-    """Objects are files of a file system below a root.
+    """Keeps objects as files of a file system below a root.
 
     Args:
-        uri: what opens it again.
-        connect: makes the file system; called once in each process that uses the store.
-        root: the path of the root as the file system has it, without its protocol.
-        fenced: whether the file system's exclusive create is one.
+        uri: opens the store again.
+        connect: makes the file system. It is called once in each process that uses the store.
+        root: the path of the root, as the file system has it, without the protocol.
+        fenced: whether the file system has an exclusive create.
     """
 
     def __init__(self, uri: str, connect: Callable[[], Any], root: str, fenced: bool) -> None:
@@ -95,8 +95,8 @@ class FsspecStore(Store):
                 self._connected = (os.getpid(), self._connect())
             return self._connected[1]
 
+    @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the object's bytes, or ``length`` of them from ``offset``."""
         if length == 0:
             self.stat(key)
             return b""
@@ -105,13 +105,13 @@ class FsspecStore(Store):
             data: bytes = self.fs.cat_file(self._path(key), start=offset, end=end)
             return data
 
+    @override
     def write(self, key: str, data: bytes) -> None:
-        """Write an object whole, in place of any that is there."""
         with self._explained("write", key):
             self._pipe(key, data)
 
+    @override
     def create(self, key: str, data: bytes) -> None:
-        """Write an object that must not exist yet."""
         with self._explained("create", key):
             if self.fenced:
                 self._pipe(key, data, mode="create")
@@ -120,33 +120,33 @@ class FsspecStore(Store):
             else:
                 self._pipe(key, data)
 
+    @override
     def list(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with ``prefix``, sorted."""
         return list(self.scan(prefix))
 
+    @override
     def scan(self, prefix: str = "") -> dict[str, ObjectStat]:
-        """Return what is known of each object whose key begins with ``prefix``."""
         with self._explained("list", prefix):
             found = self._find(prefix)
         keys = {self._key(info["name"]): info for info in found if info["type"] == "file"}
         return {key: _stat(keys[key]) for key in sorted(keys) if key.startswith(prefix)}
 
+    @override
     def delete(self, key: str) -> None:
-        """Delete an object; one that is not there is no error."""
         try:
             with self._explained("delete", key):
                 self.fs.rm_file(self._path(key))
         except ObjectMissingError:
             pass
 
+    @override
     def upload(self, path: Path, key: str) -> None:
-        """Store a local file that will never change again."""
         with self._explained("upload", key):
             self._make_folder(key)
             self.fs.put_file(str(path), self._path(key))
 
+    @override
     def copy(self, source: Store, source_key: str, key: str) -> bool:
-        """Copy an object inside the same file system."""
         if not isinstance(source, FsspecStore) or source.fs is not self.fs:
             return False
         with source._explained("copy", source_key):
@@ -157,8 +157,8 @@ class FsspecStore(Store):
                 return False
         return True
 
+    @override
     def stat(self, key: str) -> ObjectStat:
-        """Return size and age of an object."""
         with self._explained("look at", key):
             info = self.fs.info(self._path(key))
         if info["type"] != "file":
@@ -166,7 +166,7 @@ class FsspecStore(Store):
         return _stat(info)
 
     def is_transient(self, error: Exception) -> bool:
-        """Whether an error of the file system may go away by itself."""
+        """Whether the operation may succeed if it is tried again."""
         if isinstance(error, (TimeoutError, ConnectionError, FSTimeoutError)):
             return True
         return isinstance(error, OSError) and error.errno in _PASSING
@@ -189,7 +189,7 @@ class FsspecStore(Store):
         try:
             self.fs.pipe_file(self._path(key), data, **mode)
         except FileNotFoundError:
-            # File systems with folders want them first, object stores have none.
+            # File systems with folders need the folder first. Object stores have none.
             self._make_folder(key)
             self.fs.pipe_file(self._path(key), data, **mode)
 
@@ -204,7 +204,7 @@ class FsspecStore(Store):
 
     @contextmanager
     def _explained(self, operation: str, key: str) -> Iterator[None]:
-        """Turn what a file system raises into errors of storage."""
+        """Turn the errors of a file system into those of ``errors``."""
         try:
             yield
         except StorageError:
@@ -213,7 +213,7 @@ class FsspecStore(Store):
             if (reason := self.why_all_is_missing(error)) is not None:
                 raise StoreFailedError(self.uri, key, operation, reason) from error
             if operation in ("write", "create", "upload"):
-                # Not the object: the file to upload, or what has been uploaded of it so far.
+                # What is missing is the file to upload, or the part of it that is already uploaded.
                 raise StoreFailedError(
                     self.uri, key, operation, str(error), self.is_transient(error)
                 ) from error
@@ -221,31 +221,31 @@ class FsspecStore(Store):
         except FileExistsError:
             raise ObjectExistsError(self.uri, key) from None
         except Exception as error:
-            # Each client has errors of its own, of any class.
+            # Each client has its own error classes.
             raise self.failure(key, operation, error) from error
 
     def failure(self, key: str, operation: str, error: Exception) -> StoreFailedError:
-        """Return what to raise for an error of the client."""
+        """Return the error to raise for an error of the client."""
         reason = f"{type(error).__name__}: {error}"
         return StoreFailedError(self.uri, key, operation, reason, self.is_transient(error))
 
     def why_all_is_missing(self, error: FileNotFoundError) -> str | None:
-        """Return why not only the object is not there, but the place for it; None if it is just the object."""
+        """Return what is missing besides the object, such as its bucket; None if only the object is missing."""
         return None
 
 
 def _walks(kind: Any) -> bool:
-    """Whether the ``find`` of a file system's class is fsspec's, folder by folder, and not a listing of its own."""
+    """Whether a class of file system uses fsspec's own ``find``, which goes folder by folder."""
     return kind.find is AbstractFileSystem.find and (
         getattr(kind, "_find", AsyncFileSystem._find) is AsyncFileSystem._find
     )
 
 
 def _files_below(fs: Any, folder: str) -> Iterator[dict[str, Any]]:
-    """Find the files below a folder; one that is not there, or goes meanwhile, has none.
+    """Find the files below a folder. A folder that does not exist, or is deleted meanwhile, has none.
 
-    Whatever else keeps it from being listed is an error. fsspec's own ``find`` takes the folder for an empty one then,
-    and its ``on_error`` says otherwise for the uppermost folder alone.
+    Any other reason that a folder cannot be listed is an error. fsspec's ``find`` takes such a folder for an empty one,
+    and its ``on_error`` changes that only for the uppermost folder.
     """
     folders = [fs._strip_protocol(folder)]
     while folders:
@@ -260,12 +260,12 @@ def _files_below(fs: Any, folder: str) -> Iterator[dict[str, Any]]:
             if info["type"] != "directory":
                 yield info
             elif info["name"].rstrip("/") != path:
-                # Some services name a folder among what is in it.
+                # Some services list a folder as part of itself.
                 folders.append(info["name"].rstrip("/"))
 
 
 def _is_absent(error: OSError) -> bool:
-    """Whether there is no such folder; some clients have an error of their own for that, with the usual number."""
+    """Whether there is no such folder. Some clients have their own error for that, with the usual errno."""
     return isinstance(error, (FileNotFoundError, NotADirectoryError)) or error.errno in (
         errno.ENOENT,
         errno.ENOTDIR,

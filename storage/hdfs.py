@@ -1,9 +1,9 @@
 """The store on HDFS, through hdfs-native: no JVM, no libhdfs.
 
-``hdfs://namenode:8020/path``, ``hdfs://nameservice/path``, or ``hdfs:///path`` for ``fs.defaultFS``; ``viewfs://`` too.
-Configuration comes from ``HADOOP_CONF_DIR`` (or ``HADOOP_HOME``), with HA name services and Kerberos; any of its
-settings can stand in the URI: ``?dfs.client.use.datanode.hostname=true``. Who one is: ``HADOOP_USER_NAME``, or the
-Kerberos ticket cache (``KRB5CCNAME``).
+URIs are ``hdfs://namenode:8020/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` for ``fs.defaultFS``, and the same
+with ``viewfs://``. The configuration, with HA name services and Kerberos, comes from ``HADOOP_CONF_DIR`` or
+``HADOOP_HOME``. The URI can override any setting: ``?dfs.client.use.datanode.hostname=true``. The user comes from
+``HADOOP_USER_NAME`` or from the Kerberos ticket cache (``KRB5CCNAME``).
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from typing import Any
 
 from hdfs_native import WriteOptions
 from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
+from typing_extensions import override
 
-from .errors import InvalidKeyError, ObjectExistsError, ObjectMissingError, StoreFailedError
-from .keys import validate_key
+from .errors import ObjectExistsError, ObjectMissingError, StoreFailedError
+from .keys import TEMPORARY, validate_final_key
 from .store import ObjectStat, Store
 from .transfer import PART
 from .uri import StoreUri
 
-TEMPORARY = ".tmp-"
-"""How the names of files begin that are not objects yet."""
-
 _SETTINGS = ("dfs.", "fs.", "hadoop.", "ipc.")
 _DEFAULTS = {
-    # An operation is tried again by ``RetryingStore``; here only as often as it takes to find the active name node.
+    # ``RetryingStore`` retries operations. The client retries only as often as it takes to find the active name node.
     "dfs.client.failover.max.attempts": "3",
     "dfs.client.failover.sleep.base.millis": "100",
     "dfs.client.failover.sleep.max.millis": "1000",
@@ -46,17 +44,17 @@ _FINAL = (
 def open_uri(uri: str) -> Store:
     """Open ``hdfs://`` or ``viewfs://``."""
     parts = StoreUri.parse(uri)
-    parts.only(prefixes=_SETTINGS)
+    parts.check_options(prefixes=_SETTINGS)
     return HdfsStore(parts)
 
 
 class HdfsStore(Store):
-    """Objects are files below a folder.
+    """Keeps objects as files below a folder.
 
-    Every object comes into being under its name whole: it is written under a temporary name beside it and then
-    renamed, which the name node does in one step, and refuses if the name exists and is not to be replaced.
-    That is the exclusive create; ``create`` with ``overwrite=False`` is one as well, but a writer that is killed
-    would leave half an object under the final name.
+    An object gets its name only when it is whole: it is written to a temporary name beside it and then renamed. The
+    name node renames in one step. Unless told to replace, it refuses if the name exists, so the create is exclusive.
+    ``create`` with ``overwrite=False`` is exclusive as well, but a writer that is killed would leave half an object
+    under the final name.
     """
 
     def __init__(self, uri: StoreUri) -> None:
@@ -67,7 +65,7 @@ class HdfsStore(Store):
 
     @property
     def _client(self) -> Any:
-        # A client's threads do not come along into a forked process.
+        # A forked process does not have the threads of its parent's client.
         if self._connected is None or self._connected[0] != os.getpid():
             kind = ViewfsFileSystem if self._where.scheme == "viewfs" else HdfsFileSystem
             host, _, port = self._where.authority.partition(":")
@@ -76,32 +74,32 @@ class HdfsStore(Store):
             self._connected = (os.getpid(), made.client)
         return self._connected[1]
 
+    @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the object's bytes, or ``length`` of them from ``offset``."""
         with self._explained("read", key):
             reader = self._client.read(self._path(key))
-            # Past the end the client panics.
+            # The client panics if it reads past the end.
             begin = min(offset, len(reader))
             end = len(reader) if length is None else min(begin + length, len(reader))
             data: bytes = reader.read_range(begin, end - begin) if end > begin else b""
             return data
 
+    @override
     def write(self, key: str, data: bytes) -> None:
-        """Write an object whole, in place of any that is there."""
         with self._explained("write", key), self._written(key, [data]) as temporary:
             self._client.rename(temporary, self._path(key), True)
 
+    @override
     def create(self, key: str, data: bytes) -> None:
-        """Write an object that must not exist yet."""
         with self._explained("create", key), self._written(key, [data]) as temporary:
             self._client.rename(temporary, self._path(key), False)
 
+    @override
     def list(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with ``prefix``, sorted."""
         return list(self.scan(prefix))
 
+    @override
     def scan(self, prefix: str = "") -> dict[str, ObjectStat]:
-        """Return what is known of each object whose key begins with ``prefix``."""
         with self._explained("list", prefix):
             found = {self._key(status.path): _stat(status) for status in self._files(prefix)}
         return {
@@ -110,12 +108,13 @@ class HdfsStore(Store):
             if key.startswith(prefix) and not key.rpartition("/")[2].startswith(TEMPORARY)
         }
 
+    @override
     def delete(self, key: str) -> None:
-        """Delete an object and the folders that it leaves empty; one that is not there is no error."""
         self.delete_all([key])
 
+    @override
     def delete_all(self, keys: Collection[str]) -> None:
-        """Delete objects and the folders that they leave empty; those that are not there are no error."""
+        """Delete objects, and the folders that are then empty. Objects that are not there are ignored."""
         folders: set[str] = set()
         for key in keys:
             with suppress(ObjectMissingError), self._explained("delete", key):
@@ -124,8 +123,8 @@ class HdfsStore(Store):
         while folders:
             folders = {folder.rpartition("/")[0] for folder in folders if folder and self._removed(folder)}
 
+    @override
     def upload(self, path: Path, key: str) -> None:
-        """Store a local file that will never change again."""
         with (
             self._explained("upload", key),
             path.open("rb") as file,
@@ -133,8 +132,8 @@ class HdfsStore(Store):
         ):
             self._client.rename(temporary, self._path(key), True)
 
+    @override
     def download(self, key: str, path: Path, size: int | None = None) -> str | None:
-        """Bring an object to a new local file as a stream."""
         digest = hashlib.sha256()
         with self._explained("download", key), path.open("wb") as file:
             reader = self._client.read(self._path(key))
@@ -143,16 +142,16 @@ class HdfsStore(Store):
                 file.write(chunk)
         return digest.hexdigest()
 
+    @override
     def stat(self, key: str) -> ObjectStat:
-        """Return size and age of an object."""
         with self._explained("look at", key):
             status = self._client.get_file_info(self._path(key))
         if status.isdir:
             raise ObjectMissingError(self.uri, key)
         return _stat(status)
 
+    @override
     def sweep(self, before: float) -> None:
-        """Delete the temporary files of writers that were killed."""
         with self._explained("sweep", ""):
             for status in self._files(""):
                 if (
@@ -162,7 +161,7 @@ class HdfsStore(Store):
                     self._client.delete(status.path, False)
 
     def _files(self, prefix: str) -> Sequence[Any]:
-        # Folder by folder: the client's own recursive listing fails as a whole when one of its folders goes meanwhile.
+        # Folder by folder, because the client's recursive listing fails if one of the folders is deleted meanwhile.
         folder = prefix.rpartition("/")[0]
         folders = [f"{self._root}/{folder}" if folder else self._root or "/"]
         files: list[Any] = []
@@ -175,7 +174,7 @@ class HdfsStore(Store):
 
     @contextmanager
     def _written(self, key: str, chunks: Iterable[bytes]) -> Iterator[str]:
-        """Hold bytes under a temporary name beside the object; the caller gives it its name."""
+        """Write bytes to a temporary name beside the object. The caller then gives it its name."""
         folder = self._path(key).rpartition("/")[0]
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
         try:
@@ -184,22 +183,20 @@ class HdfsStore(Store):
                     writer.write(chunk)
             yield temporary
         except BaseException:
-            # It may be what has failed: nothing but the space of the file hangs on this.
+            # Deleting may fail for the same reason. Then only the file's space is lost, until a sweep.
             with suppress(OSError, RuntimeError):
                 self._client.delete(temporary, False)
             raise
 
     def _removed(self, folder: str) -> bool:
-        """Delete a folder if it is empty; return whether it was."""
+        """Delete a folder if it is empty, and return whether it was."""
         try:
             return bool(self._client.delete(f"{self._root}/{folder}", False))
         except (OSError, RuntimeError):
             return False
 
     def _path(self, key: str) -> str:
-        if any(part.startswith(TEMPORARY) for part in validate_key(key).split("/")):
-            raise InvalidKeyError(key)
-        return f"{self._root}/{key}"
+        return f"{self._root}/{validate_final_key(key)}"
 
     def _key(self, path: str) -> str:
         return path.removeprefix(f"{self._root}/")
@@ -210,7 +207,7 @@ class HdfsStore(Store):
             yield
         except FileNotFoundError as error:
             if operation in ("create", "write", "upload"):
-                # The temporary file or its folder was taken away by somebody who deletes.
+                # Somebody has deleted the temporary file or its folder.
                 raise StoreFailedError(
                     self.uri, key, operation, _first_line(error), transient=True
                 ) from error
@@ -222,7 +219,7 @@ class HdfsStore(Store):
         except OSError as error:
             raise StoreFailedError(self.uri, key, operation, _first_line(error), transient=True) from error
         except RuntimeError as error:
-            # A key that goes through an object, or that is a folder, is no object's.
+            # A key that leads through an object, or to a folder, has no object.
             if any(
                 name in str(error) for name in ("is not a directory", "PathIsNotEmptyDirectory")
             ) and operation in ("read", "download", "look at", "delete"):
@@ -238,5 +235,5 @@ def _stat(status: Any) -> ObjectStat:
 
 
 def _first_line(error: BaseException) -> str:
-    """The error without the name node's stack trace."""
+    """Return the message without the name node's stack trace."""
     return str(error).replace("\\n", "\n").partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Every path inside a pipeline's storage, in one place."""
+"""The keys of all objects in a pipeline's storage and in a savepoint's folder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ SHARED = "shared/"
 PACK = ".pack"
 PROBES = "probes/"
 CLAIM = "claim"
-"""Key in a savepoint's folder that says who writes it, or wrote it."""
+"""Key in a savepoint's folder of the record who writes it or wrote it."""
 
 OWNER = "owner"
-"""Key in a savepoint's folder that says which pipeline has claimed it."""
+"""Key in a savepoint's folder of the record which pipeline has claimed it."""
 CLAIMED = "claimed/"
 
 
 def claimed_key(generation: int) -> str:
-    """Key of the note which savepoint a generation was restored from and has claimed."""
+    """Key of the record which savepoint a generation was restored from and claimed."""
     return f"{CLAIMED}{generation}.json"
 
 
@@ -29,7 +29,7 @@ def generation_key(generation: int) -> str:
 
 
 def start_key(generation: int) -> str:
-    """Key of the record with which a generation begins its work: what it found and where it goes on."""
+    """Key of the start record of a generation: what it found and which ids it may use."""
     return f"{GENERATIONS}{generation}.start.json"
 
 
@@ -39,12 +39,12 @@ def manifest_key(checkpoint: int) -> str:
 
 
 def trigger_key(checkpoint: int) -> str:
-    """Key of the note that this id was used: created before anything else of the checkpoint, with its kind."""
+    """Key of the record that this id was used, with the checkpoint's kind. It is created before anything else."""
     return f"{CHECKPOINTS}{checkpoint}/trigger"
 
 
 def savepoint_key(checkpoint: int) -> str:
-    """Key of the note that this id went to a savepoint; its content is the savepoint's URI."""
+    """Key of the record that this id went to a savepoint. Its content is the savepoint's URI."""
     return f"{CHECKPOINTS}{checkpoint}/savepoint"
 
 
@@ -54,12 +54,12 @@ def pack_key(checkpoint: int, writer: str) -> str:
 
 
 def shared_key(sha256: str) -> str:
-    """Key of an immutable file that checkpoints share."""
+    """Key of an immutable file that checkpoints may share."""
     return f"{SHARED}{sha256[:2]}/{sha256}.sst"
 
 
 def is_shared(key: str) -> bool:
-    """Whether the object is one whole file, named by its SHA-256; otherwise it is a pack."""
+    """Whether the object is one file, named by its SHA-256. Otherwise it is a pack."""
     return key.startswith(SHARED)
 
 
@@ -76,7 +76,7 @@ def started_by(key: str) -> int | None:
 
 
 def checkpoint_of(key: str) -> int | None:
-    """Return the checkpoint to whose folder this key belongs; None if it is another object."""
+    """Return the checkpoint whose folder has this key; None if it is another object."""
     match = _CHECKPOINT.match(key)
     return int(match[1]) if match else None
 

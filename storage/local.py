@@ -11,39 +11,38 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from .errors import InvalidKeyError, InvalidUriError, ObjectExistsError, ObjectMissingError, StoreFailedError
-from .keys import validate_key
-from .store import ObjectStat, Store
+from typing_extensions import override
 
-TEMPORARY = ".tmp-"
-"""How the names of files begin that are not objects yet."""
+from .errors import ObjectExistsError, ObjectMissingError, StoreFailedError
+from .keys import TEMPORARY, validate_final_key
+from .store import ObjectStat, Store
+from .uri import invalid_uri
 
 T = TypeVar("T")
 
 _ATTEMPTS = 1000
-"""How often a folder is made anew; only one that can never be there (a dangling link) needs a bound."""
+"""How often a folder is made again. Only one that can never exist (a dangling link) needs a bound."""
 
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}
 
 
 class LocalStore(Store):
-    """Objects are files below ``root``; nothing is created on disk before the first write.
+    """Keeps objects as files below ``root``. Nothing is created on disk before the first write.
 
-    Every object comes into being under its name whole: it is written under a temporary name beside it,
-    synced, and then renamed or linked. ``os.link`` fails if the name exists: that is the exclusive create.
-    Files that never change are hard-linked in and out, so uploads and downloads on one file system move no
-    bytes.
+    An object gets its name only when it is whole: it is written to a temporary name beside it, synced, and then renamed
+    or linked. ``os.link`` fails if the name exists, which makes the create exclusive. Files that never change are
+    hard-linked in and out, so uploads and downloads on one file system move no bytes.
     """
 
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
-            raise InvalidUriError(str(root), "the path must be absolute")
+            raise invalid_uri(str(root), "an absolute path", "a relative one")
         self.root = root
         self.uri = root.as_uri()
 
+    @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the object's bytes, or ``length`` of them from ``offset``."""
         path = self._path(key)
         with self._explained("read", key):
             try:
@@ -53,44 +52,46 @@ class LocalStore(Store):
             except _ABSENT:
                 raise ObjectMissingError(self.uri, key) from None
 
+    @override
     def write(self, key: str, data: bytes) -> None:
-        """Write an object whole, in place of any that is there."""
         with self._explained("write", key), self._written(key, data) as (temporary, path):
             temporary.replace(path)
 
+    @override
     def create(self, key: str, data: bytes) -> None:
-        """Write an object that must not exist yet."""
         with self._explained("create", key), self._written(key, data) as (temporary, path):
             try:
                 path.hardlink_to(temporary)
             except FileExistsError:
                 raise ObjectExistsError(self.uri, key) from None
 
+    @override
     def list(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with ``prefix``, sorted."""
         folder = self.root / prefix.rpartition("/")[0]
         with self._explained("list", prefix):
             found = [path for path in _files_below(folder) if not path.name.startswith(TEMPORARY)]
         keys = [path.relative_to(self.root).as_posix() for path in found]
         return sorted(key for key in keys if key.startswith(prefix))
 
+    @override
     def delete(self, key: str) -> None:
-        """Delete an object and the folders that it leaves empty; one that is not there is no error."""
         self.delete_all([key])
 
+    @override
     def delete_all(self, keys: Collection[str]) -> None:
-        """Delete objects and the folders that they leave empty; those that are not there are no error."""
+        """Delete objects, and the folders that are then empty. Objects that are not there are ignored."""
         changed = set()
         for key in keys:
             with self._explained("delete", key):
                 changed |= self._remove(self._path(key))
-        # So that no power failure brings a manifest back after the files that it names have gone. Once for all: with
-        # thousands of objects in a few folders, this is what takes the time.
+        # A power failure must not bring back a manifest whose files are gone. The folders are synced once for all
+        # objects, because syncing takes most of the time.
         with self._explained("delete", ""):
             self._sync_folders(*changed)
 
+    @override
     def upload(self, path: Path, key: str) -> None:
-        """Store a local file that will never change again: a hard link, a copy between file systems."""
+        """Store a local file that never changes again, as a hard link or, between file systems, a copy."""
         target = self._path(key)
         with self._explained("upload", key):
             with path.open("rb") as file:
@@ -109,8 +110,9 @@ class LocalStore(Store):
                 self._copy_in(path, target)
             self._sync_folders(target.parent)
 
+    @override
     def download(self, key: str, path: Path, size: int | None = None) -> str | None:
-        """Bring an object to a new local file: a hard link, a copy between file systems."""
+        """Download an object to a new local file, as a hard link or, between file systems, a copy."""
         source = self._path(key)
         with self._explained("download", key):
             if not source.is_file():
@@ -123,8 +125,8 @@ class LocalStore(Store):
                 shutil.copyfile(source, path)
         return None
 
+    @override
     def copy(self, source: Store, source_key: str, key: str) -> bool:
-        """Copy an object of another folder: a hard link, or the operating system's copy."""
         if not isinstance(source, LocalStore):
             return False
         path = source._path(source_key)
@@ -133,11 +135,12 @@ class LocalStore(Store):
         self.upload(path, key)
         return True
 
+    @override
     def stat(self, key: str) -> ObjectStat:
-        """Return size and age of an object.
+        """Return the size and age of an object.
 
-        The age is that of the inode (``st_ctime``): a hard link keeps the modification time of a file that
-        may have been written days before it was uploaded, but linking and ``utime`` both renew the inode's.
+        The age is that of the inode (``st_ctime``). A hard link keeps the modification time of a file that may have
+        been written days before it was uploaded, but linking and ``utime`` both renew the inode's time.
         """
         path = self._path(key)
         with self._explained("look at", key):
@@ -146,8 +149,8 @@ class LocalStore(Store):
             status = path.stat()
             return ObjectStat(status.st_size, status.st_ctime)
 
+    @override
     def sweep(self, before: float) -> None:
-        """Delete the temporary files of writers that were killed."""
         with self._explained("sweep", ""):
             for path in _files_below(self.root):
                 with suppress(FileNotFoundError):
@@ -155,9 +158,7 @@ class LocalStore(Store):
                         path.unlink()
 
     def _path(self, key: str) -> Path:
-        if any(part.startswith(TEMPORARY) for part in validate_key(key).split("/")):
-            raise InvalidKeyError(key)
-        return self.root / key
+        return self.root / validate_final_key(key)
 
     @contextmanager
     def _explained(self, operation: str, key: str) -> Iterator[None]:
@@ -168,7 +169,7 @@ class LocalStore(Store):
 
     @contextmanager
     def _written(self, key: str, data: bytes) -> Iterator[tuple[Path, Path]]:
-        """Hold ``data``, synced, under a temporary name beside the object; the caller gives it its name."""
+        """Write ``data``, synced, to a temporary name beside the object. The caller then gives it its name."""
         path = self._path(key)
         temporary = path.with_name(TEMPORARY + uuid.uuid4().hex)
         try:
@@ -195,9 +196,9 @@ class LocalStore(Store):
             temporary.unlink(missing_ok=True)
 
     def _place(self, path: Path, step: Callable[[], T], source: Path | None = None) -> T:
-        """Run a step that needs the folder of ``path``; again if a delete takes the empty folder away.
+        """Run a step that needs the folder of ``path``, and run it again if a delete has removed the empty folder.
 
-        Whether the folder is there afterwards says nothing: another writer may have made it again by then.
+        Looking for the folder after a failure would not help: another writer may have made it again by then.
         """
         for _ in range(_ATTEMPTS):
             with suppress(FileNotFoundError):
@@ -210,7 +211,7 @@ class LocalStore(Store):
         return step()
 
     def _remove(self, path: Path) -> set[Path]:
-        """Delete a file and the folders that it leaves empty; return the folder that remains, if anything was there."""
+        """Delete a file and the folders that are then empty. Return the folder that remains, if the file was there."""
         try:
             path.unlink()
         except _ABSENT:
@@ -220,28 +221,28 @@ class LocalStore(Store):
             try:
                 folder.rmdir()
             except FileNotFoundError:
-                pass  # somebody else who deletes was faster
+                pass  # another delete was faster
             except OSError:
                 break  # not empty
             folder = folder.parent
         return {folder}
 
     def _sync_folders(self, *folders: Path) -> None:
-        """Make the entries of folders durable, and of their parents: another thread may have made them."""
+        """Make the entries of folders durable, and those of their parents, which another thread may have made."""
         above = {
             parent for folder in folders for parent in folder.parents if parent.is_relative_to(self.root)
         }
-        # The deepest first: a folder is there for good before what is in it counts.
+        # The deepest is synced first.
         for folder in sorted(above.union(folders), key=lambda one: len(one.parts), reverse=True):
             with suppress(FileNotFoundError):
                 _sync_folder(folder)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Find the files below a folder; one that is not there, or goes meanwhile, has none.
+    """Find the files below a folder. A folder that does not exist, or is deleted meanwhile, has none.
 
-    Whatever else keeps it from being listed is an error: ``os.walk`` would take a folder of which the disk or the
-    server says nothing just now for an empty one, and who takes a pipeline over would find no checkpoints.
+    Any other reason that a folder cannot be listed is an error. ``os.walk`` would take a folder that the disk or the
+    server cannot list just now for an empty one, and a coordinator that takes over would find no checkpoints.
     """
     folders = [folder]
     while folders:
@@ -253,7 +254,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
                     elif not entry.is_symlink():
                         folders.append(Path(entry))
         except (FileNotFoundError, NotADirectoryError):
-            # A delete takes away the folders that it leaves empty.
+            # A delete removes the folders that are then empty.
             continue
 
 
@@ -261,7 +262,7 @@ def _make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folder(folder.parent)
-    # pathlib's exist_ok looks again after the error, and fails if a delete has taken the folder away by then.
+    # pathlib's exist_ok looks again after the error, and fails if a delete has removed the folder by then.
     with suppress(FileExistsError):
         folder.mkdir()
     _sync_folder(folder.parent)

@@ -1,4 +1,4 @@
-"""Finding what is at a URI: pipelines, the checkpoints of one, or a savepoint."""
+"""Finding pipelines, checkpoints and savepoints by what a user says: a URI, a name, an id."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import attrs
 
 from .catalog import Catalog
 from .errors import NothingHereError, ObjectMissingError
+from .fencing import voided_by
 from .layout import CHECKPOINTS, GENERATIONS, MANIFEST, savepoint_key
 from .manifest import Manifest
 from .open import open_store, pipeline_uri
@@ -15,42 +16,68 @@ from .savepoint import read_savepoint
 from .store import Store
 
 LATEST = "latest"
+"""What a user says for the newest completed checkpoint."""
 
 
 @attrs.frozen
 class Located:
-    """A completed checkpoint or a savepoint, and where its bytes are."""
+    """A completed checkpoint or a savepoint, and the store that has its files."""
 
     manifest: Manifest
     store: Store
-    """What the manifest's keys are relative to."""
+    """The store that the manifest's keys are relative to."""
 
 
-def pipelines(uri: str, wanted: str | None = None) -> dict[str, Store]:
-    """Return the stores of the pipelines at a URI by name, of the wanted one only if there is a name.
+def pipelines(uri: str, name: str | None = None) -> dict[str, Store]:
+    """Return the stores of the pipelines at a URI by name, or of one of them.
 
     Args:
-        uri: a storage as a coordinator is given it, or one pipeline's folder in it.
-        wanted: name of a pipeline of the storage.
+        uri: a storage as a coordinator is given it, or the folder of one pipeline in it.
+        name: the only pipeline to look for.
 
     Raises:
-        NothingHereError: there is no pipeline, or not the wanted one.
-        InvalidUriError, UnknownStoreError: the URI names no store.
+        NothingHereError: there is no pipeline, or none of this name.
+        InvalidPlaceError: the URI names no store.
     """
-    if wanted is not None:
-        store = open_store(pipeline_uri(uri, wanted))
+    if name is not None:
+        store = open_store(pipeline_uri(uri, name))
         if not (store.list(CHECKPOINTS) or store.list(GENERATIONS)):
             there = ", ".join(_names_in(open_store(uri).list())) or "no pipeline"
-            raise NothingHereError(uri, f"the pipeline {wanted!r}", there)
-        return {wanted: store}
+            raise NothingHereError(
+                f"there is no pipeline {name!r} in {uri}", "the name of one that is there", there
+            )
+        return {name: store}
     store = open_store(uri)
     keys = store.list()
     if any(key.startswith(GENERATIONS) for key in keys):
         return {uri.rstrip("/").rpartition("/")[2]: store}
     names = _names_in(keys)
     if not names:
-        raise NothingHereError(uri, "a pipeline's checkpoints", "none")
+        raise NothingHereError(
+            f"there are no checkpoints in {uri}",
+            "the storage of a coordinator, or one pipeline's folder in it",
+            "no pipeline",
+        )
     return {name: open_store(pipeline_uri(uri, name)) for name in names}
+
+
+def pipeline(uri: str, name: str | None = None) -> Store:
+    """Return the store of the only pipeline at a URI, or of the one with this name.
+
+    Raises:
+        NothingHereError: there is no such pipeline, or there are several and no name.
+        InvalidPlaceError: the URI names no store.
+    """
+    stores = pipelines(uri, name)
+    if len(stores) > 1:
+        raise NothingHereError(
+            f"there are several pipelines in {uri}",
+            "one",
+            ", ".join(stores),
+            f"name one: by its folder, such as {pipeline_uri(uri, next(iter(stores)))}, or by --pipeline on the "
+            "command line",
+        )
+    return next(iter(stores.values()))
 
 
 def savepoint(uri: str) -> Located | None:
@@ -58,7 +85,7 @@ def savepoint(uri: str) -> Located | None:
 
     Raises:
         DamagedError, SchemaTooNewError: its manifest cannot be read.
-        InvalidUriError, UnknownStoreError: the URI names no store.
+        InvalidPlaceError: the URI names no store.
     """
     store = open_store(uri)
     try:
@@ -69,61 +96,110 @@ def savepoint(uri: str) -> Located | None:
         return None
 
 
-def locate(uri: str, checkpoint: str | int = LATEST) -> Located:
-    """Return a checkpoint or savepoint.
+def locate(uri: str, checkpoint: str | int = LATEST, name: str | None = None) -> Located:
+    """Return a checkpoint or a savepoint.
 
     Args:
-        uri: a savepoint's folder, a pipeline's folder, or a storage with one pipeline.
-        checkpoint: "latest", the id of a completed checkpoint or of a savepoint of the pipeline, or the URI of a
+        uri: a savepoint's folder, a pipeline's folder, or a storage.
+        checkpoint: as for ``find``.
+        name: the pipeline, if the storage has several.
+
+    Raises:
+        NothingHereError: there is no such pipeline, checkpoint or savepoint.
+        DamagedError, SchemaTooNewError: its manifest cannot be read.
+        InvalidPlaceError: the URI names no store.
+    """
+    if name is None and checkpoint == LATEST and (found := savepoint(uri)):
+        return found
+    if _is_uri(checkpoint):
+        return _savepoint_at(str(checkpoint))
+    return find(Catalog(pipeline(uri, name)), checkpoint)
+
+
+def find(catalog: Catalog, checkpoint: str | int) -> Located:
+    """Return a checkpoint or savepoint of a pipeline.
+
+    Args:
+        catalog: the pipeline's catalog.
+        checkpoint: "latest", the id of a completed checkpoint or of a savepoint of the pipeline, or the URI of any
             savepoint.
 
     Raises:
-        NothingHereError: there is none such.
-        DamagedError, SchemaTooNewError: its manifest cannot be read.
-        InvalidUriError, UnknownStoreError: the URI names no store.
+        NothingHereError: there is none.
+        DamagedError, SchemaTooNewError: its manifest cannot be read. Those of other checkpoints do not matter if an id
+            or a URI is given.
+        InvalidPlaceError: the URI names no store.
     """
-    text = str(checkpoint)
-    if text != LATEST and not text.isdigit():
-        found = savepoint(text)
-        if found is None:
-            raise NothingHereError(text, "a savepoint", "none")
-        return found
-    if text == LATEST:
-        found = savepoint(uri)
-        if found is not None:
-            return found
-    stores = pipelines(uri)
-    if len(stores) > 1:
+    if _is_uri(checkpoint):
+        return _savepoint_at(str(checkpoint))
+    if checkpoint != LATEST:
+        return _by_id(catalog, int(checkpoint))
+    latest = catalog.latest()
+    if latest is None:
         raise NothingHereError(
-            uri,
-            "one pipeline",
-            f"{', '.join(stores)}: say {pipeline_uri(uri, next(iter(stores)))}, for example",
+            f"the pipeline in {catalog.store.uri} has no checkpoint", "a completed one", "none"
         )
-    (store,) = stores.values()
-    return _of_pipeline(store, None if text == LATEST else int(text))
+    return Located(latest, catalog.store)
 
 
-def _of_pipeline(store: Store, checkpoint: int | None) -> Located:
-    catalog = Catalog(store)
-    if checkpoint is None:
-        latest = catalog.latest()
-        if latest is None:
-            raise NothingHereError(store.uri, "a completed checkpoint", "none")
-        return Located(latest, store)
-    completed = {manifest.id: manifest for manifest in catalog.completed()}
-    if checkpoint in completed:
-        return Located(completed[checkpoint], store)
-    try:
-        found = savepoint(store.read(savepoint_key(checkpoint)).decode())
-    except ObjectMissingError:
-        found = None
-    if found is None or found.manifest.id != checkpoint:
-        there = ", ".join(map(str, completed)) or "none"
-        raise NothingHereError(store.uri, f"checkpoint {checkpoint}", there)
+def _is_uri(checkpoint: str | int) -> bool:
+    return checkpoint != LATEST and not str(checkpoint).isdecimal()
+
+
+def _savepoint_at(uri: str) -> Located:
+    if "/" not in uri:
+        raise NothingHereError(
+            f"{uri!r} is neither a checkpoint nor a savepoint",
+            f'"{LATEST}", the id of a checkpoint or the URI of a savepoint',
+            repr(uri),
+        )
+    found = savepoint(uri)
+    if found is None:
+        raise NothingHereError(f"there is no savepoint in {uri}", f"its {MANIFEST}", "none")
     return found
 
 
+def _by_id(catalog: Catalog, checkpoint: int) -> Located:
+    store = catalog.store
+    try:
+        manifest = catalog.read(checkpoint)
+    except ObjectMissingError:
+        found = _savepoint_by_id(store, checkpoint)
+        if found is None:
+            raise _no_checkpoint(catalog, checkpoint) from None
+        return found
+    successor = voided_by(manifest.generation, manifest.id, catalog.generations())
+    if successor:
+        raise NothingHereError(
+            f"checkpoint {checkpoint} in {store.uri} never completed",
+            "a completed checkpoint",
+            f"one of generation {manifest.generation}, which generation {successor.generation} ({successor.owner}) "
+            "had replaced",
+            "choose another checkpoint",
+        )
+    return Located(manifest, store)
+
+
+def _savepoint_by_id(store: Store, checkpoint: int) -> Located | None:
+    """Return the savepoint that a pipeline wrote under an id; another one may have taken its place since."""
+    try:
+        found = savepoint(store.read(savepoint_key(checkpoint)).decode())
+    except ObjectMissingError:
+        return None
+    return found if found and found.manifest.id == checkpoint else None
+
+
+def _no_checkpoint(catalog: Catalog, checkpoint: int) -> NothingHereError:
+    there = ", ".join(str(entry.id) for entry in catalog.entries() if not entry.voided_by)
+    return NothingHereError(
+        f"there is no checkpoint {checkpoint} in {catalog.store.uri}",
+        "the id of a completed checkpoint or of a savepoint",
+        there or "no checkpoint",
+        'choose one that is there, "latest", or the URI of a savepoint',
+    )
+
+
 def _names_in(keys: Iterable[str]) -> list[str]:
-    """Return the folders that a coordinator has begun to work in: it leaves the record of its generation."""
+    """Return the folders in which a coordinator has worked: each has the record of a generation."""
     parts = (key.partition("/") for key in keys)
     return sorted({name for name, _, rest in parts if rest.startswith(GENERATIONS)})

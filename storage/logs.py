@@ -1,4 +1,4 @@
-"""Structured logs that go through the standard library's ``logging``, as those of a library should."""
+"""Structured logs through the standard library's ``logging``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def logger(name: str) -> BoundLogger:
-    """Return a structured logger for a module; what is shown, and where, is for the program to configure."""
+    """Return a structured logger for a module. The program configures what is shown and where."""
     return cast("BoundLogger", _Late(name))
 
 
 class _Late:
-    """A logger that is made with its first event: most tasks log nothing, and need not wait for structlog."""
+    """A logger that is made with its first event, because most tasks log nothing and need not load structlog."""
 
     def __init__(self, name: str) -> None:
         self._name = name

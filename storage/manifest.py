@@ -1,8 +1,8 @@
-"""What a checkpoint is made of: handles to snapshot files, and the manifest that names them all.
+"""The manifest of a checkpoint, and the handles to snapshot files that it holds.
 
-The manifest's one write is the commit point of a checkpoint. It holds references, sizes and SHA-256, never
-state bytes. Every object key in it is relative to its root: ``<storage>/<pipeline>/`` for a checkpoint, the
-savepoint's own folder for a savepoint; so both can be moved as a whole.
+Writing the manifest is the commit point of a checkpoint. It holds references, sizes and SHA-256, but no state. All
+object keys in it are relative to its root, which is ``<storage>/<pipeline>/`` for a checkpoint and the savepoint's own
+folder for a savepoint. So both can be moved as a whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import enum
 import attrs
 
 SCHEMA_VERSION = 1
-"""The newest manifest schema that this version of Chandy reads and the one it writes."""
+"""The manifest schema that this version of Chandy writes, and the newest that it reads."""
 
 
 class CheckpointKind(enum.StrEnum):
@@ -25,7 +25,7 @@ class CheckpointKind(enum.StrEnum):
 
 @attrs.frozen
 class FileRef:
-    """One file of a snapshot and where its bytes are."""
+    """One file of a snapshot, and the object that holds its bytes."""
 
     name: str
     """Path of the file inside the snapshot's folder, with ``/`` between parts."""
@@ -36,12 +36,12 @@ class FileRef:
     sha256: str
     """SHA-256 of the file's bytes, in hex."""
     offset: int = 0
-    """Where the file begins inside its object; above 0 only in a pack."""
+    """Where the file begins in its object. Above 0 only in a pack."""
 
 
 @attrs.frozen
 class Handle:
-    """What restores one snapshot: its files."""
+    """Restores one snapshot: it references all its files."""
 
     files: tuple[FileRef, ...] = ()
 
@@ -61,16 +61,16 @@ class StateKind(enum.StrEnum):
 
 @attrs.frozen
 class StateRecord:
-    """What is known of one state variable of an operator."""
+    """The description of one state variable of an operator."""
 
     versions: tuple[str, ...]
-    """Schemas of its values (of a list's elements, of a map's values) as Spark's JSON: those that were written
-    before, oldest first, and last the one that is written now. A stored value says which of them it has."""
+    """Schemas of its values (a list's elements, a map's values) as Spark's JSON, oldest first. The last one is written
+    now. A stored value says which of them it has."""
     kind: StateKind = StateKind.VALUE
     map_key: str | None = None
     """Schema of a map's keys as Spark's JSON."""
     ttl_ms: int | None = None
-    """Milliseconds after which a value expires, None if it does not."""
+    """Milliseconds after which a value expires; None if it never does."""
 
 
 @attrs.frozen
@@ -83,9 +83,9 @@ class OperatorRecord:
     key_schema: str
     """Schema of the key columns, as Spark's JSON."""
     states: dict[str, StateRecord]
-    """What is kept for each key, by name."""
+    """The state variables that are kept for each key, by name."""
     shards: tuple[Handle | None, ...]
-    """One handle a shard, in shard order; None where the shard has never held anything."""
+    """One handle per shard, in shard order; None if the shard has never held anything."""
 
 
 @attrs.frozen
@@ -94,7 +94,7 @@ class QueryRecord:
 
     name: str
     batch: int
-    """The last batch whose effects belong to the checkpoint; -1 if none."""
+    """The last batch whose effects belong to the checkpoint; -1 if there is none."""
     files: Handle
     """The files of the working checkpoint directory, and under ``sink/`` the log of a native file sink."""
 
@@ -108,21 +108,19 @@ class Manifest:
     pipeline: str
     generation: int
     triggered_at: float
-    """Seconds since 1970, the driver's clock."""
+    """Seconds since 1970 by the driver's clock."""
     completed_at: float
     queries: tuple[QueryRecord, ...]
     operators: tuple[OperatorRecord, ...]
     new_bytes: int
-    """Bytes that this checkpoint wrote, as opposed to those it shares with earlier ones."""
+    """Bytes that this checkpoint wrote, without those that it shares with earlier ones."""
     versions: dict[str, str] = attrs.field(factory=dict)
-    """Versions of what wrote it: chandy, pyspark, rocksdict, python."""
+    """Versions of chandy, pyspark, rocksdict and python that wrote it."""
 
     @property
     def size(self) -> int:
-        """Bytes that a restore of everything reads."""
-        handles = [query.files for query in self.queries]
-        handles += [handle for operator in self.operators for handle in operator.shards if handle]
-        return sum(handle.size for handle in handles)
+        """Bytes of all files together."""
+        return sum(handle.size for handle in self._handles())
 
     @property
     def shard_count(self) -> int:
@@ -130,7 +128,9 @@ class Manifest:
         return sum(len(operator.shards) for operator in self.operators)
 
     def keys(self) -> frozenset[str]:
-        """Keys of all objects that a restore needs, the manifest itself not counted."""
-        handles = [query.files for query in self.queries]
-        handles += [handle for operator in self.operators for handle in operator.shards if handle]
-        return frozenset(file.key for handle in handles for file in handle.files)
+        """Return the keys of all objects that a restore needs, without the manifest itself."""
+        return frozenset(file.key for handle in self._handles() for file in handle.files)
+
+    def _handles(self) -> list[Handle]:
+        shards = [handle for operator in self.operators for handle in operator.shards if handle]
+        return [query.files for query in self.queries] + shards

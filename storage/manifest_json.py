@@ -1,4 +1,4 @@
-"""The manifest as a JSON document: a schema version, the SHA-256 of the body, and the body."""
+"""The manifest as a JSON document: its body, the body's SHA-256 and the schema version."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .manifest import SCHEMA_VERSION, Manifest
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Let Python's garbage collector rest in this context, unless it does already.
+    """Turn off Python's garbage collector in this context.
 
-    A manifest makes objects by the hundred thousand in one go, of which none is garbage. Full collections would look
-    at all of them, and at all else that the process holds, again and again: a third of the time with 10,000 shards.
-    Of the whole process; where two threads are here at once, the first to leave ends it for both, which is only slower.
+    A manifest makes hundreds of thousands of objects at once, and none of them is garbage. Full collections would visit
+    them all again and again, which takes a third of the time with 10,000 shards. The collector is off for the whole
+    process. If two threads are here at once, the first to leave turns it on again, which only costs time.
     """
     if not gc.isenabled():
         yield
@@ -38,11 +38,11 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 @_uncollected()
 def decode_manifest(data: bytes, store: str, key: str) -> Manifest:
-    """Return the manifest that ``data``, read from ``key`` in ``store``, holds.
+    """Return the manifest in ``data``, which was read from ``key`` in ``store``.
 
     Raises:
         SchemaTooNewError: a newer version of Chandy wrote it.
-        DamagedError: any byte is not as it was written.
+        DamagedError: a byte differs from what was written.
     """
     try:
         document = parse("manifest", data)
@@ -53,7 +53,7 @@ def decode_manifest(data: bytes, store: str, key: str) -> Manifest:
         raise DamagedError(store, key, "a manifest with its schema version", f"{data[:60]!r}")
     if schema > SCHEMA_VERSION:
         raise SchemaTooNewError(store, key, schema, SCHEMA_VERSION)
-    # The bytes as a whole are compared, so that not even a change that JSON does not care for goes unseen.
+    # All bytes are compared, so that even a change that means nothing in JSON is found.
     body = data[len(_HEAD) : -len(_tail(schema, _sha256(b"")))]
     if data != _document(schema, body):
         raise DamagedError(store, key, f"SHA-256 {document.get('sha256')}", f"SHA-256 {_sha256(body)}")
@@ -63,8 +63,8 @@ def decode_manifest(data: bytes, store: str, key: str) -> Manifest:
         raise DamagedError(store, key, f"a manifest of schema {schema}", error.reason) from None
 
 
-# The canonical JSON of the whole, put together around that of the body: a manifest of many shards has megabytes, and
-# encoding them more than once is most of what a checkpoint's end would cost.
+# The document is put together around the JSON of its body. The manifest of many shards has megabytes, and encoding them
+# twice would take most of the time at a checkpoint's end.
 _HEAD = b'{"manifest":'
 
 

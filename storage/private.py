@@ -1,4 +1,4 @@
-"""Folders of this user alone."""
+"""Making folders that only this user can read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, with mode 0700; what is there stays as it is.
+    """Make a folder and its missing parents with mode 0700. Existing folders stay as they are.
 
-    ``Path.mkdir`` would give its mode to the folder alone, and those above it would be open to others.
+    ``Path.mkdir`` would give the mode only to the folder itself, so others could read its parents.
     """
     with suppress(FileExistsError):
         try:

@@ -1,4 +1,4 @@
-"""Whether a store can tell the first of two creates from the second: fencing hangs on it."""
+"""The probe that checks whether a store creates exclusively, which fencing depends on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from .errors import ObjectExistsError, StorageError, UnfencedStoreError
+from .errors import InvalidPlaceError, ObjectExistsError, StorageError
 from .layout import PROBES
 from .store import Store
 
@@ -16,11 +16,11 @@ def probe_exclusive_create(store: Store) -> None:
     """Race two creates for one new key, then try a third.
 
     Raises:
-        UnfencedStoreError: not exactly one of the two won, or the third did; or the backend knows that this
-            comes about by chance: it looks first and writes then.
+        InvalidPlaceError: not exactly one of the two won, or the third did; or the backend says that its create is
+            not exclusive, because it looks first and then writes.
     """
     if not store.fenced:
-        raise UnfencedStoreError(store.uri, 2)
+        raise _unfenced(store.uri, "a backend that looks first and then writes")
     key = f"{PROBES}{uuid.uuid4().hex}"
     ready = threading.Barrier(2)
 
@@ -40,10 +40,19 @@ def probe_exclusive_create(store: Store) -> None:
         if winners == 1:
             winners += create(b"third", False)
         if winners != 1:
-            raise UnfencedStoreError(store.uri, winners)
+            raise _unfenced(store.uri, f"{winners} of them")
     except BaseException:
-        # What went wrong first is what to tell.
+        # The first error is the one to report.
         with suppress(StorageError):
             store.delete(key)
         raise
     store.delete(key)
+
+
+def _unfenced(uri: str, found: str) -> InvalidPlaceError:
+    return InvalidPlaceError(
+        f"on the store {uri} two drivers could both complete checkpoints",
+        "exactly one of two racing creates of one object to win",
+        found,
+        "use another store, or allow_unfenced=True if only one driver can ever run",
+    )

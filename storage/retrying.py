@@ -1,4 +1,4 @@
-"""Trying again what failed in passing: one policy for all remote stores, in one place."""
+"""Retries: the one policy for all remote stores, and creates whose outcome is unknown."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import attrs
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+from typing_extensions import override
 
 from .errors import ObjectExistsError, OutcomeUnknownError, StoreFailedError
 from .logs import logger
@@ -19,7 +20,7 @@ _log = logger(__name__)
 T = TypeVar("T")
 
 Patience = Callable[[StoreFailedError], bool]
-"""Asked while the outcome of a create is unknown: waits a little, and returns whether to ask the store again."""
+"""Called while the outcome of a create is unknown: waits a little and returns whether to ask the store again."""
 
 
 def no_patience(error: StoreFailedError) -> bool:
@@ -28,13 +29,13 @@ def no_patience(error: StoreFailedError) -> bool:
 
 
 def create_surely(store: Store, key: str, data: bytes, patience: Patience = no_patience) -> None:
-    """Create an object, and do not go on before it is known whether it was created.
+    """Create an object, and return only when it is known whether it was created.
 
     Args:
-        store: where.
+        store: the store.
         key: the object.
         data: its bytes, which nobody else writes there.
-        patience: asked each time that the store could not say.
+        patience: called each time the outcome is unknown.
 
     Raises:
         ObjectExistsError: somebody else's object exists.
@@ -44,13 +45,18 @@ def create_surely(store: Store, key: str, data: bytes, patience: Patience = no_p
     try:
         store.create(key, data)
     except OutcomeUnknownError as error:
-        # Creating it again, not only reading: an attempt may still be on its way, and whatever is found missing
-        # now could appear later.
+        # Reading is not enough: an attempt may still be on its way, so an object that is missing now may appear
+        # later. So it is created again.
         until_known(lambda: _create_again(store, key, data), error, patience)
 
 
 def until_known(step: Callable[[], T], unknown: StoreFailedError | None, patience: Patience) -> T:
-    """Repeat a step that tells what has become of a create until the store lets it.
+    """Repeat a step until the store answers it.
+
+    Args:
+        step: finds out what became of a create.
+        unknown: why the outcome is unknown so far; None if the step was not tried yet.
+        patience: called before each further attempt.
 
     Raises:
         OutcomeUnknownError: the patience is over.
@@ -76,27 +82,27 @@ def _create_again(store: Store, key: str, data: bytes) -> None:
 
 @attrs.frozen
 class RetryPolicy:
-    """How long to go on. Waits double from ``first`` to ``longest``, each by chance between 0 and that."""
+    """How long to retry. Each wait is random, between 0 and a limit that doubles from ``first`` to ``longest``."""
 
     seconds: float = 60.0
-    """After how many seconds an operation is given up."""
+    """Seconds after which an operation fails."""
     attempts: int = 20
-    """After how many attempts it is given up."""
+    """Attempts after which it fails."""
     first: float = 0.1
     longest: float = 8.0
 
 
 class RetryingStore(Store):
-    """A store whose operations are tried again when the error is transient, and only then.
+    """A store that retries operations whose error is transient.
 
-    Every operation of a store may be repeated, with one exception: a create whose answer was lost finds its
-    own object when it is repeated. So an object that exists after a failed attempt is read: if it holds
-    exactly our bytes, which nobody else writes, then we have created it.
+    Every operation may be repeated, except a create whose answer was lost: it would find its own object. So if the
+    object exists after a failed attempt, it is read. If it has exactly our bytes, which nobody else writes, we created
+    it.
 
     Args:
-        store: makes one attempt for each call.
-        policy: how long to go on.
-        until: monotonic seconds when everything is given up; None: the policy alone decides.
+        store: makes one attempt per call.
+        policy: how long to retry.
+        until: monotonic seconds when all retries end; None if only the policy decides.
     """
 
     def __init__(
@@ -115,88 +121,90 @@ class RetryingStore(Store):
         self._clock = clock
         self._sleep = sleep
 
+    @override
     def within(self, seconds: float) -> Store:
-        """Return this store with a deadline for all operations together, so many seconds from now."""
         until = self._clock() + seconds
         if self._until is not None:
             until = min(until, self._until)
         return RetryingStore(self.store, self._policy, until, self._clock, self._sleep)
 
+    @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the object's bytes, or ``length`` of them from ``offset``."""
         return self._retry(lambda: self.store.read(key, offset, length))
 
+    @override
     def write(self, key: str, data: bytes) -> None:
-        """Write an object whole, in place of any that is there."""
         self._retry(lambda: self.store.write(key, data))
 
+    @override
     def create(self, key: str, data: bytes) -> None:
-        """Write an object that must not exist yet; ``data`` must be nobody else's.
+        """Write an object that must not exist yet.
 
         Raises:
             ObjectExistsError: the object exists, and it is not ours.
-            OutcomeUnknownError: given up after an attempt that may have succeeded.
+            OutcomeUnknownError: the retries ended after an attempt that may have succeeded.
         """
-        doubtful = False
+        unknown = False
 
         def attempt() -> None:
-            nonlocal doubtful
+            nonlocal unknown
             try:
                 self.store.create(key, data)
             except ObjectExistsError:
-                if not doubtful or self.store.read(key) != data:
+                if not unknown or self.store.read(key) != data:
                     raise
-                _log.info("a create whose answer was lost had succeeded", store=self.uri, key=key)
+                _log.info("a create had succeeded although its answer was lost", store=self.uri, key=key)
             except StoreFailedError as error:
-                doubtful = doubtful or error.transient
+                unknown = unknown or error.transient
                 raise
 
         try:
             self._retry(attempt)
         except StoreFailedError as error:
-            if not doubtful:
+            if not unknown:
                 raise
             raise OutcomeUnknownError(
                 error.store, error.key, error.operation, error.reason, error.transient, error.attempts
             ) from error
 
+    @override
     def list(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with ``prefix``, sorted."""
         return self._retry(lambda: self.store.list(prefix))
 
+    @override
     def scan(self, prefix: str = "") -> dict[str, ObjectStat]:
-        """Return what is known of each object whose key begins with ``prefix``."""
         return self._retry(lambda: self.store.scan(prefix))
 
+    @override
     def delete(self, key: str) -> None:
-        """Delete an object; one that is not there is no error."""
         self._retry(lambda: self.store.delete(key))
 
+    @override
     def delete_all(self, keys: Collection[str]) -> None:
-        """Delete objects; those that are not there are no error."""
         self._retry(lambda: self.store.delete_all(keys))
 
+    @override
     def upload(self, path: Path, key: str) -> None:
-        """Store a local file that will never change again."""
         self._retry(lambda: self.store.upload(path, key))
 
+    @override
     def download(self, key: str, path: Path, size: int | None = None) -> str | None:
-        """Bring an object to a new local file; a part that fails is asked for again by itself."""
+        # The default reads part by part: then only a part that fails is read again.
         if type(self.store).download is Store.download:
             return super().download(key, path, size)
         return self._retry(lambda: self.store.download(key, path, size))
 
+    @override
     def copy(self, source: Store, source_key: str, key: str) -> bool:
-        """Copy an object of another place into this one without its bytes coming by."""
-        origin = source.store if isinstance(source, RetryingStore) else source
-        return self._retry(lambda: self.store.copy(origin, source_key, key))
+        inner = source.store if isinstance(source, RetryingStore) else source
+        return self._retry(lambda: self.store.copy(inner, source_key, key))
 
+    @override
     def stat(self, key: str) -> ObjectStat:
-        """Return size and age of an object."""
         return self._retry(lambda: self.store.stat(key))
 
+    @override
     def sweep(self, before: float) -> None:
-        """Delete what interrupted writes have left that is no object."""
         self._retry(lambda: self.store.sweep(before))
 
     def _retry(self, attempt: Callable[[], T]) -> T:
@@ -215,7 +223,7 @@ class RetryingStore(Store):
             wait=wait_random_exponential(multiplier=self._policy.first, max=self._policy.longest),
             stop=is_over,
             sleep=self._sleep,
-            before_sleep=_tell,
+            before_sleep=_log_retry,
             retry_error_callback=_give_up,
         )
         return retrying(attempt)
@@ -225,9 +233,9 @@ def _is_transient(error: BaseException) -> bool:
     return isinstance(error, StoreFailedError) and error.transient
 
 
-def _tell(state: RetryCallState) -> None:
+def _log_retry(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
-    _log.info("trying again", error=str(error), attempt=state.attempt_number, wait=state.upcoming_sleep)
+    _log.info("retrying", error=str(error), attempt=state.attempt_number, wait=state.upcoming_sleep)
 
 
 def _give_up(state: RetryCallState) -> None:

@@ -1,8 +1,8 @@
-"""Savepoints: a manifest at the root of a folder that holds everything which it names."""
+"""Savepoints: folders that hold a manifest and everything that it names."""
 
 from __future__ import annotations
 
-from .errors import ObjectExistsError, ObjectMissingError, SavepointPlaceError
+from .errors import InvalidPlaceError, ObjectExistsError, ObjectMissingError
 from .layout import CHECKPOINTS, CLAIM, MANIFEST, SHARED
 from .manifest import Manifest
 from .manifest_json import decode_manifest, encode_manifest
@@ -15,19 +15,19 @@ def claim_savepoint(store: Store, owner: str) -> None:
 
     Args:
         store: the savepoint's folder.
-        owner: who writes it: a text that no other savepoint has.
+        owner: names who writes it; no other savepoint has the same text.
 
     Raises:
-        SavepointPlaceError: there is something in the folder, or somebody else has taken it.
+        InvalidPlaceError: the folder is not empty, or another savepoint has taken it.
     """
     try:
         store.create(CLAIM, owner.encode())
     except ObjectExistsError:
-        raise SavepointPlaceError(store.uri, CLAIM, len(store.list())) from None
+        raise _occupied(store, CLAIM) from None
     others = [key for key in store.list() if key != CLAIM]
     if others:
         store.delete(CLAIM)
-        raise SavepointPlaceError(store.uri, others[0], len(others))
+        raise _occupied(store, others[0])
 
 
 def commit_savepoint(store: Store, manifest: Manifest, patience: Patience = no_patience) -> None:
@@ -36,7 +36,7 @@ def commit_savepoint(store: Store, manifest: Manifest, patience: Patience = no_p
     Raises:
         ObjectExistsError: the folder holds a savepoint already.
         StoreFailedError: it was not written.
-        OutcomeUnknownError: the patience is over, and nobody can tell whether it was written.
+        OutcomeUnknownError: the patience is over, and it may or may not have been written.
     """
     create_surely(store, MANIFEST, encode_manifest(manifest), patience)
 
@@ -53,21 +53,30 @@ def read_savepoint(store: Store) -> Manifest:
 
 
 def discard_savepoint(store: Store, owner: str) -> None:
-    """Delete an aborted savepoint; a folder that this owner has not claimed is left alone.
+    """Delete an aborted savepoint. A folder that this owner has not claimed is left alone.
 
-    The manifest goes first and the claim last, so that a crash in between leaves no manifest with missing
-    files, and the folder stays taken until it is empty.
+    The manifest is deleted first and the claim last: a crash in between leaves no manifest with missing files, and
+    the folder stays claimed until it is empty.
     """
     if _claimed_by(store) == owner:
         delete_savepoint(store)
 
 
 def delete_savepoint(store: Store) -> None:
-    """Delete a savepoint whoever has written it, and nothing else that is in its folder."""
+    """Delete a savepoint, whoever wrote it, and leave anything else in its folder alone."""
     store.delete(MANIFEST)
     for prefix in (CHECKPOINTS, SHARED):
         store.delete_all(store.list(prefix))
     store.delete(CLAIM)
+
+
+def _occupied(store: Store, key: str) -> InvalidPlaceError:
+    return InvalidPlaceError(
+        f"the savepoint cannot be written to {store.uri}",
+        "a new or empty folder",
+        f"{key!r} in it",
+        "choose another folder",
+    )
 
 
 def _claimed_by(store: Store) -> str | None:

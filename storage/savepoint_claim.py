@@ -1,9 +1,8 @@
-"""Whose a savepoint is that a pipeline was restored from: nobody's (no-claim, the default), or the pipeline's (claim).
+"""Claims: making a savepoint that a pipeline was restored from the pipeline's own, and deleting it in the end.
 
-Without a claim nothing is written into the savepoint's folder, and nothing in it is ever deleted: the first
-checkpoint uploads or copies everything, for its folder is another one. With a claim the savepoint is deleted when
-nothing needs it any more: a checkpoint of the pipeline has completed since, and no coordinator lives that took
-the savepoint for its origin.
+Without a claim, the default, nothing in the savepoint's folder is ever written or deleted. The first checkpoint then
+uploads or copies all files. With a claim, the savepoint is deleted once nothing needs it: a checkpoint of the pipeline
+has completed since, and no coordinator that restored from the savepoint is alive.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import attrs
 
 from .catalog import Catalog
 from .codec import from_json, to_json
-from .errors import CodecError, DamagedError, ObjectExistsError, ObjectMissingError, SavepointClaimedError
+from .errors import CodecError, DamagedError, InvalidPlaceError, ObjectExistsError, ObjectMissingError
 from .layout import CLAIMED, OWNER, claimed_key
 from .savepoint import delete_savepoint
 from .store import Store
@@ -26,48 +25,53 @@ class ClaimedSavepoint:
 
     uri: str
     generation: int
-    """The generation that was restored from it."""
+    """The generation that was restored from it and claimed it."""
 
 
 def claim_restored(catalog: Catalog, savepoint: Store, generation: int) -> None:
-    """Make a savepoint the pipeline's own.
+    """Claim a savepoint for a pipeline.
 
     Args:
-        catalog: the pipeline's.
+        catalog: the pipeline's catalog.
         savepoint: the folder of the savepoint.
         generation: the generation that restores it.
 
     Raises:
-        SavepointClaimedError: it is another pipeline's.
+        InvalidPlaceError: it belongs to another pipeline.
     """
     owner = catalog.store.uri
     try:
         savepoint.create(OWNER, owner.encode())
     except ObjectExistsError:
-        # An earlier life of this pipeline may have been restored from it, too.
+        # An earlier generation of this pipeline may have claimed it.
         found = _owner(savepoint)
         if found != owner:
-            raise SavepointClaimedError(savepoint.uri, found or "nobody any more") from None
+            raise InvalidPlaceError(
+                f"the savepoint in {savepoint.uri} cannot be claimed",
+                "a savepoint that no other pipeline has claimed",
+                f"one that belongs to {found or 'a pipeline that is just deleting it'}",
+                "copy it and restore the copy, or restore it without a claim while it is there",
+            ) from None
     catalog.store.write(claimed_key(generation), to_json(ClaimedSavepoint(savepoint.uri, generation)))
 
 
 def drop_claimed(
     catalog: Catalog, open_store: Callable[[str], Store], ended: int, in_use: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Delete the claimed savepoints that nothing needs any more; return their URIs.
+    """Delete the claimed savepoints that nothing needs any more and return their URIs.
 
-    May be interrupted anywhere and repeated: the record of a savepoint goes last.
+    It may be interrupted anywhere and repeated: the record of a savepoint is deleted last.
 
     Args:
-        catalog: the pipeline's.
-        open_store: from a URI to its store.
-        ended: the highest generation of which no coordinator lives any more.
+        catalog: the pipeline's catalog.
+        open_store: opens the store at a URI.
+        ended: the highest generation whose coordinator has ended.
         in_use: URIs of savepoints that are being restored.
     """
     store = catalog.store
     claimed = {key: _record(store, key) for key in store.list(CLAIMED)}
     newest = max((manifest.generation for manifest in catalog.completed()), default=0) if claimed else 0
-    # A later life that was restored from the same savepoint may need it still.
+    # A later generation that was restored from the same savepoint may still need it.
     needed = {one.uri for one in claimed.values() if one.generation > ended or newest < one.generation}
     dropped = []
     for key, one in claimed.items():

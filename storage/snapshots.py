@@ -1,4 +1,4 @@
-"""Storing the files of snapshots and bringing them back."""
+"""Storing the files of snapshots, and restoring them."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from .store import Store
 from .transfer import PART
 
 PACK_BELOW = 64 * 1024
-"""Files with fewer bytes than this go into the pack, and of any size those that tell what a database is made of."""
+"""Files with fewer bytes go into the pack. So do files of any size that describe a database."""
 
 PACK_IN_MEMORY = 2 * PART
-"""Bytes up to which a pack is put together in memory, above on the disk."""
+"""Bytes up to which a pack is built in memory. A larger one is built on disk."""
 
 THREADS = 4
-"""Files that are moved at a time, unless said."""
+"""Default number of files that are transferred at a time."""
 
 _GAP = 64 * 1024
-"""Bytes between two files of a pack that are cheaper to read than to ask for the second file by itself."""
+"""Bytes between two files of a pack that are cheaper to read than a second request."""
 
 T = TypeVar("T")
 _log = logger(__name__)
 
 KnownHashes = MutableMapping[tuple[str, int], str]
-"""SHA-256 by name and size, of the immutable files of one shard's database as long as it is open."""
+"""SHA-256 of the immutable files of one shard's open database, by name and size."""
 
 
 @attrs.frozen
 class StoredSnapshot:
-    """One group of files, durable."""
+    """One group of files that is durable."""
 
     handle: Handle
     new_bytes: int
-    """Bytes that were written for it, as opposed to those that the base has already."""
+    """Bytes that were written for it, without those that the base already has."""
 
 
 @attrs.frozen
 class Source:
-    """Where files of a snapshot may be already: in another place of the same service."""
+    """A snapshot in another store, from which the service may copy files."""
 
     store: Store
     handle: Handle
@@ -69,20 +69,20 @@ class _Group:
 
 
 class SnapshotWriter:
-    """Writes groups of files (one group a shard, or a query) of one checkpoint into one store.
+    """Writes groups of files of one checkpoint into one store. A group belongs to a shard or a query.
 
-    Large files go to ``shared/`` under their SHA-256, small ones together into one pack: so a checkpoint takes
-    as many requests as it has new large files, and one. Uploads run in threads: the files must stay as they
-    are until ``finish`` has returned. For a savepoint the store is the savepoint's folder and no group has a
-    base: then everything is inside it.
+    Large files go to ``shared/`` under their SHA-256, and small ones together into one pack. So a checkpoint takes one
+    request for each new large file, and one for the pack. Uploads run in threads, so the files must not change until
+    ``finish`` returns. For a savepoint, the store is the savepoint's folder and no group has a base: it then holds
+    everything.
 
     Args:
-        store: where to.
-        pack_key: key of the pack, to which something random is added: two lives of a coordinator may use one
-            id, and the one that is fenced must not write over the other's pack.
+        store: the store to write to.
+        pack_key: key of the pack, to which a random part is added: two lives of a coordinator may use the same id, and
+            the fenced one must not overwrite the other's pack.
         pack_below: files with fewer bytes go into the pack.
         pool: runs the uploads; one with four threads is made if there is none.
-        cache: keeps the uploaded immutable files for a recovery on this machine.
+        cache: keeps the uploaded immutable files, for a recovery on this machine.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class SnapshotWriter:
         self._pack_key = f"{pack_key.removesuffix(PACK)}-{uuid.uuid4().hex[:12]}{PACK}"
         self._pack_below = pack_below
         self._cache = cache
-        self._own_pool = ThreadPoolExecutor(THREADS, "chandy-upload") if pool is None else None
-        self._pool = pool or self._own_pool
+        self._owns_pool = pool is None
+        self._pool = pool or ThreadPoolExecutor(THREADS, "chandy-upload")
         self._groups: defaultdict[str, _Group] = defaultdict(_Group)
         self._lock = threading.Lock()
         self._uploaded: set[str] = set()
@@ -114,17 +114,16 @@ class SnapshotWriter:
         """Begin to store files.
 
         Args:
-            group: what they belong to; the key of the result of ``finish``.
-            files: by name inside the snapshot.
-            base: handle of a completed checkpoint in the same store; what it shares is not uploaded again.
-            known: read and filled, so that an immutable file is hashed once.
-            source: a snapshot in another place of the same service: what it shares is copied there, without
-                its bytes going through this process, and uploaded where that fails.
+            group: the shard or query that they belong to; a key of the result of ``finish``.
+            files: the files by their names in the snapshot.
+            base: handle of a completed checkpoint in the same store. Its shared files are not uploaded again.
+            known: hashes of immutable files. It is read and filled, so that each file is hashed once.
+            source: a snapshot in another store. The service copies its shared files if it can; otherwise they are
+                uploaded.
 
         Raises:
-            InvalidKeyError: a name would lead out of the snapshot's folder.
+            InvalidNameError: a name would lead out of the snapshot's folder.
         """
-        assert self._pool is not None
         shared = _shared(base) if base else set()
         known = {} if known is None else known
         target = self._groups[group]
@@ -137,12 +136,11 @@ class SnapshotWriter:
                 target.files.append(self._pool.submit(store_file, name, path, shared, known, source))
 
     def copy(self, group: str, source: Source) -> tuple[FileRef, ...]:
-        """Have the service copy what it can of a snapshot into a group; return the files that are left to add.
+        """Let the service copy the files of a snapshot into a group, and return those that it could not copy.
 
         Raises:
             ObjectMissingError: ``source`` does not have an object.
         """
-        assert self._pool is not None
         shared = [file for file in source.handle.files if is_shared(file.key)]
         copied = [self._pool.submit(self._copied_file, file, source.store) for file in shared]
         wait(copied)
@@ -154,7 +152,7 @@ class SnapshotWriter:
         return tuple(file for file in source.handle.files if file not in done)
 
     def finish(self) -> dict[str, StoredSnapshot]:
-        """Wait for the uploads and write the pack; return what each group has become, all of it durable.
+        """Wait for the uploads, write the pack, and return the stored groups, all of them durable.
 
         Raises:
             The first error of an upload, after all uploads have ended.
@@ -165,8 +163,8 @@ class SnapshotWriter:
                 name: [future.result() for future in group.files] for name, group in self._groups.items()
             }
         finally:
-            if self._own_pool:
-                self._own_pool.shutdown()
+            if self._owns_pool:
+                self._pool.shutdown()
         packed = self._write_pack()
         return {name: _stored(large[name] + packed[name]) for name in self._groups}
 
@@ -192,8 +190,8 @@ class SnapshotWriter:
         known: KnownHashes,
         source: Source | None,
     ) -> tuple[FileRef, int]:
-        # A store may keep a hard link to what is uploaded: a file that its owner goes on to change is copied
-        # first.
+        # The file is copied first, because its owner may change it later and the store may keep a hard link to what
+        # is uploaded.
         with TemporaryDirectory(prefix="chandy-upload-") as folder:
             copy = Path(folder) / "copy"
             size, sha256 = copy_hashed(path, copy)
@@ -227,12 +225,14 @@ class SnapshotWriter:
         try:
             return self._store.copy(source.store, file.key, file.key)
         except (StorageError, OSError) as error:
-            # Retention may have dropped it, or nobody may read it there: the file itself is here.
-            _log.info("not copied, uploaded", key=file.key, source=source.store.uri, error=str(error))
+            # Retention may have dropped it, or it may not be readable there. The local file can be uploaded.
+            _log.info(
+                "could not copy a file, uploading it", key=file.key, source=source.store.uri, error=str(error)
+            )
             return False
 
     def _copied_file(self, file: FileRef, source: Store) -> tuple[FileRef, int] | None:
-        # Twice in a snapshot is copied twice: whether the first succeeds is not known yet.
+        # A file that is twice in a snapshot is copied twice, because the first copy may still fail.
         return (file, file.size) if self._store.copy(source, file.key, file.key) else None
 
     def _write_pack(self) -> dict[str, list[tuple[FileRef, int]]]:
@@ -267,7 +267,7 @@ class SnapshotWriter:
 
 
 def _shared(handle: Handle) -> set[tuple[str, int]]:
-    """Return SHA-256 and size of the files of a snapshot that are objects of their own."""
+    """Return the SHA-256 and size of the shared files of a snapshot."""
     return {(file.sha256, file.size) for file in handle.files if is_shared(file.key)}
 
 
@@ -278,15 +278,15 @@ def _stored(files: list[tuple[FileRef, int]]) -> StoredSnapshot:
 
 @attrs.frozen
 class RestoreReport:
-    """What a restore did."""
+    """How many files and bytes a restore took from where."""
 
     files: int
     bytes: int
     """Bytes of all files."""
     cached_bytes: int
-    """Those that the cache had."""
+    """Bytes that came from the cache."""
     downloaded_bytes: int
-    """Those that came from the store."""
+    """Bytes that came from the store."""
 
 
 def restore_files(
@@ -297,22 +297,21 @@ def restore_files(
     threads: int = THREADS,
     progress: Callable[[int], None] | None = None,
 ) -> RestoreReport:
-    """Bring a snapshot's files into a directory, each verified while it comes and before it gets its name.
+    """Restore a snapshot's files into a directory. Each file is verified before it gets its name.
 
-    Immutable files may be hard links to the store's or the cache's: nobody may change them in place. All
-    others are private copies. If it fails, files that were complete by then remain, and nothing that is not.
+    Immutable files may be hard links to those of the store or the cache, so nobody may change them in place. All others
+    are private copies. After an error, the directory has only complete files.
 
     Args:
-        store: what the handle's keys are relative to.
+        store: the store that the handle's keys are relative to.
         handle: the files.
-        directory: where to; made if missing. Existing files of the same names are replaced.
-        cache: asked before the store for immutable files, and given those that it did not have.
-        threads: files that are fetched at a time; a large one in several parts.
-        progress: called with the bytes of what has just been restored, from several threads; all together they
-            are ``handle.size``.
+        directory: is created if it is missing. Existing files of the same names are replaced.
+        cache: is asked for immutable files before the store, and given those that it does not have.
+        threads: files that are transferred at a time.
+        progress: called from several threads with the bytes that were just restored. They add up to ``handle.size``.
 
     Raises:
-        DamagedError: the store has other bytes than were written; names the object and the file.
+        DamagedError: the store has other bytes than were written. Names the object and the file.
         ObjectMissingError: the store does not have an object.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -322,7 +321,7 @@ def restore_files(
     jobs += [partial(_restore_whole, store, file, directory, cache) for file in whole]
     sizes = [sum(file.size for file in run) for run in ranges] + [file.size for file in whole]
     if progress:
-        jobs = [partial(_told, job, size, progress) for job, size in zip(jobs, sizes, strict=True)]
+        jobs = [partial(_with_progress, job, size, progress) for job, size in zip(jobs, sizes, strict=True)]
     cached = sum(_in_parallel(jobs, threads))
     if cache and whole:
         cache.trim()
@@ -337,17 +336,16 @@ def copy_snapshot(
     scratch: Path,
     cache: FileCache | None = None,
 ) -> None:
-    """Have ``writer`` store the files of a handle of another store.
+    """Copy a snapshot from another store.
 
-    Within one service the service itself copies large files, and nobody looks at their bytes; all others are
-    verified on the way.
+    The service copies large files itself if it can; their bytes are then not verified. All other files are verified.
 
     Args:
-        source: what the handle's keys are relative to.
-        handle: the files to copy; it remains valid in ``source``.
-        writer: writes into the other store; its ``finish`` tells the new handle of the group.
+        source: the store that the handle's keys are relative to.
+        handle: the files to copy. It stays valid in ``source``.
+        writer: writes into the other store. Its ``finish`` returns the new handle of the group.
         group: as in ``SnapshotWriter.add``.
-        scratch: an empty or missing directory of the caller, who deletes it after ``writer.finish``.
+        scratch: an empty or missing directory, which the caller deletes after ``writer.finish``.
         cache: as in ``restore_files``.
 
     Raises:
@@ -358,14 +356,14 @@ def copy_snapshot(
     writer.add(group, {file.name: scratch / file.name for file in left})
 
 
-def _told(job: Callable[[], T], size: int, progress: Callable[[int], None]) -> T:
+def _with_progress(job: Callable[[], T], size: int, progress: Callable[[int], None]) -> T:
     result = job()
     progress(size)
     return result
 
 
 def _in_parallel(jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Run jobs; at the first error drop those that have not begun, wait for the others, and raise it."""
+    """Run jobs. At the first error, drop those that have not begun, wait for the others, and raise it."""
     pool = ThreadPoolExecutor(threads, "chandy-restore")
     try:
         return [future.result() for future in [pool.submit(job) for job in jobs]]
@@ -374,7 +372,7 @@ def _in_parallel(jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
 
 
 def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCache | None) -> int:
-    """Restore a file that is an object of its own; return how many bytes of it came from the cache."""
+    """Restore a file that is an object of its own, and return how many of its bytes came from the cache."""
     with _placed(directory, file) as path:
         if cache and is_immutable(file.name) and cache.take(file.sha256, file.size, path):
             return file.size
@@ -384,7 +382,7 @@ def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCach
             if cache:
                 cache.put(file.sha256, path)
         elif sha256 is None:
-            # A hard link to the store's own: whoever changes the file must not change that.
+            # It is a hard link to the store's file, which must not change when this one does.
             downloaded = path.rename(path.with_name(path.name + "-shared"))
             try:
                 _verify(store, file, *copy_hashed(downloaded, path))
@@ -396,7 +394,7 @@ def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCach
 
 
 def _restore_range(store: Store, files: list[FileRef], directory: Path) -> int:
-    """Restore files that lie close together in a pack."""
+    """Restore files that are close together in a pack."""
     start = files[0].offset
     end = max(file.offset + file.size for file in files)
     data = store.read(files[0].key, start, end - start)
@@ -409,7 +407,7 @@ def _restore_range(store: Store, files: list[FileRef], directory: Path) -> int:
 
 
 def _ranges(files: Iterable[FileRef]) -> list[list[FileRef]]:
-    """Return the files of packs in runs, each of one pack, without large gaps, and no longer than it must be."""
+    """Return the files of packs in runs to read at once. A run is of one pack, without large gaps and not too long."""
     runs: list[list[FileRef]] = []
     end = 0
     for file in sorted(files, key=lambda file: (file.key, file.offset)):
@@ -430,7 +428,7 @@ def _ranges(files: Iterable[FileRef]) -> list[list[FileRef]]:
 
 @contextmanager
 def _placed(directory: Path, file: FileRef) -> Iterator[Path]:
-    """Give a temporary path; what is there in the end gets the file's name, unless there was an error."""
+    """Yield a temporary path, and give what is there the file's name afterwards, unless there was an error."""
     target = directory / validate_key(file.name)
     temporary = directory / f".restore-{uuid.uuid4().hex}"
     try:

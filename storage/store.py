@@ -1,4 +1,4 @@
-"""The store protocol: the five operations on durable bytes that every backend brings."""
+"""The store protocol: what every backend implements to keep durable bytes."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from .transfer import PART, download_in_parts
 
 @attrs.frozen
 class ObjectStat:
-    """What a store knows about an object without reading it."""
+    """The size and age of an object."""
 
     size: int
     """Bytes of the object."""
     modified: float | None
-    """Seconds since 1970 when it was last written or uploaded, the store's clock; None: it cannot say."""
+    """When it was last written or uploaded, in seconds since 1970 by the store's clock; None if that is not known."""
 
 
 class Store(ABC):
-    """Durable objects under one URI, each named by a key: a relative path with ``/`` between its parts.
+    """Durable objects under one URI. An object is named by its key, a relative path with ``/`` between its parts.
 
-    What an operation wrote is durable when it returns. Operations may be called from many threads.
+    Five operations are abstract: read, write, create, list and delete. The others have defaults, which a backend
+    overrides if it can do better. When an operation returns, what it wrote is durable. All operations may be called
+    from several threads.
     """
 
     uri: str
-    """Where the store is, as a URI that opens it again from another process or machine."""
+    """Opens the store again, from any process or machine."""
     fenced: bool = True
-    """Whether ``create`` is exclusive, as far as the backend knows; that it is so in fact the probe finds out."""
+    """Whether the backend says that ``create`` is exclusive. The module ``probe`` checks it."""
 
     def within(self, seconds: float) -> Store:
-        """Return this store with a deadline: what is tried again is given up so many seconds from now."""
+        """Return this store with a deadline for all operations together: retries end after so many seconds."""
         return self
 
     @abstractmethod
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the object's bytes, or ``length`` of them from ``offset``: fewer where the object ends.
+        """Return the object's bytes, or ``length`` of them from ``offset``, fewer if the object ends before.
 
         Raises:
             ObjectMissingError: there is no such object.
@@ -47,47 +49,47 @@ class Store(ABC):
 
     @abstractmethod
     def write(self, key: str, data: bytes) -> None:
-        """Write an object whole, in place of any that is there; readers see the old bytes or the new."""
+        """Write an object, replacing any old one. Readers see all old bytes or all new ones."""
 
     @abstractmethod
     def create(self, key: str, data: bytes) -> None:
-        """Write an object that must not exist yet; of several that race, exactly one wins.
+        """Write an object that must not exist yet. If several callers race, exactly one wins.
 
         Args:
             key: the object.
-            data: not empty, and not what anybody else writes there: by its bytes a creator knows its object
-                again when the answer was lost.
+            data: its bytes. They must not be empty, and nobody else may write the same ones there: if the answer is
+                lost, the creator recognises its object by them.
 
         Raises:
-            ObjectExistsError: the object exists; its bytes are as they were.
+            ObjectExistsError: the object exists, and is unchanged.
         """
 
     @abstractmethod
     def list(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with ``prefix``, sorted. Correctness never hangs on this being fresh."""
+        """Return the keys that begin with ``prefix``, sorted. Correctness never depends on this being fresh."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Delete an object; one that is not there is no error."""
+        """Delete an object, if it is there."""
 
     def upload(self, path: Path, key: str) -> None:
-        """Store a local file that will never change again under ``key``, a name that follows from its bytes.
+        """Store a local file that never changes again under ``key``, a name that follows from its bytes.
 
-        An upload counts as a fresh write for ``stat`` even where the object is there already: what collects
-        garbage must see that somebody wants the object again.
+        ``stat`` must show an upload as a fresh write even if the object exists already, so that garbage collection
+        sees that the object is needed again.
         """
         self.write(key, path.read_bytes())
 
     def download(self, key: str, path: Path, size: int | None = None) -> str | None:
-        """Bring an object to a new local file, a few parts of a large one at a time.
+        """Download an object to a local file, a large one in parts.
 
         Args:
             key: the object.
-            path: the file; made, or written over if it is left from an attempt that failed.
-            size: how many bytes the object should have; where it has more, at least one more is in the file.
+            path: the file. It is created, or overwritten if a failed attempt left it behind.
+            size: how many bytes the object should have. If it has more, at least one more is in the file.
 
         Returns:
-            The SHA-256 of the file in hex, None if the bytes did not come by (a hard link).
+            The SHA-256 of the file in hex; None if the bytes were not seen (a hard link).
 
         Raises:
             ObjectMissingError: there is no such object.
@@ -99,12 +101,12 @@ class Store(ABC):
         return hashlib.sha256(data).hexdigest()
 
     def copy(self, source: Store, source_key: str, key: str) -> bool:
-        """Copy an object of another place of the same service into this one, inside the service.
+        """Copy an object from another store into this one without downloading it.
 
-        As with ``upload`` the copy is a fresh write. The bytes are not looked at.
+        Like an ``upload``, the copy counts as a fresh write. The bytes are not verified.
 
         Returns:
-            Whether that was possible; if not, nothing was done.
+            Whether the service could do that. If not, nothing was done.
 
         Raises:
             ObjectMissingError: there is no such object in ``source``.
@@ -112,28 +114,28 @@ class Store(ABC):
         return False
 
     def delete_all(self, keys: Collection[str]) -> None:
-        """Delete objects, in any order; those that are not there are no error."""
+        """Delete objects, in any order. Those that are not there are ignored."""
         for key in keys:
             self.delete(key)
 
     def scan(self, prefix: str = "") -> dict[str, ObjectStat]:
-        """Return what is known of each object whose key begins with ``prefix``, by key, sorted.
+        """Return the size and age of the objects whose keys begin with ``prefix``, by key, sorted.
 
-        May be older than what ``stat`` says.
+        They may be older than what ``stat`` returns.
         """
         return {key: ObjectStat(-1, None) for key in self.list(prefix)}
 
     def stat(self, key: str) -> ObjectStat:
-        """Return size and age of an object.
+        """Return the size and age of an object.
 
         Raises:
             ObjectMissingError: there is no such object.
         """
         return ObjectStat(len(self.read(key)), None)
 
-    def sweep(self, before: float) -> None:  # noqa: B027 (most stores leave nothing)
-        """Delete what interrupted writes have left that is no object, if last touched before ``before``.
+    def sweep(self, before: float) -> None:  # noqa: B027 (most stores leave nothing behind)
+        """Delete what interrupted writes left behind besides objects.
 
         Args:
-            before: seconds since 1970, the store's clock.
+            before: seconds since 1970 by the store's clock. What was touched later is kept.
         """

@@ -1,4 +1,4 @@
-"""Large objects in parts: several at a time, within a bound of memory."""
+"""Downloading large objects in parts, several at a time, with bounded memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ PART = 8 << 20
 """Bytes of one part of a large object."""
 
 PARTS_AT_A_TIME = 4
-"""Parts of one object that are on their way at a time: with ``PART`` the memory that moving one file takes."""
+"""Parts of one object that are transferred at a time. With ``PART`` it bounds the memory that a transfer needs."""
 
 
 def download_in_parts(read: Callable[[int, int], bytes], size: int, path: Path) -> str:
-    """Write an object to a file, hashing it in its order while further parts are on their way.
+    """Download an object to a file, and hash each part while the next ones are transferred.
 
     Args:
-        read: returns so many bytes (second argument) from an offset (first), fewer where the object ends.
-        size: how many bytes the object should have. One more is asked for: an object that is longer gives a
-            longer file.
+        read: returns the bytes at an offset (first argument), up to a number (second), fewer if the object ends before.
+        size: how many bytes the object should have. One more is requested, so that an object that is too long gives
+            a file that is too long.
         path: the file.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Storage URIs of remote stores: ``scheme://authority/path?option=value``."""
+"""The URIs of remote stores, ``scheme://authority/path?option=value``: taking them apart and putting them together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import attrs
 
-from .errors import InvalidUriError
+from .errors import InvalidPlaceError
+
+_SECRETS = "put secrets into the backend's own environment variables or files"
 
 _SECRET = re.compile(r"secret|token|password|passwd|sas|credential|^key$|private|signature", re.IGNORECASE)
 
@@ -18,40 +20,46 @@ class StoreUri:
 
     scheme: str
     authority: str
-    """Bucket, name node with its port, name service, ...; empty where the backend has a default."""
+    """Bucket, name node with its port, name service, ...; empty if the backend has a default."""
     path: str
     """Without ``/`` at its ends; empty for the authority's root."""
     options: dict[str, str]
-    """The query: how to reach the store. Never secrets, for URIs are logged and written into other stores."""
+    """The query: how to reach the store. It holds no secrets, because URIs are logged and stored in other stores."""
 
     @staticmethod
     def parse(uri: str) -> StoreUri:
         """Take a URI apart.
 
         Raises:
-            InvalidUriError: an option twice, an option that looks like a secret, a fragment, ``..`` in the path.
+            InvalidPlaceError: the URI has an option twice, a fragment, ``..`` in the path, or what looks like a secret.
         """
         parts = urlsplit(uri)
         shown = uri.partition("?")[0]
         if parts.fragment:
-            raise InvalidUriError(shown, "'#' in a path must be written %23")
+            raise invalid_uri(shown, "a path without '#'", f"#{parts.fragment}", "write '#' as %23")
         if "@" in parts.netloc:
-            raise InvalidUriError(
-                uri.replace(parts.netloc, "...@..."), "no user or password in a URI: it is logged"
+            raise invalid_uri(
+                uri.replace(parts.netloc, "...@..."),
+                "no user or password, because URIs are logged",
+                "'@'",
+                _SECRETS,
             )
         pairs = parse_qsl(parts.query, keep_blank_values=True)
         options = dict(pairs)
         if len(options) != len(pairs):
-            raise InvalidUriError(shown, "an option is given twice")
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise invalid_uri(shown, "each option once", f"{twice!r} twice")
         if secrets := sorted(filter(_SECRET.search, options)):
-            raise InvalidUriError(
+            raise invalid_uri(
                 shown,
-                f"the option {secrets[0]!r} looks like a secret, and URIs are logged: give it in the backend's own "
-                "environment variables or files",
+                "no secret, because URIs are logged",
+                f"the option {secrets[0]!r}, which looks like one",
+                _SECRETS,
             )
         path = unquote(parts.path).strip("/")
-        if any(part in ("", ".", "..") for part in path.split("/")) and path:
-            raise InvalidUriError(shown, "a path with '..', '.' or empty parts")
+        if path and any(part in ("", ".", "..") for part in path.split("/")):
+            raise invalid_uri(shown, "a path without '..', '.' and empty parts", repr(path))
         return StoreUri(parts.scheme.lower(), parts.netloc, path, options)
 
     def __str__(self) -> str:
@@ -59,22 +67,30 @@ class StoreUri:
         query = f"?{urlencode(sorted(self.options.items()), safe=':/')}" if self.options else ""
         return f"{self.scheme}://{self.authority}{path}{query}"
 
-    def only(self, *known: str, prefixes: tuple[str, ...] = ()) -> dict[str, str]:
-        """Return the options if a backend knows them all.
+    def check_options(self, *known: str, prefixes: tuple[str, ...] = ()) -> None:
+        """Check that a backend knows all options.
+
+        Args:
+            known: the names of options that it knows.
+            prefixes: how the names of further options begin.
 
         Raises:
-            InvalidUriError: it does not know one.
+            InvalidPlaceError: it does not know one.
         """
         for name in self.options:
-            if name not in known and not name.startswith(prefixes or ("\0",)):
+            if name not in known and not name.startswith(prefixes):
                 expected = ", ".join([*known, *(f"{prefix}..." for prefix in prefixes)])
-                raise InvalidUriError(str(self), f"unknown option {name!r}, expected one of {expected}")
-        return self.options
+                raise invalid_uri(str(self), f"options among {expected}", f"the unknown option {name!r}")
 
 
 def join_uri(uri: str, *parts: str) -> str:
-    """Return the URI (or absolute path) of something below another: ``parts`` go before the query."""
+    """Return the URI (or absolute path) of what lies below another. ``parts`` go before the query."""
     if "://" not in uri or uri.lower().startswith("file:"):
         return "/".join([uri.rstrip("/"), *parts])
     place, mark, query = uri.partition("?")
     return "/".join([place.rstrip("/"), *parts]) + mark + query
+
+
+def invalid_uri(uri: str, expected: str, found: str, advice: str = "") -> InvalidPlaceError:
+    """Return the error for a text that is not a usable storage URI."""
+    return InvalidPlaceError(f"{uri!r} is not a storage URI that can be used", expected, found, advice)

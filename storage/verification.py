@@ -1,4 +1,4 @@
-"""Checking every byte that a checkpoint references."""
+"""Verification: finding what is damaged or missing among the objects of checkpoints."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .store import Store
 
 @attrs.frozen
 class Problem:
-    """A file of a checkpoint that cannot be restored."""
+    """A file of a checkpoint that is damaged or missing."""
 
     key: str
     """The object that should hold it."""
     file: str
-    """Whose file it is and its name in the snapshot."""
+    """The query or shard that it belongs to, and its name in the snapshot."""
     expected: str
     found: str
 
@@ -35,17 +35,17 @@ class Problem:
 
 @attrs.frozen
 class DamagedObject:
-    """An object that is damaged or missing, and whom that hurts."""
+    """An object that is damaged or missing, and the checkpoints that need it."""
 
     key: str
     found: tuple[str, ...]
-    """What was found in place of its files, each once."""
+    """What was found instead of its files, without repetitions."""
     checkpoints: tuple[int, ...]
     """The checkpoints that need it, ascending."""
 
     def __str__(self) -> str:
-        hurt = ", ".join(map(str, self.checkpoints))
-        return f"{self.key}: {'; '.join(self.found)}; hurts checkpoints {hurt}"
+        checkpoints = ", ".join(map(str, self.checkpoints))
+        return f"{self.key}: {'; '.join(self.found)}; needed by checkpoints {checkpoints}"
 
 
 @attrs.frozen
@@ -53,14 +53,14 @@ class Report:
     """What a verification found."""
 
     files: int
-    """Files of the checkpoint; one that several snapshots share is checked once and counted for each."""
+    """Files of the checkpoint. One that several snapshots share is checked once, and counted for each."""
     bytes: int
-    """Bytes of the files that are whole."""
+    """Bytes of the intact files."""
     problems: tuple[Problem, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether every byte is as it was written."""
+        """Whether the checkpoint is intact, byte for byte."""
         return not self.problems
 
 
@@ -68,15 +68,15 @@ def verify(store: Store, manifest: Manifest, threads: int = 4) -> Report:
     """Read every object that a manifest references and check the SHA-256 of every file.
 
     Args:
-        store: what the manifest's keys are relative to.
-        manifest: a checkpoint's or a savepoint's.
+        store: the store that the manifest's keys are relative to.
+        manifest: the manifest of a checkpoint or a savepoint.
         threads: files that are read at a time.
     """
     return verify_all(store, [manifest], threads)[0]
 
 
 def verify_all(store: Store, manifests: Sequence[Manifest], threads: int = 4) -> list[Report]:
-    """As ``verify``, for each of several manifests; what they share is read once."""
+    """Like ``verify``, for each of several manifests. What they share is read once."""
     places = [_places(manifest) for manifest in manifests]
     distinct = dict.fromkeys(place for users in places for place in users)
     with ThreadPoolExecutor(threads, "chandy-verify") as pool:
@@ -85,27 +85,28 @@ def verify_all(store: Store, manifests: Sequence[Manifest], threads: int = 4) ->
 
 
 def damaged_objects(reports: Mapping[int, Report]) -> list[DamagedObject]:
-    """Return the objects that the reports of some checkpoints, by their ids, find damaged; sorted by key."""
+    """Return the damaged objects in the reports of checkpoints, which are given by id. Sorted by key."""
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    hurt: defaultdict[str, set[int]] = defaultdict(set)
+    needed_by: defaultdict[str, set[int]] = defaultdict(set)
     for checkpoint, report in reports.items():
         for problem in report.problems:
             found[problem.key][problem.found] = None
-            hurt[problem.key].add(checkpoint)
-    return [DamagedObject(key, tuple(found[key]), tuple(sorted(hurt[key]))) for key in sorted(found)]
+            needed_by[problem.key].add(checkpoint)
+    return [DamagedObject(key, tuple(found[key]), tuple(sorted(needed_by[key]))) for key in sorted(found)]
 
 
 def newest_intact(catalog: Catalog) -> Manifest | None:
-    """Return the newest completed checkpoint of which every byte is as it was written; None if there is none."""
+    """Return the newest completed checkpoint that is intact, byte for byte; None if there is none."""
     return next(
         (manifest for manifest in reversed(catalog.readable()) if verify(catalog.store, manifest).ok), None
     )
 
 
 def missing_object(store: Store, manifest: Manifest) -> str | None:
-    """Return the key of an object that a manifest references and that is not there; None if all are.
+    """Return the key of an object that a manifest references and that is missing; None if all are there.
 
-    Two lists, and a question for each object that they do not have: a glance before a restore, no verification.
+    This is a quick check before a restore, not a verification. It takes two lists, and one ``stat`` for each object
+    that they do not have.
     """
     needed = manifest.keys()
     prefixes = {key.partition("/")[0] + "/" for key in needed}
@@ -118,7 +119,7 @@ def missing_object(store: Store, manifest: Manifest) -> str | None:
 
 
 _Users = dict[FileRef, list[str]]
-"""Which files are in a place (a ``FileRef`` without a name)."""
+"""The files in each place, by the place: a ``FileRef`` without a name."""
 
 
 def _places(manifest: Manifest) -> _Users:
@@ -152,10 +153,10 @@ def _handles(manifest: Manifest) -> list[tuple[str, Handle]]:
 
 
 def _difference(store: Store, file: FileRef) -> str | None:
-    """Return what a file is in place of what it should be; None if it is whole."""
+    """Return what is found instead of a file; None if the file is intact."""
     digest = hashlib.sha256()
     size = 0
-    # One byte more than the file has: an object of its own must end where the file does.
+    # One byte more is read, because a shared object must end where the file does.
     end = file.size + 1 if is_shared(file.key) else file.size
     try:
         while size < end and (chunk := store.read(file.key, file.offset + size, min(CHUNK, end - size))):

@@ -11,17 +11,22 @@ from ...state.format.evolution import evolve
 from ...state.format.schema import bare, from_json
 from ...state.rpc.messages import RestoreSource, ShardId
 from ...storage.catalog import Catalog
-from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError, StorageError
+from ...storage.errors import (
+    DamagedCheckpointError,
+    DamagedError,
+    SchemaTooNewError,
+    StorageError,
+)
 from ...storage.files import FileCache
 from ...storage.layout import checkpoint_of
 from ...storage.locate import LATEST as LATEST
+from ...storage.locate import find
 from ...storage.logs import logger
 from ...storage.manifest import CheckpointKind, Manifest, OperatorRecord
 from ...storage.open import open_store
-from ...storage.savepoint import read_savepoint
 from ...storage.snapshots import restore_files
 from ...storage.verification import missing_object, newest_intact, verify
-from ..errors import KeySchemaError, NonRestoredError, NoSuchCheckpointError, ShardCountError
+from ..errors import KeySchemaError, NonRestoredError, ShardCountError
 from ..protocol.state_machine import CheckpointStateMachine
 from ..spark.seeding import seed
 
@@ -84,59 +89,52 @@ class Restored:
 
 
 def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
-    """Find the checkpoint that a user asks to restore.
+    """Return the checkpoint or savepoint that a user wants to restore, None if there is nothing to restore.
 
     Args:
-        catalog: the pipeline's checkpoints.
-        restore: "latest", "none", the id of a checkpoint, or the URI of a savepoint.
+        catalog: the pipeline's catalog.
+        restore: "none", or what ``locate.find`` takes: "latest", an id, or the URI of a savepoint.
 
     Raises:
-        NoSuchCheckpointError: there is none such.
-        DamagedCheckpointError: the latest is damaged; names the newest one that is not.
+        NothingHereError: there is none.
+        DamagedCheckpointError: the latest is damaged. Names the newest one that is intact.
         DamagedError, SchemaTooNewError: its manifest cannot be read.
+        InvalidPlaceError: the URI names no store.
     """
     if restore == NONE:
         return None
     if restore == LATEST:
         latest = _intact_latest(catalog)
         return RestorePoint(latest, catalog.store.uri) if latest else None
-    try:
-        if isinstance(restore, int) or restore.isdigit():
-            wanted = int(restore)
-            # A newer one that cannot be read may be the reason why this one was chosen.
-            manifest = next((m for m in catalog.readable() if m.id == wanted), None)
-            if manifest is None:
-                raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids()))
-            return RestorePoint(manifest, catalog.store.uri)
-        store = open_store(restore)
-        return RestorePoint(read_savepoint(store), store.uri)
-    except ObjectMissingError:
-        raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids())) from None
+    found = find(catalog, restore)
+    return RestorePoint(found.manifest, found.store.uri)
 
 
 def known(catalog: Catalog, *, chosen: bool) -> tuple[Manifest, ...]:
-    """Return the completed checkpoints that a coordinator begins with: those that can be read.
+    """Return the completed checkpoints that a coordinator starts with: those that can be read.
 
     Args:
-        catalog: the pipeline's checkpoints.
-        chosen: whether the user has said which one is restored, and not the latest.
+        catalog: the pipeline's catalog.
+        chosen: whether the user chose the checkpoint to restore, so that unreadable ones do not matter.
 
     Raises:
-        SchemaTooNewError: a newer version of Chandy wrote one, and it was not said to go behind it.
+        SchemaTooNewError: a newer version of Chandy wrote a checkpoint, and the user chose none.
     """
-    if chosen:
-        return tuple(catalog.readable())
-    completed, damaged = catalog.completed_and_damage()
-    for error in damaged.values():
-        log.warning("a checkpoint cannot be restored any more; others are not concerned", error=str(error))
-    return tuple(completed)
+    entries = catalog.entries()
+    for entry in entries:
+        if chosen or not entry.problem:
+            continue
+        if isinstance(entry.problem, SchemaTooNewError):
+            raise entry.problem
+        log.warning("a checkpoint can no longer be restored; the others still can", error=str(entry.problem))
+    return tuple(entry.completed for entry in entries if entry.completed)
 
 
 def _intact_latest(catalog: Catalog) -> Manifest | None:
-    """Return the latest checkpoint, if there is one and nothing of it is missing.
+    """Return the latest checkpoint, None if there is none. All its objects are there.
 
     Raises:
-        DamagedCheckpointError: it is damaged; names the newest one that is not.
+        DamagedCheckpointError: it is damaged. Names the newest one that is intact.
     """
     try:
         latest = catalog.latest()
@@ -149,14 +147,14 @@ def _intact_latest(catalog: Catalog) -> Manifest | None:
 
 
 def damage(catalog: Catalog, point: RestorePoint) -> DamagedCheckpointError | None:
-    """Find out whether a checkpoint is damaged, by reading every byte of it.
+    """Check whether a checkpoint is damaged, by reading every byte of it.
 
     Args:
-        catalog: where to look for an intact one.
+        catalog: the pipeline's catalog, in which an intact checkpoint is looked for.
         point: the checkpoint, which could not be restored.
 
     Returns:
-        An error that names a damaged object and the newest intact checkpoint; None if every byte is there.
+        An error that names a damaged object and the newest intact checkpoint; None if the checkpoint is intact.
     """
     problems = verify(open_store(point.root), point.manifest).problems
     if not problems:

@@ -42,7 +42,7 @@ def read_state(
         NothingHereError: there is no such checkpoint.
         NoSuchStateError: it has no such operator or state, or several and none is named.
         DamagedError, SchemaTooNewError: its manifest cannot be read.
-        InvalidUriError, UnknownStoreError: the URI names no store.
+        InvalidPlaceError: the URI names no store.
     """
     found = select(uri, checkpoint, operator, state)
     register(spark)

@@ -48,7 +48,7 @@ def select(uri: str, checkpoint: str | int, operator: str | None, state: str | N
         NothingHereError: there is no such checkpoint.
         NoSuchStateError: it has no such operator or state, or several and none is named.
         DamagedError, SchemaTooNewError: its manifest cannot be read.
-        InvalidUriError, UnknownStoreError: the URI names no store.
+        InvalidPlaceError: the URI names no store.
     """
     found = locate(uri, checkpoint)
     record = _operator(found.manifest.id, found.manifest.operators, operator)

@@ -12,20 +12,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chandy.coordinator.cli import main
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    LocalStore,
-    Manifest,
-    OperatorRecord,
-    QueryRecord,
-    SnapshotWriter,
-    Store,
-    claim_savepoint,
-    commit_savepoint,
-    encode_manifest,
-)
-from chandy.storage.manifest import StateRecord
+from chandy.storage import Store
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Handle, Manifest, QueryRecord
+from chandy.storage.manifest_json import encode_manifest
+from chandy.storage.savepoint import claim_savepoint, commit_savepoint
+from chandy.storage.snapshots import SnapshotWriter
+
+from ..builders import make_manifest
 
 
 def run(*arguments: str) -> Result:
@@ -47,21 +42,15 @@ def stored(store: Store, folder: Path, id: int, generation: int = 1, pipeline: s
     writer.add("shard", {f"{id}.sst": folder / f"{id}.sst"})
     writer.add("query", {"offsets/41": folder / "offsets"})
     snapshots = writer.finish()
-    return Manifest(
-        id=id,
-        kind=CheckpointKind.PERIODIC,
+    return make_manifest(
+        id,
+        generation,
+        (None, snapshots["shard"].handle),
+        snapshots["query"].handle,
         pipeline=pipeline,
-        generation=generation,
         triggered_at=1_000_000_000.0,
         completed_at=1_000_000_001.5,
-        queries=(QueryRecord("delays", 41, snapshots["query"].handle),),
-        operators=(
-            OperatorRecord(
-                "totals", "delays", "{}", {"sum": StateRecord(("{}",))}, (None, snapshots["shard"].handle)
-            ),
-        ),
         new_bytes=70_002,
-        versions={"chandy": "0.1.0"},
     )
 
 
@@ -225,7 +214,7 @@ def test_verify_names_the_damaged_file_and_fails(storage: str, flights: LocalSto
     (damaged,) = json.loads(result.stdout)["damaged"]
     assert (damaged["key"], damaged["checkpoints"]) == (key, [2])
     assert f"{key}: " in result.stderr
-    assert "hurts checkpoints 2" in result.stderr
+    assert "needed by checkpoints 2" in result.stderr
     assert "operator totals shard 1 2.sst" in result.stderr
     assert run("verify", storage, "--checkpoint", "1").exit_code == 0
     assert run("verify", storage, "--checkpoint", "2").exit_code == 1
@@ -270,7 +259,7 @@ def test_gc_spares_what_a_damaged_manifest_may_need_and_says_what_to_do(
     result = run("gc", storage, "--force")
     assert result.exit_code == 0
     assert (
-        "damaged manifests need nobody knows: checkpoints/1/manifest.json; put intact copies" in result.stderr
+        "damaged manifests may need them: checkpoints/1/manifest.json; replace the manifests" in result.stderr
     )
     assert flights.list() == before
 
@@ -278,10 +267,10 @@ def test_gc_spares_what_a_damaged_manifest_may_need_and_says_what_to_do(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["list", "gopher://x"], "no store for gopher://"),
-        (["list", "relative"], "is no storage URI"),
-        (["list", "{tmp}/empty"], "found none"),
-        (["show", "{tmp}/storage", "--checkpoint", "9"], "expected checkpoint 9"),
+        (["list", "gopher://x"], "there is no store for 'gopher://x'"),
+        (["list", "relative"], "is not a storage URI"),
+        (["list", "{tmp}/empty"], "found no pipeline"),
+        (["show", "{tmp}/storage", "--checkpoint", "9"], "there is no checkpoint 9"),
         (["verify", "{tmp}/storage", "--pipeline", "trains"], "found flights"),
         (["gc", "{tmp}/storage", "--pipeline", "../x"], "pipeline name"),
     ],
@@ -309,20 +298,8 @@ def test_names_are_not_taken_for_markup(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "storage" / "flights")
     catalog = Catalog(store)
     catalog.take_over("driver-1", 1.0)
-    manifest = stored(store, tmp_path / "files", 1)
-    catalog.commit(
-        Manifest(
-            id=1,
-            kind=manifest.kind,
-            pipeline="flights",
-            generation=1,
-            triggered_at=1.0,
-            completed_at=2.0,
-            queries=(QueryRecord("[bold]name[/]", 1, manifest.queries[0].files),),
-            operators=(),
-            new_bytes=0,
-        )
-    )
+    queries = (QueryRecord("[bold]name[/]", 1, Handle()),)
+    catalog.commit(make_manifest(queries=queries, operators=()))
     assert "[bold]name[/]" in run("show", str(tmp_path / "storage")).stdout
 
 

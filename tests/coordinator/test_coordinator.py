@@ -26,9 +26,12 @@ from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.spark import plan
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
-from chandy.storage import Catalog, CheckpointKind, FencedError, LocalStore, Manifest
+from chandy.storage import FencedError
+from chandy.storage.catalog import Catalog
 from chandy.storage.files import FileCache
+from chandy.storage.local import LocalStore
 
+from ..builders import make_manifest
 from ..waiting import DEADLINE, eventually
 from .stand_ins import Spark
 
@@ -174,7 +177,7 @@ def test_an_older_checkpoint_that_is_damaged_stands_in_nobodys_way(
     catalog = Catalog(LocalStore(tmp_path / "store" / "p"))
     catalog.take_over("the driver before", 1.0)
     for id in (1, 2):
-        catalog.commit(Manifest(id, CheckpointKind.MANUAL, "p", 1, 1.0, 2.0, (), (), 0))
+        catalog.commit(make_manifest(id, queries=(), operators=()))
     catalog.store.write("checkpoints/1/manifest.json", b"{}")
     coordinator = made(cluster(), tmp_path, restore)
     found = coordinator.restored

@@ -21,7 +21,9 @@ from chandy.coordinator.spark.ticks import Ticks
 from chandy.state.errors import DefinitionError
 from chandy.state.rpc.messages import Endpoint
 from chandy.storage import InvalidNameError
-from chandy.storage.manifest import CheckpointKind, Manifest, OperatorRecord
+from chandy.storage.manifest import OperatorRecord
+
+from ..builders import make_manifest
 
 
 def record(uid: str, query: str = "") -> OperatorRecord:
@@ -30,17 +32,7 @@ def record(uid: str, query: str = "") -> OperatorRecord:
 
 def operators(tmp_path: Path, *known: OperatorRecord, restored: tuple[OperatorRecord, ...] = ()) -> Operators:
     """Operators of which some are in place."""
-    manifest = Manifest(
-        id=1,
-        kind=CheckpointKind.MANUAL,
-        pipeline="p",
-        generation=1,
-        triggered_at=0.0,
-        completed_at=0.0,
-        queries=(),
-        operators=restored,
-        new_bytes=0,
-    )
+    manifest = make_manifest(queries=(), operators=restored)
     made = Operators(
         Endpoint("grpc://127.0.0.1:1", "token", "p", 1 << 20, str(tmp_path), str(tmp_path)),
         RestorePoint(manifest, str(tmp_path)) if restored else None,

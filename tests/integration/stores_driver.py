@@ -14,7 +14,11 @@ from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from chandy.coordinator.query import CheckpointedQuery
-from chandy.storage import Catalog, join_uri, open_store, read_savepoint, verify
+from chandy.storage.catalog import Catalog
+from chandy.storage.open import open_store
+from chandy.storage.savepoint import read_savepoint
+from chandy.storage.uri import join_uri
+from chandy.storage.verification import verify
 
 from .support import TOTALS, Events, Totals, last_totals
 

@@ -19,7 +19,6 @@ from chandy.coordinator.errors import (
     KeySchemaError,
     MergedOperatorError,
     NonRestoredError,
-    NoSuchCheckpointError,
     OperatorMovedError,
     ProcessorFailedError,
     QueryFailedError,
@@ -33,11 +32,12 @@ from chandy.coordinator.errors import (
 )
 from chandy.state.errors import DefinitionError, KeyTypeError, UnsupportedStateError
 from chandy.storage import (
-    CredentialsError,
     DamagedError,
     InvalidNameError,
+    InvalidPlaceError,
+    NothingHereError,
     SchemaTooNewError,
-    UnknownStoreError,
+    StoreFailedError,
     layout,
 )
 
@@ -240,16 +240,16 @@ def test_damaged_state_is_found_and_the_query_does_not_go_on(
 def test_what_is_to_be_restored_must_be_there(make: Make, checkpointed: Path, tmp_path: Path) -> None:
     # H1
     for restore in (7, "7", str(tmp_path / "nothing")):
-        with pytest.raises(NoSuchCheckpointError):
+        with pytest.raises(NothingHereError):
             make(restore=restore)
     assert make(restore="1").restored is not None
 
 
 @pytest.mark.usefixtures("no_s3_keys")
 def test_storage_and_settings_that_cannot_be_used_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(CredentialsError, match="give credentials by AWS_ACCESS_KEY_ID"):
+    with pytest.raises(StoreFailedError, match="give credentials by AWS_ACCESS_KEY_ID"):
         CheckpointCoordinator(spark, pipeline="p", storage="s3://bucket/prefix?region=nowhere")
-    with pytest.raises(UnknownStoreError, match="carrier-pigeon"):
+    with pytest.raises(InvalidPlaceError, match="carrier-pigeon"):
         CheckpointCoordinator(spark, pipeline="p", storage="carrier-pigeon://loft")
     with pytest.raises(InvalidNameError):
         CheckpointCoordinator(spark, pipeline="a/b", storage=str(tmp_path))
@@ -266,10 +266,10 @@ def test_a_savepoint_needs_a_place_that_is_free(
     coordinator.start(events.stream(spark).writeStream.format("noop"), name="q").processAllAvailable()
     with pytest.raises(SavepointTargetError):
         coordinator.savepoint()
-    with pytest.raises(UnknownStoreError):
+    with pytest.raises(InvalidPlaceError):
         coordinator.savepoint("carrier-pigeon://loft/s")
     coordinator.savepoint("one").result(60)
-    with pytest.raises(ChandyError, match="empty or new folder"):
+    with pytest.raises(ChandyError, match="new or empty folder"):
         coordinator.savepoint("one").result(60)
     # The one that was there is as it was.
     assert make("other", restore=str(tmp_path / "store" / "p" / "savepoints" / "one")).restored is not None

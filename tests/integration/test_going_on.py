@@ -246,7 +246,7 @@ def test_a_damaged_changelog_is_found_and_the_pipeline_goes_back_to_its_checkpoi
 def test_a_changelog_that_is_missing_is_found_before_its_query_starts(make: Make, pipeline: Pipeline) -> None:
     first = make()
     pipeline.live(first)
-    run = first._runs.get("sums")
+    run = first._supervisor._runs.get("sums")
     assert run is not None
     next(path for path in changelogs(first) if run.query_id in path.parts).unlink()
     crash(first)
@@ -265,7 +265,7 @@ def test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_counted(
     """Killed between the two: Spark would pass over that batch, and its shards would never hear of it."""
     first = make()
     pipeline.live(first)
-    run = first._runs.get("totals")
+    run = first._supervisor._runs.get("totals")
     assert run is not None
     crash(first)
     newest = newest_committed(run.directory)

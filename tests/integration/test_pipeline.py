@@ -21,7 +21,8 @@ from chandy.coordinator import (
 from chandy.coordinator.errors import ProcessorFailedError
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.spark.progress import newest_committed, newest_planned
-from chandy.storage import Catalog, open_store, pipeline_uri
+from chandy.storage.catalog import Catalog
+from chandy.storage.open import open_store, pipeline_uri
 
 from .support import TOTALS, Events, Make, Totals, eventually, last_totals
 
@@ -548,4 +549,4 @@ def test_uploads_go_on_while_later_batches_run(
     query = totals_query(again, spark, events, tmp_path / "out")
     query.processAllAvailable()
     assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
-    assert newest_committed(again._runs.all()[0].directory) == 2
+    assert newest_committed(again._supervisor._runs.all()[0].directory) == 2

@@ -15,7 +15,8 @@ from pyspark.sql.streaming import StatefulProcessor
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 from chandy.state import read_state
 from chandy.state.errors import NoSuchStateError
-from chandy.storage import NothingHereError, pipeline_uri
+from chandy.storage import NothingHereError
+from chandy.storage.open import pipeline_uri
 
 from .support import Events, Make
 

@@ -4,60 +4,24 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
 
-from chandy.storage import (
-    CheckpointKind,
-    Handle,
-    LocalStore,
-    Manifest,
-    OperatorRecord,
-    QueryRecord,
-    Store,
-    open_store,
-)
-from chandy.storage.manifest import StateRecord
+from chandy.storage import Store
+from chandy.storage.local import LocalStore
+from chandy.storage.open import open_store
 
+from ..builders import MemoryStore
 from . import servers
-from .fakes import MemoryStore
 from .servers import Server
-
-MakeManifest = Callable[..., Manifest]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store")
-
-
-@pytest.fixture(scope="session")
-def make_manifest() -> MakeManifest:
-    def make(
-        id: int = 1,
-        generation: int = 1,
-        shards: Iterable[Handle | None] = (),
-        files: Handle = Handle(),  # noqa: B008
-        new_bytes: int = 0,
-    ) -> Manifest:
-        states = {"sum": StateRecord(("{}",))}
-        return Manifest(
-            id=id,
-            kind=CheckpointKind.PERIODIC,
-            pipeline="flights",
-            generation=generation,
-            triggered_at=1000.0,
-            completed_at=1000.5,
-            queries=(QueryRecord("delays", 41, files),),
-            operators=(OperatorRecord("totals", "delays", "{}", states, tuple(shards)),),
-            new_bytes=new_bytes,
-            versions={"chandy": "0.1.0"},
-        )
-
-    return make
 
 
 # --- servers ------------------------------------------------------------------------------------------------

@@ -11,25 +11,15 @@ from typing import Any
 
 import attrs
 
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    Handle,
-    Manifest,
-    ObjectStat,
-    OperatorRecord,
-    OutcomeUnknownError,
-    RetryingStore,
-    RetryPolicy,
-    SnapshotWriter,
-    StorageError,
-    Store,
-    StoreFailedError,
-    discard,
-    discard_aborted,
-    restore_files,
-    verify,
-)
+from chandy.storage import ObjectStat, OutcomeUnknownError, StorageError, Store, StoreFailedError
+from chandy.storage.catalog import Catalog
+from chandy.storage.collect import discard, discard_aborted
+from chandy.storage.manifest import Handle, Manifest, OperatorRecord
+from chandy.storage.retrying import RetryingStore, RetryPolicy
+from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.verification import verify
+
+from ..builders import make_manifest
 
 FINE, REFUSED, TIMED_OUT, LOST, HALF, FULL, KILLED = [
     "fine",
@@ -197,7 +187,7 @@ class World:
         handles = tuple(stored[str(shard)].handle for shard in range(shards))
         self.contents[_name(handles)] = everything
         operator = OperatorRecord("totals", "q", "{}", {}, handles)
-        manifest = Manifest(id, CheckpointKind.PERIODIC, "p", generation, 1.0, 2.0, (), (operator,), 0)
+        manifest = make_manifest(id, generation, queries=(), operators=(operator,))
         catalog.check_not_fenced(generation)
         asked = iter(range(3))
         catalog.commit(manifest, lambda error: next(asked, None) is not None)

@@ -10,28 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
-from chandy.storage import (
-    CheckpointKind,
-    Handle,
-    Manifest,
-    RetryingStore,
-    SnapshotWriter,
-    Source,
-    Store,
-    StoreFailedError,
-    commit_savepoint,
-    open_store,
-    read_savepoint,
-    restore_files,
-    verify,
-)
+from chandy.storage import Store, StoreFailedError
 from chandy.storage import hdfs as hdfs_module
-from chandy.storage.snapshots import PACK_BELOW
+from chandy.storage.manifest import CheckpointKind, Handle
+from chandy.storage.open import open_store
+from chandy.storage.retrying import RetryingStore
+from chandy.storage.savepoint import commit_savepoint, read_savepoint
+from chandy.storage.snapshots import PACK_BELOW, SnapshotWriter, Source, restore_files
 from chandy.storage.transfer import PART, PARTS_AT_A_TIME
+from chandy.storage.verification import verify
 
+from ..builders import make_manifest
 from . import servers
 from .conftest import hdfs_uri, s3_uri
 from .servers import Server
@@ -123,7 +114,7 @@ def test_a_large_file_goes_up_in_parts_within_a_bound_of_memory(
 
 
 def test_a_savepoint_in_the_same_service_is_copied_there(
-    moto: Server, s3: Store, requests: Requests, tmp_path: Path, make_manifest: Any
+    moto: Server, s3: Store, requests: Requests, tmp_path: Path
 ) -> None:
     data = os.urandom(4 * PACK_BELOW)
     for name, content in {"1.sst": data, "CURRENT": b"1"}.items():
@@ -140,7 +131,7 @@ def test_a_savepoint_in_the_same_service_is_copied_there(
     assert sum(size for _, size in requests.made) < PACK_BELOW
     assert "copy_object" in requests.names()
     # It restores when the pipeline's own directory is gone, and when it was moved.
-    manifest: Manifest = attrs.evolve(make_manifest(2, shards=[stored]), kind=CheckpointKind.SAVEPOINT)
+    manifest = make_manifest(2, shards=[stored], kind=CheckpointKind.SAVEPOINT)
     commit_savepoint(savepoint, manifest)
     s3.delete_all(s3.list())
     moved = open_store(s3_uri(moto, f"moved/{uuid.uuid4().hex}"))

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from chandy.storage import (
-    Catalog,
-    DamagedError,
-    FencedError,
-    LocalStore,
-    Manifest,
-    ObjectExistsError,
-    ObjectMissingError,
-)
+from chandy.storage import DamagedError, FencedError, ObjectExistsError, ObjectMissingError
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Manifest
+
+from ..builders import make_manifest
 
 MakeManifest = Callable[..., Manifest]
 
@@ -31,14 +28,14 @@ def test_an_empty_pipeline_has_no_latest_checkpoint(catalog: Catalog) -> None:
     assert catalog.completed() == []
 
 
-def test_a_committed_manifest_is_read_back(catalog: Catalog, make_manifest: MakeManifest) -> None:
+def test_a_committed_manifest_is_read_back(catalog: Catalog) -> None:
     catalog.commit(make_manifest(3))
     assert catalog.read(3) == make_manifest(3)
     with pytest.raises(ObjectMissingError):
         catalog.read(4)
 
 
-def test_an_id_is_committed_once(catalog: Catalog, make_manifest: MakeManifest) -> None:
+def test_an_id_is_committed_once(catalog: Catalog) -> None:
     catalog.commit(make_manifest(3, new_bytes=1))
     with pytest.raises(ObjectExistsError):
         catalog.commit(make_manifest(3, new_bytes=2))
@@ -52,9 +49,7 @@ def test_a_savepoint_uses_its_id_up_although_it_lives_elsewhere(catalog: Catalog
     assert catalog.latest() is None
 
 
-def test_the_latest_is_the_one_with_the_highest_id_not_the_youngest(
-    catalog: Catalog, make_manifest: MakeManifest
-) -> None:
+def test_the_latest_is_the_one_with_the_highest_id_not_the_youngest(catalog: Catalog) -> None:
     # H3
     for id in (9, 10, 2):
         catalog.commit(make_manifest(id))
@@ -65,7 +60,7 @@ def test_the_latest_is_the_one_with_the_highest_id_not_the_youngest(
 
 @pytest.mark.parametrize("content", [b"", b'{"schema":1', b"\x00" * 100])
 def test_an_unreadable_newest_manifest_fails_loudly_and_is_not_skipped(
-    catalog: Catalog, make_manifest: MakeManifest, content: bytes
+    catalog: Catalog, content: bytes
 ) -> None:
     # F3
     catalog.commit(make_manifest(1))
@@ -79,7 +74,7 @@ def test_an_unreadable_newest_manifest_fails_loudly_and_is_not_skipped(
     assert catalog.take_over("other", 1.0).next_id == 3
 
 
-def test_a_manifest_under_another_id_is_damage(catalog: Catalog, make_manifest: MakeManifest) -> None:
+def test_a_manifest_under_another_id_is_damage(catalog: Catalog) -> None:
     catalog.commit(make_manifest(1))
     catalog.store.write("checkpoints/2/manifest.json", catalog.store.read("checkpoints/1/manifest.json"))
     with pytest.raises(DamagedError, match="expected checkpoint 2, found checkpoint 1"):
@@ -99,9 +94,7 @@ def test_a_restored_savepoint_pushes_the_ids_up(catalog: Catalog) -> None:
     assert catalog.take_over("driver-1", 1.0, first_id=8).next_id == 8
 
 
-def test_ids_are_never_used_again_whatever_happened_to_them(
-    catalog: Catalog, make_manifest: MakeManifest
-) -> None:
+def test_ids_are_never_used_again_whatever_happened_to_them(catalog: Catalog) -> None:
     # H2
     first = catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(4, first.generation))
@@ -114,9 +107,7 @@ def test_ids_are_never_used_again_whatever_happened_to_them(
     assert third.next_id == 7
 
 
-def test_a_fenced_generation_completes_nothing_and_cleans_up(
-    catalog: Catalog, make_manifest: MakeManifest
-) -> None:
+def test_a_fenced_generation_completes_nothing_and_cleans_up(catalog: Catalog) -> None:
     old = catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(1, old.generation))
     catalog.confirm(make_manifest(1, old.generation))
@@ -134,9 +125,7 @@ def test_a_fenced_generation_completes_nothing_and_cleans_up(
     catalog.check_not_fenced(new.generation)
 
 
-def test_a_fenced_checkpoint_that_the_successor_has_seen_stays(
-    catalog: Catalog, make_manifest: MakeManifest
-) -> None:
+def test_a_fenced_checkpoint_that_the_successor_has_seen_stays(catalog: Catalog) -> None:
     old = catalog.take_over("driver-1", 1.0)
     unconfirmed = make_manifest(1, old.generation)
     catalog.commit(unconfirmed)
@@ -146,9 +135,7 @@ def test_a_fenced_checkpoint_that_the_successor_has_seen_stays(
     assert catalog.latest() == unconfirmed
 
 
-def test_a_claim_without_a_start_fences_but_makes_nothing_void(
-    catalog: Catalog, make_manifest: MakeManifest
-) -> None:
+def test_a_claim_without_a_start_fences_but_makes_nothing_void(catalog: Catalog) -> None:
     # A driver that died while it took over.
     old = catalog.take_over("driver-1", 1.0)
     catalog.take_over("driver-2", 2.0)
@@ -163,7 +150,7 @@ def test_a_claim_without_a_start_fences_but_makes_nothing_void(
     assert catalog.latest() == late
 
 
-def test_a_damaged_generation_record_fails_loudly(catalog: Catalog, make_manifest: MakeManifest) -> None:
+def test_a_damaged_generation_record_fails_loudly(catalog: Catalog) -> None:
     # F3
     catalog.take_over("driver-1", 1.0)
     catalog.store.write("generations/1.start.json", b"{}")
@@ -195,9 +182,7 @@ class _Vanishing(LocalStore):
         return keys
 
 
-def test_a_manifest_that_is_deleted_while_one_looks_is_not_the_latest(
-    tmp_path: Path, make_manifest: MakeManifest
-) -> None:
+def test_a_manifest_that_is_deleted_while_one_looks_is_not_the_latest(tmp_path: Path) -> None:
     catalog = Catalog(_Vanishing(tmp_path))
     for id in (2, 3):
         catalog.commit(make_manifest(id))

@@ -8,23 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from chandy.storage import (
-    Catalog,
-    DamagedError,
-    FencedError,
-    FileRef,
-    Handle,
-    LocalStore,
-    Manifest,
-    SchemaTooNewError,
-    SnapshotWriter,
-    collect_garbage,
-    discard,
-    discard_aborted,
-    restore_files,
-    verify,
-)
-from chandy.storage.collect import GRACE_SECONDS
+from chandy.storage import DamagedError, FencedError, SchemaTooNewError
+from chandy.storage.catalog import Catalog
+from chandy.storage.collect import GRACE_SECONDS, collect_garbage, discard, discard_aborted
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import FileRef, Handle, Manifest
+from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.verification import verify
+
+from ..builders import make_manifest
 
 MakeManifest = Callable[..., Manifest]
 
@@ -55,7 +47,7 @@ class _DiesAfter(LocalStore):
 
 
 def test_discarding_deletes_the_manifest_and_what_nobody_else_needs(
-    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+    catalog: Catalog, store: LocalStore
 ) -> None:
     one = make_manifest(
         1, shards=[files(store, "shared/aa/a.sst", "shared/bb/b.sst", "checkpoints/1/h.pack")]
@@ -69,7 +61,7 @@ def test_discarding_deletes_the_manifest_and_what_nobody_else_needs(
 
 @pytest.mark.parametrize("deletions", range(4))
 def test_a_crash_while_discarding_leaves_no_manifest_with_missing_files(
-    store: LocalStore, make_manifest: MakeManifest, deletions: int
+    store: LocalStore, deletions: int
 ) -> None:
     # Promise 3
     catalog = Catalog(store)
@@ -85,7 +77,7 @@ def test_a_crash_while_discarding_leaves_no_manifest_with_missing_files(
 
 
 def test_dropped_checkpoints_leave_the_others_restorable(
-    catalog: Catalog, store: LocalStore, tmp_path: Path, make_manifest: MakeManifest
+    catalog: Catalog, store: LocalStore, tmp_path: Path
 ) -> None:
     # Promise 2, F7: each checkpoint shares files with the one before it.
     base: Handle | None = None
@@ -111,9 +103,7 @@ def test_dropped_checkpoints_leave_the_others_restorable(
     assert len(store.list("shared/")) == 4
 
 
-def test_garbage_is_what_no_completed_checkpoint_references(
-    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
-) -> None:
+def test_garbage_is_what_no_completed_checkpoint_references(catalog: Catalog, store: LocalStore) -> None:
     first = catalog.take_over("driver-1", 1.0)
     catalog.commit(
         make_manifest(2, first.generation, [files(store, "shared/aa/a.sst", "checkpoints/1/h.pack")])
@@ -138,9 +128,7 @@ def test_garbage_is_what_no_completed_checkpoint_references(
     assert collect_garbage(catalog, time.time(), older_than=0).keys == ()
 
 
-def test_a_dry_run_finds_the_same_and_deletes_nothing(
-    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
-) -> None:
+def test_a_dry_run_finds_the_same_and_deletes_nothing(catalog: Catalog, store: LocalStore) -> None:
     catalog.commit(make_manifest(2))
     files(store, "shared/cc/c.sst", "checkpoints/1/h.pack")
     before = store.list()
@@ -152,7 +140,7 @@ def test_a_dry_run_finds_the_same_and_deletes_nothing(
 
 
 def test_what_a_checkpoint_in_flight_has_uploaded_is_spared(
-    catalog: Catalog, store: LocalStore, tmp_path: Path, make_manifest: MakeManifest
+    catalog: Catalog, store: LocalStore, tmp_path: Path
 ) -> None:
     # Promise 2: the file is months old, but somebody has just uploaded it.
     catalog.commit(make_manifest(2))
@@ -171,9 +159,7 @@ def test_what_a_checkpoint_in_flight_has_uploaded_is_spared(
     )
 
 
-def test_nothing_that_a_damaged_manifest_may_need_is_deleted(
-    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
-) -> None:
+def test_nothing_that_a_damaged_manifest_may_need_is_deleted(catalog: Catalog, store: LocalStore) -> None:
     needed = files(store, "shared/cc/c.sst", "checkpoints/1/h.pack", "checkpoints/2/h.pack")
     catalog.commit(make_manifest(2, shards=[needed]))
     whole = store.read("checkpoints/2/manifest.json")
@@ -210,7 +196,6 @@ def test_nothing_that_a_damaged_manifest_may_need_is_deleted(
 def test_nothing_is_deleted_where_nobody_knows_what_counts(
     catalog: Catalog,
     store: LocalStore,
-    make_manifest: MakeManifest,
     key: str,
     damage: bytes,
     error: type[Exception],
@@ -242,9 +227,7 @@ class _Completing(LocalStore):
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(
-    tmp_path: Path, make_manifest: MakeManifest, torn: bool
-) -> None:
+def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(tmp_path: Path, torn: bool) -> None:
     # Promise 2: seen one by one, neither the base nor the new checkpoint may be in the list.
     store = _Completing(tmp_path)
     store.torn = torn
@@ -263,9 +246,7 @@ def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(
     assert store.read("shared/aa/a.sst")
 
 
-def test_an_aborted_checkpoint_leaves_nothing_of_its_own(
-    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
-) -> None:
+def test_an_aborted_checkpoint_leaves_nothing_of_its_own(catalog: Catalog, store: LocalStore) -> None:
     # C7, D2: shared files stay, for a later checkpoint may use them.
     catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(1, shards=[files(store, "shared/aa/a.sst", "checkpoints/1/h.pack")]))
@@ -277,7 +258,7 @@ def test_an_aborted_checkpoint_leaves_nothing_of_its_own(
 
 
 def test_discarding_an_aborted_checkpoint_spares_what_completed_ones_need(
-    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+    catalog: Catalog, store: LocalStore
 ) -> None:
     # Promise 2: the pack of a checkpoint that retention dropped, still referenced by a later one.
     catalog.take_over("driver-1", 1.0)
@@ -289,7 +270,7 @@ def test_discarding_an_aborted_checkpoint_spares_what_completed_ones_need(
 
 @pytest.mark.parametrize(("damaged", "deleted"), [(1, True), (3, False)])
 def test_only_a_later_manifest_that_cannot_be_read_keeps_what_an_aborted_checkpoint_left(
-    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest, damaged: int, deleted: bool
+    catalog: Catalog, store: LocalStore, damaged: int, deleted: bool
 ) -> None:
     # Promise 2: a later one may reference it, and an older one cannot.
     catalog.take_over("driver-1", 1.0)
@@ -305,7 +286,7 @@ def test_only_a_later_manifest_that_cannot_be_read_keeps_what_an_aborted_checkpo
 
 
 def test_a_fenced_coordinator_deletes_nothing_of_its_aborted_checkpoints(
-    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
+    catalog: Catalog, store: LocalStore
 ) -> None:
     # Promise 2: the successor may use the same id.
     catalog.take_over("driver-1", 1.0)
@@ -317,9 +298,7 @@ def test_a_fenced_coordinator_deletes_nothing_of_its_aborted_checkpoints(
     assert len(catalog.completed()) == 1
 
 
-def test_without_a_generation_a_manifest_is_left_alone(
-    catalog: Catalog, store: LocalStore, make_manifest: MakeManifest
-) -> None:
+def test_without_a_generation_a_manifest_is_left_alone(catalog: Catalog, store: LocalStore) -> None:
     # It may be the successor's completed checkpoint of the same id.
     catalog.commit(make_manifest(1, 2, [files(store, "checkpoints/1/h.pack")]))
     files(store, "checkpoints/2/h.pack")

@@ -19,23 +19,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chandy.storage import (
-    Catalog,
-    FencedError,
-    Handle,
-    Manifest,
-    ObjectExistsError,
-    SnapshotWriter,
-    Store,
-    collect_garbage,
-    open_store,
-    restore_files,
-    verify,
-)
+from chandy.storage import FencedError, ObjectExistsError, Store
+from chandy.storage.catalog import Catalog
+from chandy.storage.collect import collect_garbage
+from chandy.storage.manifest import Handle
+from chandy.storage.open import open_store
+from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.verification import verify
 
+from ..builders import MemoryStore, make_manifest
 from . import servers
 from .conftest import s3_uri
-from .fakes import MemoryStore
 from .faults import FAULTS, FINE, KILLED, LOST, World
 from .servers import Server
 
@@ -99,7 +93,6 @@ class Race:
     """Two drivers on one pipeline, each in a thread with a client of its own."""
 
     open: Callable[[], Store]
-    make_manifest: Callable[..., Manifest]
     announced: list[int] = attrs.field(factory=list)
     stopped: int = 0
     """Drivers that found another one to have taken over."""
@@ -121,7 +114,7 @@ class Race:
             began = catalog.take_over("driver", time.time())
             for id in range(began.next_id, began.next_id + 3):
                 catalog.check_not_fenced(began.generation)
-                manifest = self.make_manifest(id, began.generation)
+                manifest = make_manifest(id, began.generation)
                 catalog.commit(manifest)
                 catalog.confirm(manifest)
                 announced.append(id)
@@ -134,13 +127,13 @@ class Race:
     ("backend", "rounds"), [("file", 50), ("moto", 20), ("hdfs", 2)], indirect=["backend"]
 )
 def test_two_drivers_that_start_at_random_moments_never_complete_one_id_twice_and_lose_none(
-    make_store: Callable[[], Store], make_manifest: Callable[..., Manifest], rounds: int
+    make_store: Callable[[], Store], rounds: int
 ) -> None:
     random.seed("the same each time")
     store = make_store()
     stopped = 0
     for _ in range(0, rounds, 10):
-        race = Race(make_store, make_manifest)
+        race = Race(make_store)
         for _ in range(min(rounds, 10)):
             race.run()
             assert len(race.announced) == len(set(race.announced))
@@ -216,7 +209,7 @@ def own_rclone(s3_keys: None, tmp_path: Path) -> Iterator[Server]:
 
 @pytest.mark.parametrize("after", [1 << 20, 9 << 20, 20 << 20])
 def test_a_server_that_is_killed_in_the_middle_of_an_upload_and_started_again_harms_nothing(
-    own_rclone: Server, tmp_path: Path, make_manifest: Callable[..., Manifest], after: int
+    own_rclone: Server, tmp_path: Path, after: int
 ) -> None:
     def checkpoint(store: Store, id: int, content: bytes, base: Handle | None) -> Handle:
         folder = tmp_path / str(id)

@@ -14,10 +14,15 @@ from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from chandy.storage import Catalog, LocalStore, Manifest, StoreFailedError, fsspec_store
+from chandy.storage import StoreFailedError, fsspec_store
+from chandy.storage.catalog import Catalog
 from chandy.storage.fsspec_store import FsspecStore
 from chandy.storage.hdfs import HdfsStore
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Manifest
 from chandy.storage.uri import StoreUri
+
+from ..builders import make_manifest
 
 MakeManifest = Callable[..., Manifest]
 
@@ -95,7 +100,7 @@ def test_an_entry_that_cannot_be_looked_at_is_told(store: LocalStore, disk: Disk
 
 
 def test_a_disk_that_fails_while_a_pipeline_is_taken_over_makes_no_checkpoint_void(
-    store: LocalStore, disk: Disk, make_manifest: MakeManifest
+    store: LocalStore, disk: Disk
 ) -> None:
     catalog = Catalog(store)
     catalog.take_over("first", 1.0)

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from chandy.storage import (
-    Catalog,
-    InvalidKeyError,
-    InvalidUriError,
-    LocalStore,
+    InvalidNameError,
+    InvalidPlaceError,
     ObjectExistsError,
     ObjectMissingError,
     StoreFailedError,
 )
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
 
 
 def names_on_disk(root: Path) -> list[str]:
@@ -159,7 +159,7 @@ def test_files_being_written_are_never_listed(store: LocalStore) -> None:
     store.write("a/b", b"")
     (store.root / "a" / ".tmp-123").write_bytes(b"half")
     assert store.list() == ["a/b"]
-    with pytest.raises(InvalidKeyError):
+    with pytest.raises(InvalidNameError):
         store.read("a/.tmp-123")
 
 
@@ -306,12 +306,12 @@ def test_a_key_that_leads_elsewhere_is_refused(store: LocalStore, key: str) -> N
         lambda key: store.write(key, b""),
         lambda key: store.create(key, b""),
     ):
-        with pytest.raises(InvalidKeyError):
+        with pytest.raises(InvalidNameError):
             operation(key)
 
 
 def test_a_relative_root_is_refused() -> None:
-    with pytest.raises(InvalidUriError):
+    with pytest.raises(InvalidPlaceError):
         LocalStore(Path("relative"))
 
 
@@ -325,7 +325,9 @@ def test_a_failing_disk_is_told_with_operation_and_key(tmp_path: Path) -> None:
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from chandy.storage import Catalog, CheckpointKind, LocalStore, Manifest, QueryRecord, Handle, FileRef
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, QueryRecord
 store = LocalStore(Path(sys.argv[1]))
 catalog = Catalog(store)
 files = Handle(tuple(FileRef(f"f{i}", f"shared/{i}", i, "ab" * 32) for i in range(500)))
@@ -356,7 +358,7 @@ def test_a_killed_writer_leaves_only_whole_objects(store: LocalStore, after: int
 SLOW_WRITER = """
 import itertools, sys
 from pathlib import Path
-from chandy.storage import LocalStore
+from chandy.storage.local import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 for number in itertools.count(10):
     data = b"%d" % number * (8 << 20)

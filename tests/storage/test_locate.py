@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
 
-from chandy.storage import Catalog, CheckpointKind, LocalStore, NothingHereError
+from chandy.storage import DamagedError, NothingHereError
+from chandy.storage.catalog import Catalog
 from chandy.storage.layout import savepoint_key
-from chandy.storage.locate import locate, pipelines, savepoint
+from chandy.storage.local import LocalStore
+from chandy.storage.locate import find, locate, pipelines, savepoint
+from chandy.storage.manifest import CheckpointKind
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint
 
-from .conftest import MakeManifest
+from ..builders import make_manifest
 
 
 @pytest.fixture
-def storage(tmp_path: Path, make_manifest: MakeManifest) -> Path:
+def storage(tmp_path: Path) -> Path:
     """A storage with the pipeline ``p``, its checkpoints 1 and 2, and its savepoint 3 beside it."""
     catalog = Catalog(LocalStore(tmp_path / "store" / "p"))
     catalog.take_over("driver", 1.0)
@@ -24,7 +26,7 @@ def storage(tmp_path: Path, make_manifest: MakeManifest) -> Path:
         catalog.commit(make_manifest(id))
     place = LocalStore(tmp_path / "save")
     claim_savepoint(place, "driver")
-    commit_savepoint(place, attrs.evolve(make_manifest(3), kind=CheckpointKind.SAVEPOINT))
+    commit_savepoint(place, make_manifest(3, kind=CheckpointKind.SAVEPOINT))
     catalog.store.write(savepoint_key(3), place.uri.encode())
     return tmp_path / "store"
 
@@ -61,25 +63,23 @@ def test_of_several_pipelines_one_has_to_be_named(storage: Path) -> None:
 
 
 def test_what_is_not_there_is_named(storage: Path) -> None:
-    with pytest.raises(NothingHereError, match=r"checkpoint 7 .*found 1, 2"):
+    with pytest.raises(NothingHereError, match=r"no checkpoint 7 .*found 1, 2"):
         locate(str(storage), 7)
-    with pytest.raises(NothingHereError, match="a savepoint"):
+    with pytest.raises(NothingHereError, match="no savepoint"):
         locate(str(storage), str(storage))
-    with pytest.raises(NothingHereError, match="a pipeline's checkpoints"):
+    with pytest.raises(NothingHereError, match=r"no checkpoints in .*found no pipeline"):
         locate(str(storage.parent / "nowhere"))
     Catalog(LocalStore(storage.parent / "empty")).take_over("driver", 1.0)
-    with pytest.raises(NothingHereError, match="a completed checkpoint"):
+    with pytest.raises(NothingHereError, match="has no checkpoint"):
         locate(str(storage.parent / "empty"))
 
 
-def test_a_checkpoint_of_a_coordinator_that_was_replaced_is_not_there(
-    storage: Path, make_manifest: MakeManifest
-) -> None:
+def test_a_checkpoint_of_a_coordinator_that_was_replaced_is_not_there(storage: Path) -> None:
     catalog = Catalog(LocalStore(storage / "p"))
     catalog.take_over("second", 2.0)
     catalog.commit(make_manifest(9, generation=1))
     assert locate(str(storage)).manifest.id == 2
-    with pytest.raises(NothingHereError):
+    with pytest.raises(NothingHereError, match=r"checkpoint 9 .*generation 1, which generation 2 \(second\)"):
         locate(str(storage), 9)
 
 
@@ -87,3 +87,24 @@ def test_a_savepoint_that_was_replaced_at_its_place_is_not_taken_for_the_old_one
     LocalStore(storage / "p").write(savepoint_key(4), (storage.parent / "save").as_uri().encode())
     with pytest.raises(NothingHereError, match="checkpoint 4"):
         locate(str(storage), 4)
+
+
+def test_a_damaged_manifest_is_named_and_hides_no_other_checkpoint(storage: Path) -> None:
+    catalog = Catalog(LocalStore(storage / "p"))
+    catalog.store.write("checkpoints/2/manifest.json", b"{}")
+    assert find(catalog, 1).manifest.id == 1
+    assert find(catalog, 3).manifest.id == 3
+    for checkpoint in (2, "latest"):
+        with pytest.raises(DamagedError, match="checkpoints/2/manifest"):
+            find(catalog, checkpoint)
+
+
+def test_what_is_neither_latest_nor_an_id_nor_a_uri_is_refused_with_what_may_be_said(storage: Path) -> None:
+    with pytest.raises(NothingHereError, match=r"'lates' .*\"latest\", the id of a checkpoint or the URI"):
+        find(Catalog(LocalStore(storage / "p")), "lates")
+
+
+def test_the_pipeline_may_be_named(storage: Path) -> None:
+    Catalog(LocalStore(storage / "other")).take_over("driver", 1.0)
+    assert locate(str(storage), name="p").manifest.id == 2
+    assert locate(str(storage), 1, "p").manifest.id == 1

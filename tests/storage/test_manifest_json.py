@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chandy.storage import DamagedError, FileRef, Handle, Manifest, SchemaTooNewError
+from chandy.storage import DamagedError, SchemaTooNewError
+from chandy.storage.manifest import FileRef, Handle, Manifest
 from chandy.storage.manifest_json import decode_manifest, encode_manifest
+
+from ..builders import make_manifest
 
 STORE, KEY = "file:///store", "checkpoints/7/manifest.json"
 
@@ -19,7 +22,7 @@ shared_fixtures = settings(suppress_health_check=[HealthCheck.function_scoped_fi
 
 
 @pytest.fixture
-def manifest(make_manifest: Callable[..., Manifest]) -> Manifest:
+def manifest() -> Manifest:
     handle = Handle((FileRef("1.sst", "shared/ab/ab.sst", 5, "ab"), FileRef("Käse", "p.pack", 0, "cd", 9)))
     return make_manifest(id=7, shards=(None, handle), files=handle, new_bytes=12)
 
@@ -102,13 +105,11 @@ def test_an_exchanged_body_is_damaged_though_it_is_a_manifest(manifest: Manifest
 
 def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manifest) -> None:
     document = json.loads(encode_manifest(manifest)) | {"schema": 2, "manifest": {"anything": "new"}}
-    with pytest.raises(SchemaTooNewError, match=r"schema 2.*up to schema 1: upgrade chandy"):
+    with pytest.raises(SchemaTooNewError, match=r"schema 2.*up to 1; upgrade chandy"):
         decode_manifest(json.dumps(document).encode(), STORE, KEY)
 
 
-def test_the_collector_does_not_look_at_a_manifest_again_and_again(
-    make_manifest: Callable[..., Manifest], looks: list[int]
-) -> None:
+def test_the_collector_does_not_look_at_a_manifest_again_and_again(looks: list[int]) -> None:
     shards = tuple(Handle((FileRef(f"{n}.sst", "p.pack", 1, "ab", n),)) for n in range(2_000))
     manifest = make_manifest(id=7, shards=shards)
     looks.clear()

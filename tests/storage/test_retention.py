@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.storage import FileRef, Handle, Manifest, deletable, dropped
+from chandy.storage.manifest import FileRef, Handle, Manifest
+from chandy.storage.retention import deletable, dropped
+
+from ..builders import make_manifest
 
 MakeManifest = Callable[..., Manifest]
 
@@ -44,7 +47,7 @@ def files(*keys: str) -> Handle:
     return Handle(tuple(FileRef(key, key, 1, "ab") for key in keys))
 
 
-def test_only_objects_that_no_kept_checkpoint_needs_are_deletable(make_manifest: MakeManifest) -> None:
+def test_only_objects_that_no_kept_checkpoint_needs_are_deletable() -> None:
     # F7
     one = make_manifest(1, shards=[files("shared/a", "shared/b", "checkpoints/1/h.pack"), None])
     two = make_manifest(2, shards=[files("shared/b", "shared/c"), files("checkpoints/1/h.pack")])
@@ -57,7 +60,7 @@ def test_only_objects_that_no_kept_checkpoint_needs_are_deletable(make_manifest:
 
 @given(st.lists(st.sets(st.sampled_from("abcdef")), max_size=6), st.integers(1, 4))
 def test_nothing_that_a_kept_checkpoint_references_is_ever_deletable(
-    make_manifest: MakeManifest, contents: list[set[str]], retained: int
+    contents: list[set[str]], retained: int
 ) -> None:
     # Promise 2
     manifests = {id: make_manifest(id, shards=[files(*keys)]) for id, keys in enumerate(contents, 1)}

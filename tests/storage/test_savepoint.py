@@ -7,26 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from chandy.storage import (
-    LocalStore,
-    Manifest,
-    ObjectExistsError,
-    ObjectMissingError,
-    SavepointPlaceError,
-    SnapshotWriter,
-    claim_savepoint,
-    commit_savepoint,
-    discard_savepoint,
-    read_savepoint,
-    restore_files,
-    verify,
-)
+from chandy.storage import InvalidPlaceError, ObjectExistsError, ObjectMissingError
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Manifest
+from chandy.storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint, read_savepoint
+from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.verification import verify
+
+from ..builders import make_manifest
 
 MakeManifest = Callable[..., Manifest]
 
 
 @pytest.fixture
-def savepoint(store: LocalStore, tmp_path: Path, make_manifest: MakeManifest) -> Manifest:
+def savepoint(store: LocalStore, tmp_path: Path) -> Manifest:
     (tmp_path / "1.sst").write_bytes(b"x" * 100)
     (tmp_path / "CURRENT").write_bytes(b"1")
     claim_savepoint(store, "driver-1")
@@ -41,12 +35,10 @@ def test_a_savepoint_is_read_back(store: LocalStore, savepoint: Manifest) -> Non
     assert read_savepoint(store) == savepoint
 
 
-def test_a_folder_holds_one_savepoint(
-    store: LocalStore, savepoint: Manifest, make_manifest: MakeManifest
-) -> None:
+def test_a_folder_holds_one_savepoint(store: LocalStore, savepoint: Manifest) -> None:
     with pytest.raises(ObjectExistsError):
         commit_savepoint(store, make_manifest(6))
-    with pytest.raises(SavepointPlaceError, match="claim"):
+    with pytest.raises(InvalidPlaceError, match="claim"):
         claim_savepoint(store, "driver-2")
     assert read_savepoint(store) == savepoint
 
@@ -58,7 +50,7 @@ def test_a_folder_without_a_savepoint_is_told(store: LocalStore) -> None:
 
 def test_a_folder_with_anything_in_it_is_refused_and_left_as_it_was(store: LocalStore) -> None:
     store.write("thesis.txt", b"years of work")
-    with pytest.raises(SavepointPlaceError, match=r"thesis\.txt"):
+    with pytest.raises(InvalidPlaceError, match=r"thesis\.txt"):
         claim_savepoint(store, "driver-1")
     assert store.list() == ["thesis.txt"]
 

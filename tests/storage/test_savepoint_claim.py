@@ -8,25 +8,18 @@ from pathlib import Path
 import attrs
 import pytest
 
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    LocalStore,
-    Manifest,
-    SavepointClaimedError,
-    SnapshotWriter,
-    Source,
-    claim_restored,
-    claim_savepoint,
-    collect_garbage,
-    commit_savepoint,
-    discard,
-    drop_claimed,
-    open_store,
-    read_savepoint,
-    restore_files,
-    verify,
-)
+from chandy.storage import InvalidPlaceError
+from chandy.storage.catalog import Catalog
+from chandy.storage.collect import collect_garbage, discard
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Manifest
+from chandy.storage.open import open_store
+from chandy.storage.savepoint import claim_savepoint, commit_savepoint, read_savepoint
+from chandy.storage.savepoint_claim import claim_restored, drop_claimed
+from chandy.storage.snapshots import SnapshotWriter, Source, restore_files
+from chandy.storage.verification import verify
+
+from ..builders import make_manifest
 
 MakeManifest = Callable[..., Manifest]
 
@@ -37,7 +30,7 @@ def catalog(store: LocalStore) -> Catalog:
 
 
 @pytest.fixture
-def savepoint(tmp_path: Path, make_manifest: MakeManifest) -> LocalStore:
+def savepoint(tmp_path: Path) -> LocalStore:
     store = LocalStore(tmp_path / "savepoint")
     for name, content in {"1.sst": b"x" * 100, "CURRENT": b"1"}.items():
         (tmp_path / name).write_bytes(content)
@@ -49,7 +42,7 @@ def savepoint(tmp_path: Path, make_manifest: MakeManifest) -> LocalStore:
     return store
 
 
-def live(catalog: Catalog, make_manifest: MakeManifest, completes: int = 1) -> int:
+def live(catalog: Catalog, completes: int = 1) -> int:
     """Begin a generation that completes so many checkpoints."""
     began = catalog.take_over("driver", 1.0)
     for id in range(began.next_id, began.next_id + completes):
@@ -58,7 +51,7 @@ def live(catalog: Catalog, make_manifest: MakeManifest, completes: int = 1) -> i
 
 
 def test_without_a_claim_nothing_of_the_source_is_ever_changed(
-    catalog: Catalog, savepoint: LocalStore, tmp_path: Path, make_manifest: MakeManifest
+    catalog: Catalog, savepoint: LocalStore, tmp_path: Path
 ) -> None:
     # F10: the first checkpoint has everything itself, and dropping it touches nothing of the source.
     before = {key: savepoint.read(key) for key in savepoint.list()}
@@ -75,7 +68,7 @@ def test_without_a_claim_nothing_of_the_source_is_ever_changed(
             manifests[-1].operators[0].shards[0] if manifests else None,
             source=Source(savepoint, source),
         )
-        manifests.append(make_manifest(id, live(catalog, make_manifest, 0), [writer.finish()["0"].handle]))
+        manifests.append(make_manifest(id, live(catalog, 0), [writer.finish()["0"].handle]))
         catalog.commit(manifests[-1])
         assert manifests[0].keys() <= set(catalog.store.list()) or id > 6
     discard(catalog.store, manifests[:2], manifests[2:])
@@ -89,10 +82,10 @@ def test_without_a_claim_nothing_of_the_source_is_ever_changed(
 
 
 def test_a_claimed_savepoint_is_deleted_when_it_is_fully_unused_and_only_then(
-    catalog: Catalog, savepoint: LocalStore, make_manifest: MakeManifest
+    catalog: Catalog, savepoint: LocalStore
 ) -> None:
     # F11
-    generation = live(catalog, make_manifest, 0)
+    generation = live(catalog, 0)
     claim_restored(catalog, savepoint, generation)
     before = savepoint.list()
     # No checkpoint has completed: it is all that there is to go back to.
@@ -110,32 +103,30 @@ def test_a_claimed_savepoint_is_deleted_when_it_is_fully_unused_and_only_then(
 
 
 def test_a_driver_that_dies_before_its_first_checkpoint_leaves_the_savepoint_to_the_next(
-    catalog: Catalog, savepoint: LocalStore, make_manifest: MakeManifest
+    catalog: Catalog, savepoint: LocalStore
 ) -> None:
-    first = live(catalog, make_manifest, 0)
+    first = live(catalog, 0)
     claim_restored(catalog, savepoint, first)
-    second = live(catalog, make_manifest, 1)
+    second = live(catalog, 1)
     claim_restored(catalog, savepoint, second)
     # The first one's claim has a checkpoint after it now, but the second one lives on the savepoint.
     assert drop_claimed(catalog, open_store, ended=first) == ()
     assert drop_claimed(catalog, open_store, ended=second) == (savepoint.uri,)
 
 
-def test_a_savepoint_has_one_owner(
-    catalog: Catalog, savepoint: LocalStore, tmp_path: Path, make_manifest: MakeManifest
-) -> None:
+def test_a_savepoint_has_one_owner(catalog: Catalog, savepoint: LocalStore, tmp_path: Path) -> None:
     claim_restored(catalog, savepoint, 1)
     other = Catalog(LocalStore(tmp_path / "other"))
-    with pytest.raises(SavepointClaimedError, match=str(tmp_path / "store")):
+    with pytest.raises(InvalidPlaceError, match=str(tmp_path / "store")):
         claim_restored(other, savepoint, 1)
     assert other.store.list() == []
 
 
 @pytest.mark.parametrize("deletions", range(6))
 def test_an_interrupted_deletion_is_gone_on_with_and_leaves_no_manifest_without_its_files(
-    catalog: Catalog, savepoint: LocalStore, make_manifest: MakeManifest, deletions: int
+    catalog: Catalog, savepoint: LocalStore, deletions: int
 ) -> None:
-    generation = live(catalog, make_manifest, 1)
+    generation = live(catalog, 1)
     claim_restored(catalog, savepoint, generation)
 
     class Dying(LocalStore):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,27 +14,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chandy.storage import (
-    Catalog,
     DamagedError,
-    FileCache,
-    FileRef,
-    Handle,
-    InvalidKeyError,
-    LocalStore,
-    Manifest,
+    InvalidNameError,
     ObjectMissingError,
-    SnapshotWriter,
     Store,
-    StoredSnapshot,
     StoreFailedError,
-    copy_snapshot,
-    restore_files,
     snapshots,
 )
-from chandy.storage.files import file_sha256
-from chandy.storage.snapshots import PACK_BELOW, Source
+from chandy.storage.catalog import Catalog
+from chandy.storage.files import FileCache, file_sha256
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import FileRef, Handle
+from chandy.storage.snapshots import (
+    PACK_BELOW,
+    SnapshotWriter,
+    Source,
+    StoredSnapshot,
+    copy_snapshot,
+    restore_files,
+)
 
-from .fakes import MemoryStore
+from ..builders import MemoryStore, make_manifest
 
 LARGE = PACK_BELOW + 1
 
@@ -228,10 +228,10 @@ def test_a_file_name_that_leads_out_of_the_folder_is_refused(
 ) -> None:
     store.write("checkpoints/1/host.pack", b"")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    with pytest.raises(InvalidKeyError):
+    with pytest.raises(InvalidNameError):
         restore_files(store, Handle((FileRef(name, "checkpoints/1/host.pack", 0, empty),)), tmp_path / "b")
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(InvalidKeyError):
+    with pytest.raises(InvalidNameError):
         SnapshotWriter(store, "checkpoints/1/host.pack").add("0", {name: tmp_path / "file"})
 
 
@@ -538,7 +538,7 @@ def test_what_the_service_does_not_copy_into_a_savepoint_is_uploaded(
 
 @pytest.mark.parametrize("shards", [1, 16, 64])
 def test_a_checkpoint_takes_a_request_for_each_new_file_and_host_and_a_constant(
-    tmp_path: Path, make_manifest: Callable[..., Manifest], shards: int
+    tmp_path: Path, shards: int
 ) -> None:
     store = _Service()
     catalog = Catalog(store)

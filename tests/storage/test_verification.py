@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chandy.storage import LocalStore, Manifest, SnapshotWriter, verify
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Manifest
+from chandy.storage.snapshots import SnapshotWriter
+from chandy.storage.verification import verify
+
+from ..builders import make_manifest
 
 CONTENTS = {"1.sst": bytes(range(250)), "2.sst": b"b" * 300, "CURRENT": b"1", "empty": b""}
 
 
 @pytest.fixture
-def manifest(store: LocalStore, tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Manifest:
+def manifest(store: LocalStore, tmp_path: Path) -> Manifest:
     for name, content in CONTENTS.items():
         (tmp_path / name).write_bytes(content)
     writer = SnapshotWriter(store, "checkpoints/1/host.pack", pack_below=100)

@@ -1,4 +1,4 @@
-"""Which objects are damaged, which checkpoints that hurts, and which one to go back to."""
+"""Which objects are damaged, which checkpoints need them, and which one to go back to."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from chandy.storage import (
-    Catalog,
-    Handle,
-    Manifest,
-    SnapshotWriter,
-    damaged_objects,
-    missing_object,
-    newest_intact,
-    verify,
-    verify_all,
-)
+from chandy.storage.catalog import Catalog
+from chandy.storage.manifest import Handle, Manifest
+from chandy.storage.snapshots import SnapshotWriter
+from chandy.storage.verification import damaged_objects, missing_object, newest_intact, verify, verify_all
 
-from .fakes import MemoryStore
+from ..builders import MemoryStore, make_manifest
 
 MakeManifest = Callable[..., Manifest]
 
@@ -46,7 +39,7 @@ def store() -> Counting:  # type: ignore[override]
 
 
 @pytest.fixture
-def catalog(store: Counting, tmp_path: Path, make_manifest: MakeManifest) -> Catalog:
+def catalog(store: Counting, tmp_path: Path) -> Catalog:
     """Three checkpoints: one file is in all, one in the last two, and each has a pack and a file of its own."""
     catalog = Catalog(store)
     base: Handle | None = None
@@ -84,7 +77,7 @@ def test_what_checkpoints_share_is_read_once(catalog: Catalog, store: Counting) 
     assert store.reads[shared] == alone.reads[shared]
 
 
-def test_each_damaged_object_is_named_with_the_checkpoints_that_it_hurts(
+def test_each_damaged_object_is_named_with_the_checkpoints_that_need_it(
     catalog: Catalog, store: Counting
 ) -> None:
     in_all, in_two, own = (
@@ -102,11 +95,11 @@ def test_each_damaged_object_is_named_with_the_checkpoints_that_it_hurts(
     )
     assert {one.key: one.checkpoints for one in damaged} == {in_all: (1, 2, 3), in_two: (2, 3), own: (3,)}
     assert {one.key: one.found[0][:15] for one in damaged}[in_all] == "no such object"
-    assert "hurts checkpoints 2, 3" in str(next(one for one in damaged if one.key == in_two))
+    assert "needed by checkpoints 2, 3" in str(next(one for one in damaged if one.key == in_two))
 
 
 def test_the_newest_intact_checkpoint_is_one_of_which_every_byte_is_there(
-    catalog: Catalog, store: Counting, make_manifest: MakeManifest
+    catalog: Catalog, store: Counting
 ) -> None:
     found = newest_intact(catalog)
     assert found is not None
@@ -120,9 +113,7 @@ def test_the_newest_intact_checkpoint_is_one_of_which_every_byte_is_there(
     assert newest_intact(catalog) is None
 
 
-def test_a_void_checkpoint_is_not_offered(
-    catalog: Catalog, store: Counting, make_manifest: MakeManifest
-) -> None:
+def test_a_void_checkpoint_is_not_offered(catalog: Catalog, store: Counting) -> None:
     catalog.take_over("a", 1.0)
     catalog.take_over("b", 2.0)
     catalog.commit(make_manifest(9, generation=1))

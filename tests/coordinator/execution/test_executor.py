@@ -446,7 +446,7 @@ def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_st
     assert [setup.error(future).reason for future in (pending, queued)] == [Reason.COORDINATOR_SHUTDOWN] * 2
     # That its id was used remains.
     assert setup.store.list("checkpoints/") == [trigger_key(1)]
-    assert setup.host.heard[-1] == StopOrder()
+    eventually(lambda: setup.host.heard[-1] == StopOrder())
     # Messages that come later change nothing and raise nothing.
     setup.host.acknowledge(1)
     setup.checkpointing.decline(Decline("host", 1, "id", "late"))

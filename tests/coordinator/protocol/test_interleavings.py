@@ -69,12 +69,14 @@ from chandy.state.rpc.messages import (
 )
 from chandy.storage import collect
 from chandy.storage.catalog import Catalog
-from chandy.storage.errors import ChandyError, FencedError, ObjectExistsError, ObjectMissingError
+from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError
 from chandy.storage.fencing import voided_by
 from chandy.storage.layout import MANIFEST, manifest_key, pack_key, savepoint_key, shared_key, trigger_key
 from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint, read_savepoint
 from chandy.storage.store import Store
+
+from ...builders import MemoryStore
 
 ROOT = "memory://pipeline"
 KEYS = 5
@@ -111,25 +113,19 @@ class StoreDownError(ChandyError):
         return "expected the store to answer, it does not"
 
 
-class MemoryStore(Store):
-    """Objects in memory, strongly consistent, with failures on demand."""
+class TroubledStore(MemoryStore):
+    """Objects in memory, with failures on demand; it keeps what was deleted."""
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
-        self.objects: dict[str, bytes] = {}
+        super().__init__(uri)
         self.deleted: dict[str, bytes] = {}
         self.version = 0
         self.trouble: str | None = None
         """The next manifest is refused ("before"), or written though its writer is told otherwise ("after")."""
 
-    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        if key not in self.objects:
-            raise ObjectMissingError(self.uri, key)
-        return self.objects[key][offset : None if length is None else offset + length]
-
     def write(self, key: str, data: bytes) -> None:
         self.version += 1
-        self.objects[key] = data
+        super().write(key, data)
 
     def create(self, key: str, data: bytes) -> None:
         trouble = None
@@ -137,19 +133,16 @@ class MemoryStore(Store):
             trouble, self.trouble = self.trouble, None
         if trouble == "before":
             raise StoreDownError
-        if key in self.objects:
-            raise ObjectExistsError(self.uri, key)
-        self.write(key, data)
+        super().create(key, data)
+        self.version += 1
         if trouble == "after":
             raise StoreDownError
-
-    def list(self, prefix: str = "") -> list[str]:
-        return sorted(key for key in self.objects if key.startswith(prefix))
 
     def delete(self, key: str) -> None:
         self.version += 1
         if key in self.objects:
-            self.deleted[key] = self.objects.pop(key)
+            self.deleted[key] = self.objects[key]
+        super().delete(key)
 
 
 _unique = itertools.count()
@@ -184,7 +177,7 @@ def put_files(
     return handles
 
 
-def get_files(store: MemoryStore, handle: Handle, cached: bool = False) -> Files:
+def get_files(store: TroubledStore, handle: Handle, cached: bool = False) -> Files:
     """Bring files back; with a cache also those that have been deleted."""
     if cached:
         objects = store.deleted | store.objects
@@ -917,7 +910,7 @@ class World:
 
     def __init__(self, shard: Callable[[Files, int], Any], state: Callable[[Files], State]) -> None:
         self.shard, self.state = shard, state
-        self.stores: dict[str, MemoryStore] = {}
+        self.stores: dict[str, TroubledStore] = {}
         self.now = 1000.0
         self.announced: dict[int, int] = {}
         """By checkpoint that was announced as completed the generation that did it."""
@@ -936,8 +929,8 @@ class World:
         self.every_life.append(self.life)
         return self.life
 
-    def open(self, root: str) -> MemoryStore:
-        return self.stores.setdefault(root, MemoryStore(root))
+    def open(self, root: str) -> TroubledStore:
+        return self.stores.setdefault(root, TroubledStore(root))
 
     def tick(self) -> float:
         self.now += 0.001

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from chandy.coordinator.recovery import restore_point
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    DamagedCheckpointError,
-    Handle,
-    LocalStore,
-    Manifest,
-    QueryRecord,
-    SnapshotWriter,
-)
+from chandy.storage import DamagedCheckpointError, DamagedError
+from chandy.storage.catalog import Catalog
+from chandy.storage.layout import savepoint_key
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Handle, QueryRecord
+from chandy.storage.savepoint import commit_savepoint
+from chandy.storage.snapshots import SnapshotWriter
+
+from ...builders import make_manifest
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def catalog(tmp_path: Path) -> Catalog:
         writer.add("q", {name: folder / name for name in ("own.sst", "all.sst")}, base)
         base = writer.finish()["q"].handle
         queries = (QueryRecord("q", id, base),)
-        catalog.commit(Manifest(id, CheckpointKind.MANUAL, "p", 1, 1.0, 2.0, queries, (), 0))
+        catalog.commit(make_manifest(id, queries=queries, operators=()))
     return catalog
 
 
@@ -101,3 +100,18 @@ def test_damage_in_a_savepoint_names_the_newest_intact_checkpoint(catalog: Catal
     damage = restore_point.damage(catalog, restore_point.RestorePoint(copied, savepoint.uri))
     assert damage is not None
     assert (damage.store, damage.checkpoint, damage.intact) == (savepoint.uri, 1, 3)
+
+
+def test_a_damaged_checkpoint_that_was_chosen_by_its_id_is_named_as_damaged(catalog: Catalog) -> None:
+    catalog.store.write("checkpoints/2/manifest.json", b"{}")
+    with pytest.raises(DamagedError, match="checkpoints/2/manifest"):
+        restore_point.choose(catalog, 2)
+
+
+def test_a_savepoint_of_the_pipeline_is_chosen_by_its_id(catalog: Catalog, tmp_path: Path) -> None:
+    place = LocalStore(tmp_path / "savepoint")
+    commit_savepoint(place, make_manifest(4, kind=CheckpointKind.SAVEPOINT))
+    catalog.store.write(savepoint_key(4), place.uri.encode())
+    point = restore_point.choose(catalog, "4")
+    assert point is not None
+    assert (point.manifest.id, point.root, point.is_savepoint) == (4, place.uri, True)

@@ -36,8 +36,9 @@ from chandy.state.local.changelog import Changelog, admit, shard_folder
 from chandy.state.local.locks import acquire
 from chandy.state.local.workspace import ALIVE
 from chandy.state.rpc.messages import ResumePoint
-from chandy.storage import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
-from chandy.storage.manifest import StateRecord
+from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord, QueryRecord, StateRecord
+
+from ...builders import make_manifest
 
 ROOT = "file:///store/p"
 KEY = StructType().add("k", LongType(), nullable=False)
@@ -53,7 +54,7 @@ def checkpoint(
     **batches: int,
 ) -> RestorePoint:
     queries = tuple(QueryRecord(name, batch, Handle(())) for name, batch in batches.items())
-    return RestorePoint(Manifest(id, kind, "p", generation, 1.0, 2.0, queries, (), 0), root)
+    return RestorePoint(make_manifest(id, generation, kind=kind, queries=queries, operators=()), root)
 
 
 RECORD = RunRecord(

@@ -14,7 +14,9 @@ from pyspark.sql.types import (
 
 from chandy.coordinator.errors import KeySchemaError, ShardCountError, StateSchemaError
 from chandy.coordinator.recovery.restore_point import RestorePoint, check_operator
-from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, StateRecord
+from chandy.storage.manifest import Handle, OperatorRecord, StateRecord
+
+from ...builders import make_manifest
 
 KEY = StructType().add("k", StringType()).json()
 COUNT = StructType().add("n", IntegerType())
@@ -34,20 +36,7 @@ def operator(shards=4, **states):
 
 def restored(was):
     stored = attrs.evolve(was, query="q", shards=tuple(Handle() for _ in was.shards))
-    return RestorePoint(
-        Manifest(
-            id=1,
-            kind=CheckpointKind.MANUAL,
-            pipeline="p",
-            generation=1,
-            triggered_at=0.0,
-            completed_at=0.0,
-            queries=(),
-            operators=(stored,),
-            new_bytes=0,
-        ),
-        "file:///p",
-    )
+    return RestorePoint(make_manifest(queries=(), operators=(stored,)), "file:///p")
 
 
 def test_an_operator_that_the_checkpoint_does_not_have_is_as_it_is_declared():

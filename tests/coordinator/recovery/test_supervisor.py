@@ -33,23 +33,15 @@ from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFact
 from chandy.state.errors import HostLostError
 from chandy.state.failure_marks import mark
 from chandy.state.rpc.messages import ResumePoint, ShardsRestored, TaskFailure
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    DamagedCheckpointError,
-    DamagedError,
-    FencedError,
-    FileCache,
-    Handle,
-    LocalStore,
-    Manifest,
-    ObjectMissingError,
-    OperatorRecord,
-    QueryRecord,
-    SnapshotWriter,
-    StoreFailedError,
-)
+from chandy.storage import DamagedCheckpointError, FencedError, StoreFailedError
+from chandy.storage.catalog import Catalog
+from chandy.storage.errors import DamagedError, ObjectMissingError
+from chandy.storage.files import FileCache
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Handle, OperatorRecord, QueryRecord
+from chandy.storage.snapshots import SnapshotWriter
 
+from ...builders import make_manifest
 from ...waiting import DEADLINE, eventually
 
 TOKEN = "secret"
@@ -192,7 +184,7 @@ class Setup:
     def commit(self, id: int, query: Handle, shard: Handle) -> None:
         queries = (QueryRecord("q", id, query),)
         operators = (OperatorRecord("op", "q", "{}", {}, (shard,)),)
-        self.catalog.commit(Manifest(id, CheckpointKind.MANUAL, "p", 1, 1.0, 2.0, queries, operators, 0))
+        self.catalog.commit(make_manifest(id, queries=queries, operators=operators))
 
     def key(self, what: str) -> str:
         manifest = self.catalog.read(2)

@@ -19,16 +19,13 @@ from chandy.state.format.values import StateName
 from chandy.state.host.shard_snapshot import snapshot_files
 from chandy.state.reader.source import StateSource, select
 from chandy.state.reader.stored import TIMERS
-from chandy.storage import (
-    Catalog,
-    CheckpointKind,
-    LocalStore,
-    Manifest,
-    NothingHereError,
-    OperatorRecord,
-    SnapshotWriter,
-)
-from chandy.storage.manifest import StateRecord
+from chandy.storage import NothingHereError
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import OperatorRecord, StateRecord
+from chandy.storage.snapshots import SnapshotWriter
+
+from ...builders import make_manifest
 
 KEY = StructType().add("k", StringType())
 SCHEMA = StructType().add("n", LongType())
@@ -58,19 +55,7 @@ def commit(store: LocalStore, id: int, folder: Path, operators: dict[str, tuple[
         )
         for uid, states in operators.items()
     )
-    Catalog(store).commit(
-        Manifest(
-            id=id,
-            kind=CheckpointKind.MANUAL,
-            pipeline="p",
-            generation=1,
-            triggered_at=0.0,
-            completed_at=0.0,
-            queries=(),
-            operators=records,
-            new_bytes=0,
-        )
-    )
+    Catalog(store).commit(make_manifest(id, queries=(), operators=records))
 
 
 @pytest.fixture
@@ -145,7 +130,7 @@ def test_an_operator_that_has_never_held_anything_has_no_rows(tmp_path: Path) ->
     store = LocalStore(tmp_path / "p")
     Catalog(store).take_over("driver", 1.0)
     record = OperatorRecord("one", "q", to_json(KEY), {"s": StateRecord((to_json(SCHEMA),))}, (None, None))
-    Catalog(store).commit(Manifest(1, CheckpointKind.MANUAL, "p", 1, 0.0, 0.0, (), (record,), 0))
+    Catalog(store).commit(make_manifest(queries=(), operators=(record,)))
     source = StateSource({"path": str(tmp_path / "p")})
     reader = source.reader(source.schema())
     assert [list(reader.read(part)) for part in reader.partitions()] == [[]]

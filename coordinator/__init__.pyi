@@ -1,0 +1,14 @@
+from .checkpoint import Checkpoint as Checkpoint
+from .config import CheckpointConfig as CheckpointConfig
+from .coordinator import CheckpointCoordinator as CheckpointCoordinator
+from .errors import ChandyError as ChandyError
+from .errors import CheckpointError as CheckpointError
+from .protocol.reasons import Reason as Reason
+from .protocol.statistics import Statistics as Statistics
+from .query import CheckpointedQuery as CheckpointedQuery
+from .recovery.metrics import RecoveryMetrics as RecoveryMetrics
+from .recovery.restart import ExponentialBackoff as ExponentialBackoff
+from .recovery.restart import FixedDelay as FixedDelay
+from .recovery.restart import NoRestart as NoRestart
+from .sinks.guarantee import Guarantee as Guarantee
+from .spark.environment import check_environment as check_environment

@@ -1,0 +1,105 @@
+"""What the tests of all packages are made from: manifests, and a store in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from typing_extensions import override
+
+from chandy.storage import ObjectExistsError, ObjectMissingError, ObjectStat, Store
+from chandy.storage.manifest import (
+    CheckpointKind,
+    Handle,
+    Manifest,
+    OperatorRecord,
+    QueryRecord,
+    StateRecord,
+)
+
+NO_FILES = Handle()
+
+
+def make_manifest(
+    id: int = 1,
+    generation: int = 1,
+    shards: Iterable[Handle | None] = (),
+    files: Handle = NO_FILES,
+    *,
+    kind: CheckpointKind = CheckpointKind.PERIODIC,
+    pipeline: str = "flights",
+    queries: tuple[QueryRecord, ...] | None = None,
+    operators: tuple[OperatorRecord, ...] | None = None,
+    triggered_at: float = 1000.0,
+    completed_at: float = 1000.5,
+    new_bytes: int = 0,
+) -> Manifest:
+    """A manifest, by default of the query "delays" with ``files`` and its operator "totals" with ``shards``."""
+    if queries is None:
+        queries = (QueryRecord("delays", 41, files),)
+    if operators is None:
+        states = {"sum": StateRecord(("{}",))}
+        operators = (OperatorRecord("totals", "delays", "{}", states, tuple(shards)),)
+    return Manifest(
+        id=id,
+        kind=kind,
+        pipeline=pipeline,
+        generation=generation,
+        triggered_at=triggered_at,
+        completed_at=completed_at,
+        queries=queries,
+        operators=operators,
+        new_bytes=new_bytes,
+        versions={"chandy": "0.1.0"},
+    )
+
+
+class MemoryStore(Store):
+    """Objects in memory, strongly consistent."""
+
+    def __init__(self, uri: str = "memory://test") -> None:
+        self.uri = uri
+        self.objects: dict[str, bytes] = {}
+        self.written: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    @override
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        with self._lock:
+            if key not in self.objects:
+                raise ObjectMissingError(self.uri, key)
+            return self.objects[key][offset : None if length is None else offset + length]
+
+    @override
+    def write(self, key: str, data: bytes) -> None:
+        with self._lock:
+            self._put(key, data)
+
+    @override
+    def create(self, key: str, data: bytes) -> None:
+        with self._lock:
+            if key in self.objects:
+                raise ObjectExistsError(self.uri, key)
+            self._put(key, data)
+
+    @override
+    def list(self, prefix: str = "") -> list[str]:
+        with self._lock:
+            return sorted(key for key in self.objects if key.startswith(prefix))
+
+    @override
+    def delete(self, key: str) -> None:
+        with self._lock:
+            self.objects.pop(key, None)
+
+    @override
+    def stat(self, key: str) -> ObjectStat:
+        with self._lock:
+            if key not in self.objects:
+                raise ObjectMissingError(self.uri, key)
+            return ObjectStat(len(self.objects[key]), self.written[key])
+
+    def _put(self, key: str, data: bytes) -> None:
+        self.objects[key] = bytes(data)
+        self.written[key] = time.time()
