@@ -156,7 +156,7 @@ class CheckpointStateMachine:
         where the query stood if that was behind the checkpoint.
 
         Raises:
-            UnknownQueryError, QueryCycleError: ``reads`` cannot be.
+            DefinitionError: ``reads`` cannot be.
         """
         self.check_reads(name, reads)
         shards = tuple(ShardId(op.uid, number) for op in operators for number in range(len(op.shards)))
@@ -177,7 +177,7 @@ class CheckpointStateMachine:
         """Check that a query can read the output of others.
 
         Raises:
-            UnknownQueryError, QueryCycleError: it cannot.
+            DefinitionError: it cannot.
         """
         downstream_first({**{n: query.reads for n, query in self.queries.items()}, name: reads})
 

@@ -1,6 +1,7 @@
 """Shards go to partitions in contiguous, even ranges."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -16,7 +17,9 @@ def test_ranges_are_disjoint_cover_all_shards_differ_by_at_most_one_and_agree_wi
         parallelism = numbers.randint(1, shards)
         parts = ranges(shards, parallelism)
         assert len(parts) == parallelism
-        assert [shard for part in parts for shard in part] == list(range(shards))
+        assert (parts[0].start, parts[-1].stop) == (0, shards)
+        assert all(part.step == 1 for part in parts)
+        assert all(before.stop == after.start for before, after in pairwise(parts))
         sizes = {len(part) for part in parts}
         assert max(sizes) - min(sizes) <= 1
         for partition in {0, parallelism - 1, numbers.randrange(parallelism)}:
@@ -47,4 +50,4 @@ def test_every_shard_is_served_by_the_computed_partition_for_every_small_pair():
 def test_numbers_that_make_no_assignment_are_refused(shards, parallelism, argument):
     with pytest.raises(DefinitionError) as refused:
         ranges(shards, parallelism)
-    assert refused.value.argument == argument
+    assert refused.value.what == f"invalid argument {argument}"

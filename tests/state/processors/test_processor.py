@@ -9,7 +9,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType
 
-from chandy.state.errors import DeclarationError, DefinitionError, ProcessorError
+from chandy.state.errors import DefinitionError, ProcessorError
 from chandy.state.format import keyspace, parts
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.rows import SLICE
@@ -256,7 +256,7 @@ def test_a_processor_that_returns_none_is_told_what_to_return():
         def handleInputRows(self, key, rows, timerValues):
             return None
 
-    with pytest.raises(ProcessorError, match="has to return an iterator"):
+    with pytest.raises(ProcessorError, match="must return an iterator"):
         Pipeline().batch(Forgets(), [("a", 1)])
 
 
@@ -270,7 +270,7 @@ def test_a_processor_that_declares_other_states_than_on_the_driver_is_refused():
     pipeline = Pipeline()
     spec = pipeline.spec(Moody())
     CALLS.clear()
-    with pytest.raises(DeclarationError, match="the same each time"):
+    with pytest.raises(DefinitionError, match="declares other states in a task"):
         pipeline.batch(spec, [("a", 1)])
     assert CALLS == ["close"]
 
