@@ -1,7 +1,7 @@
 """Shards go to partitions in contiguous, even ranges."""
 
 import random
-from itertools import pairwise
+from operator import attrgetter
 
 import pytest
 
@@ -17,10 +17,11 @@ def test_ranges_are_disjoint_cover_all_shards_differ_by_at_most_one_and_agree_wi
         parallelism = numbers.randint(1, shards)
         parts = ranges(shards, parallelism)
         assert len(parts) == parallelism
-        assert (parts[0].start, parts[-1].stop) == (0, shards)
-        assert all(part.step == 1 for part in parts)
-        assert all(before.stop == after.start for before, after in pairwise(parts))
-        sizes = {len(part) for part in parts}
+        starts, stops = list(map(attrgetter("start"), parts)), list(map(attrgetter("stop"), parts))
+        assert starts == [0, *stops[:-1]]
+        assert stops[-1] == shards
+        assert set(map(attrgetter("step"), parts)) == {1}
+        sizes = set(map(len, parts))
         assert max(sizes) - min(sizes) <= 1
         for partition in {0, parallelism - 1, numbers.randrange(parallelism)}:
             assert {partition_of(shard, shards, parallelism) for shard in parts[partition]} == {partition}
