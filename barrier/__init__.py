@@ -1,1 +1,1 @@
-"""Barriers and cuts: where a checkpoint stands between batches, and the task that passes it."""
+"""Barriers: where a checkpoint stands between the batches of a query, and the task that passes it."""

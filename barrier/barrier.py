@@ -1,4 +1,4 @@
-"""A barrier: what separates the batches before a checkpoint from those after."""
+"""A barrier, which separates the batches before a checkpoint from those after it."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class Barrier:
     """The last batch whose effects belong to the checkpoint; -1 if none."""
 
     def is_ahead_of(self, batch: int) -> bool:
-        """Whether a task of ``batch`` must not touch state before this barrier's snapshot was taken."""
+        """Return whether a task of ``batch`` must wait for this barrier's snapshot before it touches state."""
         return self.cut < batch

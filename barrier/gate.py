@@ -1,4 +1,4 @@
-"""A query's gate: every batch passes it once, and learns there which barriers stand ahead of it."""
+"""The gate of a query: every batch passes it, and learns which barriers stand ahead of it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from .barrier import Barrier
 class Gate:
     """The barriers of one query, and the batches that have passed.
 
-    Placing a barrier and letting a batch pass are decided at one place, one after the other. So all shards
-    see a barrier between the same two batches: a barrier is placed after every batch that has passed, and a
-    batch that passes later is told of it.
+    A barrier is placed after every batch that has passed, and every batch that passes later is told of it. Both are
+    decided here, one after the other, so all shards see a barrier between the same two batches.
     """
 
     passed: int = -1
-    """The newest batch that has passed; before the first one, the batch that the query was restored at."""
+    """The newest batch that has passed; until one has, the batch at which the query was restored."""
     _barriers: list[Barrier] = attrs.field(factory=list)
     _answers: dict[int, tuple[Barrier, ...]] = attrs.field(factory=dict)
 
@@ -26,20 +25,20 @@ class Gate:
 
         Args:
             checkpoint: id of the checkpoint.
-            planned: the newest batch that Spark is known to have planned; it may not have come to the gate.
+            planned: the newest batch that Spark is known to have planned; it may not have reached the gate yet.
         """
         barrier = Barrier(checkpoint, max(self.passed, planned))
         self._barriers.append(barrier)
         return barrier
 
     def place_at(self, checkpoint: int, cut: int) -> Barrier:
-        """Place a barrier after ``cut`` in a query that stands still, whose later batch has not committed."""
+        """Place a barrier after batch ``cut`` of a stopped query, whose later batch has not committed."""
         barrier = Barrier(checkpoint, cut)
         self._barriers.append(barrier)
         return barrier
 
     def passes(self, batch: int) -> tuple[Barrier, ...]:
-        """Let a batch pass; the answer is the barriers ahead of it, and for this batch is always the same."""
+        """Let a batch pass; return the barriers ahead of it, the same ones for every attempt of the batch."""
         if batch not in self._answers:
             self.passed = max(self.passed, batch)
             # An earlier batch cannot come again once its successor has passed: Spark has committed it.
@@ -48,5 +47,5 @@ class Gate:
         return self._answers[batch]
 
     def lift(self, checkpoint: int) -> None:
-        """Take a checkpoint's barrier away: it has completed or was aborted."""
+        """Remove a checkpoint's barrier, once the checkpoint has completed or was aborted."""
         self._barriers = [barrier for barrier in self._barriers if barrier.checkpoint != checkpoint]

@@ -1,4 +1,4 @@
-"""How an operator is found in a Spark plan: by the name of the Python function that runs it."""
+"""The name of an operator's Python function, by which the operator is found in a Spark plan."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ _PREFIX = "chandy_operator_"
 
 
 def function_name(uid: str) -> str:
-    """Return the name that an operator's function has in a Spark plan: an identifier, whatever the uid."""
+    """Return the name of an operator's function in a Spark plan: an identifier, whatever the uid is."""
     return _PREFIX + uid.encode().hex()
 
 
 def operator_uid(name: str) -> str | None:
-    """Return the operator whose function has this name in a Spark plan, None if it is no operator's."""
+    """Return the uid of the operator whose function has this name, None if the function is no operator's."""
     if not name.startswith(_PREFIX):
         return None
     try:

@@ -1,10 +1,10 @@
-"""What a Spark task runs for a keyed operator: pass the barrier, then process its part of a micro-batch."""
+"""A keyed operator as Spark runs it: each task passes the barrier, then processes its part of a micro-batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Protocol, Self
 
 import attrs
 import numpy as np
@@ -13,14 +13,7 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ..state.errors import (
-    AggregateOverflowError,
-    ArrowResultError,
-    DefinitionError,
-    MisplacedTaskError,
-    OutputTypeError,
-    ProcessorError,
-)
+from ..state.errors import MisplacedTaskError, ProcessorError, UserError, invalid_argument
 from ..state.failure_marks import mark
 from ..state.format.arrow import to_numpy
 from ..state.format.keys import KeyCodec
@@ -29,8 +22,8 @@ from ..state.format.schema import from_json, to_json
 from ..state.host.discovery import connect
 from ..state.operators import engine, shard_ranges
 from ..state.operators.dataframe import SHARD, Combiner, check_input, keyed
-from ..state.operators.engine import OperatorSpec, Run
-from ..state.operators.garbage_collection import fewer_collections
+from ..state.operators.engine import OperatorSpec, RuntimeContext
+from ..state.operators.garbage_collection import infrequent_garbage_collection
 from ..state.operators.pickling import pickled
 from ..state.rpc.access import StateAccess
 from ..state.rpc.messages import BeginTask, Endpoint, TaskFailure
@@ -41,13 +34,9 @@ from .operator_name import function_name
 
 log = logger(__name__)
 
-UserError = ProcessorError | OutputTypeError | ArrowResultError | AggregateOverflowError
-"""What a user's code or data did; it would do it again."""
-_USER_ERRORS: Final = (ProcessorError, OutputTypeError, ArrowResultError, AggregateOverflowError)
-
 
 class BatchAccess(StateAccess, Protocol):
-    """Access to the shards of one begun batch; leaving it without ``apply`` gives the batch up."""
+    """Access to the shards of a batch that has begun. To leave it without ``apply`` gives the batch up."""
 
     def __enter__(self) -> Self: ...
 
@@ -57,20 +46,20 @@ class BatchAccess(StateAccess, Protocol):
 
 
 class StateClient(Protocol):
-    """A connection to an executor's state host; the tasks of a process share it, so nobody closes it."""
+    """A connection to an executor's state host. The tasks of a process share it, so no task closes it."""
 
     def begin(self, task: BeginTask) -> BatchAccess:
-        """Make shards ready for a batch: they pass the barriers that stand ahead of it."""
+        """Begin a batch on shards: they first pass the barriers that stand ahead of it."""
         ...
 
     def report(self, failure: TaskFailure) -> None:
-        """Tell the coordinator that a processor raised."""
+        """Tell the coordinator that a user's code or data made a task fail."""
         ...
 
 
 @attrs.frozen
-class Place:
-    """Where a task runs: which partition of which batch of which query."""
+class TaskLocation:
+    """Where a task runs: the query, its run, the batch and the partition."""
 
     query_id: str
     run_id: str
@@ -78,33 +67,38 @@ class Place:
     partition: int
 
 
-def place(context: TaskContext | None, uid: str, parallelism: int) -> Place:
+def task_location(context: TaskContext | None, uid: str, parallelism: int) -> TaskLocation:
     """Return where the task with this context runs.
 
     Raises:
-        MisplacedTaskError: not in a batch of a streaming query, or in a stage with other partitions than the
-            operator's own.
+        MisplacedTaskError: the task is not part of a streaming query's batch, or its stage has more partitions than
+            the operator.
     """
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
     query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
     if context is None or batch is None or query_id is None:
-        raise MisplacedTaskError(uid, "to run in a batch of a streaming query", "a task without one")
+        raise _misplaced(uid, "a batch of a streaming query", "a task without one")
     partition = context.partitionId()
     if partition >= parallelism:
-        raise MisplacedTaskError(uid, f"a partition below {parallelism}", f"partition {partition}")
-    # Spark runs all jobs of a query's run in a job group of that name.
+        raise _misplaced(uid, f"a partition below {parallelism}", f"partition {partition}")
+    # Spark names the job group of a query's jobs after the id of the query's run.
     run_id = context.getLocalProperty("spark.jobGroup.id") or ""
-    return Place(query_id, run_id, int(batch), partition)
+    return TaskLocation(query_id, run_id, int(batch), partition)
 
 
 @attrs.frozen
 class OperatorTask:
-    """A keyed operator as a function for ``mapInArrow``, with all that a task needs to run it.
+    """A keyed operator as a function for ``mapInArrow``, with everything a task needs to run it.
 
-    A call begins the batch on the task's shards before it pulls any input: so a task without rows passes
-    the barrier, too. Output leaves as it comes. The changes of state are applied at the very end, after the
-    last output was taken and before the generator ends. So if Spark fails the task, or stops pulling (a
-    limit), nothing is applied; and a task that Spark counts as done has applied.
+    A call does three things, in this order:
+
+    1. It begins the batch on the task's shards, before it pulls any input. So a task without rows passes the barrier
+       too.
+    2. It runs the operator and yields the output as it comes.
+    3. It applies the changes of state, after Spark has taken the last output.
+
+    So nothing is applied if the task fails, or if Spark stops pulling (a limit). A task that Spark counts as
+    successful has applied its changes.
     """
 
     uid: str
@@ -116,7 +110,7 @@ class OperatorTask:
     """The ``OperatorSpec``, by cloudpickle; every task unpickles its own."""
     endpoint: Endpoint
     connect: Callable[[Endpoint], StateClient] = connect
-    """How a task finds its state host."""
+    """Finds or starts the state host of the task's executor."""
 
     @property
     def key_schema(self) -> StructType:
@@ -124,7 +118,7 @@ class OperatorTask:
         return from_json(self.key)
 
     def with_states(self, states: dict[str, StateRecord]) -> OperatorTask:
-        """Return the same operator with other records of its states: those that know what was written before."""
+        """Return the same operator with other records of its states, which know the schemas of older values."""
         return attrs.evolve(self, spec=pickled(attrs.evolve(self._spec(), states=states)))  # type: ignore[misc]
 
     def over(self, df: DataFrame, combiner: Combiner | None = None) -> DataFrame:
@@ -132,7 +126,7 @@ class OperatorTask:
 
         Args:
             df: has the key columns.
-            combiner: what makes rows fewer before they are sent to their partitions.
+            combiner: combines rows before they are sent to their partitions.
         """
         return keyed(
             df,
@@ -149,63 +143,81 @@ class OperatorTask:
         """Run the operator over one partition of a micro-batch.
 
         Raises:
-            MisplacedTaskError: the task does not run where its shards are its own.
-            ProcessorError: the user's code raised.
-            OutputTypeError, ArrowResultError, AggregateOverflowError: what it gave does not fit.
-            ChandyError: the state host could not begin the batch, give values or take changes.
+            MisplacedTaskError: the task does not run where its shards are served.
+            UserError: the user's code raised an exception, or its result does not fit.
+            ChandyError: the state host could not begin the batch, read values or take changes.
         """
-        here = place(TaskContext.get(), self.uid, self.parallelism)
-        shards = shard_ranges.ranges(self.shards, self.parallelism)[here.partition]
+        location = task_location(TaskContext.get(), self.uid, self.parallelism)
         client = self.connect(self.endpoint)
         try:
-            begin = BeginTask(here.query_id, here.batch, self.uid, tuple(shards))
-            with fewer_collections(), client.begin(begin) as access:
-                run = Run(
-                    uid=self.uid,
-                    query_id=here.query_id,
-                    run_id=here.run_id,
-                    batch=here.batch,
-                    partition=here.partition,
-                    shards=shards,
-                    times=access.times,
-                )
-                # The context ends it at once: on an error here, nothing is left to the garbage collector.
-                with self._spec().open(run) as operator:
-                    own = self._own(batches, run)
-                    output = engine.run(operator, own, KeyCodec(self.key_schema), SHARD, access)
-                    yield from access.metrics.on_output(output)
-        except _USER_ERRORS as error:
-            self._report(client, here, error)
-            raise
+            yield from self._run(batches, location, client)
         except Exception as error:
+            if isinstance(error, UserError):
+                self._report(client, location, error)
             mark(error, self.endpoint.token)
             raise
+
+    def _run(
+        self, batches: Iterator[pa.RecordBatch], location: TaskLocation, client: StateClient
+    ) -> Iterator[pa.RecordBatch]:
+        shards = shard_ranges.ranges(self.shards, self.parallelism)[location.partition]
+        begin = BeginTask(location.query_id, location.batch, self.uid, tuple(shards))
+        with infrequent_garbage_collection(), client.begin(begin) as access:
+            context = RuntimeContext(
+                uid=self.uid,
+                query_id=location.query_id,
+                run_id=location.run_id,
+                batch=location.batch,
+                partition=location.partition,
+                shards=shards,
+                times=access.times,
+            )
+            # The context closes the operator even after an error, without waiting for the garbage collector.
+            with self._spec().open(context) as operator:
+                rows = self._checked(batches, context)
+                output = engine.run(operator, rows, KeyCodec(self.key_schema), SHARD, access)
+                yield from access.metrics.on_output(output)
 
     def _spec(self) -> OperatorSpec:
         spec: OperatorSpec = cloudpickle.loads(self.spec)
         return spec
 
-    def _own(self, batches: Iterator[pa.RecordBatch], run: Run) -> Iterator[pa.RecordBatch]:
-        """Pass on batches whose rows all belong to the task's shards."""
+    def _checked(
+        self, batches: Iterator[pa.RecordBatch], context: RuntimeContext
+    ) -> Iterator[pa.RecordBatch]:
+        """Pass the batches on, and refuse rows of shards that the task does not serve."""
+        own = context.shards
         for batch in batches:
             shards = to_numpy(batch.column(SHARD))
-            if len(shards) and (shards.min() < run.shards.start or shards.max() >= run.shards.stop):
-                foreign = [shard for shard in np.unique(shards).tolist() if shard not in run.shards]
-                expected = (
-                    f"rows of shards {run.shards.start} to {run.shards.stop - 1} in partition {run.partition}"
-                )
-                raise MisplacedTaskError(self.uid, expected, f"rows of shards {foreign}")
+            if len(shards) and (shards.min() < own.start or shards.max() >= own.stop):
+                foreign = [shard for shard in np.unique(shards).tolist() if shard not in own]
+                expected = f"rows of shards {own.start} to {own.stop - 1} in partition {context.partition}"
+                raise _misplaced(self.uid, expected, f"rows of shards {foreign}")
             yield batch
 
-    def _report(self, client: StateClient, here: Place, error: UserError) -> None:
-        where, trace = (
-            (error.where, error.traceback) if isinstance(error, ProcessorError) else ("", str(error))
-        )
+    def _report(self, client: StateClient, location: TaskLocation, error: UserError) -> None:
+        """Tell the coordinator which operator and key failed, and how."""
+        if isinstance(error, ProcessorError):
+            failure = TaskFailure(location.query_id, location.batch, self.uid, error.where, error.traceback)
+        else:
+            failure = TaskFailure(location.query_id, location.batch, self.uid, "", str(error))
         try:
-            client.report(TaskFailure(here.query_id, here.batch, self.uid, where, trace))
+            client.report(failure)
         except ChandyError as unreported:
             # The task fails with the user's error in any case, and Spark tells the driver, only less clearly.
-            log.warning("failure not reported", operator=self.uid, batch=here.batch, error=str(unreported))
+            log.warning(
+                "failure not reported", operator=self.uid, batch=location.batch, error=str(unreported)
+            )
+
+
+def _misplaced(uid: str, expected: str, found: str) -> MisplacedTaskError:
+    return MisplacedTaskError(
+        f"operator {uid!r} runs in the wrong place",
+        expected,
+        found,
+        "start the query with coordinator.start, and put a repartition between the operator and a union or coalesce "
+        "after it",
+    )
 
 
 def operator_task(
@@ -221,12 +233,10 @@ def operator_task(
     """Define a keyed operator over ``df``, on the driver. ``task.over(df)`` is its output.
 
     Raises:
-        DefinitionError: ``uid``, ``key``, ``shards``, ``parallelism`` or ``spec`` cannot be used.
-        KeyTypeError: rows cannot be grouped by a key column.
-        SchemaError: the schema of the input or the output cannot be used.
+        DefinitionError: an argument, or the schema of the input or the output, cannot be used.
     """
     if not isinstance(uid, str) or not uid:
-        raise DefinitionError("uid", "a text that is not empty", repr(uid))
+        raise invalid_argument("uid", "a text that is not empty", repr(uid))
     key_schema = check_input(df, key)
     shard_ranges.check(shards, parallelism)
     check_columns(from_json(spec.output), f"the output of operator {uid!r}")

@@ -19,7 +19,7 @@ from ..state.format.keyspace import HIDDEN
 from ..state.format.schema import from_json
 from ..state.format.values import StateName
 from ..state.local.changelog import read, shard_folder
-from ..state.reader.lookup import held_by
+from ..state.reader.lookup import lookup_state
 from ..state.rpc.calls import ActionClient
 from ..state.rpc.messages import AskAccount, ReadValues, RestoreSource, ResumePoint, Values
 from ..state.rpc.metrics import OperatorMetrics
@@ -70,7 +70,7 @@ class Lookup:
             return self._fetch(operator, schema, values, keys)
 
         state_name = StateName(operator.uid, name)
-        return held_by(operator.states[name], state_name, encoded, fetch, int(self.clock() * 1000))
+        return lookup_state(operator.states[name], state_name, encoded, fetch, int(self.clock() * 1000))
 
     def metrics(self, operator: OperatorRecord) -> OperatorMetrics:
         """Return what the tasks of an operator have spent, as ``CheckpointCoordinator.spent`` says."""

@@ -9,12 +9,12 @@ import attrs
 
 from ..barrier.task import operator_task
 from ..state.aggregation.aggregate_operator import Combine, aggregation
-from ..state.errors import DefinitionError
+from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.dataframe import Combiner, check_input
 from ..state.operators.time_mode import TimeMode, check_output_mode
-from ..state.processors.initial_state import initial_rows, write_down
+from ..state.processors.initial_state import initial_rows, write_initial_state
 from ..state.processors.processor import ProcessorSpec, processor_spec
 from ..state.processors.style import PandasSettings
 from ..storage.keys import validate_name
@@ -177,7 +177,7 @@ class Operators:
         if self._before(stream.uid) is not None:
             return spec
         folder = self.directories.initial_state(stream.uid)
-        initial = write_down(rows, stream.key, stream.shards, stream.default_tasks, folder)
+        initial = write_initial_state(rows, stream.key, stream.shards, stream.default_tasks, folder)
         return attrs.evolve(spec, initial=initial)
 
     def _put_in(
@@ -253,7 +253,7 @@ def _check_no_column(**arguments: object) -> None:
     for name, given in arguments.items():
         if isinstance(given, tuple):
             expected = (
-                "named otherwise than the arguments of aggregate; "
+                "names other than the arguments of aggregate; "
                 f"write other=(...) and .withColumnRenamed('other', {name!r}) on what it returns"
             )
-            raise DefinitionError("columns", expected, f"{name}={given!r}")
+            raise invalid_argument("columns", expected, f"{name}={given!r}")

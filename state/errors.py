@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ..storage.errors import ChandyError, FailureCode
+from ..storage.errors import ChandyError, FailureCode, RefusedError
 
 
 class StateError(ChandyError):
@@ -293,198 +293,49 @@ class UnsafeDirectoryError(StateError):
 # --- operators: their definition, their processors and their states -----------------------------------------
 
 
-@attrs.define(eq=False)
-class DefinitionError(StateError):
-    """An operator cannot be built from what it was given."""
-
-    argument: str
-    """The argument at fault."""
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        return f"expected {self.argument} to be {self.expected}, found {self.found}"
+class DefinitionError(RefusedError, StateError):
+    """The user declared an operator, a key, a schema, a state or the order of queries in a way that cannot work."""
 
 
-@attrs.define(eq=False)
-class SchemaError(StateError):
-    """A schema is not one that can be used where it was given."""
-
-    what: str
-    """Whose schema it is."""
-    found: str
-    detail: str
-
-    def __str__(self) -> str:
-        return f"the schema of {self.what} cannot be used: {self.detail}; found {self.found}"
+def invalid_argument(argument: str, expected: str, found: str, advice: str = "") -> DefinitionError:
+    """Return the error for an argument that an operator, or the state reader, cannot be built from."""
+    return DefinitionError(f"invalid argument {argument}", expected, found, advice)
 
 
-@attrs.define(eq=False)
-class KeyTypeError(StateError):
-    """A key column has a type by which rows cannot be grouped."""
-
-    column: str
-    found: str
-    detail: str
-
-    def __str__(self) -> str:
-        return (
-            f"key column {self.column!r} has type {self.found}, which {self.detail}: "
-            "give a key of numbers, strings, bytes, dates, timestamps, or structs and arrays of them"
-        )
+class StateSchemaError(RefusedError, StateError):
+    """The checkpoint has values of a state that its declared schema cannot read."""
 
 
-@attrs.define(eq=False)
-class KeyValueError(StateError):
-    """A key has values that its columns cannot have."""
+class StateTypeError(RefusedError, StateError):
+    """A value does not fit the schema of its state, or of the key."""
 
-    column: str
-    """Path of the key column at fault; empty for the key as a whole."""
-    expected: str
-    found: str
 
-    def __str__(self) -> str:
-        column = f"key column {self.column!r}" if self.column else "the key"
-        return f"expected {column} to be {self.expected}, found {self.found}"
+class StateUseError(RefusedError, StateError):
+    """A processor used a state or a timer where there is none."""
+
+
+class NoSuchStateError(RefusedError, StateError):
+    """A checkpoint does not have the operator or the state that is to be read."""
+
+
+class UnreadableFileError(RefusedError, StateError):
+    """A file that Spark or the driver wrote for the operators is missing, or its content is not as expected."""
+
+
+class MisplacedTaskError(RefusedError, StateError):
+    """A task of an operator does not run where the operator's shards are served."""
+
+
+# --- what a user's code or data did: it would do the same again -----------------------------------------------
+
+
+class UserError(StateError):
+    """A user's code or data made a task fail; it would do so again."""
 
 
 @attrs.define(eq=False)
-class NoSuchStateError(StateError):
-    """A checkpoint does not have what is to be read of it."""
-
-    checkpoint: int
-    wanted: str
-    there: tuple[str, ...]
-
-    def __str__(self) -> str:
-        there = ", ".join(map(repr, self.there)) or "none"
-        return f"expected {self.wanted} in checkpoint {self.checkpoint}, which has {there}"
-
-
-@attrs.define(eq=False)
-class DeclarationError(StateError):
-    """A processor declares a state in a way that cannot be carried out."""
-
-    state: str
-    operator: str
-    detail: str
-
-    def __str__(self) -> str:
-        return f"state {self.state!r} of operator {self.operator!r} cannot be declared: {self.detail}"
-
-
-@attrs.define(eq=False)
-class UnsupportedStateError(StateError):
-    """A processor uses a part of PySpark's handle that Chandy does not have."""
-
-    operator: str
-    feature: str
-
-    def __str__(self) -> str:
-        return f"operator {self.operator!r} uses {self.feature}, which Chandy does not support"
-
-
-@attrs.define(eq=False)
-class StateSchemaError(StateError):
-    """A state is declared as something that what was written of it cannot be read as."""
-
-    uid: str
-    state: str
-    expected: str
-    found: str
-    detail: str
-
-    def __str__(self) -> str:
-        return (
-            f"expected state {self.state!r} of operator {self.uid!r} to be {self.expected} as in the checkpoint, or "
-            f"what that may become, found {self.found}: {self.detail}; give the changed state another name"
-        )
-
-
-@attrs.define(eq=False)
-class StateTypeError(StateError):
-    """A value does not fit the schema of its state."""
-
-    operator: str
-    state: str
-    field: str
-    """Path of the field inside the schema; empty for the value as a whole."""
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        field = f"field {self.field!r} of " if self.field else ""
-        return (
-            f"{field}state {self.state!r} of operator {self.operator!r}: "
-            f"expected {self.expected}, found {self.found}"
-        )
-
-
-@attrs.define(eq=False)
-class NoKeyError(StateError):
-    """A processor used a state while no key was being processed."""
-
-    operator: str
-    state: str
-
-    def __str__(self) -> str:
-        return (
-            f"state {self.state!r} of operator {self.operator!r} belongs to a key: use it in handleInputRows, "
-            "handleExpiredTimer or handleInitialState, not in init, in close or after the key's turn"
-        )
-
-
-@attrs.define(eq=False)
-class TimeModeError(StateError):
-    """A processor uses timers in a time mode that has none."""
-
-    operator: str
-    call: str
-    """The method of the handle."""
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.call} of operator {self.operator!r} expected time mode {self.expected}, found {self.found!r}: "
-            "give time_mode where the operator is defined"
-        )
-
-
-@attrs.define(eq=False)
-class InitialStateError(StateError):
-    """The rows that an operator's state begins with cannot be read."""
-
-    path: str
-    detail: str
-
-    def __str__(self) -> str:
-        return (
-            f"expected rows of an initial state in {self.path}: {self.detail}; on a cluster, set work_dir of the "
-            "configuration to a directory that driver and executors share"
-        )
-
-
-@attrs.define(eq=False)
-class OutputTypeError(StateError):
-    """A row that a processor yielded does not fit the output schema."""
-
-    operator: str
-    column: str
-    """The column at fault; empty for the row as a whole."""
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        column = f"column {self.column!r} of " if self.column else ""
-        return (
-            f"{column}the output of operator {self.operator!r}: expected {self.expected}, found {self.found}"
-        )
-
-
-@attrs.define(eq=False)
-class ProcessorError(StateError):
-    """A processor raised."""
+class ProcessorError(UserError):
+    """A processor raised an exception."""
 
     operator: str
     batch: int
@@ -494,70 +345,40 @@ class ProcessorError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"the processor of operator {self.operator!r} raised at {self.where} in batch {self.batch}; "
-            f"nothing of the batch was kept. It said:\n{self.traceback}"
+            f"the processor of operator {self.operator!r} raised an exception at {self.where} in batch {self.batch}, "
+            f"and no change of this batch was kept. The exception:\n{self.traceback}"
         )
 
 
 @attrs.define(eq=False)
-class ArrowResultError(StateError):
-    """What an Arrow processor returned does not fit."""
+class OutputTypeError(UserError):
+    """What a processor yielded or returned does not fit the declared schema."""
 
     operator: str
     part: str
-    """The part at fault, e.g. a state by its name."""
+    """The part at fault, e.g. a column of the output or a state."""
     expected: str
     found: str
 
     def __str__(self) -> str:
         return (
-            f"{self.part} that the Arrow processor of operator {self.operator!r} returned: "
+            f"the processor of operator {self.operator!r} gave a wrong result: {self.part}: "
             f"expected {self.expected}, found {self.found}"
         )
 
 
 @attrs.define(eq=False)
-class AggregateOverflowError(StateError):
-    """An aggregate grew beyond its type."""
+class AggregateOverflowError(UserError):
+    """The value of an aggregate no longer fits into its type."""
 
     operator: str
     aggregate: str
     """The function and its column."""
     type: str
-    """The type that cannot hold it, as Spark writes it."""
+    """The type that cannot hold the value, as Spark writes it."""
 
     def __str__(self) -> str:
         return (
-            f"{self.aggregate} of operator {self.operator!r} does not fit into {self.type} any more: nothing of "
-            "the batch was kept; cast the column to a wider type, or to double"
-        )
-
-
-@attrs.define(eq=False)
-class MisplacedTaskError(StateError):
-    """An operator's task does not run where its shards are its own."""
-
-    operator: str
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        return (
-            f"operator {self.operator!r} expected {self.expected}, found {self.found}: start the query with "
-            "coordinator.start, and put a repartition between the operator and a union or coalesce after it"
-        )
-
-
-@attrs.define(eq=False)
-class BatchLogError(ChandyError):
-    """A log of batches in a query's working checkpoint directory is not as Spark writes it."""
-
-    path: str
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: expected {self.expected}, found {self.found}; nothing but Spark may write into a query's "
-            "working directory, and this version reads the logs of Spark 4.3"
+            f"{self.aggregate} of operator {self.operator!r} no longer fits into {self.type}, and no change of this "
+            "batch was kept: cast the column to a wider type, or to double"
         )

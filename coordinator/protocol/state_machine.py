@@ -155,7 +155,7 @@ class CheckpointStateMachine:
             now: when, in seconds since 1970; never earlier than the event before.
 
         Raises:
-            UnknownQueryError, QueryCycleError: what a query that is added reads cannot be.
+            DefinitionError: a query that is added cannot read what it says.
             StaleQueryError: a batch or a claim belongs to a run of a query that is over.
             StateLostError: the state of a shard that is claimed is lost; the pipeline must go back.
             CheckpointStateError: the event does not fit the phase of its checkpoint.
@@ -244,7 +244,7 @@ class CheckpointStateMachine:
         """Check that a query can read the output of others.
 
         Raises:
-            UnknownQueryError, QueryCycleError: it cannot.
+            DefinitionError: it cannot.
         """
         downstream_first({**{n: query.reads for n, query in self.queries.items()}, name: reads})
 

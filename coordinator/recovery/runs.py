@@ -86,7 +86,7 @@ class Runs:
 
         Raises:
             StaleQueryError: the query has gone back to a checkpoint since.
-            BatchLogError: Spark's log does not have them.
+            UnreadableFileError: Spark's log does not tell.
         """
         run = next((run for run in self.all() if run.query_id == query_id), None)
         if run is None:

@@ -1,1 +1,1 @@
-"""Running aggregates over columns: functions, partial results, and combining rows before they are sent."""
+"""Running aggregates over Arrow columns: functions, accumulators, and partial aggregation before the shuffle."""

@@ -1,4 +1,4 @@
-"""Running aggregates as a keyed operator: an Arrow processor over partial results, and what goes before it."""
+"""Running aggregates as a keyed operator: an Arrow processor that merges accumulators into those in the state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructField, StructType
 
 from ...storage.manifest import StateRecord
-from ..errors import DefinitionError
+from ..errors import invalid_argument
 from ..format.schema import from_json, to_json
 from ..operators.arrow_processor import (
     ArrowInput,
@@ -24,59 +24,59 @@ from ..operators.arrow_processor import (
     with_shard,
 )
 from ..operators.dataframe import Combiner, quoted
-from ..operators.engine import Run, collect
+from ..operators.engine import RuntimeContext, collect
 from .aggregates import Aggregates, plan
-from .combining import Combining, Lift
+from .partial_aggregation import PartialAggregation, RowsToAccumulators
 from .reduce import array
 
 Combine = Literal["auto"] | bool
 """Whether rows of one key are combined before they are sent to the key's task."""
 
 STATE = "aggregates"
-"""The one state of the operator: a struct with all partial results of a key."""
+"""The only state of the operator: a struct with all accumulators of a key."""
 
 
 class AggregateProcessor(ArrowProcessor):
-    """Adds partial results to those that are kept, and puts out the totals."""
+    """Merges accumulators into those in the state, and outputs the results."""
 
-    def __init__(self, aggregates: Aggregates, parts: Sequence[str]) -> None:
-        """Make the processor.
+    def __init__(self, aggregates: Aggregates, accumulators: Sequence[str]) -> None:
+        """Create the processor.
 
         Args:
-            aggregates: what to compute.
-            parts: names of the columns with the partial results.
+            aggregates: the aggregates to compute.
+            accumulators: names of the input columns with the accumulators.
         """
         self._aggregates = aggregates
-        self._parts = tuple(parts)
+        self._columns = tuple(accumulators)
         self.states = {STATE: aggregates.state}  # type: ignore[misc]
 
     def process(self, given: ArrowInput) -> ArrowResult:
-        """Process some keys; each key has one row of output."""
+        """Process some keys; return one row for each key."""
         aggregates, held = self._aggregates, given.states[STATE]
         fields = [held.type.field(at) for at in range(held.type.num_fields)]
-        # What came through the JVM has the session's time zone.
-        parts = [
+        # Columns that came through the JVM have the session's time zone.
+        accumulators = [
             array(given.rows.column(name)).cast(field.type)
-            for name, field in zip(self._parts, fields, strict=True)
+            for name, field in zip(self._columns, fields, strict=True)
         ]
         if len(given) < len(given.rows):
-            parts = aggregates.combine(parts, given.bounds)
+            accumulators = aggregates.merge(accumulators, given.bounds)
         if held.null_count < len(held):
-            parts = aggregates.merge(held.flatten(), parts)
-        totals = pa.StructArray.from_arrays(parts, fields=fields)
+            accumulators = aggregates.merge_pairs(held.flatten(), accumulators)
+        totals = pa.StructArray.from_arrays(accumulators, fields=fields)
         output = given.keys
-        for field, column in zip(aggregates.output, aggregates.finish(parts), strict=True):
+        for field, column in zip(aggregates.output, aggregates.finish(accumulators), strict=True):
             output = output.append_column(field.name, column)
         return ArrowResult(output, {STATE: totals})
 
 
 @attrs.frozen
 class AggregateSpec:
-    """An operator that keeps running aggregates."""
+    """An operator that computes running aggregates."""
 
     inner: ArrowSpec
-    lift: Lift | None
-    """What makes partial results of rows; None if a combiner has done it before the shuffle."""
+    to_accumulators: RowsToAccumulators | None
+    """Converts rows to accumulators; None if a combiner has done so before the shuffle."""
     states: dict[str, StateRecord]
 
     @property
@@ -85,34 +85,38 @@ class AggregateSpec:
         return self.inner.output
 
     @contextmanager
-    def open(self, run: Run) -> Iterator[ArrowOperator]:
-        """Make the operator for one task."""
-        yield _AggregateOperator(attrs.evolve(self.inner, states=self.states), run, self.lift)
+    def open(self, context: RuntimeContext) -> Iterator[ArrowOperator]:
+        """Create the operator for one task."""
+        yield _AggregateOperator(attrs.evolve(self.inner, states=self.states), context, self.to_accumulators)
 
 
 class _AggregateOperator(ArrowOperator):
-    def __init__(self, spec: ArrowSpec, run: Run, lift: Lift | None) -> None:
-        super().__init__(spec, run)
-        self._lift = lift
+    def __init__(
+        self, spec: ArrowSpec, context: RuntimeContext, to_accumulators: RowsToAccumulators | None
+    ) -> None:
+        super().__init__(spec, context)
+        self._to_accumulators = to_accumulators
         self._rows = with_shard(from_json(spec.input))
 
     def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Return partial results."""
-        return collect(batches if self._lift is None else map(self._lift, batches), self._rows)
+        """Return the rows as accumulators."""
+        if self._to_accumulators is not None:
+            batches = map(self._to_accumulators, batches)
+        return collect(batches, self._rows)
 
 
 @attrs.frozen
 class Aggregation:
-    """Running aggregates over rows of one schema, ready to be put into a task."""
+    """Running aggregates over rows of one schema, ready to be put into an operator."""
 
     by: tuple[str, ...]
     inputs: dict[str, str]
-    """The columns that are needed beside those of the key: Spark SQL by name."""
+    """The columns that are needed beside the key columns: Spark SQL by name."""
     spec: AggregateSpec
     combiner: Combiner | None
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """Return the columns that the operator takes: nothing else comes to Python."""
+        """Return only the columns that the operator needs, so that no others are sent to Python."""
         return df.select(
             *(F.col(quoted(name)) for name in self.by),
             *(F.expr(expression).alias(name) for name, expression in self.inputs.items()),
@@ -131,24 +135,26 @@ def aggregation(
 
     Args:
         schema: of the rows.
-        by: names of the key columns, which it has.
-        columns: by name of the output's column the input's column and the function.
+        by: names of the key columns.
+        columns: the input column and the function, by name of the output column.
         uid: of the operator.
-        combine: whether to combine before the shuffle; "auto": each task finds out whether that makes rows fewer.
+        combine: whether to combine rows before the shuffle; "auto": each task decides by how often keys repeat.
 
     Raises:
         DefinitionError: an argument cannot be used.
     """
     if not (combine == "auto" or isinstance(combine, bool)):
-        raise DefinitionError("combine", "'auto', True or False", repr(combine))
+        raise invalid_argument("combine", "'auto', True or False", repr(combine))
     key = StructType([schema[name] for name in by])
     aggregates = plan(uid, schema, by, columns)
     expressions = dict.fromkeys(source.expression for source in aggregates.sources)
     names = {text: f"__chandy_input_{at}" for at, text in enumerate(expressions) if text is not None}
-    parts = [f"__chandy_part_{at}" for at in range(len(aggregates.state))]
-    fields = [StructField(part, own.dataType) for part, own in zip(parts, aggregates.state, strict=True)]
+    accumulators = [f"__chandy_part_{at}" for at in range(len(aggregates.state))]
+    fields = [
+        StructField(part, own.dataType) for part, own in zip(accumulators, aggregates.state, strict=True)
+    ]
     partial_rows = StructType([*key.fields, *fields])
-    lift = Lift(
+    to_accumulators = RowsToAccumulators(
         aggregates,
         tuple(by),
         tuple(
@@ -158,10 +164,10 @@ def aggregation(
     )
     output = StructType([*key.fields, *aggregates.output])
     states = {STATE: StateRecord((to_json(aggregates.state),))}
-    processor = AggregateProcessor(aggregates, parts)
+    processor = AggregateProcessor(aggregates, accumulators)
     inner = ArrowSpec(uid, to_json(partial_rows), to_json(output), states, processor)
     inputs = {name: text for text, name in names.items()}
     if combine is False:
-        return Aggregation(tuple(by), inputs, AggregateSpec(inner, lift, states), None)
-    combiner = Combiner(Combining(lift, to_json(key), always=combine is True))
+        return Aggregation(tuple(by), inputs, AggregateSpec(inner, to_accumulators, states), None)
+    combiner = Combiner(PartialAggregation(to_accumulators, to_json(key), always=combine is True))
     return Aggregation(tuple(by), inputs, AggregateSpec(inner, None, states), combiner)

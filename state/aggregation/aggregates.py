@@ -1,8 +1,8 @@
-"""What ``aggregate`` computes: its functions, and how an operator's aggregates are planned, combined and finished.
+"""The aggregate functions, and the plan of an operator's aggregates: their accumulators and their results.
 
-Semantics, names and result types are those of Spark SQL in ANSI mode, with one difference: what is added up at a
-time (a key's rows in a batch, or those of one task where rows are combined before the shuffle) overflows when its sum
-does not fit, not when one on the way to it would not.
+Semantics, names and result types are those of Spark SQL in ANSI mode, with one difference. Rows that are added up
+together (those of a key in a batch, or in one task if rows are combined before the shuffle) overflow if their sum does
+not fit into its type, but not if only an intermediate sum does not fit.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from ..errors import DefinitionError
+from ..errors import invalid_argument
 from ..format.arrow import from_numpy, scalar, to_numpy
 from ..operators.dataframe import quoted
 from . import sketch
-from .partials import (
+from .accumulators import (
+    Accumulator,
     Arrays,
     Count,
     DecimalSum,
     Distinct,
     DoubleSum,
-    Edge,
-    Extreme,
+    FirstLast,
     IntegerSum,
+    MinMax,
     Moments,
     Overflow,
-    Partial,
     WithCount,
     arrow_type,
 )
 from .reduce import Bounds, array, with_nulls
 
 ALL_ROWS: Final = "*"
-"""Stands for a column in ``("*", "count")``."""
+"""The column in ``("*", "count")``."""
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _NUMBERS = (*_INTEGERS, FloatType, DoubleType, DecimalType)
@@ -82,21 +82,21 @@ _ORDERED = (
 # --- results ------------------------------------------------------------------------------------------------
 
 
-def _itself(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
-    return parts[0]
+def _itself(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return accumulators[0]
 
 
-def _or_zero(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
-    return parts[0].fill_null(scalar(0, parts[0].type))
+def _or_zero(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return accumulators[0].fill_null(scalar(0, accumulators[0].type))
 
 
-def _mean(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
-    total, count = parts
+def _mean(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    total, count = accumulators
     found = to_numpy(count)
     divisor = np.maximum(found, 1)
     if not isinstance(dtype, DecimalType):
         return with_nulls(to_numpy(total, 0.0) / divisor, found > 0)
-    # Arrow's quotient has at least ten digits more than the mean is rounded to, the rest is cut off.
+    # Arrow truncates the quotient, but it has at least ten digits more than the mean after rounding.
     exact = pc.divide(
         total.cast(pa.decimal256(38, total.type.scale)), from_numpy(divisor).cast(pa.decimal256(19, 0))
     )
@@ -108,30 +108,30 @@ def _mean(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
     return wide.cast(arrow_type(dtype))
 
 
-def _variance(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
-    return _spread(parts, fewer=1, root=False)
+def _variance(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return _spread(accumulators, fewer=1, root=False)
 
 
-def _deviation(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
-    return _spread(parts, fewer=1, root=True)
+def _deviation(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return _spread(accumulators, fewer=1, root=True)
 
 
-def _population_variance(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
-    return _spread(parts, fewer=0, root=False)
+def _population_variance(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return _spread(accumulators, fewer=0, root=False)
 
 
-def _population_deviation(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
-    return _spread(parts, fewer=0, root=True)
+def _population_deviation(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return _spread(accumulators, fewer=0, root=True)
 
 
-def _spread(parts: Sequence[pa.Array], fewer: int, root: bool) -> pa.Array:
-    degrees = to_numpy(parts[0]) - fewer
-    squares = to_numpy(parts[2], 0.0) / np.maximum(degrees, 1)
+def _spread(accumulators: Sequence[pa.Array], fewer: int, root: bool) -> pa.Array:
+    degrees = to_numpy(accumulators[0]) - fewer
+    squares = to_numpy(accumulators[2], 0.0) / np.maximum(degrees, 1)
     return with_nulls(np.sqrt(squares) if root else squares, degrees > 0)
 
 
-def _distinct(parts: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
-    return from_numpy(sketch.estimates(parts[0]))
+def _distinct(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+    return from_numpy(sketch.estimates(accumulators[0]))
 
 
 Finish = Callable[[Sequence[pa.Array], DataType, str], pa.Array]
@@ -142,30 +142,32 @@ Finish = Callable[[Sequence[pa.Array], DataType, str], pa.Array]
 
 @attrs.frozen
 class Function:
-    """An aggregate function by its name."""
+    """An aggregate function."""
 
     accepts: tuple[type[DataType], ...] | None
-    """Types of column; None: any."""
-    partial: Callable[[str, DataType], Partial]
-    """Makes the partial result from the column's name and type."""
+    """The types of column that it accepts; None: any."""
+    accumulator: Callable[[str, DataType], Accumulator]
+    """Returns the accumulator for a column's name and type."""
     finish: Finish
+    """Computes the results from the accumulators."""
     result: Callable[[DataType], DataType]
+    """Returns the type of the result for a type of column."""
     nullable: bool = True
     expression: str = "{column}"
-    """What of the column comes to Python, as Spark SQL."""
+    """Spark SQL for what is sent to Python of the column."""
 
 
-def _sum(column: str, dtype: DataType) -> Partial:
+def _sum(column: str, dtype: DataType) -> Accumulator:
     name = f"sum({column})"
     if isinstance(dtype, _INTEGERS):
         return IntegerSum(name, dtype)
     return DecimalSum(name, dtype) if isinstance(dtype, DecimalType) else DoubleSum(name, dtype)
 
 
-def _sum_and_count(column: str, dtype: DataType) -> Partial:
+def _sum_and_count(column: str, dtype: DataType) -> Accumulator:
     name = f"mean({column})"
-    parts = DecimalSum(name, dtype) if isinstance(dtype, DecimalType) else DoubleSum(name, dtype)
-    return WithCount(name, dtype, parts)
+    accumulators = DecimalSum(name, dtype) if isinstance(dtype, DecimalType) else DoubleSum(name, dtype)
+    return WithCount(name, dtype, accumulators)
 
 
 def _sum_type(dtype: DataType) -> DataType:
@@ -209,10 +211,10 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     ),
     "sum": Function(_NUMBERS, _sum, _itself, _sum_type),
     "mean": Function(_NUMBERS, _sum_and_count, _mean, _mean_type),
-    "min": Function(_ORDERED, lambda c, t: Extreme(f"min({c})", t, False), _itself, _same),
-    "max": Function(_ORDERED, lambda c, t: Extreme(f"max({c})", t, True), _itself, _same),
-    "first": Function(None, lambda c, t: Edge(f"first({c})", t, False), _itself, _same),
-    "last": Function(None, lambda c, t: Edge(f"last({c})", t, True), _itself, _same),
+    "min": Function(_ORDERED, lambda c, t: MinMax(f"min({c})", t, False), _itself, _same),
+    "max": Function(_ORDERED, lambda c, t: MinMax(f"max({c})", t, True), _itself, _same),
+    "first": Function(None, lambda c, t: FirstLast(f"first({c})", t, False), _itself, _same),
+    "last": Function(None, lambda c, t: FirstLast(f"last({c})", t, True), _itself, _same),
     "variance": _moments(_variance),
     "stddev": _moments(_deviation),
     "var_pop": _moments(_population_variance),
@@ -226,7 +228,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
         expression="if({column} is null, null, xxhash64({column}))",
     ),
 }
-"""Aggregate functions by the name that a user gives."""
+"""The aggregate functions by name."""
 
 SYNONYMS: Final[Mapping[str, str]] = {
     "avg": "mean",
@@ -241,11 +243,11 @@ SYNONYMS: Final[Mapping[str, str]] = {
 
 @attrs.frozen
 class Source:
-    """Where a partial result's column comes from."""
+    """An accumulator and the expression of its input column."""
 
-    partial: Partial
+    accumulator: Accumulator
     expression: str | None
-    """Spark SQL over the input; None: nothing of the row is needed."""
+    """Spark SQL over the input; None if the accumulator needs no column."""
 
 
 @attrs.frozen
@@ -254,7 +256,7 @@ class Result:
 
     name: str
     source: int
-    """Which of the partial results it is made of."""
+    """The position of its accumulator among the sources."""
     finish: Finish
     dtype: DataType
     nullable: bool
@@ -262,7 +264,7 @@ class Result:
 
 @attrs.frozen
 class Aggregates:
-    """All aggregates of an operator, with partial results that several share only once."""
+    """All aggregates of an operator. Several results can share one accumulator."""
 
     operator: str
     sources: tuple[Source, ...]
@@ -270,50 +272,50 @@ class Aggregates:
 
     @property
     def state(self) -> StructType:
-        """Schema of what is kept for each key."""
-        return StructType([field for source in self.sources for field in source.partial.fields])
+        """Schema of the accumulators of a key."""
+        return StructType([field for source in self.sources for field in source.accumulator.fields])
 
     @property
     def output(self) -> tuple[StructField, ...]:
-        """The output's columns after those of the key."""
+        """The output columns after the key columns."""
         return tuple(StructField(one.name, one.dtype, one.nullable) for one in self.results)
 
-    def lift(self, columns: Sequence[pa.Array | None], rows: int) -> Arrays:
-        """Return partial results of single rows, an array for each field of ``state``.
+    def from_rows(self, columns: Sequence[pa.Array | None], rows: int) -> Arrays:
+        """Return the accumulators of single rows, an array for each field of ``state``.
 
         Args:
-            columns: for each source its column; None if it needs nothing of a row.
-            rows: how many.
+            columns: the column of each source; None if it needs no column.
+            rows: the number of rows.
         """
         ones = from_numpy(np.ones(rows, np.bool_))
         return [
             part
             for source, column in zip(self.sources, columns, strict=True)
-            for part in source.partial.lift(ones if column is None else column)
+            for part in source.accumulator.from_rows(ones if column is None else column)
         ]
 
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        """Return one partial result for each group of adjoining ones.
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        """Return merged accumulators, one for each group of adjacent ones.
 
         Raises:
-            AggregateOverflowError: one does not fit into its type.
+            AggregateOverflowError: a value does not fit into its type.
         """
         if len(bounds) == 1:
-            return [array(part).slice(0, 0) for part in parts]
+            return [array(part).slice(0, 0) for part in accumulators]
         try:
             return [
                 part
-                for source, mine in zip(self.sources, self._split(parts), strict=True)
-                for part in source.partial.combine(mine, bounds)
+                for source, mine in zip(self.sources, self._split(accumulators), strict=True)
+                for part in source.accumulator.merge(mine, bounds)
             ]
         except Overflow as overflow:
             raise overflow.of(self.operator) from None
 
-    def merge(self, older: Sequence[pa.Array], newer: Sequence[pa.Array]) -> Arrays:
-        """Return what two partial results of each key make together.
+    def merge_pairs(self, older: Sequence[pa.Array], newer: Sequence[pa.Array]) -> Arrays:
+        """Return the merged older and newer accumulators of each key.
 
         Raises:
-            AggregateOverflowError: one does not fit into its type.
+            AggregateOverflowError: a value does not fit into its type.
         """
         size = len(newer[0])
         if all(part.null_count == size for part in older):
@@ -323,18 +325,18 @@ class Aggregates:
             pa.concat_arrays([old, new.cast(old.type)]).take(pairs)
             for old, new in zip(older, newer, strict=True)
         ]
-        return self.combine(both, np.arange(0, 2 * size + 1, 2))
+        return self.merge(both, np.arange(0, 2 * size + 1, 2))
 
-    def finish(self, parts: Sequence[pa.Array]) -> Arrays:
-        """Return the output's columns after those of the key.
+    def finish(self, accumulators: Sequence[pa.Array]) -> Arrays:
+        """Return the output columns after the key columns.
 
         Raises:
             AggregateOverflowError: a result does not fit into its type.
         """
-        split = list(self._split(parts))
+        split = list(self._split(accumulators))
         try:
             return [
-                one.finish(split[one.source], one.dtype, self.sources[one.source].partial.name).cast(
+                one.finish(split[one.source], one.dtype, self.sources[one.source].accumulator.name).cast(
                     arrow_type(one.dtype)
                 )
                 for one in self.results
@@ -342,11 +344,11 @@ class Aggregates:
         except Overflow as overflow:
             raise overflow.of(self.operator) from None
 
-    def _split(self, parts: Sequence[pa.Array]) -> list[list[pa.Array]]:
+    def _split(self, accumulators: Sequence[pa.Array]) -> list[list[pa.Array]]:
         found, at = [], 0
         for source in self.sources:
-            size = len(source.partial.fields)
-            found.append([array(part) for part in parts[at : at + size]])
+            size = len(source.accumulator.fields)
+            found.append([array(part) for part in accumulators[at : at + size]])
             at += size
         return found
 
@@ -354,29 +356,29 @@ class Aggregates:
 def plan(
     operator: str, schema: StructType, by: Sequence[str], columns: Mapping[str, tuple[str, str]]
 ) -> Aggregates:
-    """Decide how to compute aggregates.
+    """Plan the aggregates of an operator.
 
     Args:
         operator: its uid, for errors.
         schema: of the input.
         by: names of the key columns.
-        columns: name of the input's column and of the function, by name of the output's column.
+        columns: the input column and the function, by name of the output column.
 
     Raises:
-        DefinitionError: a column or a function does not exist, or they do not go together.
+        DefinitionError: a column or a function does not exist, or the function does not accept the column.
     """
     if not columns:
-        raise DefinitionError("columns", "at least one aggregate, e.g. total=('price', 'sum')", "none")
+        raise invalid_argument("columns", "at least one aggregate, e.g. total=('price', 'sum')", "none")
     sources: list[Source] = []
     results = []
     for name, given in columns.items():
         column, function = _pair(name, given)
         if name in by:
-            raise DefinitionError("columns", "named otherwise than the key columns", repr(name))
+            raise invalid_argument("columns", "names other than those of the key columns", repr(name))
         source, kind = _source(name, column, function, schema)
         if source not in sources:
             sources.append(source)
-        dtype = kind.result(source.partial.column)
+        dtype = kind.result(source.accumulator.column)
         results.append(Result(name, sources.index(source), kind.finish, dtype, kind.nullable))
     return Aggregates(operator, tuple(sources), tuple(results))
 
@@ -386,30 +388,25 @@ def _pair(name: str, given: object) -> tuple[str, str]:
         case (str() as column, str() as function):
             return column, SYNONYMS.get(function, function)
         case _:
-            raise DefinitionError(name, "a pair of column and function, as ('price', 'sum')", repr(given))
+            raise invalid_argument(name, "a pair of column and function, as ('price', 'sum')", repr(given))
 
 
 def _source(name: str, column: str, function: str, schema: StructType) -> tuple[Source, Function]:
     kind = FUNCTIONS.get(function)
     if kind is None:
         known = ", ".join(sorted({*FUNCTIONS, *SYNONYMS}))
-        raise DefinitionError(name, f"an aggregate with one of the functions {known}", repr(function))
+        raise invalid_argument(name, f"one of the functions {known}", repr(function))
     if column == ALL_ROWS:
         if function != "count":
-            raise DefinitionError(name, "an aggregate of one column, '*' being for 'count'", repr(function))
-        return Source(kind.partial(column, BooleanType()), None), kind
+            raise invalid_argument(name, "a column, because only 'count' takes '*'", repr(function))
+        return Source(kind.accumulator(column, BooleanType()), None), kind
     if column not in schema.names:
-        raise DefinitionError(
-            name, f"an aggregate of one of the columns {', '.join(schema.names)}", repr(column)
-        )
+        raise invalid_argument(name, f"one of the columns {', '.join(schema.names)}", repr(column))
     dtype = schema[column].dataType
     if not _accepts(function, kind, dtype):
-        raise DefinitionError(
-            name,
-            f"an aggregate of a column that {function} can take",
-            f"{column!r} of type {dtype.simpleString()}",
-        )
-    return Source(kind.partial(column, dtype), kind.expression.format(column=quoted(column))), kind
+        found = f"{column!r} of type {dtype.simpleString()}"
+        raise invalid_argument(name, f"a column with a type that {function} accepts", found)
+    return Source(kind.accumulator(column, dtype), kind.expression.format(column=quoted(column))), kind
 
 
 def _accepts(function: str, kind: Function, dtype: DataType) -> bool:

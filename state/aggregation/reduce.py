@@ -1,6 +1,6 @@
-"""Reduces groups of adjoining rows to one value each: exact sums, extremes, first and last, in NumPy and Arrow.
+"""Reduces groups of adjacent rows to one value each: exact sums, least and greatest, first and last values.
 
-Everywhere group ``i`` has rows ``bounds[i]`` to ``bounds[i + 1]``, at least one, and nulls do not count.
+In all functions, group ``i`` has rows ``bounds[i]`` to ``bounds[i + 1]``, at least one, and nulls are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def any_valid(column: pa.Array, bounds: Bounds) -> Mask | None:
-    """Return for each group whether a row of it is not null; None: in every group all are."""
+    """Return for each group whether it has a row that is not null; None if no row is null."""
     if column.null_count == 0:
         return None
     found: Mask = np.logical_or.reduceat(valid(column), bounds[:-1])
@@ -35,7 +35,7 @@ def any_valid(column: pa.Array, bounds: Bounds) -> Mask | None:
 
 
 def with_nulls(values: npt.NDArray[Any], not_null: Mask | None) -> pa.Array:
-    """Return NumPy's values as an array that is null where ``not_null`` is false."""
+    """Return NumPy values as an Arrow array that is null where ``not_null`` is false."""
     return from_numpy(values, None if not_null is None else ~not_null)
 
 
@@ -48,7 +48,7 @@ def group_numbers(bounds: Bounds) -> Bounds:
 
 
 def sum_integers(values: npt.NDArray[np.int64], bounds: Bounds) -> tuple[npt.NDArray[np.int64], Mask | None]:
-    """Return the sum of each group, and where it does not fit into 64 bits (None: nowhere)."""
+    """Return the sum of each group, and a mask of the sums that do not fit into 64 bits (None: all fit)."""
     if not len(values):
         return values, None
     greatest = max(abs(int(values.max())), abs(int(values.min())))
@@ -63,7 +63,7 @@ def sum_integers(values: npt.NDArray[np.int64], bounds: Bounds) -> tuple[npt.NDA
 
 
 def sum_decimals(column: pa.Array, bounds: Bounds, dtype: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Return the sum of each group as a decimal, null for a group of nulls, and where it has too many digits.
+    """Return the sum of each group as a decimal, null for a group of nulls, and a mask of those with too many digits.
 
     Args:
         column: of type decimal128.
@@ -71,7 +71,7 @@ def sum_decimals(column: pa.Array, bounds: Bounds, dtype: pa.DataType) -> tuple[
         dtype: the sums' type: decimal128 of the same scale.
     """
     halves = _halves(column)
-    # Four digits of 32 bits, the highest signed: sums of 2^31 rows do not overflow.
+    # Four digits of 32 bits, the highest one signed: sums of 2^31 rows do not overflow.
     digits = [
         np.add.reduceat(part, bounds[:-1])
         for part in (
@@ -97,7 +97,7 @@ def sum_decimals(column: pa.Array, bounds: Bounds, dtype: pa.DataType) -> tuple[
 
 
 def fits(column: pa.Array, dtype: pa.DataType) -> Mask:
-    """Return for each decimal whether it has no more digits than ``dtype``, of the same scale, holds."""
+    """Return for each decimal whether it fits into ``dtype``, which has the same scale."""
     halves = _halves(column)
     low, high = halves[:, 0], halves[:, 1].view(np.int64)
     limit = 10**dtype.precision
@@ -111,12 +111,12 @@ def fits(column: pa.Array, dtype: pa.DataType) -> Mask:
 
 
 def with_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Return decimal128 values with another precision, as they are."""
+    """Return decimal128 values with another precision, without a check."""
     return pa.Array.from_buffers(dtype, len(column), column.buffers(), offset=column.offset)
 
 
 def _halves(column: pa.Array) -> npt.NDArray[np.uint64]:
-    """Return decimal128 values as rows of their low and their high 64 bits; zero for null."""
+    """Return decimal128 values as pairs of their low and high 64 bits, zero for null."""
     data = column.buffers()[1]
     if data is None:
         return np.zeros((len(column), 2), np.uint64)
@@ -128,20 +128,20 @@ def _halves(column: pa.Array) -> npt.NDArray[np.uint64]:
     return halves
 
 
-# --- extremes -----------------------------------------------------------------------------------------------
+# --- least and greatest -------------------------------------------------------------------------------------
 
 
-def extremes(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
+def min_max(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
     """Return the least or the greatest value of each group in Spark's order, null for a group of nulls.
 
     NaN is greater than every other number; strings compare by their bytes.
     """
     dtype = column.type
     if pa.types.is_floating(dtype):
-        return _extreme_floats(column, bounds, greatest)
+        return _min_max_floats(column, bounds, greatest)
     plain = _as_integers(column)
     if plain is None:
-        return _extreme_ranks(column, bounds, greatest)
+        return _min_max_ranks(column, bounds, greatest)
     limits = np.iinfo(plain.type.to_pandas_dtype())
     values = to_numpy(plain, limits.min if greatest else limits.max)
     best = (np.maximum if greatest else np.minimum).reduceat(values, bounds[:-1])
@@ -149,7 +149,7 @@ def extremes(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
     return found.cast(dtype) if pa.types.is_boolean(dtype) else found.view(dtype)
 
 
-def _extreme_floats(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
+def _min_max_floats(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
     # maximum returns NaN if there is one, fmin only if there is nothing else.
     values = to_numpy(column, -np.inf if greatest else np.nan)
     best = (np.maximum if greatest else np.fmin).reduceat(values, bounds[:-1])
@@ -157,7 +157,7 @@ def _extreme_floats(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Arra
 
 
 def _as_integers(column: pa.Array) -> pa.Array | None:
-    """Return the integers that a column's values are and are ordered by; None if they are no integers."""
+    """Return a column's values as integers in the same order; None if they are not stored as integers."""
     dtype = column.type
     if pa.types.is_integer(dtype):
         return column
@@ -170,13 +170,13 @@ def _as_integers(column: pa.Array) -> pa.Array | None:
     return None
 
 
-def _extreme_ranks(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
-    """As ``extremes``, for any type that Arrow can sort."""
+def _min_max_ranks(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array:
+    """Do the same as ``min_max`` for any type that Arrow can sort."""
     encoded = column.dictionary_encode()
     order = to_numpy(pc.array_sort_indices(encoded.dictionary))
     ranks = np.empty(len(order) + 1, np.int64)
     ranks[order] = np.arange(len(order))
-    # The last place is that of nulls.
+    # The last rank is that of nulls.
     ranks[-1] = -1 if greatest else len(order)
     mine = ranks[to_numpy(encoded.indices, len(order))]
     best = (np.maximum if greatest else np.minimum).reduceat(mine, bounds[:-1])
@@ -187,8 +187,8 @@ def _extreme_ranks(column: pa.Array, bounds: Bounds, greatest: bool) -> pa.Array
 # --- first and last -----------------------------------------------------------------------------------------
 
 
-def edge_rows(seen: Mask, bounds: Bounds, last: bool) -> pa.Array:
-    """Return the number of the first or the last row of each group that ``seen`` marks, null if none is."""
+def first_last_rows(seen: Mask, bounds: Bounds, last: bool) -> pa.Array:
+    """Return the index of the first or the last row in each group where ``seen`` is true, null if there is none."""
     rows = np.arange(len(seen), dtype=np.int64)
     if last:
         found = np.maximum.reduceat(np.where(seen, rows, -1), bounds[:-1])

@@ -1,16 +1,17 @@
-"""HyperLogLog sketches of many sets at a time: how many different values a set has, in at most 2 KB each.
+"""HyperLogLog sketches: the approximate number of distinct values of many sets at a time, in at most 2 KB each.
 
-A sketch is made of 64-bit hashes. It is the bytes of one of two forms, told apart by their length:
+A sketch is made from 64-bit hashes. It has one of two formats, which differ in their length:
 
-* sparse, up to 511 values: a sorted 32-bit little-endian integer for each, the first 26 bits of its hash and
-  in the 6 bits below one more than the number of zeros that the other 38 bits begin with, 39 if all are.
-* dense, 2,048 bytes: for each of the 2,048 beginnings of 11 bits the greatest number that the other 53 bits
-  gave in that way.
+* sparse, up to 511 values: a sorted list of 32-bit little-endian integers, one for each value. The high 26 bits are the
+  first 26 bits of its hash. The low 6 bits are one more than the number of leading zeros of the other 38 bits, so 39 if
+  all of them are zero.
+* dense, 2,048 bytes: one register for each value of the first 11 bits of a hash. It has the greatest such number (one
+  more than the leading zeros) of the other 53 bits.
 
-So small sets take little room and are counted all but exactly, and big ones with a standard error of
-1.04 / sqrt(2048) = 2.3 %. The estimator for dense sketches is the improved raw estimator of O. Ertl, "New
-cardinality estimation algorithms for HyperLogLog sketches" (2017), algorithm 6, which needs no tables of
-corrections; that for sparse ones is linear counting.
+So small sets take little space and are counted almost exactly, and large sets with a standard error of
+1.04 / sqrt(2048) = 2.3 %. Dense sketches use the improved raw estimator of O. Ertl, "New cardinality estimation
+algorithms for HyperLogLog sketches" (2017), algorithm 6, which needs no correction tables. Sparse sketches use linear
+counting.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from .reduce import Bounds, group_numbers
 PRECISION: Final = 11
 REGISTERS: Final = 1 << PRECISION
 SPARSE_LIMIT: Final = REGISTERS // 4 - 1
-"""Values in a sparse sketch, at most: with one more it would be as long as a dense one."""
+"""The most values in a sparse sketch: with one more it would be as long as a dense one."""
 
 _FINE: Final = 26
-"""Bits of the hash that choose a place in a sparse sketch."""
+"""The number of bits of the hash that choose a place in a sparse sketch."""
 _BELOW: Final = _FINE - PRECISION
 _SATURATED: Final = 64 - PRECISION + 1
 _POWERS: Final = np.ldexp(1.0, -np.arange(_SATURATED + 1))
@@ -73,7 +74,7 @@ def union(sketches: pa.Array, bounds: Bounds) -> pa.Array:
     registers = _registers(data, lengths, is_dense, groups, entries, owners, dense)
     out_lengths = np.where(dense, REGISTERS, 4 * sparse_counts)
     out = np.empty(int(out_lengths.sum()) // 4, np.uint32)
-    # Entries are sorted by group: the places of sparse groups fill up in order.
+    # Entries are sorted by group, as are the sketches of sparse groups.
     at_dense = np.repeat(dense, out_lengths // 4)
     out[~at_dense] = entries[~dense[owners]]
     out[at_dense] = registers.reshape(-1).view(np.uint32)
@@ -82,7 +83,7 @@ def union(sketches: pa.Array, bounds: Bounds) -> pa.Array:
 
 
 def estimates(sketches: pa.Array) -> npt.NDArray[np.int64]:
-    """Return how many different values each sketch has seen, about; 0 for null."""
+    """Return the approximate number of distinct values of each sketch, 0 for null."""
     data, lengths = _bytes(sketches)
     places = float(1 << _FINE)
     found = -places * np.log1p(-(lengths / 4) / places)
@@ -93,7 +94,7 @@ def estimates(sketches: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _bytes(sketches: pa.Array) -> tuple[U8, npt.NDArray[np.int64]]:
-    """Return the sketches' bytes behind each other, and the length of each; 0 for null."""
+    """Return the bytes of all sketches, one after the other, and the length of each sketch, 0 for null."""
     sketches = sketches.cast(pa.large_binary())
     if sketches.null_count:
         sketches = sketches.fill_null(scalar(b"", sketches.type))
@@ -118,14 +119,14 @@ def _binary(words: U32, lengths: npt.NDArray[Any], present: npt.NDArray[np.bool_
 def _sparse_entries(
     data: U8, lengths: npt.NDArray[np.int64], is_dense: npt.NDArray[np.bool_], groups: Bounds
 ) -> tuple[U32, Bounds]:
-    """Return the entries of all sparse sketches, and the group of each."""
+    """Return the entries of all sparse sketches, and the group of each entry."""
     sparse_lengths = np.where(is_dense, 0, lengths)
     mine = data if not is_dense.any() else data[np.repeat(~is_dense, lengths)]
     return np.ascontiguousarray(mine).view("<u4"), np.repeat(groups, sparse_lengths // 4)
 
 
 def _distinct(entries: U32, owners: Bounds) -> tuple[U32, Bounds]:
-    """Return entries sorted by group, only the greatest of those with one place."""
+    """Return entries sorted by group, only the greatest one for each place."""
     keys = np.sort((owners.astype(np.uint64) << np.uint64(32)) | entries)
     places = keys >> np.uint64(6)
     last = np.ones(len(keys), np.bool_)
@@ -143,7 +144,7 @@ def _registers(
     owners: Bounds,
     dense: npt.NDArray[np.bool_],
 ) -> U8:
-    """Return the registers of the groups that ``dense`` marks, a row for each."""
+    """Return the registers of the groups where ``dense`` is true, one row for each group."""
     rows = np.cumsum(dense) - 1
     registers = np.zeros((int(dense.sum()), REGISTERS), np.uint8)
     if not len(registers):
@@ -171,7 +172,7 @@ def _dense_rows(data: U8, lengths: npt.NDArray[np.int64], is_dense: npt.NDArray[
 
 
 def _coarse(entries: U32) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the register of each entry of a sparse sketch, and the number for it."""
+    """Return for each entry of a sparse sketch its register in a dense one, and the number for this register."""
     places = (entries >> np.uint32(6)).astype(np.uint64)
     between = places & np.uint64((1 << _BELOW) - 1)
     ranks = np.where(
@@ -181,8 +182,8 @@ def _coarse(entries: U32) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 def _zeros(values: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.int64]:
-    """Return how many zeros integers of ``bits`` bits, at most 53, begin with."""
-    # Below 2^53 a double is exact, and its exponent says where the highest one is.
+    """Return the number of leading zeros of integers with ``bits`` bits, at most 53."""
+    # Below 2^53 a double is exact, and its exponent is the position of the highest bit that is set.
     return bits - np.frexp(values.astype(np.float64))[1].astype(np.int64)
 
 
@@ -190,7 +191,7 @@ def _ertl(registers: U8) -> Floats:
     zero = (registers == 0).mean(axis=1)
     full = (registers == _SATURATED).mean(axis=1)
     weights = _POWERS.copy()
-    # Those that are empty or saturated count by sigma and tau.
+    # Empty and saturated registers count by sigma and tau.
     weights[0] = weights[_SATURATED] = 0.0
     z = weights[registers].sum(axis=1)
     z += REGISTERS * (_tau(1.0 - full) * 2.0 ** -(_SATURATED - 1) + _sigma(zero))
@@ -200,7 +201,7 @@ def _ertl(registers: U8) -> Floats:
 
 
 def _sigma(x: Floats) -> Floats:
-    """x + the sum over k >= 1 of x^(2^k) * 2^(k-1); infinite at 1."""
+    """Return x + the sum over k >= 1 of x^(2^k) * 2^(k-1), which is infinite at 1."""
     x = x.copy()
     total, factor = x.copy(), 1.0
     total[x == 1.0] = np.inf
@@ -215,7 +216,7 @@ def _sigma(x: Floats) -> Floats:
 
 
 def _tau(x: Floats) -> Floats:
-    """(1 - x - the sum over k >= 1 of (1 - x^(2^-k))^2 * 2^-k) / 3."""
+    """Return (1 - x - the sum over k >= 1 of (1 - x^(2^-k))^2 * 2^-k) / 3."""
     end = (x == 0.0) | (x == 1.0)
     x = np.where(end, 1.0, x)
     total, factor = 1.0 - x, 1.0

@@ -1,1 +1,1 @@
-"""Keys, values and rows as bytes and as Arrow columns: the format of all that is stored."""
+"""The format of stored keys, values and rows, as bytes and as Arrow columns."""

@@ -1,8 +1,8 @@
-"""Arrow's arrays as NumPy's and back, for whom every moment counts; in a module that loads nothing of Spark.
+"""Converts between Arrow and NumPy arrays without importing pandas or Spark.
 
-pyarrow imports pandas, wherever it is installed, as soon as it makes an array or a scalar of Python's or NumPy's
-values, or turns an array into NumPy's: a quarter of a second of processor time and 40 MB in each of Spark's Python
-workers, while a pipeline that comes back waits for its first batch. What is here does without.
+pyarrow imports pandas, if it is installed, as soon as it makes an array or a scalar from Python's or NumPy's values,
+or converts an array to NumPy. That costs a quarter of a second of processor time and 40 MB in each of Spark's Python
+workers, while a restarted pipeline waits for its first batch. The functions of this module avoid it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 BYTES: Final = pa.large_binary()
-"""Type of keys and values as bytes: with it, no array is too short for what a batch holds."""
+"""Type of keys and values as bytes; with 64-bit offsets, one array can hold all bytes of a batch."""
 
 Bits = npt.NDArray[np.bool_]
 
 
 def from_numpy(values: npt.NDArray[Any], nulls: Bits | None = None) -> pa.Array:
-    """Return booleans, integers or floats as an array of the type that is NumPy's, null where ``nulls`` is true.
+    """Return booleans, integers or floats as an Arrow array of the same type, null where ``nulls`` is true.
 
-    Numbers that are contiguous are not copied.
+    Contiguous numbers are not copied.
     """
     data = pa.py_buffer(np.ascontiguousarray(values)) if values.dtype != np.bool_ else bitmap(values)
     validity = None if nulls is None else bitmap(~nulls)
@@ -30,7 +30,10 @@ def from_numpy(values: npt.NDArray[Any], nulls: Bits | None = None) -> pa.Array:
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, null: bool | float = 0) -> npt.NDArray[Any]:
-    """Return booleans, integers or floats as NumPy's, with ``null`` for nulls; without any, numbers are not copied."""
+    """Return booleans, integers or floats as a NumPy array, with ``null`` for nulls.
+
+    Numbers without nulls are not copied.
+    """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if array.null_count:
         array = array.fill_null(scalar(null, array.type))
@@ -63,5 +66,5 @@ def scalar(value: bool | float | bytes, dtype: pa.DataType) -> pa.Scalar:
 
 
 def bitmap(bits: Bits) -> pa.Buffer:
-    """Return booleans as Arrow's: one bit each."""
+    """Return booleans as an Arrow bitmap, one bit each."""
     return pa.py_buffer(np.packbits(bits, bitorder="little"))

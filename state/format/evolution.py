@@ -1,4 +1,4 @@
-"""How a state's schema may change from one start to the next, and how rows of the older become rows of the newer.
+"""Schema evolution: how the schema of a state may change between two starts, and how older rows are converted.
 
 | was | may become |
 |---|---|
@@ -10,9 +10,9 @@
 | void | any type |
 | not null | nullable |
 
-So every old value has exactly one new value, and nothing is lost. The elements of arrays, the keys and values of
-maps and the fields of structs change likewise. The kind of a state and the keys of a map state do not change;
-a time to live comes, changes and goes.
+So every old value has exactly one new value, and nothing is lost. The same rules hold for the elements of arrays,
+the keys and values of maps and the fields of structs. The kind of a state and the keys of a map state cannot change.
+A time to live can be added, changed and removed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ..errors import StateSchemaError
 from .schema import arrow_struct, from_json
 
 MAX_VERSIONS: Final = 128
-"""Schemas that one state may have had: a packed row has seven bits for which of them it has."""
+"""The most schemas that one state can have had: a packed row has seven bits for the version of its schema."""
 
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
@@ -61,11 +61,11 @@ ColumnConverter = Callable[[pa.StructArray], pa.StructArray]
 
 
 def evolve(was: StateRecord | None, now: StateRecord, operator: str, name: str) -> StateRecord:
-    """Return what is to be known of a state from now on: all schemas that its stored values may have.
+    """Return the record of a state from now on, with all schemas that its stored values may have.
 
     Args:
-        was: what the restored checkpoint knows of it; None if it does not know the state.
-        now: what the operator declares, with one version.
+        was: the record in the restored checkpoint; None if the checkpoint does not have the state.
+        now: the record that the operator declares, with one version.
         operator: uid of the operator, for errors.
         name: name of the state, for errors.
 
@@ -77,7 +77,12 @@ def evolve(was: StateRecord | None, now: StateRecord, operator: str, name: str) 
     old, new = from_json(was.versions[-1]), from_json(now.versions[-1])
 
     def refusal(expected: str, found: str, detail: str) -> StateSchemaError:
-        return StateSchemaError(operator, name, expected, found, detail)
+        return StateSchemaError(
+            f"state {name!r} of operator {operator!r} cannot read its values in the checkpoint: {detail}",
+            f"{expected} as in the checkpoint, or a change that keeps every value",
+            found,
+            "undo the change, or give the changed state another name",
+        )
 
     if was.kind is not now.kind:
         raise refusal(f"a {was.kind}", f"a {now.kind}", "the kind of a state cannot change")
@@ -89,7 +94,7 @@ def evolve(was: StateRecord | None, now: StateRecord, operator: str, name: str) 
     obstacle = _obstacle("", old, new)
     if obstacle is None and len(was.versions) == MAX_VERSIONS:
         obstacle = (
-            f"it has had {MAX_VERSIONS} schemas already, which is all that stored values can tell apart"
+            f"it has had {MAX_VERSIONS} schemas already, and stored values cannot tell more of them apart"
         )
     if obstacle is not None:
         raise refusal(shown(old), shown(new), obstacle)
@@ -105,7 +110,7 @@ def shown(schema: StructType) -> str:
 
 
 def _obstacle(path: str, was: DataType, now: DataType) -> str | None:
-    """Return why a value of the one type is no value of the other; None if it is one."""
+    """Return why values of type ``was`` cannot be read as ``now``; None if they can."""
     if isinstance(was, NullType) or was == now:
         return None
     if isinstance(was, StructType) and isinstance(now, StructType):
@@ -128,9 +133,7 @@ def _struct_obstacle(path: str, was: StructType, now: StructType) -> str | None:
     for field in now.fields:
         if field.name not in was.names:
             if not field.nullable:
-                return (
-                    f"field {prefix + field.name!r} is new and has to be nullable, for stored values lack it"
-                )
+                return f"field {prefix + field.name!r} is new and must be nullable, for stored values lack it"
             continue
         old = was[field.name]
         found = _part_obstacle(
@@ -144,7 +147,7 @@ def _struct_obstacle(path: str, was: StructType, now: StructType) -> str | None:
 
 def _part_obstacle(path: str, was: DataType, had_nulls: bool, now: DataType, has_nulls: bool) -> str | None:
     if (had_nulls or isinstance(was, NullType)) and not has_nulls:
-        return f"field {path!r} was nullable and has to remain so"
+        return f"field {path!r} was nullable and must stay nullable"
     return _obstacle(path, was, now)
 
 
@@ -160,9 +163,9 @@ def _widens(was: DataType, now: DataType) -> bool:
 
 
 def row_converter(was: StructType, now: StructType) -> RowConverter:
-    """Return what turns a row of the one schema, as ``Packing.unpack_row`` gives it, into a row of the other.
+    """Return a function that converts a row of ``was``, as ``Packing.unpack_row`` returns it, to a row of ``now``.
 
-    ``now`` has to be what ``evolve`` lets ``was`` become.
+    ``evolve`` must have accepted the change from ``was`` to ``now``.
     """
     convert = _fields_converter(was, now)
     return (lambda row: row) if convert is None else lambda row: tuple(convert(row))
@@ -192,7 +195,7 @@ def _fields_converter(was: StructType, now: StructType) -> Callable[[Any], list[
 
 
 def _value_converter(was: DataType, now: DataType) -> Callable[[Any], Any] | None:
-    """Return what turns a value that is not None into one of the other type; None if it is one."""
+    """Return a function that converts a value (never None) to the other type; None if it needs no conversion."""
     if isinstance(was, _INTEGERS) and isinstance(now, DoubleType):
         return float
     if isinstance(was, ArrayType) and isinstance(now, ArrayType):
@@ -222,9 +225,9 @@ def _value_converter(was: DataType, now: DataType) -> Callable[[Any], Any] | Non
 
 
 def column_converter(was: StructType, now: StructType) -> ColumnConverter:
-    """Return what turns rows of the one schema, as ``Packing.unpack`` gives them, into rows of the other.
+    """Return a function that converts rows of ``was``, as ``Packing.unpack`` returns them, to rows of ``now``.
 
-    ``now`` has to be what ``evolve`` lets ``was`` become.
+    ``evolve`` must have accepted the change from ``was`` to ``now``.
     """
     if arrow_struct(was) == arrow_struct(now):
         return lambda rows: rows

@@ -1,7 +1,7 @@
 """Keys as bytes: one canonical byte string for each tuple of key values that Spark's GROUP BY tells apart.
 
-A key is a packed row (see ``packing``) of its columns, made canonical before: -0.0 is 0.0, every NaN is one NaN,
-a timestamp is its instant whatever the time zone. Null is a value. So two keys have the same bytes exactly if Spark
+A key is a packed row (see ``packing``) of its columns in canonical form: -0.0 becomes 0.0, every NaN the same NaN,
+and a timestamp its instant, whatever its time zone. Null is a value. So two keys have the same bytes exactly if Spark
 groups them together. The version in the first byte is always 0, and there is no expiry.
 """
 
@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     TimeType,
 )
 
-from ..errors import KeyTypeError, KeyValueError
+from ..errors import DefinitionError, StateTypeError
 from .arrow import BYTES, scalar
 from .packing import Packing
 from .values import INTEGER_BITS, StateName, nullable
@@ -53,43 +53,47 @@ _PLAIN = {
     DayTimeIntervalType,
     TimeType,
 }
-"""Types whose values are canonical as they are packed."""
+"""Types whose values are already canonical when they are packed."""
 
 
 class _KeyName(StateName):
-    """Names the key in errors."""
+    """Names the key columns in errors."""
 
-    def misfit(self, field: str, expected: str, found: str) -> KeyValueError:
-        return KeyValueError(field, expected, found)
+    def error(self, field: str, expected: str, found: str) -> StateTypeError:
+        where = f"key column {field!r}" if field else "the key"
+        return StateTypeError(f"a value does not fit {where}", expected, found)
+
+
+_KEY = _KeyName("", "key")
 
 
 class KeyCodec:
-    """Turns the keys of one operator into bytes and back."""
+    """Converts the keys of one operator to bytes and back."""
 
     def __init__(self, schema: StructType) -> None:
         """Compile the codec for key columns.
 
         Raises:
-            KeyTypeError: rows cannot be grouped by a column.
+            DefinitionError: rows cannot be grouped by a column.
         """
         self.schema = schema
         self._canonical = [_canonical(field.name, field.dataType) for field in schema.fields]
-        # Whether a column can have nulls may differ between two plans of one query; a key's bytes may not.
+        # Two plans of one query may differ in which columns can be null; the bytes of a key must not differ.
         nullable = StructType([StructField(field.name, field.dataType) for field in schema.fields])
-        self._packing = Packing([nullable], _KeyName("", "key"))
+        self._packing = Packing([nullable], _KEY)
 
     def encode(self, key: Sequence[Any]) -> bytes:
-        """Return the bytes of one key, with its values in the order of the key columns.
+        """Return the bytes of one key, given its values in the order of the key columns.
 
-        The values may be as Arrow gives them or as PySpark shows them: a struct is a dict, a Row or a tuple; a
-        timestamp is an aware datetime, or a naive one in Python's local time zone, as which PySpark's ``collect``
-        shows it. A float or double may be given as an int and a decimal as an int or with fewer digits, if it is
-        the same number.
+        The values may be as Arrow gives them or as PySpark shows them. A struct is a dict, a Row or a tuple. A
+        timestamp is an aware datetime, or a naive one in Python's local time zone as PySpark's ``collect`` returns it.
+        A float or double may be given as an int, and a decimal as an int or with fewer digits, if it is the same
+        number.
 
         Raises:
-            KeyValueError: it has other values than the key columns can have.
+            StateTypeError: a value does not fit its key column.
         """
-        # A text is a sequence, too, and a single value in place of a key is the likeliest mistake.
+        # A text is a sequence as well, and a single value in place of a key is the likeliest mistake.
         if not isinstance(key, tuple | list) or len(key) != len(self._canonical):
             return self._packing.pack_row(key)
         return self._packing.pack_row(
@@ -100,36 +104,36 @@ class KeyCodec:
         )
 
     def encode_columns(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Return the bytes of the key in each row of key columns of equal length; of type ``BYTES``."""
+        """Return the bytes of the key in each row of the key columns, of type ``BYTES``."""
         rows = pa.StructArray.from_arrays(self.canonical(columns), names=self.schema.names)
         return self._packing.pack(rows)
 
     def canonical(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return key columns with equal values where Spark takes two values for equal."""
+        """Return the key columns in canonical form: values that are equal for Spark become equal."""
         return [_canonical_column(column) for column in columns]
 
     def decode(self, data: bytes) -> tuple[Any, ...]:
-        """Return the key that has these bytes, as rows of the input have it; timestamps are in UTC."""
+        """Return the key with these bytes, as rows of the input have it; timestamps are in UTC."""
         columns = self.decode_columns(pa.array([data], BYTES)).columns
         return tuple(column[0].as_py() for column in columns)
 
     def decode_columns(self, data: pa.Array) -> pa.Table:
-        """Return the key columns of keys, given their bytes (of type ``BYTES``); timestamps are in UTC."""
+        """Return the key columns of keys with these bytes (of type ``BYTES``); timestamps are in UTC."""
         rows = self._packing.unpack(data)
         return pa.Table.from_arrays(rows.flatten(), names=self.schema.names)
 
 
 def _canonical(column: str, dtype: DataType) -> Convert | None:
-    """Return what makes a value that is not None canonical, None if it is that already.
+    """Return a function that makes a value (never None) canonical; None if it is canonical already.
 
-    Values of another type pass as they are: the packing refuses them.
+    The function leaves values of another type as they are: the packing refuses them.
     """
     kind = type(dtype)
     if kind in _PLAIN:
         return None
     if isinstance(dtype, StringType):
         if not dtype.isUTF8BinaryCollation():
-            raise KeyTypeError(column, dtype.simpleString(), "does not compare strings by their bytes")
+            raise _cannot_group(column, dtype, "does not compare strings by their bytes")
         return None
     if kind in (FloatType, DoubleType):
         return _canonical_float
@@ -140,8 +144,17 @@ def _canonical(column: str, dtype: DataType) -> Convert | None:
         return lambda items: list(map(element, items)) if isinstance(items, list | tuple) else items
     if isinstance(dtype, StructType):
         return _canonical_struct(column, dtype)
-    what = "Spark does not group by" if isinstance(dtype, MapType) else "is not supported in a key"
-    raise KeyTypeError(column, dtype.simpleString(), what)
+    reason = "Spark does not group by" if isinstance(dtype, MapType) else "is not supported in a key"
+    raise _cannot_group(column, dtype, reason)
+
+
+def _cannot_group(column: str, dtype: DataType, reason: str) -> DefinitionError:
+    return DefinitionError(
+        f"rows cannot be grouped by key column {column!r}",
+        "numbers, strings, bytes, dates, timestamps, or structs and arrays of them",
+        f"type {dtype.simpleString()}, which {reason}",
+        "cast the column, or choose another key",
+    )
 
 
 def _canonical_float(value: Any) -> Any:
@@ -161,13 +174,13 @@ def _canonical_decimal(column: str, dtype: DecimalType) -> Convert:
 
     def convert(value: Any) -> Any:
         number = decimal.Decimal(value) if value.__class__ is int else value
-        # Rounded to the column's scale, it would be another key.
+        # Rounding to the column's scale would make it another key.
         if (
             isinstance(number, decimal.Decimal)
             and number.is_finite()
             and number.quantize(exponent, context=_WIDE) != number
         ):
-            raise KeyValueError(column, f"{dtype.simpleString()} without rounding", repr(value))
+            raise _KEY.error(column, f"{dtype.simpleString()} without rounding", repr(value))
         return number
 
     return convert
@@ -190,7 +203,7 @@ def _canonical_struct(column: str, dtype: StructType) -> Convert:
 
 
 def _canonical_column(column: pa.Array) -> pa.Array:
-    """Return a column whose floats are canonical, at whatever depth."""
+    """Return a column in which all floats are canonical, nested ones too."""
     dtype = column.type
     if pa.types.is_floating(dtype):
         summed = pc.add(column, scalar(0.0, dtype))

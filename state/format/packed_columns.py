@@ -1,4 +1,4 @@
-"""Rows as bytes and back, as Arrow columns; the format is that of ``packing``. Flat schemas take no call per row."""
+"""Packs and unpacks rows as Arrow columns, in the format of ``packing``; flat schemas need no Python call per row."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ColumnPacker:
         """Compile the packer.
 
         Raises:
-            UnsupportedStateError: a field has a type that a state cannot hold.
+            DefinitionError: a field has a type that a state cannot hold.
         """
         self.type: pa.StructType = arrow_struct(schema)
         """The Arrow type of the rows."""
@@ -54,12 +54,12 @@ class ColumnPacker:
         """Return the bytes of rows, given as the columns of ``type``.
 
         Args:
-            columns: one a field.
-            expiry_ms: when each row expires; None: none does.
-            rows: how many there are.
+            columns: one for each field.
+            expiry_ms: when each row expires; None if no row does.
+            rows: the number of rows.
 
         Raises:
-            StateTypeError: a column has another type than its field, or a null where none may be.
+            StateTypeError: a column has another type than its field, or a null that its field does not allow.
         """
         fixed = np.zeros(rows, self._slots.plain if expiry_ms is None else self._slots.expiring)
         fixed["head"] = self._version if expiry_ms is None else self._version | EXPIRES
@@ -71,7 +71,7 @@ class ColumnPacker:
             if column.null_count:
                 if not field.nullable:
                     expected = f"{field.dataType.simpleString()} that is not null"
-                    raise self._name.mismatch(field.name, expected, None)
+                    raise self._name.value_error(field.name, expected, None)
                 nulls = to_numpy(column.is_null())
                 fixed["nulls"][:, at // 8] |= nulls.astype(np.uint8) << (at % 8)
             if is_fixed(field.dataType):
@@ -86,7 +86,7 @@ class ColumnPacker:
         return pc.binary_join_element_wise(packed, *tails, _NOTHING) if tails else packed
 
     def _tail(self, at: int, column: pa.Array) -> pa.Array:
-        """Return a column without a fixed width as bytes; of a null none."""
+        """Return the values of a column without a fixed width as bytes, empty for null."""
         if at not in self._encoders:
             tail = column.cast(pa.binary()).cast(BYTES)
             return tail.fill_null(_NOTHING) if tail.null_count else tail
@@ -107,15 +107,15 @@ class ColumnPacker:
 
     def _mismatch(self, at: int, found: str) -> Exception:
         field = self._schema.fields[at]
-        return self._name.misfit(field.name, field.dataType.simpleString(), found)
+        return self._name.error(field.name, field.dataType.simpleString(), found)
 
     # --- bytes to rows --------------------------------------------------------------------------------------
 
     def unpack(self, data: pa.Array) -> pa.StructArray:
-        """Return the rows that have these bytes, none of them null and all alike: with an expiry, or without.
+        """Return the rows with these bytes, none of which is null. Either all have an expiry, or none has.
 
         Raises:
-            StateTypeError: they are no rows of this schema.
+            StateTypeError: the bytes are no rows of this schema.
         """
         rows = len(data)
         if not rows:
@@ -127,7 +127,7 @@ class ColumnPacker:
         if lengths.min() < dtype.itemsize:
             raise self._damaged(data)
         fixed = records(body, starts, dtype)
-        # The bytes behind the slots: where those of each field end, row by row.
+        # For each row, where the bytes of each field behind the slots end.
         ends = np.empty((rows, 1 + len(self._slots.variable)), np.int64)
         ends[:, 0] = starts + dtype.itemsize
         for place, at in enumerate(self._slots.variable):
@@ -162,23 +162,23 @@ class ColumnPacker:
 
     def _damaged(self, data: pa.Array) -> Exception:
         expected = f"a packed row of {self._schema.simpleString()}"
-        return self._name.misfit("", expected, f"{data[0].as_py()[:40]!r} or others beside it")
+        return self._name.error("", expected, f"{data[0].as_py()[:40]!r} or others beside it")
 
 
 class _Parts:
-    """The stretches that rows are made of, each row's fixed part first, as one array over their bytes."""
+    """The fixed part and the variable fields of all rows, one after the other, as one array over their bytes."""
 
     def __init__(self, body: pa.Buffer, first: int, ends: Offsets) -> None:
         rows, self._each = ends.shape
         small = ends[-1, -1] < 1 << 31
         offsets = np.empty(rows * self._each + 1, np.int32 if small else np.int64)
-        # A row begins where the one before ends, and its fixed part with it.
+        # A row, and its fixed part, begins where the one before ends.
         offsets[0] = first
         offsets[1:] = ends.ravel()
         self._all = _strings(pa.binary() if small else BYTES, offsets, body, None)
 
     def take(self, place: int) -> pa.Array:
-        """Return each row's bytes of the field that is at this place among those without a fixed width."""
+        """Return each row's bytes of the field at this place among the fields without a fixed width."""
         return self._all.take(from_numpy(np.arange(place + 1, len(self._all), self._each)))
 
 
@@ -186,14 +186,14 @@ class _Parts:
 
 
 def bounds_of(data: pa.Array) -> Offsets:
-    """Return where the bytes of each row of a ``BYTES`` array begin in its body, and where the last ends."""
+    """Return where the bytes of each row of a ``BYTES`` array begin in its data buffer, and where the last end."""
     offsets = np.frombuffer(data.buffers()[1], np.int64)
     return offsets[data.offset : data.offset + len(data) + 1]
 
 
 def records(body: pa.Buffer, starts: Offsets, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """Return the records that begin at these places of a body, one after the other."""
-    # As opaque bytes, records are copied as a whole and not field by field.
+    """Return the records that begin at these places of a data buffer."""
+    # NumPy copies records of opaque bytes as a whole, not field by field.
     width = dtype.itemsize
     windows = np.ndarray((body.size - width + 1,), f"V{width}", body, strides=(1,))
     taken: npt.NDArray[np.void] = windows[starts].view(dtype)
@@ -211,7 +211,7 @@ def _validity(nulls: Bits) -> pa.Buffer | None:
 
 
 def _numbers(column: pa.Array, dtype: DataType) -> npt.NDArray[Any]:
-    """Return what the slots of a column's values hold."""
+    """Return the contents of the slots for a column's values."""
     if isinstance(dtype, DecimalType):
         filled = column.fill_null(pa.scalar(decimal.Decimal(0), column.type)) if column.null_count else column
         body = filled.buffers()[1]
@@ -236,7 +236,7 @@ def _decoded(decode: Convert, items: list[Any]) -> list[Any]:
 
 
 def _same_kind(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether values of one type are values of the other, written otherwise; if they fit is for the cast to say."""
+    """Return whether values of one type can be values of the other; the cast finds out whether they fit."""
     if pa.types.is_null(found):
         return True
     if pa.types.is_dictionary(found):
@@ -282,4 +282,4 @@ _KINDS = (
     pa.types.is_time,
     pa.types.is_duration,
 )
-"""Kinds of types of which a value of one is taken for a value of another."""
+"""Kinds of types; a value of one type is accepted for another type of the same kind."""

@@ -1,4 +1,4 @@
-"""Rows as bytes and back, one at a time; the format is that of ``packing``."""
+"""Packs and unpacks single rows, in the format of ``packing``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .values import PLAIN, Convert, StateName, decoder, encoder
 
 _EXPIRY: Final = struct.Struct("<q")
 _TYPES: dict[type[DataType], type] = {**PLAIN, FloatType: float}
-"""Types whose Python values need no conversion but that of a string to bytes."""
+"""Types whose Python values need no conversion, except from a string to bytes."""
 _ROWS: Final = frozenset({tuple, list, Row})
 _SIGNATURES: Final = 64
-"""How many combinations of types one packer remembers; above that, rows are checked item by item."""
+"""The most combinations of types that one packer remembers; above that, rows are checked item by item."""
 _HEAD_EXPIRING: Final = struct.Struct("<Bq")
 
 
@@ -28,7 +28,7 @@ class RowPacker:
         """Compile the packer.
 
         Raises:
-            UnsupportedStateError: a field has a type that a state cannot hold.
+            DefinitionError: a field has a type that a state cannot hold.
         """
         self._schema = schema
         self._name = name
@@ -42,7 +42,7 @@ class RowPacker:
         self._head = struct.Struct(f"<B{slots.bitmap}x{slots.code}")
         self._head_expiring = struct.Struct(f"<Bq{slots.bitmap}x{slots.code}")
         self._clean = bytes([version]) + bytes(slots.bitmap)
-        """How a row begins that has neither an expiry nor nulls."""
+        """The first bytes of a row that has neither an expiry nor nulls."""
         self._variable = slots.variable
         self._encoders = [
             encoder(name, field.name, field.dataType, field.nullable) for field in schema.fields
@@ -60,15 +60,15 @@ class RowPacker:
             self._signatures[tuple(filter(None, self._primary))] = 0
 
     def pack(self, row: Any, expiry_ms: int | None) -> bytes:
-        """Return the bytes of a row: a tuple, Row or list with one item a field, in schema order.
+        """Return the bytes of a row: a tuple, Row or list with one item for each field, in schema order.
 
         Raises:
-            StateTypeError: it has another shape, or an item has another type than its field.
+            StateTypeError: the row has another shape, or an item has another type than its field.
         """
         if type(row) in _ROWS:
             nulls = self._signatures.get(tuple(map(type, row)))
             if nulls is not None:
-                # Whether a number fits its field is for struct to say, and the slow way then says which.
+                # struct finds out whether numbers fit their fields; if not, the checked way says which does not.
                 try:
                     if nulls or not self._fixed:
                         return self._pack_known(row, nulls, expiry_ms)
@@ -80,20 +80,22 @@ class RowPacker:
         return self._pack_checked(row, expiry_ms)
 
     def unpack(self, data: bytes) -> tuple[Any, ...]:
-        """Return the row that has these bytes.
+        """Return the row with these bytes.
 
         Raises:
-            StateTypeError: they are no row of this schema.
+            StateTypeError: the bytes are no row of this schema.
         """
         try:
             if self._plain and data.startswith(self._clean):
                 return self._whole.unpack(data)
             return self._unpack_any(data)
         except (struct.error, ValueError, IndexError, msgpack.UnpackException) as error:
-            raise self._name.mismatch("", f"a packed row of {self._schema.simpleString()}", data) from error
+            raise self._name.value_error(
+                "", f"a packed row of {self._schema.simpleString()}", data
+            ) from error
 
     def _pack_known(self, row: Sequence[Any], nulls: int, expiry_ms: int | None) -> bytes:
-        """Pack a row whose items have types that need no check; ``nulls`` has the bits of those that are null."""
+        """Pack a row whose items have types that need no check; ``nulls`` has a bit for each item that is null."""
         items: list[Any] = [0 if item is None else item for item in row] if nulls else list(row)
         tail: list[bytes] = []
         for at in self._variable:
@@ -111,7 +113,7 @@ class RowPacker:
             shape = ", ".join(
                 f"{field.name} {field.dataType.simpleString()}" for field in self._schema.fields
             )
-            raise self._name.mismatch("", f"a tuple of {len(self._encoders)} ({shape})", row)
+            raise self._name.value_error("", f"a tuple of {len(self._encoders)} ({shape})", row)
         items = [encode(item) for encode, item in zip(self._encoders, row, strict=True)]
         nulls = 0
         tail = []
@@ -132,7 +134,7 @@ class RowPacker:
         return b"".join((head, nulls.to_bytes(self._bitmap, "little"), self._slots.pack(*items), *tail))
 
     def _remember(self, signature: tuple[type, ...], nulls: int) -> None:
-        """Let rows with items of these types pass without a check of each, if that is the same."""
+        """Pack later rows with items of these types without checking each item, if that gives the same bytes."""
         simple = all(
             primary is not None and found in (primary, type(None))
             for found, primary in zip(signature, self._primary, strict=True)
@@ -174,7 +176,7 @@ def _is_bytes(dtype: DataType) -> bool:
 
 
 def _to_bytes(dtype: DataType) -> Callable[[Any], bytes]:
-    """Return what makes bytes of a stored value that has no fixed width."""
+    """Return a function that converts a stored value without a fixed width to bytes."""
     if is_nested(dtype):
         pack: Callable[[Any], bytes] = msgpack.Packer().pack
         return pack
@@ -184,7 +186,7 @@ def _to_bytes(dtype: DataType) -> Callable[[Any], bytes]:
 
 
 def _decoder(dtype: DataType) -> Convert | None:
-    """Return what makes a Python value of a slot's number or of the bytes behind the slots."""
+    """Return a function that converts a slot's number, or the bytes behind the slots, to a Python value."""
     decode = decoder(dtype)
     if is_nested(dtype):
         assert decode is not None

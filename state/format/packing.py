@@ -1,4 +1,4 @@
-"""Rows of one schema as bytes: what a shard holds of keys and values, the same row by row and column by column.
+"""The format of a row as bytes, as shards store keys and values; rows and Arrow columns pack to the same bytes.
 
 | bytes | what |
 |---|---|
@@ -18,9 +18,9 @@
 | decimal | 16 bytes: the unscaled integer |
 | void | none |
 | string (UTF-8), binary | 4 bytes: how many bytes it has behind the slots |
-| array, map, struct | the same; msgpack of what ``values`` says is stored of it |
+| array, map, struct | the same; the bytes are msgpack of the stored value, see ``values`` |
 
-The version is the place of the row's schema among the versions that are known of it, see ``evolution``.
+The version is the position of the row's schema among all schemas that the state has had, see ``evolution``.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ _VERSION: Final = EXPIRES - 1
 
 
 class Packing:
-    """Turns the rows of one state, or the keys of one operator, into bytes and back."""
+    """Converts the rows of one state, or the keys of one operator, to bytes and back."""
 
     def __init__(self, versions: Sequence[StructType], name: StateName) -> None:
         """Compile the packing.
 
         Args:
-            versions: the schemas that stored rows may have, oldest first. The last is that of rows that are
-                packed, and rows of older ones are read as rows of it; see ``evolution.evolve``.
-            name: whose rows they are, for errors.
+            versions: the schemas that stored rows may have, oldest first. Rows are packed with the last schema, and
+                older rows are converted to it when they are read; see ``evolution.evolve``.
+            name: the state, for errors.
 
         Raises:
-            UnsupportedStateError: a field has a type that a state cannot hold.
+            DefinitionError: a field has a type that a state cannot hold.
         """
         self.schema = versions[-1]
-        """The schema of the rows that go in and come out."""
+        """The schema of rows that are packed and of rows that are returned."""
         self._name = name
         self._rows = [RowPacker(schema, number, name) for number, schema in enumerate(versions)]
         self._columns = [ColumnPacker(schema, number, name) for number, schema in enumerate(versions)]
@@ -71,28 +71,28 @@ class Packing:
         self._pack_row = self._rows[-1].pack
         self._unpack_row = self._rows[-1].unpack
         self.arrow_type: pa.StructType = self._columns[-1].type
-        """The Arrow type of the rows that come out of ``unpack``."""
+        """The Arrow type of the rows that ``unpack`` returns."""
 
     def pack_row(self, row: Any, expiry_ms: int | None = None) -> bytes:
-        """Return the bytes of ``row``: a tuple, Row or list with one item a field, in schema order.
+        """Return the bytes of ``row``: a tuple, Row or list with one item for each field, in schema order.
 
         Args:
             row: as ``ValueState.update`` takes it.
-            expiry_ms: when it expires, in milliseconds since 1970; None: never.
+            expiry_ms: when the row expires, in milliseconds since 1970; None: never.
 
         Raises:
-            StateTypeError: it has another shape, or an item has another type than its field.
+            StateTypeError: the row has another shape, or an item has another type than its field.
         """
         return self._pack_row(row, expiry_ms)
 
     def unpack_row(self, data: bytes) -> tuple[Any, ...]:
-        """Return the row that ``pack_row`` was given, as PySpark's ``ValueState.get`` would return it.
+        """Return the row with these bytes, as PySpark's ``ValueState.get`` would return it.
 
         Raises:
             StateTypeError: the bytes are no row of a known version of the schema.
         """
         if not data:
-            raise self._name.misfit("", "a packed row", "no bytes")
+            raise self._name.error("", "a packed row", "no bytes")
         version = data[0] & _VERSION
         if version == self._newest:
             return self._unpack_row(data)
@@ -102,12 +102,12 @@ class Packing:
         """Return the bytes of each row, null for a row that is null; of type ``BYTES``.
 
         Args:
-            rows: one child a field, by position; of the type ``arrow_type``, or one whose values are the same
-                kind (other widths of integers, of strings' offsets, other time zones).
-            expiry_ms: int64, when each row expires in milliseconds since 1970; null, or None for all: never.
+            rows: one child for each field, by position; of the type ``arrow_type``, or of one with the same kinds of
+                values (other widths of integers or of strings' offsets, other time zones).
+            expiry_ms: when each row expires, as int64 in milliseconds since 1970. Null, or None for all, means never.
 
         Raises:
-            StateTypeError: a column has another type than its field, or a value that its field cannot have.
+            StateTypeError: a column has another type than its field, or a value that does not fit the field.
         """
         if rows.null_count:
             nulls = to_numpy(rows.is_null())
@@ -117,7 +117,7 @@ class Packing:
             )
         if rows.type.num_fields != len(self.schema.fields):
             expected = f"columns of {self.schema.simpleString()}"
-            raise self._name.misfit("", expected, f"{rows.type.num_fields} columns: {rows.type}")
+            raise self._name.error("", expected, f"{rows.type.num_fields} columns: {rows.type}")
         columns = [rows.field(at) for at in range(rows.type.num_fields)]
         packer = self._columns[-1]
         if expiry_ms is None or expiry_ms.null_count == len(rows):
@@ -132,7 +132,7 @@ class Packing:
         )
 
     def unpack(self, data: pa.Array) -> pa.StructArray:
-        """Return the row that each of some bytes hold, null for null; of the type ``arrow_type``.
+        """Return the rows with these bytes, null for null, of the type ``arrow_type``.
 
         Args:
             data: of type ``BYTES``.
@@ -162,15 +162,14 @@ class Packing:
     def _known(self, version: int) -> int:
         if version > self._newest:
             expected = f"rows of versions 0 to {self._newest} of its schema"
-            raise self._name.misfit("", expected, f"one of version {version}, which something newer wrote")
+            raise self._name.error("", expected, f"one of version {version}, which something newer wrote")
         return version
 
 
 def expiries(data: pa.Array) -> pa.Array:
-    """Return when packed rows expire, in milliseconds since 1970; int64, null for a row that does not or is null.
+    """Return when packed rows (of type ``BYTES``) expire, as int64 in milliseconds since 1970.
 
-    Args:
-        data: of type ``BYTES``.
+    The expiry is null for a row that never expires or is null.
     """
     if data.null_count == len(data):
         return pa.nulls(len(data), pa.int64())
@@ -190,15 +189,15 @@ def _heads(data: pa.Array, name: StateName) -> npt.NDArray[np.uint8]:
     """Return the first byte of each row."""
     bounds = bounds_of(data)
     if not np.diff(bounds).all():
-        raise name.misfit("", "a packed row", "no bytes")
+        raise name.error("", "a packed row", "no bytes")
     return np.frombuffer(data.buffers()[2], np.uint8)[bounds[:-1]]
 
 
 def _spread(dense: pa.Array, nulls: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return an array with nulls where ``nulls`` says, and the items of ``dense`` in between."""
+    """Return an array that is null where ``nulls`` is true, with the items of ``dense`` elsewhere."""
     return dense.take(from_numpy(np.cumsum(~nulls) - 1, nulls))
 
 
 def _merged(parts: Sequence[pa.Array], positions: Sequence[npt.NDArray[np.int64]]) -> pa.Array:
-    """Return one array of the items of several, each of which says where its items belong."""
+    """Return one array with the items of all parts, each at the position given for it."""
     return pa.concat_arrays(parts).take(from_numpy(np.argsort(np.concatenate(positions))))

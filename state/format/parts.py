@@ -1,16 +1,16 @@
-"""How the list or the map of one key is laid out: in one value while it is small, else in further parts.
+"""The layout of one key's list or map: in one value while it is small, otherwise in further parts.
 
-The value of a list or map variable is a header. It begins with a byte of flags; if ``EXPIRES`` is set, the
-greatest expiry in it follows (8 bytes). All numbers are little-endian, all items are framed: 4 bytes of length,
-then the bytes.
+The value of a list or map variable is a header. It begins with a byte of flags. If ``EXPIRES`` is set, the greatest
+expiry of the items follows (8 bytes). All numbers are little-endian. All items are framed: 4 bytes of length, then
+the bytes.
 
 | | header goes on with |
 |---|---|
 | list | if ``LARGE``: number of the first part, number behind the last (4 bytes each). Then the last elements |
 | map | if ``LARGE``: level (1 byte), entries and bytes of all entries (8 bytes each). Else all entries |
 
-A list's parts are its earlier elements, in order; one that is full is never written again. A map of level ``n``
-has its entries, each a key and a value, in ``2 ** n`` parts by the lowest ``n`` bits of the key's CRC-32.
+The parts of a list hold its earlier elements, in order; a full part is never written again. A map of level ``n`` has
+its entries, each a key and a value, in ``2 ** n`` parts by the lowest ``n`` bits of the key's CRC-32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 import attrs
 
 SEGMENT = 4096
-"""Bytes that a header's or a part's items take before a list goes on in another part, or a map doubles its parts."""
+"""Bytes of the items in a header or part above which a list begins another part, or a map doubles its parts."""
 
 LARGE: Final = 1
 EXPIRES: Final = 2
@@ -52,12 +52,12 @@ def join(items: Iterable[bytes]) -> bytes:
 
 
 def bucket(key: bytes, level: int) -> int:
-    """Return which of ``2 ** level`` parts has the entry of a map's key."""
+    """Return the number of the part that has the entry of a map's key, among ``2 ** level`` parts."""
     return zlib.crc32(key) & ((1 << level) - 1)
 
 
 def later(one: int | None, other: int | None) -> int | None:
-    """Return the later of two times of which either may be missing."""
+    """Return the later of two times, either of which may be missing."""
     if one is None or other is None:
         return one if other is None else other
     return max(one, other)
@@ -65,15 +65,15 @@ def later(one: int | None, other: int | None) -> int | None:
 
 @attrs.define
 class ListHeader:
-    """What a list's value says."""
+    """The header of a list."""
 
     first: int = 0
     stop: int = 0
-    """Parts ``first`` up to, not including, ``stop`` come before the tail."""
+    """The parts from ``first`` up to, not including, ``stop`` come before the tail."""
     latest: int | None = None
-    """The greatest expiry among the elements that have one."""
+    """The greatest expiry of the elements; None if none of them expires."""
     tail: bytes = b""
-    """The last elements, framed; empty only if the list is."""
+    """The last elements, framed; empty only if the list is empty."""
 
     def encode(self) -> bytes:
         """Return the header as bytes."""
@@ -91,16 +91,16 @@ class ListHeader:
 
 @attrs.define
 class MapHeader:
-    """What a map's value says."""
+    """The header of a map."""
 
     level: int = 0
     """0: all entries are in the value itself."""
     entries: int = 0
-    """How many there are; only if they are not in the value itself."""
+    """The number of entries; stored only if they are in further parts."""
     size: int = 0
-    """Bytes of them all, framed; likewise."""
+    """Bytes of all entries, framed; stored only if they are in further parts."""
     latest: int | None = None
-    """The greatest expiry of any entry that was ever written into the map, if one had an expiry."""
+    """The greatest expiry of all entries that were ever written into the map; None if none had an expiry."""
     inline: bytes = b""
     """All entries, framed, if level is 0."""
 
@@ -121,7 +121,7 @@ class MapHeader:
 
 
 def latest(data: bytes) -> int | None:
-    """Return the greatest expiry that a list's or a map's value names."""
+    """Return the greatest expiry in the header of a list or map."""
     return _read_start(data)[1]
 
 
@@ -131,7 +131,7 @@ def _start(large: bool, expiry: int | None) -> bytes:
 
 
 def _read_start(data: bytes) -> tuple[bool, int | None, int]:
-    """Return whether there are further parts, the greatest expiry, and where the rest begins."""
+    """Return whether there are further parts, the greatest expiry, and where the rest of the header begins."""
     flags = data[0]
     if flags & EXPIRES:
         return bool(flags & LARGE), _EXPIRY.unpack_from(data, 1)[0], 1 + _EXPIRY.size

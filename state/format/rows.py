@@ -1,9 +1,8 @@
-"""Arrow tables as PySpark rows, and rows as Arrow record batches.
+"""Converts Arrow tables to PySpark rows, and rows to Arrow record batches.
 
-The values are those that PySpark's own row-style ``transformWithState`` gives to a processor and takes from
-it (measured on 4.3): in come Arrow's Python values, so a struct is a dict, a map a list of pairs and a
-timestamp an aware datetime in the session's time zone; out go Rows by name, in which a naive datetime of a
-timestamp is UTC.
+The values are those of PySpark's own row-style ``transformWithState`` (measured on 4.3). A processor gets Arrow's
+Python values: a struct is a dict, a map a list of pairs, a timestamp an aware datetime in the session's time zone. It
+yields Rows, which are taken by name, and in which a naive datetime for a timestamp column is UTC.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from ..errors import OutputTypeError, SchemaError
+from ..errors import DefinitionError, OutputTypeError
 from .schema import arrow_schema
 from .values import INTEGER_BITS, describe, instance
 
 SLICE = 10_000
-"""Rows that are Python objects at a time, and rows of an output record batch."""
+"""Rows that are converted to Python objects at a time, and rows of an output record batch."""
 
 Convert = Callable[[Any], Any]
 
@@ -65,22 +64,24 @@ _ACCEPTED: dict[type[DataType], tuple[type, ...]] = {
     NullType: (),
     **dict.fromkeys(INTEGER_BITS, (int, np.integer)),
 }
-"""Python types that a column takes. Arrow alone would cut 1.5 down to 1 in an integer column."""
+"""The Python types that each column type accepts. Arrow itself would truncate 1.5 to 1 in an integer column."""
 
 
 def check_columns(schema: StructType, what: str) -> None:
-    """Refuse columns whose values cannot be Python values.
+    """Refuse columns whose values a processor cannot get or give as Python values.
 
     Raises:
-        SchemaError: a column, or a part of one, has such a type.
+        DefinitionError: a column, or a part of one, has such a type.
     """
     for field in schema.fields:
         unsupported = _unsupported(field.dataType)
         if unsupported is not None:
-            detail = (
-                f"column {field.name!r} has type {unsupported.simpleString()}, which a processor cannot hold"
+            raise DefinitionError(
+                f"column {field.name!r} of {what} has a type that a processor cannot hold",
+                "a type with Python values",
+                unsupported.simpleString(),
+                "cast the column to another type",
             )
-            raise SchemaError(what, schema.simpleString(), detail)
 
 
 def _unsupported(dtype: DataType) -> DataType | None:
@@ -97,13 +98,13 @@ def _unsupported(dtype: DataType) -> DataType | None:
 
 
 def row_type(names: Sequence[str]) -> type[Row]:
-    """Return a subclass of Row for rows with these columns; it pickles, compares and prints as Row does.
+    """Return a subclass of Row for rows with these columns, which pickles, compares and prints as Row does.
 
-    ``Row`` finds a column by searching a list of names in Python; here it is found as in a namedtuple, ten
-    times as fast. Names that Row itself defines (``count``, ``index``) stay Row's, as in PySpark.
+    ``Row`` finds a column by searching a list of names in Python. The subclass finds it as a namedtuple does, ten
+    times as fast. Names that Row itself defines (``count``, ``index``) keep their meaning, as in PySpark.
     """
     members: dict[str, Any] = {"__slots__": (), "__fields__": list(names)}
-    # namedtuple's getters read a tuple's item directly; itemgetter would go through Row's own lookup.
+    # The getters of a namedtuple read the tuple's item directly; itemgetter would use Row's own lookup.
     getters = namedtuple("_Getters", [f"at{position}" for position in range(len(names))])  # type: ignore[misc]
     for position, name in reversed(list(enumerate(names))):
         if not hasattr(Row, name) and not name.startswith("__"):
@@ -112,23 +113,23 @@ def row_type(names: Sequence[str]) -> type[Row]:
 
 
 class RowReader:
-    """Turns tables with the same columns into rows."""
+    """Converts tables with the same columns to rows."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._type = row_type(names)
 
     def rows(self, table: pa.Table) -> list[Row]:
-        """Return the rows of ``table``, whose columns are those that the reader was made for."""
+        """Return the rows of ``table``, which has the columns that the reader was made for."""
         values = zip(*map(to_pylist, table.columns), strict=True)
         return list(map(tuple.__new__, repeat(self._type), values))
 
     def groups(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[Iterator[Row]]:
         """Yield an iterator over the rows of each group, where group i has rows bounds[i] to bounds[i+1].
 
-        Rows are made for up to ``SLICE`` at a time; a group with more rows makes them as it is read. Groups
-        have to be taken in order; one may be left before its end.
+        Up to ``SLICE`` rows are converted at a time; a group with more rows converts them as it is read. Groups must be
+        taken in order; the caller may stop before the end of one.
         """
-        for first, last in stretches(bounds):
+        for first, last in group_ranges(bounds):
             start, stop = bounds[first], bounds[last]
             if stop - start > SLICE:
                 yield self._slices(table, start, stop)
@@ -142,8 +143,8 @@ class RowReader:
         return chain.from_iterable(map(self.rows, parts))
 
 
-def stretches(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield from which to which group there are at most ``SLICE`` rows together, or one group that has more."""
+def group_ranges(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the ends of ranges of groups that have at most ``SLICE`` rows together, or of one group that has more."""
     first = 0
     while first < len(bounds) - 1:
         start, last = bounds[first], first + 1
@@ -154,11 +155,11 @@ def stretches(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def to_pylist(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return a column's Python values, the same as its own ``to_pylist``."""
+    """Return a column's Python values, the same ones as its own ``to_pylist``."""
     if not (pa.types.is_timestamp(column.type) and column.type.tz):
         values: list[Any] = column.to_pylist()
         return values
-    # A time zone costs 3 microseconds a value, and the same timestamps tend to come many times.
+    # A time zone costs 3 microseconds for each value, and the same timestamps tend to come many times.
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     encoded = array.dictionary_encode(null_encoding="encode")
     distinct = encoded.dictionary.to_pylist()
@@ -169,10 +170,10 @@ def to_pylist(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 class RowWriter:
-    """Turns the rows that an operator's processor yields into record batches."""
+    """Converts the rows that an operator's processor yields to record batches."""
 
     def __init__(self, schema: StructType, operator: str) -> None:
-        """Compile the writer for an output schema whose columns ``check_columns`` has accepted."""
+        """Compile the writer for an output schema that ``check_columns`` has accepted."""
         self.arrow_schema = arrow_schema(schema)
         self._operator = operator
         self._names = list(schema.names)
@@ -183,8 +184,8 @@ class RowWriter:
     def batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """Return ``rows`` as one record batch.
 
-        A Row with names is taken by name: a column that it lacks is null, as in PySpark; one that the output
-        does not have is an error, for its values would be lost. Any other tuple is taken by position.
+        A Row with names is taken by name. A column that it lacks is null, as in PySpark. A column that the output does
+        not have is an error, for its values would be lost. Any other tuple is taken by position.
 
         Raises:
             OutputTypeError: a row does not fit the output schema.
@@ -195,25 +196,25 @@ class RowWriter:
 
     def _values(self, row: Any) -> Sequence[Any]:
         if not isinstance(row, tuple):
-            raise OutputTypeError(self._operator, "", "a Row or a tuple", describe(row))
+            raise OutputTypeError(self._operator, "a row", "a Row or a tuple", describe(row))
         fields = getattr(row, "__fields__", None)
         if fields is None or fields == self._names:
             if len(row) != len(self._names):
                 found = f"{len(row)}: {describe(row)}"
                 raise OutputTypeError(
-                    self._operator, "", f"{len(self._names)} columns ({', '.join(self._names)})", found
+                    self._operator, "a row", f"{len(self._names)} columns ({', '.join(self._names)})", found
                 )
             return row
         named = dict(zip(fields, row, strict=True))
         for name in named.keys() - set(self._names):
             raise OutputTypeError(
-                self._operator, "", f"only columns {', '.join(self._names)}", f"a Row with {name!r}"
+                self._operator, "a row", f"only columns {', '.join(self._names)}", f"a Row with {name!r}"
             )
         return [named.get(name) for name in self._names]
 
 
 class _ColumnWriter:
-    """Turns the values of one output column into an Arrow array."""
+    """Converts the values of one output column to an Arrow array."""
 
     def __init__(self, operator: str, name: str, dtype: DataType, nullable: bool) -> None:
         self._operator = operator
@@ -256,13 +257,12 @@ class _ColumnWriter:
             raise self._mismatch(value) from error
 
     def _mismatch(self, value: Any, expected: str = "") -> OutputTypeError:
-        return OutputTypeError(
-            self._operator, self._name, self._dtype.simpleString() + expected, describe(value)
-        )
+        part = f"output column {self._name!r}"
+        return OutputTypeError(self._operator, part, self._dtype.simpleString() + expected, describe(value))
 
 
 def _converter(dtype: DataType) -> Convert:
-    """Return what checks the type of a value that is not None and turns it into what Arrow takes."""
+    """Return a function that checks the type of a value (never None) and converts it to what Arrow takes."""
     if isinstance(dtype, ArrayType):
         element = _optional(dtype.elementType, dtype.containsNull)
         return lambda value: [element(item) for item in instance(value, (list, tuple, np.ndarray))]

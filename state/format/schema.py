@@ -1,4 +1,4 @@
-"""Spark schemas of states and of operators' output: from a StructType or DDL text, to JSON and back."""
+"""Spark schemas of states and of operators' output, as StructType, DDL, JSON and Arrow."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from ..errors import SchemaError
+from ..errors import DefinitionError
 
 Parse = Callable[[str], DataType]
-"""Reads DDL text. Spark's own parser is ``DataType.fromDDL``; it needs the driver's JVM."""
+"""Parses DDL text. Spark's own parser is ``DataType.fromDDL``, which needs the driver's JVM."""
 
 
 def to_json(schema: StructType) -> str:
-    """Return a schema as Spark's JSON, always the same text for the same schema."""
+    """Return a schema as Spark's JSON; equal schemas give equal texts."""
     return schema.json()
 
 
@@ -37,17 +37,17 @@ def from_json(text: str) -> StructType:
 
 
 def arrow_struct(schema: StructType, timezone: str = "UTC") -> pa.StructType:
-    """Return the Arrow type of rows of a schema; timestamps are in the time zone, char and varchar are strings."""
+    """Return the Arrow type of rows of a schema, with timestamps in the time zone, and char and varchar as strings."""
     return to_arrow_type(plain_strings(schema), timezone=timezone)
 
 
 def arrow_schema(schema: StructType, timezone: str = "UTC") -> pa.Schema:
-    """Return the Arrow schema of rows, with the types of ``arrow_struct``."""
+    """Return the Arrow schema of rows, with the types that ``arrow_struct`` has."""
     return pa.schema(list(arrow_struct(schema, timezone)))
 
 
 def plain_strings(dtype: DataType) -> DataType:
-    """Return a type with strings in place of char and varchar, for which PySpark has no Arrow type."""
+    """Return a type with char and varchar replaced by string, because PySpark has no Arrow type for them."""
     if isinstance(dtype, CharType | VarcharType):
         return StringType()
     if isinstance(dtype, ArrayType):
@@ -63,7 +63,7 @@ def plain_strings(dtype: DataType) -> DataType:
 
 
 def bare(dtype: DataType) -> DataType:
-    """Return a type as if everything in it could be null, and without metadata: what is left is of the values."""
+    """Return a type in which everything is nullable and nothing has metadata, to compare the types of values only."""
     if isinstance(dtype, ArrayType):
         return ArrayType(bare(dtype.elementType))
     if isinstance(dtype, MapType):
@@ -75,54 +75,57 @@ def bare(dtype: DataType) -> DataType:
 
 @attrs.define
 class Schemas:
-    """Resolves schemas that a user wrote as a StructType or as DDL, and remembers what each DDL text meant.
+    """Resolves schemas that a user wrote as a StructType or as DDL, and remembers the schema of each DDL text.
 
-    Only the driver can read DDL. So the driver resolves every text once, and ``known`` travels to the tasks,
-    which have no parser.
+    Only the driver can parse DDL. So the driver resolves every text once, and sends ``known`` to the tasks.
     """
 
     parse: Parse | None = DataType.fromDDL
-    """Reads DDL; None where no parser can be reached."""
+    """Parses DDL; None in a task."""
     known: dict[str, str] = attrs.field(factory=dict)
-    """Schema as JSON by DDL text."""
+    """The schema of each DDL text, as JSON."""
 
     def resolve(self, schema: StructType | str, what: str) -> StructType:
         """Return ``schema`` as a StructType with at least one field and no name twice.
 
         Args:
             schema: a StructType, or DDL such as ``"count long, total double"``.
-            what: whose schema it is, for the error.
+            what: what the schema is of, for the error.
 
         Raises:
-            SchemaError: it is no such schema.
+            DefinitionError: the schema cannot be used.
         """
         resolved = self._read(schema, what) if isinstance(schema, str) else schema
         if not isinstance(resolved, StructType):
-            raise SchemaError(
-                what, repr(schema), "it has to be a struct, as StructType or as DDL with column names"
-            )
+            raise _unusable(what, "a struct, as StructType or as DDL with column names", repr(schema))
         if not resolved.fields:
-            raise SchemaError(what, repr(schema), "it needs at least one field")
+            raise _unusable(what, "at least one field", repr(schema))
         twice = sorted({name for name in resolved.names if resolved.names.count(name) > 1})
         if twice:
-            raise SchemaError(
-                what, repr(schema), f"it has more than one field named {', '.join(map(repr, twice))}"
-            )
+            names = ", ".join(map(repr, twice))
+            raise _unusable(what, "no name twice", f"more than one field named {names} in {schema!r}")
         return resolved
 
     def _read(self, text: str, what: str) -> DataType:
         if text in self.known:
             return from_json(self.known[text])
         if self.parse is None:
-            detail = (
-                "this DDL was not seen on the driver; init has to declare the same states whenever it runs"
+            raise _unusable(
+                what,
+                "DDL that init has also used on the driver",
+                f"{text!r}, which was not seen on the driver",
+                "let init declare the same states each time it runs",
             )
-            raise SchemaError(what, repr(text), detail)
         try:
             parsed = self.parse(text)
         except (PySparkException, AssertionError) as error:
             reason = str(error).strip().partition("\n")[0] or "no SparkContext is active"
-            raise SchemaError(what, repr(text), f"Spark cannot read it as DDL ({reason})") from error
+            found = f"{text!r}, which Spark cannot read as DDL ({reason})"
+            raise _unusable(what, "DDL with column names", found) from error
         if isinstance(parsed, StructType):
             self.known[text] = to_json(parsed)
         return parsed
+
+
+def _unusable(what: str, expected: str, found: str, advice: str = "") -> DefinitionError:
+    return DefinitionError(f"the schema of {what} cannot be used", expected, found, advice)

@@ -1,4 +1,4 @@
-"""Where the fields of a schema lie in a packed row: widths and offsets, for rows and for columns alike."""
+"""The layout of a packed row: the width and the offset of each field, for single rows and for columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 EXPIRES: Final = 0x80
-"""The bit of the first byte that says that the row has an expiry."""
+"""The bit of the first byte that marks a row with an expiry."""
 EXPIRY_BYTES: Final = 8
 DECIMAL_BYTES: Final = 16
 
@@ -49,31 +49,31 @@ _FIXED: dict[type[DataType], tuple[str, str]] = {
     DecimalType: (f"{DECIMAL_BYTES}s", f"V{DECIMAL_BYTES}"),
     NullType: ("0s", "V0"),
 }
-"""By type the slot of a value, as ``struct`` and as NumPy call it."""
+"""The slot of a value by its type, as a code of ``struct`` and of NumPy."""
 _LENGTH = ("I", "<u4")
-"""The slot of a type whose values have no fixed width: their length."""
+"""The slot of a value without a fixed width: its length."""
 
 
 def is_fixed(dtype: DataType) -> bool:
-    """Whether the values of a type lie in their slot, not behind the slots."""
+    """Return whether the values of a type are in their slot, not behind the slots."""
     return type(dtype) in _FIXED
 
 
 def is_nested(dtype: DataType) -> bool:
-    """Whether the values of a type are packed one by one, whatever holds them."""
+    """Return whether the values of a type are nested, and so packed one by one by msgpack."""
     return isinstance(dtype, ArrayType | MapType | StructType)
 
 
 @attrs.frozen
 class Slots:
-    """Where the fields of a schema lie behind the first byte and the expiry."""
+    """The layout of a row's fields behind the first byte and the expiry."""
 
     bitmap: int
     """Bytes of the null bitmap."""
     code: str
-    """The slots as ``struct`` calls them, without a byte order."""
+    """The slots as a format of ``struct``, without a byte order."""
     variable: tuple[int, ...]
-    """Positions of the fields whose values lie behind the slots, in order."""
+    """Positions of the fields whose values are behind the slots, in order."""
     plain: np.dtype[np.void]
     """First byte, bitmap and slots (fields ``head``, ``nulls``, ``0``, ``1``, ...)."""
     expiring: np.dtype[np.void]
@@ -96,5 +96,5 @@ class Slots:
 
 
 def is_text(dtype: DataType) -> bool:
-    """Whether the values of a type are strings."""
+    """Return whether the values of a type are strings."""
     return not (is_fixed(dtype) or is_nested(dtype) or isinstance(dtype, BinaryType))

@@ -1,13 +1,12 @@
-"""Single values by their Spark type: checked and made storable on the way in, Python's own on the way out.
+"""Single values by their Spark type: checks and converts them for storage, and converts them back.
 
-What is stored of a value is what msgpack takes. Integers, floats, booleans, strings, bytes and null are as they
-are; a date, timestamp, time or interval is the integer that Spark keeps for it; a decimal is its unscaled
-integer in 16 bytes, little-endian; a struct is an array; a map is an array of pairs, so that its keys can have
-any type. What comes back is what PySpark's ``ValueState.get`` returns: Row for structs, naive local time for
-timestamps.
+Values are stored as msgpack takes them. Integers, floats, booleans, strings, bytes and null stay as they are. A
+date, timestamp, time or interval is the integer that Spark keeps for it. A decimal is its unscaled integer in 16
+bytes, little-endian. A struct is an array, and a map is an array of pairs, so that its keys can have any type.
+Reading returns what PySpark's ``ValueState.get`` returns: a Row for a struct, naive local time for a timestamp.
 
-PySpark stores null for a value of another type (an int in a double field); here that is an error. A map may be
-given as a list of pairs, too, as which the rows of the input have it.
+PySpark stores null for a value of another type (an int in a double field); here that is an error. A map may also be
+given as a list of pairs, which is how the rows of the input have it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from ..errors import StateError, StateTypeError, UnsupportedStateError
+from ..errors import DefinitionError, StateTypeError
 from .slots import DECIMAL_BYTES
 
 Convert = Callable[[Any], Any]
@@ -71,25 +70,36 @@ PLAIN: dict[type[DataType], type] = {
     StringType: str,
     BinaryType: bytes,
 }
-"""Types whose values are stored as they are, and the Python type of these."""
+"""Types whose values are stored as they are, and the Python type of the values."""
 
 _WIDE = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
 
 
 @attrs.frozen
 class StateName:
-    """A state and the operator that it belongs to; names both in errors."""
+    """A state and its operator, as errors name them."""
 
     operator: str
     state: str
 
-    def mismatch(self, field: str, expected: str, value: object) -> StateError:
-        """Return the error that says what ``field`` expected and what it was given."""
-        return self.misfit(field, expected, describe(value))
+    def value_error(self, field: str, expected: str, value: object) -> StateTypeError:
+        """Return the error for a value that does not fit a field."""
+        return self.error(field, expected, describe(value))
 
-    def misfit(self, field: str, expected: str, found: str) -> StateError:
-        """Return the error that says what ``field`` expected and what was found."""
-        return StateTypeError(self.operator, self.state, field, expected, found)
+    def error(self, field: str, expected: str, found: str) -> StateTypeError:
+        """Return the error for something that does not fit a field; an empty ``field`` is the value as a whole."""
+        where = f"field {field!r} of " if field else ""
+        what = f"a value does not fit {where}state {self.state!r} of operator {self.operator!r}"
+        return StateTypeError(what, expected, found)
+
+    def unsupported(self, found: str) -> DefinitionError:
+        """Return the error for a type that the state cannot hold."""
+        return DefinitionError(
+            f"state {self.state!r} of operator {self.operator!r} has a type that a state cannot hold",
+            "a type that can be stored",
+            found,
+            "convert the values to another type",
+        )
 
 
 def describe(value: object) -> str:
@@ -105,12 +115,12 @@ def bounds(dtype: DataType) -> tuple[int, int]:
 
 
 def encoder(name: StateName, path: str, dtype: DataType, nullable: bool) -> Convert:
-    """Return what checks a value of a type and turns it into what is stored.
+    """Return a function that checks a value of a type and converts it to its stored form.
 
-    It raises StateTypeError, with the path inside the field, for a value of another type.
+    For a value of another type the function raises a StateTypeError, with the path inside the field.
 
     Raises:
-        UnsupportedStateError: a state cannot hold the type.
+        DefinitionError: a state cannot hold the type.
     """
     expected = dtype.simpleString()
     convert = _convert(name, path, dtype)
@@ -121,17 +131,17 @@ def encoder(name: StateName, path: str, dtype: DataType, nullable: bool) -> Conv
         if value is None:
             if nullable:
                 return None
-            raise name.mismatch(path, f"{expected} that is not null", value)
+            raise name.value_error(path, f"{expected} that is not null", value)
         try:
             return convert(value)
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise name.mismatch(path, expected, value) from error
+            raise name.value_error(path, expected, value) from error
 
     return encode
 
 
 def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
-    """Return what turns a value that is not None into what msgpack packs; it raises ValueError on others."""
+    """Return a function that converts a value (never None) to what msgpack packs; it raises ValueError on others."""
     kind = type(dtype)
     if kind in INTEGER_BITS:
         low, high = bounds(dtype)
@@ -159,9 +169,7 @@ def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
         return lambda value: [element(item) for item in instance(value, (list, tuple, np.ndarray))]
     if isinstance(dtype, MapType):
         if not _hashable(dtype.keyType):
-            raise UnsupportedStateError(
-                name.operator, f"a map with array or map keys in state {name.state!r}"
-            )
+            raise name.unsupported(f"a map with array or map keys in field {path!r}")
         key = encoder(name, f"{path}.key", dtype.keyType, False)
         item = encoder(name, f"{path}.value", dtype.valueType, dtype.valueContainsNull)
         return lambda value: [
@@ -172,13 +180,11 @@ def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
         return _struct(name, path, dtype)
     if isinstance(dtype, NullType):
         return _instance_of_nothing
-    raise UnsupportedStateError(
-        name.operator, f"type {dtype.simpleString()} in field {path!r} of state {name.state!r}"
-    )
+    raise name.unsupported(f"type {dtype.simpleString()} in field {path!r}")
 
 
 def _hashable(dtype: DataType) -> bool:
-    """Whether the Python values of a type can be keys of a dict."""
+    """Return whether the Python values of a type can be keys of a dict."""
     if isinstance(dtype, StructType):
         return all(_hashable(field.dataType) for field in dtype.fields)
     return not isinstance(dtype, ArrayType | MapType)
@@ -194,7 +200,7 @@ def _exact(expected: type) -> Convert:
 
 
 def instance(value: Any, kinds: tuple[type, ...]) -> Any:
-    """Return a value that is of one of these types; raise TypeError for any other."""
+    """Return a value of one of these types; raise TypeError for any other."""
     if not isinstance(value, kinds):
         raise TypeError(value)
     return value
@@ -260,7 +266,7 @@ def _struct(name: StateName, path: str, dtype: StructType) -> Convert:
 
 
 def decoder(dtype: DataType) -> Convert | None:
-    """Return what turns a stored value that is not None into a Python value; None if it is one already."""
+    """Return a function that converts a stored value (never None) to a Python value; None if it is one already."""
     if isinstance(dtype, DecimalType):
         return from_unscaled(dtype)
     if type(dtype) in _TEMPORAL:
@@ -279,9 +285,9 @@ def decoder(dtype: DataType) -> Convert | None:
 
 
 def arrow_decoder(dtype: DataType) -> Convert | None:
-    """Return what turns a stored value that is not None into what Arrow takes; None if it is that already.
+    """Return a function that converts a stored value (never None) to what Arrow takes; None if it is that already.
 
-    Arrow takes the integers of dates and times as they are, wherever these may lie outside Python's calendar.
+    Arrow takes the integers of dates and times as they are, even those outside of Python's calendar.
     """
     if isinstance(dtype, DecimalType):
         return from_unscaled(dtype)
@@ -300,7 +306,7 @@ def arrow_decoder(dtype: DataType) -> Convert | None:
 
 
 def from_unscaled(dtype: DecimalType) -> Convert:
-    """Return what turns the bytes of a decimal's unscaled integer into the decimal."""
+    """Return a function that converts the bytes of a decimal's unscaled integer to the decimal."""
     scale = dtype.scale
 
     def decode(data: bytes) -> decimal.Decimal:
@@ -310,7 +316,7 @@ def from_unscaled(dtype: DecimalType) -> Convert:
 
 
 def nullable(decode: Convert | None) -> Convert:
-    """Return what converts a value as ``decode`` does (None: not at all) and leaves None as it is."""
+    """Return a function that converts as ``decode`` does (None: not at all) and leaves None as it is."""
     if decode is None:
         return lambda item: item
     return lambda item: None if item is None else decode(item)

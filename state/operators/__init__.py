@@ -1,1 +1,1 @@
-"""The engine of keyed operators: rows to shards, shards to tasks, keys with their states to a processor."""
+"""The engine of keyed operators: sends rows to shards, shards to tasks, and keys with their states to processors."""

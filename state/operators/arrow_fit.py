@@ -1,4 +1,4 @@
-"""Whether what an Arrow processor returned fits what was declared, and its columns in exactly the declared types."""
+"""Checks what an Arrow processor returned, and casts its columns to exactly the declared types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
-from ..errors import ArrowResultError
+from ..errors import OutputTypeError
 from ..format.schema import arrow_schema
 from ..format.values import describe
 
@@ -24,24 +24,24 @@ _FAMILIES = (
     pa.types.is_time,
     pa.types.is_duration,
 )
-"""Types of one family are cast to each other, as long as no value changes."""
+"""Types of one family are cast to each other if no value changes."""
 
 
 def fit_table(table: Any, operator: str, schema: StructType) -> pa.Table | None:
     """Return a processor's output with exactly the columns of the schema; None if there is no row.
 
     Raises:
-        ArrowResultError: it is no table, or its columns are others.
+        OutputTypeError: the output is no table, or its columns do not fit.
     """
     if table is None:
         return None
     if not isinstance(table, pa.Table | pa.RecordBatch):
-        raise ArrowResultError(
+        raise OutputTypeError(
             operator, "the output", "a pyarrow Table, a RecordBatch or None", describe(table)
         )
     names = table.schema.names
     if sorted(names) != sorted(schema.names):
-        raise ArrowResultError(
+        raise OutputTypeError(
             operator, "the output", f"the columns {', '.join(schema.names)}", ", ".join(names) or "no column"
         )
     types = arrow_schema(schema)
@@ -64,12 +64,10 @@ def fit_states(
     """Return a processor's new states, each with exactly the type of its schema.
 
     Raises:
-        ArrowResultError: a state is unknown, or its values have another number or type.
+        OutputTypeError: a state is unknown, or the number or the type of its values is wrong.
     """
     if not isinstance(states, Mapping):
-        raise ArrowResultError(
-            operator, "the new states", "a dict of struct arrays by name", describe(states)
-        )
+        raise OutputTypeError(operator, "the new states", "a dict of struct arrays by name", describe(states))
     return {name: _state(name, values, operator, schemas, keys) for name, values in states.items()}
 
 
@@ -79,18 +77,18 @@ def _state(
     schema, part = schemas.get(name), f"state {name!r}"
     if schema is None:
         known = ", ".join(map(repr, schemas)) or "no state at all"
-        raise ArrowResultError(operator, part, f"one that is declared: {known}", "one that is not")
+        raise OutputTypeError(operator, part, f"one that is declared: {known}", "one that is not")
     if not isinstance(values, pa.Array | pa.ChunkedArray):
-        raise ArrowResultError(operator, part, "a pyarrow struct array", describe(values))
+        raise OutputTypeError(operator, part, "a pyarrow struct array", describe(values))
     if len(values) != keys:
-        raise ArrowResultError(operator, part, f"a value for each of {keys} keys", f"{len(values)} values")
+        raise OutputTypeError(operator, part, f"a value for each of {keys} keys", f"{len(values)} values")
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     types = arrow_schema(schema)
     if not pa.types.is_struct(array.type):
-        raise ArrowResultError(operator, part, pa.struct(list(types)), str(array.type))
+        raise OutputTypeError(operator, part, pa.struct(list(types)), str(array.type))
     names = [array.type.field(position).name for position in range(array.type.num_fields)]
     if sorted(names) != sorted(schema.names):
-        raise ArrowResultError(operator, part, f"the fields {', '.join(schema.names)}", ", ".join(names))
+        raise OutputTypeError(operator, part, f"the fields {', '.join(schema.names)}", ", ".join(names))
     present = array.is_valid() if array.null_count else None
     fields = []
     for field, expected in zip(schema.fields, types, strict=True):
@@ -111,18 +109,18 @@ def _fitted(column: Any, expected: pa.DataType, field: StructField, operator: st
 def _check_nulls(column: Any, field: StructField, operator: str, part: str) -> None:
     if not field.nullable and column.null_count:
         expected = f"{field.dataType.simpleString()} that is not null"
-        raise ArrowResultError(operator, part, expected, f"{column.null_count} nulls")
+        raise OutputTypeError(operator, part, expected, f"{column.null_count} nulls")
 
 
 def _cast(column: Any, expected: pa.DataType, operator: str, part: str) -> Any:
     if column.type == expected:
         return column
     if not _related(column.type, expected):
-        raise ArrowResultError(operator, part, str(expected), str(column.type))
+        raise OutputTypeError(operator, part, str(expected), str(column.type))
     try:
         return column.cast(expected)
     except pa.ArrowInvalid as error:
-        raise ArrowResultError(operator, part, str(expected), f"{column.type}: {error}") from error
+        raise OutputTypeError(operator, part, str(expected), f"{column.type}: {error}") from error
 
 
 def _related(found: pa.DataType, expected: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Keyed processors over Arrow columns: they get many keys at a time, with all their rows and their states."""
+"""Keyed processors over Arrow columns: each call gets many keys, with all their rows and their states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from ...storage.errors import ChandyError
 from ...storage.manifest import StateRecord
-from ..errors import ArrowResultError, DeclarationError, DefinitionError, ProcessorError
+from ..errors import DefinitionError, OutputTypeError, ProcessorError, invalid_argument
 from ..format.arrow import from_numpy, to_numpy
 from ..format.keyspace import HIDDEN, value_prefix
 from ..format.packing import Packing
@@ -28,46 +28,46 @@ from ..rpc.access import Entries
 from ..rpc.messages import BatchTimes
 from .arrow_fit import fit_states, fit_table
 from .dataframe import SHARD
-from .engine import Chunk, Run, TaskState, collect, with_prefix
+from .engine import Chunk, RuntimeContext, TaskState, collect, with_prefix
 
 
 @attrs.frozen(eq=False)
 class ArrowInput:
-    """Some of a batch's keys: their rows, and their states before the batch. Key ``i`` is everywhere at ``i``."""
+    """Some of a batch's keys, with their rows and their states before the batch. Key ``i`` is at position ``i``."""
 
     keys: pa.Table
     """The key columns, one row for each key."""
     rows: pa.Table
-    """The input's rows of these keys, all columns; those of one key side by side, in the order in which they came."""
+    """The rows of these keys, with all columns; those of one key are adjacent, in the order in which they came."""
     bounds: npt.NDArray[np.int64]
     """Key ``i`` has rows ``bounds[i]`` to ``bounds[i + 1]``, at least one."""
     states: Mapping[str, pa.StructArray]
-    """By name one value for each key, null where it has none; timestamps are in UTC."""
+    """For each state by name, the value of each key, null where the key has none; timestamps are in UTC."""
     batch: int
     times: BatchTimes
-    """When the batch is, in processing time and in event time."""
+    """The processing time and the event time of the batch."""
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """For each row the number of its key."""
+        """The number of each row's key."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.bounds))
 
 
 @attrs.frozen(eq=False)
 class ArrowResult:
-    """What a processor makes of some keys."""
+    """The output and the new states that a processor returns for some keys."""
 
     output: pa.Table | pa.RecordBatch | None = None
     """Any number of rows, with the columns of the output in any order; None: no row."""
     states: Mapping[str, pa.StructArray] = attrs.field(factory=dict)
-    """By name the new value for each key of the input, null to remove it. States that are not named stay."""
+    """For each state by name, the new value of each key, null to remove it. States that are not named stay."""
 
 
 class ArrowProcessor(ABC):
-    """A keyed processor that works on whole columns. It is pickled; every task has one of its own.
+    """A keyed processor that works on whole columns. It is pickled, and every task has its own copy.
 
     Example::
 
@@ -82,11 +82,11 @@ class ArrowProcessor(ABC):
     """
 
     states: ClassVar[Mapping[str, StructType | str]] = {}
-    """What is kept for each key, by name: the schema of a value, as StructType or DDL."""
+    """The states of each key: the schema of each state by name, as StructType or DDL."""
 
     @abstractmethod
     def process(self, given: ArrowInput) -> ArrowResult:
-        """Process some keys. A task's keys come in one call or several; each key of a batch comes in exactly one."""
+        """Process some keys. A task's keys come in one or several calls; each key of a batch comes in exactly one."""
 
 
 @attrs.frozen
@@ -101,9 +101,9 @@ class ArrowSpec:
     processor: ArrowProcessor
 
     @contextmanager
-    def open(self, run: Run) -> Iterator[ArrowOperator]:
-        """Make the operator for one task."""
-        yield ArrowOperator(self, run)
+    def open(self, context: RuntimeContext) -> Iterator[ArrowOperator]:
+        """Create the operator for one task."""
+        yield ArrowOperator(self, context)
 
 
 def arrow_spec(
@@ -112,10 +112,8 @@ def arrow_spec(
     """Describe an operator that runs ``processor`` over rows of a schema.
 
     Raises:
-        DefinitionError: ``processor`` is none.
-        DeclarationError: its states are not declared as they must be.
-        SchemaError: the schema of the output or of a state cannot be used.
-        UnsupportedStateError: a state cannot hold a type.
+        DefinitionError: ``processor`` is no ArrowProcessor, its states are not declared as they must be, or the schema
+            of the output or of a state cannot be used.
     """
     _check_processor(processor)
     resolved = Schemas().resolve(output, f"the output of operator {uid!r}")
@@ -126,18 +124,18 @@ def arrow_spec(
 def _check_processor(processor: object) -> None:
     if not isinstance(processor, ArrowProcessor):
         found = f"the class {processor.__name__}" if isinstance(processor, type) else type(processor).__name__
-        raise DefinitionError("processor", "an instance of chandy.state.ArrowProcessor", found)
+        raise invalid_argument("processor", "an instance of chandy.state.ArrowProcessor", found)
 
 
 def _records(processor: ArrowProcessor, uid: str) -> dict[str, StateRecord]:
+    what = f"operator {uid!r} declares its states wrongly"
     if not isinstance(processor.states, Mapping):
-        raise DeclarationError("states", uid, f"it has to be a dict, found {describe(processor.states)}")
+        raise DefinitionError(what, "a dict of schemas by name", describe(processor.states))
     schemas, records = Schemas(), {}
     for name, declared in processor.states.items():
-        if not isinstance(name, str) or not name:
-            raise DeclarationError(repr(name), uid, "a name has to be a text that is not empty")
-        if name.startswith(HIDDEN):
-            raise DeclarationError(name, uid, f"a name must not begin with {HIDDEN!r}")
+        if not isinstance(name, str) or not name or name.startswith(HIDDEN):
+            expected = f"names that are not empty and do not begin with {HIDDEN!r}"
+            raise DefinitionError(what, expected, repr(name))
         schema = schemas.resolve(declared, f"state {name!r} of operator {uid!r}")
         Packing([schema], StateName(uid, name))
         records[name] = StateRecord((to_json(schema),))
@@ -147,9 +145,9 @@ def _records(processor: ArrowProcessor, uid: str) -> dict[str, StateRecord]:
 class ArrowOperator:
     """An ``ArrowProcessor`` in one task."""
 
-    def __init__(self, spec: ArrowSpec, run: Run) -> None:
+    def __init__(self, spec: ArrowSpec, context: RuntimeContext) -> None:
         self._spec = spec
-        self._run = run
+        self._context = context
         self._output = from_json(spec.output)
         self._packings = {
             name: Packing([from_json(text) for text in record.versions], StateName(spec.uid, name))
@@ -160,7 +158,7 @@ class ArrowOperator:
 
     @property
     def prefixes(self) -> Sequence[bytes]:
-        """One for each state."""
+        """The prefix of each state."""
         return tuple(self._prefixes.values())
 
     def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
@@ -174,8 +172,8 @@ class ArrowOperator:
         """Run the processor over some keys.
 
         Raises:
-            ProcessorError: it raised.
-            ArrowResultError: what it returned does not fit.
+            ProcessorError: the processor raised an exception.
+            OutputTypeError: its result does not fit.
         """
         groups = chunk.groups
         held = dict(zip(self._packings, chunk.held, strict=True))
@@ -184,8 +182,8 @@ class ArrowOperator:
             rows=groups.rows,
             bounds=groups.bounds,
             states={name: packing.unpack(held[name]) for name, packing in self._packings.items()},
-            batch=self._run.batch,
-            times=self._run.times,
+            batch=self._context.batch,
+            times=self._context.times,
         )
         output, states = self._call(given)
         for name, values in states.items():
@@ -206,14 +204,14 @@ class ArrowOperator:
         except Exception as error:  # noqa: BLE001 (a processor may raise anything)
             trace = error.__traceback__.tb_next if error.__traceback__ else None
             text = "".join(traceback.format_exception(type(error), error, trace))
-            raise ProcessorError(uid, self._run.batch, "process", text) from None
+            raise ProcessorError(uid, self._context.batch, "process", text) from None
         if not isinstance(result, ArrowResult):
-            raise ArrowResultError(uid, "the result", "an ArrowResult", describe(result))
+            raise OutputTypeError(uid, "the result", "an ArrowResult", describe(result))
         output = fit_table(result.output, uid, self._output)
         return output, fit_states(result.states, uid, self._schemas, len(given))
 
     def _put(self, name: str, values: pa.Array, held: pa.Array, chunk: Chunk, state: TaskState) -> None:
-        """Note those values that differ from what is held."""
+        """Put the values that differ from the stored ones."""
         packed = self._packings[name].pack(values)
         changed = differing(packed, held)
         if not changed.any():
@@ -227,7 +225,7 @@ class ArrowOperator:
 
 
 def differing(new: pa.Array, old: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return where two columns of bytes differ; null differs from everything but null."""
+    """Return for each row whether two columns of bytes differ; null equals only null."""
     same = pc.equal(new, old)
     if same.null_count:
         same = pc.if_else(same.is_valid(), same, pc.and_(new.is_null(), old.is_null()))
@@ -235,5 +233,5 @@ def differing(new: pa.Array, old: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def with_shard(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of rows and their shard."""
+    """Return the Arrow schema of rows with the shard column."""
     return arrow_schema(schema).append(pa.field(SHARD, pa.int32()))

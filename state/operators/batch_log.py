@@ -1,8 +1,8 @@
-"""Reads when the batches of a query are, from the logs in its working checkpoint directory.
+"""Reads the times of a query's batches from the offset log and the commit log in its working directory.
 
-Spark writes a batch's line into the offset log before the batch runs, and into the commit log after it. A file
-has a line with the version of its format, in the offset log ``v1`` or ``v2``, and then one of JSON; in both
-formats that begins with the times of the batch.
+Spark writes a file for each batch: into the offset log before the batch runs, and into the commit log after it. The
+first line is the version of the format (``v1`` or ``v2`` in the offset log), the second is JSON. In both logs and
+formats the JSON has the times of the batch.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Any
 
 import attrs
 
-from ..errors import BatchLogError
+from ..errors import UnreadableFileError
 from ..rpc.messages import BatchTimes
 
 
 def batch_times(directory: Path, batch: int, *, single_watermark: bool = False) -> BatchTimes:
-    """Return when a planned batch is; the same at every call.
+    """Return the times of a planned batch; every call returns the same.
 
-    The watermark of batch N is the greatest event time up to batch N-1, less the delay. What Spark takes for late
-    is what lies before the watermark of batch N-1: so a row that an operator of batch N sends on because of a
-    timer is not late for the next operator.
+    The watermark of batch N is the greatest event time up to batch N-1, minus the delay. In batch N, Spark treats rows
+    as late by the watermark of batch N-1. So a row that a timer makes an operator emit in batch N is not late for the
+    next operator.
 
     Args:
         directory: the query's working checkpoint directory.
         batch: the batch.
         single_watermark: whether the query runs with ``spark.sql.streaming.statefulOperator.allowMultiple``
-            switched off; Spark then takes for late what lies before the batch's own watermark.
+            switched off. Spark then treats rows as late by the batch's own watermark.
 
     Raises:
-        BatchLogError: the offset log does not have the batch, or is not as Spark writes it.
+        UnreadableFileError: the offset log does not have the batch, or is not as Spark writes it.
     """
     own = _read(directory / "offsets" / str(batch))
     if own is None:
-        raise BatchLogError(str(directory / "offsets" / str(batch)), "a planned batch", "no file")
+        raise _unreadable(directory / "offsets" / str(batch), "a planned batch", "no file")
     watermark = own.number("batchWatermarkMs")
-    # A query that begins with this batch has no earlier one, and nothing is late for it.
+    # A query that begins with this batch has no earlier batch, and no row is late for it.
     before = own if single_watermark else _read(directory / "offsets" / str(batch - 1))
     return BatchTimes(
         timestamp_ms=own.number("batchTimestampMs"),
@@ -47,14 +47,14 @@ def batch_times(directory: Path, batch: int, *, single_watermark: bool = False) 
 
 
 def watermark_after(directory: Path, batch: int) -> int:
-    """Return the watermark for the batch after a committed one.
+    """Return the watermark of the batch that follows a committed batch.
 
     Raises:
-        BatchLogError: the commit log does not have the batch, or is not as Spark writes it.
+        UnreadableFileError: the commit log does not have the batch, or is not as Spark writes it.
     """
     found = _read(directory / "commits" / str(batch))
     if found is None:
-        raise BatchLogError(str(directory / "commits" / str(batch)), "a committed batch", "no file")
+        raise _unreadable(directory / "commits" / str(batch), "a committed batch", "no file")
     return found.number("nextBatchWatermarkMs")
 
 
@@ -75,19 +75,28 @@ class _Logged:
     def number(self, name: str) -> int:
         found = self.fields.get(name)
         if not isinstance(found, int):
-            raise BatchLogError(str(self.path), f"a whole number {name!r}", repr(found))
+            raise _unreadable(self.path, f"a whole number {name!r}", repr(found))
         return found
 
 
 def _read(path: Path) -> _Logged | None:
-    """Return what a log says of a batch, None if the log does not have it."""
+    """Return the JSON line of a batch, None if the log does not have the batch."""
     try:
-        # The offsets of the sources follow in the offset log, and may be long.
+        # In the offset log, the offsets of the sources follow, which may be long.
         found = json.loads(path.read_text().split("\n", 2)[1])
     except FileNotFoundError:
         return None
     except (IndexError, ValueError) as error:
-        raise BatchLogError(str(path), "a line with a version and one of JSON", repr(error)) from error
+        raise _unreadable(path, "a line with a version and one of JSON", repr(error)) from error
     if not isinstance(found, dict):
-        raise BatchLogError(str(path), "a JSON object", repr(found))
+        raise _unreadable(path, "a JSON object", repr(found))
     return _Logged(path, found)
+
+
+def _unreadable(path: Path, expected: str, found: str) -> UnreadableFileError:
+    return UnreadableFileError(
+        f"cannot read Spark's log {path}",
+        expected,
+        found,
+        "let nothing but Spark write into a query's working directory, and use Spark 4.3",
+    )

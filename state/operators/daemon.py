@@ -1,8 +1,8 @@
-"""Starts Spark's Python workers with the PySpark that is installed: for Spark's setting ``spark.python.daemon.module``.
+"""Starts Spark's Python workers with the installed PySpark; the value of ``spark.python.daemon.module``.
 
-Spark puts a copy of PySpark, ``pyspark.zip``, in front of what its workers find. Nothing of it is compiled, and Python
-keeps nothing of what it compiles out of an archive: half a second of processor time, which the first batch of every
-driver waits for. Where the same PySpark is installed beside it, the archive is not needed.
+Spark puts a copy of PySpark, ``pyspark.zip``, first into the module search path of its workers. It contains no compiled
+modules, and Python does not cache what it compiles from an archive. That costs half a second of processor time, for
+which the first batch of every driver waits. If the same version of PySpark is installed, the archive is not needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VERSION: Final = "pyspark/version.py"
 
 
 def without_archive(path: Sequence[str]) -> list[str]:
-    """Return the places of a module search path but Spark's archive; all, unless the same PySpark is in another."""
+    """Return a module search path without Spark's archive, or unchanged unless it has the same PySpark elsewhere."""
     rest = [place for place in path if Path(place).name != ARCHIVE]
     archives = [place for place in path if Path(place).name == ARCHIVE and Path(place).exists()]
     installed = PathFinder.find_spec("pyspark", rest)
@@ -34,7 +34,7 @@ def without_archive(path: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    """Do what ``pyspark.daemon`` does."""
+    """Run ``pyspark.daemon`` with the changed search path."""
     sys.path[:] = without_archive(sys.path)
     from pyspark.daemon import manager
 

@@ -1,4 +1,4 @@
-"""Puts a keyed operator into a DataFrame: rows to shards, shards to partitions, partitions to a function."""
+"""Puts a keyed operator into a DataFrame: sends rows to shards, shards to partitions, and partitions to a function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
-from ..errors import DefinitionError
+from ..errors import invalid_argument
 from ..format.arrow import from_numpy
 from ..format.keys import KeyCodec
 from ..format.rows import check_columns
@@ -21,38 +21,37 @@ from .hashing import can_hash, shards_of
 from .quick_ack import with_quick_ack
 
 SHARD = "__chandy_shard"
-"""The column that carries each row's shard to the function; it comes after all others."""
+"""The column with each row's shard, behind all other columns."""
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @attrs.frozen
 class Combiner:
-    """Makes rows fewer before they are sent to their partitions: several rows of one key into one."""
+    """Combines rows of one key before they are sent to their partitions."""
 
     function: ArrowFunction
-    """Takes rows as they come, with the column ``SHARD`` last, and yields others with ``SHARD`` last."""
+    """Takes rows as they come and yields combined ones, both with the column ``SHARD`` last."""
 
 
 def check_input(df: DataFrame, key: Sequence[str]) -> StructType:
     """Return the schema of the key columns, if an operator keyed by them can run over ``df``.
 
     Raises:
-        DefinitionError: a key column is missing or given twice, or two columns of ``df`` have one name.
-        KeyTypeError: rows cannot be grouped by a key column.
-        SchemaError: a column cannot be given to Python.
+        DefinitionError: a key column is missing or given twice, rows cannot be grouped by it, two columns of ``df``
+            have one name, or a column has a type without Python values.
     """
     if isinstance(key, str) or not key:
-        raise DefinitionError("key", "a list of at least one column name", repr(key))
+        raise invalid_argument("key", "a list of at least one column name", repr(key))
     names = df.columns
     for name in key:
         if name not in names:
-            raise DefinitionError("key", f"among the columns {', '.join(names)}", repr(name))
+            raise invalid_argument("key", f"names among the columns {', '.join(names)}", repr(name))
     fold = _folding(df)
     _check_distinct("key", key, fold)
     _check_distinct("columns", names, fold)
     if SHARD in map(fold, names):
-        raise DefinitionError("columns", f"free of the reserved name {SHARD!r}", ", ".join(names))
+        raise invalid_argument("columns", f"names other than the reserved {SHARD!r}", ", ".join(names))
     check_columns(df.schema, "the input")
     schema = StructType([df.schema[name] for name in key])
     KeyCodec(schema)
@@ -69,21 +68,21 @@ def keyed(
     name: str,
     combiner: Combiner | None = None,
 ) -> DataFrame:
-    """Return ``df`` sent through ``function``, each row to the partition that serves the shard of its key.
+    """Return the output of ``function`` over ``df``, with each row in the partition that serves the shard of its key.
 
     Args:
         df: any DataFrame, streaming or not.
         key: names of the key columns.
-        shards: how many shards the key space has.
-        parallelism: how many partitions serve them; partition ``p`` gets ``keygroups.ranges(...)[p]``.
-        function: called in every partition, also in those without rows, with the columns of ``df`` and then
-            ``SHARD``. Rows come in no particular order of shards: Spark sorts no streaming DataFrame.
+        shards: the number of shards of the key space.
+        parallelism: the number of partitions that serve them; partition ``p`` serves ``shard_ranges.ranges(...)[p]``.
+        function: called in every partition, even without rows, with the columns of ``df`` and then ``SHARD``. Rows
+            come in no particular order of shards, because Spark cannot sort a streaming DataFrame.
         output: schema of the batches that the function yields.
-        name: name that the function has in Spark's plan.
-        combiner: what rows go through before they are sent; the function gets what it yields.
+        name: name of the function in Spark's plan.
+        combiner: combines rows before they are sent; the function then gets what the combiner yields.
 
     Raises:
-        DefinitionError, KeyTypeError, SchemaError: as ``check_input`` and ``keygroups.check`` say.
+        DefinitionError: as ``check_input`` and ``shard_ranges.check`` say.
     """
     key_schema = check_input(df, key)
     shard_ranges.check(shards, parallelism)
@@ -94,12 +93,14 @@ def keyed(
     if combiner is None:
         sent, receive = df.withColumn(SHARD, shard).repartitionById(parallelism, partition), function
     else:
-        # A column more costs a row as much again on its way to Python: the shard is found out there if it can be.
-        known = can_hash(key_schema)
-        before = combiner.function
-        combine = partial(_located, before, tuple(key), shards) if known else before
+        # Another column nearly doubles the cost of a row's way to Python, so the shard is computed there if possible.
+        computed = can_hash(key_schema)
+        function_of_rows = combiner.function
+        combine = (
+            partial(_with_shards, function_of_rows, tuple(key), shards) if computed else function_of_rows
+        )
         pack = shuffle_packing.Packer(SHARD, shards, parallelism)
-        rows = df if known else df.withColumn(SHARD, shard)
+        rows = df if computed else df.withColumn(SHARD, shard)
         packed = rows.mapInArrow(
             lambda batches: pack(combine(with_quick_ack(batches))), shuffle_packing.SCHEMA
         )
@@ -115,10 +116,10 @@ def keyed(
     return sent.mapInArrow(operator, output)
 
 
-def _located(
+def _with_shards(
     function: ArrowFunction, key: Sequence[str], shards: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run a function over rows with their shards, which these batches do not have yet."""
+    """Run a function over rows after adding the column ``SHARD`` to them."""
     return function(
         batch.append_column(SHARD, from_numpy(shards_of([batch.column(name) for name in key], shards)))
         for batch in batches
@@ -126,7 +127,7 @@ def _located(
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as Spark SQL has it, whatever characters are in it."""
+    """Return a column's name quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -138,9 +139,9 @@ def _check_distinct(argument: str, names: Sequence[str], fold: Callable[[str], s
     times = Counter(map(fold, names))
     twice = sorted({name for name in names if times[fold(name)] > 1})
     if twice:
-        raise DefinitionError(argument, "without any name twice", ", ".join(map(repr, twice)))
+        raise invalid_argument(argument, "no name twice", ", ".join(map(repr, twice)))
 
 
 def _folding(df: DataFrame) -> Callable[[str], str]:
-    """Return what makes two names equal that are one to the session."""
+    """Return a function that maps column names to equal texts if they are the same name in the session."""
     return str if df.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower

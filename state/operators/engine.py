@@ -1,6 +1,6 @@
-"""The one engine of all keyed operators: group a task's rows, fetch state, process, collect changes, apply them.
+"""The engine of all keyed operators: groups a task's rows, fetches state, calls the operator, applies its changes.
 
-A kind of operator (rows, pandas, Arrow columns) implements ``Operator``, and ``OperatorSpec`` for what travels
+A kind of operator (over rows, pandas or Arrow columns) implements ``Operator``. Its ``OperatorSpec`` is what travels
 from the driver to the tasks.
 """
 
@@ -23,17 +23,17 @@ from ..rpc.messages import BatchTimes
 from .grouping import Groups, group
 
 CHUNK: Final = 20_000
-"""Keys that are processed at a time."""
+"""The number of keys that are processed at a time."""
 
 
 @attrs.frozen
-class Run:
-    """Where and when a task runs an operator: one partition of one batch."""
+class RuntimeContext:
+    """Where and when a task runs an operator: the query, the batch and its times, the partition and its shards."""
 
     uid: str
     query_id: str
     run_id: str
-    """Spark's id of this run of the query; another one after every restart."""
+    """Spark's id of this run of the query; every restart has a new one."""
     batch: int
     partition: int
     shards: range
@@ -42,15 +42,15 @@ class Run:
 
 @attrs.frozen(eq=False)
 class Chunk:
-    """Some keys of a task's part of a batch, each with all its rows, and what the state holds for them."""
+    """Some of a task's keys, each with all its rows and its stored values."""
 
     groups: Groups
     held: tuple[pa.Array, ...]
-    """For each of the operator's prefixes the value of each key, of type ``BYTES``; null where there is none."""
+    """For each of the operator's prefixes, the stored value of each key, of type ``BYTES``; null if there is none."""
 
 
 class TaskState:
-    """What a task reads and changes of its shards in one batch; its reads see its own changes."""
+    """The state of a task's shards in one batch, as the task reads and changes it; reads see the task's own changes."""
 
     def __init__(self, access: StateAccess) -> None:
         self._access = access
@@ -64,26 +64,26 @@ class TaskState:
 
     @property
     def times(self) -> BatchTimes:
-        """When the batch is, in processing time and in event time."""
+        """The processing time and the event time of the batch."""
         return self._access.times
 
     @property
     def fresh(self) -> frozenset[int]:
-        """The task's shards that no batch has been applied to, in all their history."""
+        """The shards of the task to which no batch has ever been applied."""
         return self._access.fresh
 
     def fetch(self, shards: ShardColumn, keys: pa.Array) -> pa.Array:
-        """Return the values of keys, null for one that is not there.
+        """Return the values of keys, null for a key that has none.
 
         Args:
-            shards: the shard of each key; those of one shard side by side.
+            shards: the shard of each key; the keys of one shard are adjacent.
             keys: of type ``BYTES``.
         """
         found = self._access.fetch(shards, keys)
         changed = self._changed()
         if not changed:
             return found
-        # Only operators with timers, initial state or large collections read after they have written.
+        # Only operators with timers, initial state or large collections come here: they read after they have written.
         missing = object()
         own = [changed.get(key, missing) for key in keys.to_pylist()]
         if all(value is missing for value in own):
@@ -94,30 +94,30 @@ class TaskState:
         return pa.array(merged, BYTES)
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[Entries]:
-        """Yield what the shards held before the batch, as ``StateAccess.scan`` does; without own changes."""
+        """Yield entries as they were before the batch, as ``StateAccess.scan`` does, without the task's own changes."""
         return self._access.scan(start, stop)
 
     def put(self, entries: Entries) -> None:
-        """Take note of changes, as columns; a null value deletes the key."""
+        """Record changes, as columns; a null value deletes the key."""
         if len(entries):
             self._flush_rows()
             self._columns.append(entries)
 
     def put_one(self, shard: int, key: bytes, value: bytes | None) -> None:
-        """Take note of one change; None deletes the key."""
+        """Record one change; None deletes the key."""
         self._shards.append(shard)
         self._keys.append(key)
         self._values.append(value)
 
     def changes(self) -> list[Entries]:
-        """Return all changes in the order in which they were made."""
+        """Return all recorded changes, in order."""
         self._flush_rows()
         return self._columns
 
     def _flush_rows(self) -> None:
         if self._shards:
             self._columns.append(
-                side_by_side(
+                sorted_by_shard(
                     np.asarray(self._shards, np.int32),
                     pa.array(self._keys, BYTES),
                     pa.array(self._values, BYTES),
@@ -129,7 +129,7 @@ class TaskState:
         for entries in self._columns[self._overlaid :]:
             self._overlay.update(zip(entries.keys.to_pylist(), entries.values.to_pylist(), strict=True))
         self._overlaid = len(self._columns)
-        # Rows are later than columns, and stay rows: a large list is read once a key.
+        # Single changes are later than columns. They are not flushed here: a large list makes every key come here.
         new = slice(self._rows_overlaid, None)
         self._overlay.update(zip(self._keys[new], self._values[new], strict=True))
         self._rows_overlaid = len(self._keys)
@@ -137,38 +137,38 @@ class TaskState:
 
 
 class Operator(Protocol):
-    """A keyed operator in one task: made by ``OperatorSpec.open``, used once, from one thread."""
+    """A keyed operator in one task: created by ``OperatorSpec.open``, used once, by one thread."""
 
     @property
     def prefixes(self) -> Sequence[bytes]:
-        """The values that every key has ready: those under each prefix with the key's bytes behind it."""
+        """The prefixes of the values to fetch for every key; a value's key is the prefix and then the key's bytes."""
         ...
 
     def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Return the rows to process: all of them, or fewer (late ones gone, many combined into one).
+        """Return the rows to process: all of them, or fewer (without late rows, or with rows combined).
 
-        Columns are those of the input and then ``SHARD``.
+        The columns are those of the input and then ``SHARD``.
         """
         ...
 
     def begin(self, state: TaskState) -> None:
-        """Do what comes before the first key; may change state."""
+        """Prepare the state before the first key."""
         ...
 
     def process(self, chunk: Chunk, state: TaskState) -> Iterator[pa.RecordBatch]:
-        """Process some keys: yield output, note changes. Each key of the batch comes in exactly one chunk."""
+        """Process some keys: yield output and put changes. Each key of the batch comes in exactly one chunk."""
         ...
 
     def finish(self, state: TaskState) -> Iterator[pa.RecordBatch]:
-        """Do what comes after the last key (timers, expired state): yield output, note changes."""
+        """Finish the batch after the last key (timers, expired state): yield output and put changes."""
         ...
 
 
 class OperatorSpec(Protocol):
-    """What an operator is, apart from where it runs. Made on the driver; travels to every task by pickle.
+    """The definition of an operator, independent of where it runs. Created on the driver and pickled to every task.
 
-    An attrs class with the field ``states``: where a restored checkpoint holds states of other versions, the
-    coordinator puts the records with all versions in its place before the operator travels.
+    It is an attrs class with the field ``states``. If a restored checkpoint has states of other versions, the
+    coordinator replaces this field by records with all versions before it sends the operator.
     """
 
     @property
@@ -178,29 +178,29 @@ class OperatorSpec(Protocol):
 
     @property
     def states(self) -> Mapping[str, StateRecord]:
-        """What the operator keeps for each key, by name."""
+        """The operator's states, by name."""
         ...
 
-    def open(self, run: Run) -> AbstractContextManager[Operator]:
-        """Make the operator for one task; leaving the context ends it, whatever has happened."""
+    def open(self, context: RuntimeContext) -> AbstractContextManager[Operator]:
+        """Create the operator for one task; leaving the context manager closes it, even after an error."""
         ...
 
 
 def run(
     operator: Operator, batches: Iterator[pa.RecordBatch], codec: KeyCodec, shard: str, access: StateAccess
 ) -> Iterator[pa.RecordBatch]:
-    """Run an operator over a task's rows; yield its output as it comes, and at the very end apply the changes.
+    """Run an operator over a task's rows: yield its output as it comes, and apply all changes at the very end.
 
     Args:
         operator: the operator.
         batches: the task's rows, with the shard of each.
         codec: of the operator's key columns.
-        shard: name of the column that has each row's shard.
-        access: the task's shards, begun.
+        shard: name of the column with each row's shard.
+        access: the task's shards, on which the batch has begun.
     """
     state = TaskState(access)
     operator.begin(state)
-    # No key is in two chunks: only what ``begin`` has changed can be seen by the fetch ahead.
+    # No key is in two chunks, so the fetch for a chunk need not look at changes, unless ``begin`` has made some.
     fetch = state.fetch if state.changes() else access.fetch
     groups = group(operator.prepare(access.metrics.on_input(batches)), codec, shard)
     access.metrics.keys += len(groups)
@@ -213,13 +213,13 @@ def run(
 
 
 def collect(batches: Iterator[pa.RecordBatch], empty: pa.Schema) -> pa.Table:
-    """Return all batches as one table; without any, an empty one of the schema ``empty``."""
+    """Return all batches as one table; if there are none, an empty table with the schema ``empty``."""
     held = list(batches)
     return pa.Table.from_batches(held) if held else empty.empty_table()
 
 
-def side_by_side(shards: ShardColumn, keys: pa.Array, values: pa.Array) -> Entries:
-    """Return entries with those of one shard side by side; of two with one key, the later stays behind the earlier."""
+def sorted_by_shard(shards: ShardColumn, keys: pa.Array, values: pa.Array) -> Entries:
+    """Return entries sorted by shard; entries of one shard stay in order, so a later change of a key stays later."""
     if (np.diff(shards) >= 0).all():
         return Entries(shards, keys, values)
     order = np.argsort(shards, kind="stable")

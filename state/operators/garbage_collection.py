@@ -1,4 +1,4 @@
-"""The pace of Python's garbage collector while a task makes objects by the ten thousand."""
+"""Makes Python's garbage collector run less often while a task creates objects by the ten thousand."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Final
 
 _YOUNG: Final = 50_000
-"""New containers before a collection; Python's 700 has each row looked at again and again, a third of a
-task's time. Cycles of garbage are still found, only later."""
+"""New objects before a collection. With Python's 700 the collector visits each row again and again, which takes a third
+of a task's time. Garbage in cycles is still found, only later."""
 
 
 @contextmanager
-def fewer_collections() -> Iterator[None]:
-    """Collect garbage less often in this context. Of the whole process: for one that runs one task at a time."""
+def infrequent_garbage_collection() -> Iterator[None]:
+    """Collect garbage less often in this context, and in the whole process, which runs one task at a time."""
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG, *before[1:])
     try:

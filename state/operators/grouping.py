@@ -1,4 +1,4 @@
-"""The rows of an Arrow table grouped by key, without a Python call per row or per key."""
+"""Groups the rows of an Arrow table by key, without a Python call per row or per key."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ..rpc.access import ShardColumn
 Codes = npt.NDArray[np.int64]
 
 _LIMIT = 1 << 62
-"""Products of column cardinalities above this are renumbered before they overflow 64 bits."""
+"""When the product of the columns' cardinalities exceeds this, codes are renumbered so that 64 bits do not overflow."""
 _DENSE = 4
-"""Integers whose range has up to this many times as many numbers as there are rows are numbers of their own."""
+"""Integers are used as codes directly if their range is at most this many times the number of rows."""
 
 
 @attrs.frozen(eq=False)
 class Groups:
-    """A table whose rows adjoin by key and keep their order of arrival inside a key; keys adjoin by shard.
+    """A table grouped by key. The rows of a key are adjacent, in order of arrival; the keys of a shard are adjacent.
 
     Group ``i`` has rows ``bounds[i]`` to ``bounds[i + 1]`` of ``rows``.
     """
@@ -32,19 +32,19 @@ class Groups:
     rows: pa.Table
     """The rows, without the shard column."""
     bounds: Codes
-    """Where each group begins, and the number of rows at the end."""
+    """Where each group begins, and at the end the number of rows."""
     shards: ShardColumn
     """The shard of each group."""
     keys: pa.Array
     """Canonical bytes of each group's key, of type ``BYTES``."""
     key_columns: pa.Table
-    """Each group's key as it came, one row a group."""
+    """The key columns of each group's key as they came, one row for each group."""
 
     def __len__(self) -> int:
         return len(self.shards)
 
     def slice(self, start: int, stop: int) -> Groups:
-        """Return groups ``start`` up to, not including, ``stop``, with their rows; nothing is copied."""
+        """Return the groups from ``start`` up to, not including, ``stop``, with their rows, without copying them."""
         bounds = self.bounds[start : stop + 1]
         return Groups(
             rows=self.rows.slice(bounds[0], bounds[-1] - bounds[0]),
@@ -60,8 +60,8 @@ def group(table: pa.Table, codec: KeyCodec, shard: str) -> Groups:
 
     Args:
         table: one task's part of a micro-batch.
-        codec: knows the key columns, by the names in ``table``.
-        shard: name of the column that holds each row's shard, an integer that is a function of the key.
+        codec: of the key columns, with the names in ``table``.
+        shard: name of the column with each row's shard, an integer that is a function of the key.
     """
     table = table.combine_chunks()
     rows = table.drop_columns([shard])
@@ -81,9 +81,9 @@ def group(table: pa.Table, codec: KeyCodec, shard: str) -> Groups:
 
 
 def _order(codes: Codes, size: int) -> tuple[Codes | None, Codes]:
-    """Return the order in which equal codes adjoin and the codes ascend, and where each code begins and the last ends.
+    """Return the stable order that sorts the codes, and where each code begins and the last one ends in this order.
 
-    The order is None if the codes are in it already. It is stable.
+    The order is None if the codes are sorted already.
     """
     steps = np.diff(codes)
     if (steps >= 0).all():
@@ -98,8 +98,8 @@ def _order(codes: Codes, size: int) -> tuple[Codes | None, Codes]:
 
 
 def _argsort(codes: Codes, size: int) -> Codes:
-    """Return the stable order of codes below ``size``."""
-    # NumPy sorts 16-bit integers by radix: two passes take a fifth of the time of its stable sort of 64 bits.
+    """Return the stable order that sorts codes below ``size``."""
+    # NumPy sorts 16-bit integers by radix: two passes take a fifth of the time of its stable sort of 64-bit integers.
     if size > 1 << 32:
         return np.argsort(codes, kind="stable")
     order = np.argsort((codes & 0xFFFF).astype(np.uint16), kind="stable")
@@ -109,7 +109,7 @@ def _argsort(codes: Codes, size: int) -> Codes:
 
 
 def _key_codes(keys: pa.Table, codec: KeyCodec) -> list[tuple[Codes, int]]:
-    """Return for each key column a number per row, equal for equal values, and a bound of these numbers."""
+    """Return for each key column one code per row, equal for equal values, and an upper bound of the codes."""
     columns = codec.canonical([_column(keys, name) for name in codec.schema.names])
     return [_codes(column, codec, position) for position, column in enumerate(columns)]
 
@@ -128,7 +128,7 @@ def _codes(column: pa.Array, codec: KeyCodec, position: int) -> tuple[Codes, int
 
 
 def _dense(numbers: npt.NDArray[Any]) -> tuple[Codes, int]:
-    """Return integers, counted from the least of them, and how many numbers their range has."""
+    """Return integers minus the least of them, and the size of their range."""
     if not len(numbers):
         return np.zeros(0, np.int64), 1
     low, high = int(numbers.min()), int(numbers.max())
@@ -136,7 +136,7 @@ def _dense(numbers: npt.NDArray[Any]) -> tuple[Codes, int]:
 
 
 def _combine(*columns: tuple[Codes, int]) -> tuple[Codes, int]:
-    """Return one number a row, equal where all the columns' numbers are, the first most significant."""
+    """Return one code per row, equal where the codes of all columns are equal; the first column is most significant."""
     codes, size = columns[0]
     for next_codes, next_size in columns[1:]:
         next_size = max(next_size, 1)

@@ -1,8 +1,8 @@
-"""Spark's ``xxhash64`` over Arrow columns, so that a row's shard can be found out where the row is.
+"""Spark's ``xxhash64`` over Arrow columns, which computes a row's shard in Python.
 
 The algorithm is XXH64 by Y. Collet (specified in the repository Cyan4973/xxHash, doc/xxhash_spec.md), with Spark's
-rules for it: seed 42, columns one after the other with the hash so far as the seed of the next, nulls skipped, types
-up to 32 bits as one 4-byte word and all others of fixed width as one 8-byte word, -0.0 as 0.0, one NaN.
+rules: the seed is 42; the hash of one column is the seed of the next; nulls are skipped; types of up to 32 bits are one
+4-byte word, and all other types of fixed width are one 8-byte word; -0.0 is 0.0, and every NaN is the same NaN.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _P4: Final = _U64(0x85EBCA77C2B2AE63)
 _P5: Final = _U64(0x27D4EB2F165667C5)
 _STRIPE: Final = 32
 _LONG_DECIMAL: Final = 18
-"""Digits of a decimal that Spark keeps in 8 bytes."""
+"""The most digits of a decimal that Spark keeps in 8 bytes."""
 _WIDTHS: Final = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _KNOWN: Final = (
     BooleanType,
@@ -64,7 +64,7 @@ _KNOWN: Final = (
 
 
 def can_hash(schema: StructType) -> bool:
-    """Return whether ``xxhash64`` can be had of rows with these columns."""
+    """Return whether ``xxhash64`` supports rows with these columns."""
     return all(_can_hash(field.dataType) for field in schema.fields)
 
 
@@ -82,7 +82,7 @@ def shards_of(columns: Sequence[pa.Array], shards: int) -> npt.NDArray[np.int32]
 
 
 def xxhash64(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-    """Return what Spark's ``xxhash64`` gives for each row of columns whose types ``can_hash`` has accepted."""
+    """Return Spark's ``xxhash64`` of each row; ``can_hash`` must have accepted the types of the columns."""
     hashes = np.full(len(columns[0]), SEED, np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
@@ -142,7 +142,7 @@ def _hash_bytes(column: pa.Array, seed: Hashes) -> Hashes:
     lengths = np.diff(starts)
     at = starts[:-1] - starts[0]
     body = column.buffers()[2]
-    # So many zeros behind it that a word can be read from wherever a value begins or ends.
+    # Zeros behind the data let a whole word be read from wherever a value begins or ends.
     size = int(starts[-1] - starts[0])
     data = np.zeros(size + _STRIPE, np.uint8)
     if size:

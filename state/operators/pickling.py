@@ -1,21 +1,22 @@
-"""What travels to tasks as bytes."""
+"""Pickles what travels from the driver to the tasks."""
 
 from __future__ import annotations
 
 from pyspark import cloudpickle
 
-from ..errors import DefinitionError
+from ..errors import invalid_argument
 
 
 def pickled(value: object) -> bytes:
-    """Return a processor, or what holds one, by cloudpickle.
+    """Return a processor, or an object that contains one, as bytes by cloudpickle.
 
     Raises:
-        DefinitionError: it cannot be pickled.
+        DefinitionError: the processor cannot be pickled.
     """
     try:
         data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     except Exception as error:
-        found = f"one that cannot: {type(error).__name__}: {error}"
-        raise DefinitionError("processor", "an object that can be pickled", found) from error
+        found = f"{type(error).__name__}: {error}"
+        advice = "create locks, connections and the like in init, which runs in the task"
+        raise invalid_argument("processor", "an object that can be pickled", found, advice) from error
     return data

@@ -1,4 +1,4 @@
-"""The connection through which Spark sends a task its rows: has them come without delay."""
+"""Avoids a delay of 40 ms before Spark sends a task its rows, by TCP quick acknowledgements."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 _QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
-"""None where the system has no such option: it is Linux's."""
+"""The socket option; None on systems other than Linux, which do not have it."""
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 def with_quick_ack(batches: Iterator[T]) -> Iterator[T]:
-    """Return what Spark gave to this task, and have it come at once; to be called before the first is taken.
+    """Return a task's batches, after asking TCP to acknowledge what Spark sends at once.
 
-    Spark sends a task's function, and then its rows, by TCP with Nagle's algorithm on: rows that do not fill a segment
-    wait in the JVM until the function has been acknowledged. Linux puts that off for 40 ms in the hope of an answer
-    that could carry it, and a task does not answer before it has its rows. So every task of a small batch would wait
-    that long. Asking for quick acknowledgements sends the one that is due, and lasts for the next few segments
-    (``TCP_QUICKACK`` in tcp(7)).
+    Call it before taking the first batch.
+
+    Spark sends a task's function, and then its rows, by TCP with Nagle's algorithm on. Rows that do not fill a segment
+    wait in the JVM until the function has been acknowledged. Linux delays the acknowledgement by up to 40 ms, to send
+    it along with an answer, but a task does not answer before it has its rows. So every task of a small batch would
+    wait that long. The option ``TCP_QUICKACK`` (see tcp(7)) sends the acknowledgement that is due, and holds for the
+    next few segments.
     """
     if _QUICKACK is not None and _DESCRIPTORS.exists():
         for descriptor in _DESCRIPTORS.iterdir():
@@ -33,11 +35,11 @@ def with_quick_ack(batches: Iterator[T]) -> Iterator[T]:
 
 
 def _acknowledge(descriptor: int, option: int) -> None:
-    # Descriptors that are no socket, not connected, or closed by now are passed over.
+    # Skips descriptors that are no socket, are not connected or have been closed meanwhile.
     with contextlib.suppress(OSError):
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return
-        # PySpark does not tell which is the connection: any of this process on the loopback interface may be.
+        # PySpark does not tell which connection it uses: it may be any one of this process on the loopback interface.
         with socket.fromfd(descriptor, -1, -1, -1) as connection:
             if _is_local_tcp(connection):
                 connection.setsockopt(socket.IPPROTO_TCP, option, 1)

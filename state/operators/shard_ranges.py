@@ -1,6 +1,6 @@
-"""Which partition serves which shard: contiguous ranges, as pure arithmetic and as a Spark expression.
+"""The assignment of shards to partitions in contiguous ranges, as arithmetic and as a Spark expression.
 
-The formula is that of Flink's ``KeyGroupRangeAssignment``: shard ``s`` belongs to partition
+It uses the formula of Flink's ``KeyGroupRangeAssignment``: shard ``s`` belongs to partition
 ``s * parallelism // shards``.
 """
 
@@ -8,27 +8,26 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ..errors import DefinitionError
+from ..errors import invalid_argument
 
 MAX_SHARDS = 32767
-"""The most shards that an operator can have: their product with the parallelism fits Spark's INT."""
+"""The most shards that an operator can have: their product with the parallelism fits into Spark's INT."""
 
 
 def check(shards: int, parallelism: int) -> None:
-    """Refuse numbers that make no assignment.
+    """Refuse numbers of shards and partitions that cannot be assigned.
 
     Raises:
         DefinitionError: unless ``1 <= parallelism <= shards <= MAX_SHARDS``.
     """
     for argument, number in (("shards", shards), ("parallelism", parallelism)):
         if not isinstance(number, int) or isinstance(number, bool):
-            raise DefinitionError(argument, "a whole number", repr(number))
+            raise invalid_argument(argument, "a whole number", repr(number))
     if not 1 <= shards <= MAX_SHARDS:
-        raise DefinitionError("shards", f"between 1 and {MAX_SHARDS}", str(shards))
+        raise invalid_argument("shards", f"a number from 1 to {MAX_SHARDS}", str(shards))
     if not 1 <= parallelism <= shards:
-        raise DefinitionError(
-            "parallelism", f"between 1 and the number of shards, {shards}", str(parallelism)
-        )
+        expected = f"a number from 1 to the number of shards, {shards}"
+        raise invalid_argument("parallelism", expected, str(parallelism))
 
 
 def partition_of(shard: int, shards: int, parallelism: int) -> int:
@@ -42,7 +41,7 @@ def partition_expression(shard: str, shards: int, parallelism: int) -> str:
 
 
 def ranges(shards: int, parallelism: int) -> tuple[range, ...]:
-    """Return the shards of each partition: disjoint ranges that cover all, whose sizes differ by at most 1.
+    """Return the shards of each partition: disjoint ranges that cover all shards and differ in size by at most 1.
 
     Raises:
         DefinitionError: unless ``1 <= parallelism <= shards <= MAX_SHARDS``.

@@ -1,7 +1,7 @@
-"""Rows on their way to their partitions as parcels: many rows as Arrow in one binary value.
+"""Packs many rows into one binary value for Spark's shuffle, and unpacks them on the other side.
 
-Spark takes each row apart where it sends it to another partition and puts it together again on the other side, for a
-microsecond a row. A parcel is one row to it.
+Spark serializes each row that it sends to another partition, which takes a microsecond per row. A packed batch, many
+rows as an Arrow stream in one binary value, is only one row for Spark.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from ..format.arrow import from_numpy, to_numpy
 PARTITION: Final = "partition"
 ROWS: Final = "rows"
 SCHEMA: Final = StructType().add(PARTITION, IntegerType()).add(ROWS, BinaryType())
-"""What a parcel is to Spark."""
+"""The schema of packed batches in Spark."""
 ARROW: Final = pa.schema([(PARTITION, pa.int32()), (ROWS, pa.binary())])
 
-GATHERED: Final = 16 << 20
-"""Bytes of rows, about, from which parcels are made at a time."""
-PARCEL: Final = 8 << 20
-"""Bytes of a parcel, about, at most, as long as single rows are smaller."""
+BUFFERED: Final = 16 << 20
+"""The approximate number of bytes of rows that are collected before they are packed."""
+PACKED: Final = 8 << 20
+"""The approximate maximum size of a packed batch in bytes; only a single row can be larger."""
 
 
 @attrs.frozen
 class Packer:
-    """Makes parcels of rows."""
+    """Packs rows by the partition to which they go."""
 
     shard: str
-    """The column that says where a row belongs."""
+    """The column with each row's shard."""
     shards: int
     parallelism: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield parcels of the rows; those for one partition hold them in the order in which they came."""
+        """Yield packed batches of the rows; rows for one partition stay in the order in which they came."""
         held: list[pa.RecordBatch] = []
         size = 0
         for batch in batches:
             held.append(batch)
             size += batch.nbytes
-            if size >= GATHERED:
-                yield from self._parcels(held)
+            if size >= BUFFERED:
+                yield from self._packed_batches(held)
                 held, size = [], 0
-        yield from self._parcels(held)
+        yield from self._packed_batches(held)
 
-    def _parcels(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _packed_batches(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = sum(map(len, batches))
         if not rows:
             return
@@ -60,14 +60,14 @@ class Packer:
             order = np.argsort(partitions.astype(np.uint16), kind="stable")
             table, partitions = table.take(from_numpy(order)), partitions[order]
         bounds = np.searchsorted(partitions, np.arange(self.parallelism + 1))
-        step = max(1, PARCEL * rows // max(1, table.nbytes))
+        step = max(1, PACKED * rows // max(1, table.nbytes))
         for partition in range(self.parallelism):
             for start in range(bounds[partition], bounds[partition + 1], step):
                 part = table.slice(start, min(step, bounds[partition + 1] - start))
-                yield _parcel(partition, part)
+                yield _packed(partition, part)
 
 
-def _parcel(partition: int, rows: pa.Table) -> pa.RecordBatch:
+def _packed(partition: int, rows: pa.Table) -> pa.RecordBatch:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -78,8 +78,8 @@ def _parcel(partition: int, rows: pa.Table) -> pa.RecordBatch:
 
 
 def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of parcels."""
+    """Yield the rows of packed batches."""
     for batch in batches:
-        for parcel in batch.column(ROWS):
-            with pa.ipc.open_stream(parcel.as_buffer()) as reader:
+        for packed in batch.column(ROWS):
+            with pa.ipc.open_stream(packed.as_buffer()) as reader:
                 yield from reader

@@ -1,12 +1,12 @@
-"""Batches without data: a streaming source without rows, which has Spark run a batch when time asks for one.
+"""A streaming source without rows, which makes Spark run a batch without data when a timer needs one.
 
-For its own stateful operators Spark runs a batch although no data has come: once the watermark has advanced, and
-again and again for timers of processing time. An operator that is a function over Arrow batches is not asked. So
-what has timers is given a second source beside its input. Nothing ever comes from that source, but it says that
-there is something new when a batch is due, and Spark runs a batch.
+For its own stateful operators, Spark runs batches without data: once after the watermark has advanced, and repeatedly
+for processing-time timers. It does not do so for an operator that is a function over Arrow batches. So an operator with
+timers gets a second source beside its input. This source never returns rows, but it reports a new offset when a batch
+is due, and Spark then runs a batch.
 
-The source runs in a Python process of its own on the driver's machine, which ends with the query. What it says is
-written to the offset log before the batch, like any source's offset: so it may look at the clock.
+The source runs in its own Python process on the driver's machine, which ends with the query. Its offset is written to
+the offset log before the batch, as that of any source. So it may depend on the clock.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ _BATCH: Final = "batch"
 _NAMES_REQUIRED: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 Offset = dict[str, int]
-"""The last batch that was run because it was due, under ``batch``; -1 if none."""
+"""Under ``batch``, the last batch that ran because it was due; -1 if none."""
 
 
 @attrs.frozen
 class TickTarget:
-    """Whose batches a source watches, and what for. The coordinator writes it, the source reads it."""
+    """The query that a source watches, and when its batches are due. The coordinator writes it, the source reads it."""
 
     directory: str
     """The working checkpoint directory of the query."""
     event_time: bool = False
-    """Whether a batch is due once the watermark has advanced."""
+    """Whether a batch is due when the watermark has advanced."""
     period_ms: int | None = None
-    """Milliseconds that a query is idle until a batch is due for timers of processing time; None: there are none."""
+    """How long a query is idle before a batch is due for processing-time timers; None if it has no such timers."""
 
     def write(self, path: Path) -> None:
-        """Put it where a source looks for it; what was there is replaced at once."""
+        """Write the target to a file, which replaces an older one atomically."""
         hidden = path.with_name(f".{path.name}")
         hidden.write_text(json.dumps(attrs.asdict(self)))
         hidden.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return what is at ``path``, None if there is nothing yet."""
+        """Return the target in a file, None if there is no file yet."""
         try:
             return cls(**json.loads(path.read_text()))
         except FileNotFoundError:
@@ -63,12 +63,12 @@ class TickTarget:
 
 
 def is_due(target: TickTarget, newest: int, idle_ms: float) -> bool:
-    """Say whether another batch must run although there may be no data.
+    """Return whether another batch must run even if there is no data.
 
     Args:
-        target: what is watched.
-        newest: the newest committed batch, which is the newest planned one.
-        idle_ms: milliseconds since that batch has been seen to have committed.
+        target: the query to watch.
+        newest: the newest committed batch, which is also the newest planned one.
+        idle_ms: milliseconds since that batch was first seen committed.
     """
     directory = Path(target.directory)
     if target.event_time and watermark_after(directory, newest) > batch_times(directory, newest).watermark_ms:
@@ -77,14 +77,14 @@ def is_due(target: TickTarget, newest: int, idle_ms: float) -> bool:
 
 
 class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Says when a batch is due; there are never any rows."""
+    """Reports a new offset when a batch is due, and never returns rows."""
 
     def __init__(self, target: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        """Make a reader.
+        """Create a reader.
 
         Args:
-            target: where the ``TickTarget`` is, or will be.
-            clock: seconds, never going back.
+            target: the file with the ``TickTarget``, which may not exist yet.
+            clock: monotonic, in seconds.
         """
         self._target = target
         self._clock = clock
@@ -94,7 +94,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = False
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """Take note that the query is to end: it does timers of processing time that are due now, and no later ones."""
+        """Prepare for a query that ends by itself: it fires those processing-time timers that are due now."""
         self._available_now = True
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -110,14 +110,14 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if newest != self._newest:
             self._newest, self._since = newest, self._clock()
         if self._available_now and target.period_ms is not None:
-            # Spark asks until no source has anything new: timers might keep a query that is to end running for ever.
+            # Spark asks until no source has a new offset; with a period, the query would never end.
             target = attrs.evolve(target, period_ms=None if self._looked else 0)
             self._looked = True
         due = newest >= 0 and is_due(target, newest, (self._clock() - self._since) * 1000)
         return {_BATCH: newest + 1} if due else start
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return no partition: so no task is run to read nothing."""
+        """Return no partition, so that Spark runs no task."""
         return []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
@@ -125,25 +125,25 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return iter(())
 
     def commit(self, end: Offset) -> None:
-        """Do nothing: there is nothing to forget."""
+        """Do nothing: the source keeps nothing for a batch."""
 
     def stop(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing: the source has no resources."""
 
 
 class TickSource(DataSource):
-    """The source, as Spark finds it by its name."""
+    """The data source that Spark finds by its name."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format``."""
+        """Return the source's name in Spark."""
         return TICKS
 
     def schema(self) -> str:
-        """Return the schema of the rows that never come."""
+        """Return the schema, which Spark demands although there are no rows."""
         return f"{_BATCH} long"
 
     def streamReader(self, schema: StructType) -> TickReader:  # noqa: N802
@@ -152,19 +152,19 @@ class TickSource(DataSource):
 
 
 def with_ticks(df: DataFrame, target: Path, name: str) -> DataFrame:
-    """Return a streaming DataFrame with the same columns and rows, for which Spark also runs batches that are due.
+    """Return a streaming DataFrame with the same rows, for which Spark also runs the batches that timers need.
 
-    Columns keep their event time; all are nullable. It costs a batch some 10 ms if it is due, else about 1 ms.
+    Columns keep their watermark, and all are nullable. A batch takes about 10 ms longer if it is due, otherwise 1 ms.
 
     Args:
-        df: the input of an operator that has timers.
-        target: where the ``TickTarget`` of the query will be when it runs; while there is none, nothing is due.
-        name: tells this source from others in the query's offset log; letters, digits and underscores.
+        df: the input of an operator with timers.
+        target: the file with the query's ``TickTarget``; until it exists, no batch is due.
+        name: the source's name in the query's offset log: letters, digits and underscores.
     """
     spark = df.sparkSession
     spark.dataSource.register(TickSource)
     reader = spark.readStream.format(TICKS).option(_TARGET, str(target))
-    # Where names are not required, they are refused.
+    # Spark refuses names unless it requires them.
     if spark.conf.get(_NAMES_REQUIRED, "false") == "true":
         reader = reader.name(name)
     nothing = [F.lit(None).cast(column.dataType).alias(column.name) for column in df.schema]

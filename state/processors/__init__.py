@@ -1,1 +1,1 @@
-"""PySpark's StatefulProcessor on the engine: its handle, kinds of state, timers, and its two styles."""
+"""Runs PySpark's StatefulProcessor on the engine: its handle, its kinds of state, its timers and its two styles."""

@@ -1,10 +1,10 @@
-"""Removes what has expired and is never touched again, without looking at anything else.
+"""Removes expired state from the shards, without looking at any other state.
 
-Reads see no expired value in any case; this is about the room that it takes. A variable with a time to live has an
-index under ordered keys: one entry for a key's value, list or map, with the time at which it is to be looked at.
-That is when its first part expires, rounded up to an eighth of the time to live. What is updated meanwhile keeps
-its entry, so an update costs nothing; when the time has come, what has expired is removed, and if something is
-left, there is a new entry for that. An entry is never taken back, for it would have to be found again.
+Reads never see an expired value. This module frees the space that it takes. A variable with a time to live has an
+index under ordered keys: one entry for a key's value, list or map, with the time at which to check it. That is when its
+first part expires, rounded up to an eighth of the time to live. An update keeps the entry, so it costs nothing. At the
+time of the entry, what has expired is removed, and if something is left, it gets a new entry. An entry is never deleted
+before its time, because that would require a search for it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _PRECISION: Final = 8
 
 
 def rounded(expiry_ms: int, ttl_ms: int) -> int:
-    """Return the time under which the index has what expires at ``expiry_ms``: then, or a little later."""
+    """Return the time of the index entry for what expires at ``expiry_ms``: the same time, or a little later."""
     width = max(1, ttl_ms // _PRECISION)
     return -(-expiry_ms // width) * width
 
 
-def noted(variable: Variable, held: bytes | None, data: bytes | None, now: int) -> int | None:
-    """Return the time of the entry that the index needs when ``held`` becomes ``data``; None if it has one already.
+def new_entry_time(variable: Variable, held: bytes | None, data: bytes | None, now: int) -> int | None:
+    """Return the time of the index entry to add when ``held`` becomes ``data``; None if there is one already.
 
-    What has a part that lives has an entry; after a change of the time to live it may be a late one.
+    State with a live part always has an entry. After a change of the time to live, the entry may be late.
     """
     latest = variable.latest(data)
     if latest is None or variable.ttl_ms is None:
@@ -43,7 +43,7 @@ def noted(variable: Variable, held: bytes | None, data: bytes | None, now: int) 
 
 
 def clean(state: TaskState, variables: Iterable[Variable], current: CurrentKey) -> None:
-    """Remove all that has expired, after the batch's changes."""
+    """Remove everything that has expired, after the batch's changes."""
     by_prefix = {variable.prefix: variable for variable in variables}
     seen: set[bytes] = set()
     for entries in list(state.scan(*keyspace.due(keyspace.EXPIRY, current.now))):
@@ -51,7 +51,7 @@ def clean(state: TaskState, variables: Iterable[Variable], current: CurrentKey) 
         named = [keyspace.split_timed(key)[1] for key in entries.keys.to_pylist()]
         wanted = []
         for at, key in enumerate(named):
-            # Of a variable that is gone only the entry is left.
+            # If the variable has been dropped, only its entry is left.
             if key not in seen and keyspace.variable_of(key) in by_prefix:
                 seen.add(key)
                 wanted.append(at)

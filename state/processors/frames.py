@@ -1,12 +1,12 @@
-"""Arrow tables as many small pandas DataFrames, and many small DataFrames as Arrow record batches.
+"""Converts Arrow tables to many small pandas DataFrames, and many small DataFrames to Arrow record batches.
 
-The types are those that PySpark's ``transformWithStateInPandas`` has (found by experiment on 4.3): integers of all
-widths are int64, floats float64, booleans bool, timestamps naive datetime64[ns] in the session's time zone; all else
-is object: strings, bytes, dates, decimals, None; an array is an ndarray, a map and a struct are dicts.
+The types are those of PySpark's ``transformWithStateInPandas`` (found by experiment on 4.3). Integers of all widths are
+int64, floats float64, booleans bool, timestamps naive datetime64[ns] in the session's time zone. All else is object:
+strings, bytes, dates, decimals, None; an array is an ndarray, a map and a struct are dicts.
 
-A DataFrame in which an integer column has a null has it as float64, and a boolean column as object, as in PySpark.
-There the nulls of *other* keys that travel in the same Arrow batch do the same; here they do not: what a processor
-sees of a key depends on that key only. Columns keep their names, also where PySpark renames them ("a b" to "_1").
+As in PySpark, an integer column with a null is float64, and a boolean column with a null is object. In PySpark, nulls
+of *other* keys in the same Arrow batch have this effect as well. Here they do not: what a processor sees of a key
+depends only on this key. Columns keep their names, even those that PySpark renames ("a b" to "_1").
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversio
 from pyspark.sql.types import StructType
 
 from ..errors import OutputTypeError
-from ..format.rows import SLICE, stretches
+from ..format.rows import SLICE, group_ranges
 from ..format.schema import arrow_schema
 
-Cut = Callable[[int, int], pd.DataFrame]
+SliceRows = Callable[[int, int], pd.DataFrame]
 
 _HAS_PARTS = hasattr(pd.DataFrame, "_from_mgr") and hasattr(
     getattr(pd.DataFrame(), "_mgr", None), "get_slice"
@@ -41,7 +41,7 @@ _RANGES: Final = [pd.RangeIndex(length) for length in range(256)]
 
 @attrs.frozen(eq=False)
 class _Variant:
-    """A column that is of another type in those DataFrames in which it has a null."""
+    """A column that has another type in the DataFrames in which it has a null."""
 
     position: int
     values: npt.NDArray[Any]
@@ -49,7 +49,7 @@ class _Variant:
 
 
 class FrameReader:
-    """Turns tables with the same columns into DataFrames."""
+    """Converts tables with the same columns to DataFrames."""
 
     def __init__(self, schema: StructType, timezone: str) -> None:
         self._schema = schema
@@ -58,11 +58,11 @@ class FrameReader:
     def groups(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[Iterator[pd.DataFrame]]:
         """Yield an iterator over the DataFrames of each group, where group i has rows bounds[i] to bounds[i+1].
 
-        A group comes as one DataFrame, or as several if it has more than ``SLICE`` rows. Each is the
-        processor's own: changing it changes nothing else. Groups have to be taken in order; one may be left
-        before its end.
+        A group comes as one DataFrame, or as several if it has more than ``SLICE`` rows. A processor may change its
+        DataFrame without an effect on any other. Groups must be taken in order; the caller may stop before the end of
+        one.
         """
-        for first, last in stretches(bounds):
+        for first, last in group_ranges(bounds):
             start, stop = bounds[first], bounds[last]
             if stop - start > SLICE:
                 yield self._slices(table, start, stop)
@@ -80,10 +80,10 @@ class FrameReader:
     def _frames(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[pd.DataFrame]:
         """Yield one DataFrame for each group of a table."""
         columns, variants = self._columns(table.combine_chunks(), bounds)
-        cut = cutter(pd.DataFrame(dict(zip(self._schema.names, columns, strict=True))))
+        slice_rows = slicer(pd.DataFrame(dict(zip(self._schema.names, columns, strict=True))))
         for group in range(len(bounds) - 1):
             start, stop = bounds[group], bounds[group + 1]
-            frame = cut(start, stop)
+            frame = slice_rows(start, stop)
             for variant in variants:
                 if variant.nulls[group]:
                     frame.isetitem(variant.position, variant.values[start:stop])
@@ -109,32 +109,32 @@ class FrameReader:
         return columns, variants
 
 
-def cutter(frame: pd.DataFrame) -> Cut:
-    """Return what cuts rows ``start`` to ``stop`` out of a DataFrame, as one that begins with index 0.
+def slicer(frame: pd.DataFrame) -> SliceRows:
+    """Return a function that returns rows ``start`` to ``stop`` of a DataFrame, with an index from 0.
 
-    The pieces share memory with ``frame``, but not with each other. pandas' own slice costs three times as much
-    as the one made of its parts, and is the way if a pandas version has these parts no longer.
+    The slices share memory with ``frame``, but not with each other. pandas' own slicing takes three times as long as
+    using its internals. It is the fallback for versions of pandas without these internals.
     """
     if not _HAS_PARTS:
         return lambda start, stop: frame.iloc[start:stop].reset_index(drop=True)
     manager: Any = frame._mgr
     make: Any = pd.DataFrame._from_mgr
 
-    def cut(start: int, stop: int) -> pd.DataFrame:
+    def slice_rows(start: int, stop: int) -> pd.DataFrame:
         piece = manager.get_slice(slice(start, stop), axis=1)
         length = stop - start
         piece.axes[1] = _RANGES[length] if length < len(_RANGES) else pd.RangeIndex(length)
         made: pd.DataFrame = make(piece, piece.axes)
         return made
 
-    return cut
+    return slice_rows
 
 
 # --- out ----------------------------------------------------------------------------------------------------
 
 
 class FrameWriter:
-    """Gathers DataFrames by column, without concatenating them, and turns them into record batches."""
+    """Collects DataFrames by column, without concatenating them, and converts them to record batches."""
 
     def __init__(
         self,
@@ -146,18 +146,18 @@ class FrameWriter:
         safe: bool = False,
         int_to_decimal: bool = False,
     ) -> None:
-        """Make a writer for an output schema whose columns ``check_columns`` has accepted.
+        """Create a writer for an output schema that ``check_columns`` has accepted.
 
         Args:
             schema: of the output.
             operator: its uid, for errors.
-            timezone: what naive timestamps are local to.
+            timezone: the time zone of naive timestamps.
             by_name: whether columns are found by name, if a DataFrame has names, or by position.
             safe: whether a conversion that loses something is refused.
-            int_to_decimal: whether integers are taken in a decimal column.
+            int_to_decimal: whether integers are accepted in a decimal column.
         """
         self.waiting = 0
-        """Rows that were added and not yet taken."""
+        """The number of rows that were added and not yet returned."""
         self._schema = schema
         self._operator = operator
         self._arrow: pa.Schema = arrow_schema(schema)
@@ -174,19 +174,19 @@ class FrameWriter:
         self._columns: list[list[Any]] = [[] for _ in schema.fields]
 
     def add(self, frame: pd.DataFrame) -> None:
-        """Take note of a DataFrame's rows.
+        """Add the rows of a DataFrame.
 
-        Columns that the output does not have are left out, as in PySpark.
+        Columns that the output does not have are ignored, as in PySpark.
 
         Raises:
-            OutputTypeError: it lacks a column.
+            OutputTypeError: a column of the output is missing.
         """
         length = len(frame)
         if not length:
             return
         columns = self._columns
         for position, column in zip(self._positions(frame.columns), columns, strict=True):
-            # A copy: the processor may go on with its DataFrame.
+            # A copy, because the processor may change its DataFrame afterwards.
             column.append(frame._get_column_array(position).copy())
         self.waiting += length
 
@@ -201,28 +201,28 @@ class FrameWriter:
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
     def _positions(self, found: pd.Index) -> Sequence[int]:
-        # A tenth of what pandas' own comparison costs, and nearly always true.
+        # This comparison takes a tenth of the time of pandas' own, and is nearly always true.
         if found.to_numpy().tolist() == self._names:
             return self._in_order
         if not self._by_name or not any(isinstance(label, str) for label in found):
             if len(found) < len(self._names):
-                raise self._misfit("", f"{len(self._names)} columns", f"a DataFrame with {len(found)}")
+                raise self._mismatch("", f"{len(self._names)} columns", f"a DataFrame with {len(found)}")
             return self._in_order
         for name in self._names:
             if name not in found:
                 labels = ", ".join(map(str, found))
-                raise self._misfit(name, "a column of this name", f"a DataFrame with columns {labels}")
+                raise self._mismatch(name, "a column of this name", f"a DataFrame with columns {labels}")
         if not found.is_unique:
-            raise self._misfit("", "no column name twice", ", ".join(map(str, found)))
+            raise self._mismatch("", "no column name twice", ", ".join(map(str, found)))
         return [found.get_loc(name) for name in self._names]
 
     def _array(self, position: int, pieces: Sequence[Any]) -> pa.Array:
-        """Return one column, of which each piece is an array of pandas' or NumPy's."""
+        """Return one column, given its pieces as arrays of pandas or NumPy."""
         field = self._arrow.field(position)
         parts = [self._converted(position, joined).cast(field.type) for joined in _runs(pieces)]
         array = parts[0] if len(parts) == 1 else pa.concat_arrays([*parts, pa.nulls(0, field.type)])
         if array.null_count and not self._schema.fields[position].nullable:
-            raise self._misfit(field.name, f"{self._told(position)} that is not null", "a null")
+            raise self._mismatch(field.name, f"{self._type_name(position)} that is not null", "a null")
         return array
 
     def _converted(self, position: int, values: Any) -> pa.Array:
@@ -240,19 +240,20 @@ class FrameWriter:
             AttributeError,
         ) as error:
             found = f"values of type {values.dtype} ({' '.join(str(error).split())})"
-            raise self._misfit(name, self._told(position), found) from error
+            raise self._mismatch(name, self._type_name(position), found) from error
         return converted.column(0)
 
-    def _told(self, position: int) -> str:
-        told: str = self._schema.fields[position].dataType.simpleString()
-        return told
+    def _type_name(self, position: int) -> str:
+        name: str = self._schema.fields[position].dataType.simpleString()
+        return name
 
-    def _misfit(self, column: str, expected: str, found: str) -> OutputTypeError:
-        return OutputTypeError(self._operator, column, expected, found)
+    def _mismatch(self, column: str, expected: str, found: str) -> OutputTypeError:
+        part = f"output column {column!r}" if column else "a DataFrame"
+        return OutputTypeError(self._operator, part, expected, found)
 
 
 def _runs(pieces: Sequence[Any]) -> Iterator[Any]:
-    """Yield the pieces joined, as far as neighbours have one type: joining int64 with float64 would lose digits."""
+    """Yield the pieces, with adjacent ones of the same type joined: joining int64 with float64 would lose digits."""
     first = 0
     for at in range(1, len(pieces) + 1):
         if at == len(pieces) or pieces[at].dtype != pieces[first].dtype:

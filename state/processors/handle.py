@@ -1,4 +1,4 @@
-"""PySpark's StatefulProcessorHandle: what a processor declares its states with, and where it sets its timers."""
+"""PySpark's StatefulProcessorHandle, with which a processor declares its states and sets its timers."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import StructType
 
 from ...storage.manifest import StateKind, StateRecord
-from ..errors import DeclarationError
+from ..errors import DefinitionError
 from ..format import keyspace
 from ..format.packing import Packing
 from ..format.schema import Schemas, from_json, to_json
 from ..format.values import StateName
 from ..operators.time_mode import TimeMode
-from .list_state import HeldList
-from .map_state import HeldMap
+from .list_state import KeyedListState
+from .map_state import KeyedMapState
 from .timers import Timers
-from .value_state import HeldValue
+from .value_state import KeyedValueState
 from .variable import CurrentKey
 
 _NO_ID: Final = uuid.UUID(int=0)
 _LONGEST_TTL: Final = 1 << 62
-"""Milliseconds, after which a time still has 64 bits."""
+"""The longest time to live in milliseconds, with which every expiry fits into 64 bits."""
 
 
 @attrs.frozen
 class QueryInfo:
-    """Which query, run and batch a processor works for; the methods are those of Spark's own ``QueryInfo``."""
+    """The query, run and batch that a processor works for, with the methods of Spark's own ``QueryInfo``."""
 
     query_id: uuid.UUID = _NO_ID
     run_id: uuid.UUID = _NO_ID
@@ -44,22 +44,22 @@ class QueryInfo:
     """-1 on the driver, where ``init`` runs without a batch."""
 
     def getQueryId(self) -> uuid.UUID:  # noqa: N802 (Spark's name)
-        """Spark's id of the query; a query that went back to a checkpoint has a new one."""
+        """Return Spark's id of the query; a query that was restored from a checkpoint has a new one."""
         return self.query_id
 
     def getRunId(self) -> uuid.UUID:  # noqa: N802
-        """Spark's id of this run of the query; another one after every restart."""
+        """Return Spark's id of this run of the query; every restart has a new one."""
         return self.run_id
 
     def getBatchId(self) -> int:  # noqa: N802
-        """The number of the batch."""
+        """Return the number of the batch."""
         return self.batch
 
 
 class StateHandle(StatefulProcessorHandle):
-    """What a processor gets in ``init``.
+    """The handle that a processor gets in ``init``.
 
-    Beyond PySpark's it has ``getQueryInfo``, as Spark's handle for Scala and Java.
+    Unlike PySpark's handle it also has ``getQueryInfo``, as Spark's handle for Scala and Java.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class StateHandle(StatefulProcessorHandle):
         stored: Mapping[str, StateRecord] | None = None,
         info: QueryInfo = QueryInfo(),
     ) -> None:
-        """Make a handle for one run of ``init``.
+        """Create a handle for one run of ``init``.
 
         Args:
             operator: its uid, for errors.
-            schemas: reads schemas.
+            schemas: resolves schemas.
             mode: the time mode.
-            stored: what is known of the states' earlier schemas, by name; None on the driver.
-            info: what ``getQueryInfo`` says.
+            stored: the records of the states by name, with their earlier schemas; None on the driver.
+            info: the result of ``getQueryInfo``.
         """
-        # PySpark's own constructor takes a connection to the JVM; every method of it is overridden here.
+        # PySpark's own constructor needs a connection to the JVM. This class overrides every method that uses it.
         self._operator = operator
         self._schemas = schemas
         self._mode = mode
@@ -87,17 +87,17 @@ class StateHandle(StatefulProcessorHandle):
         self._info = info
         self._open = True
         self.current = CurrentKey(operator)
-        """The key that the states turn to."""
+        """The key whose states the processor sees."""
         self.timers = Timers(mode, operator, self.current)
-        self.variables: dict[str, HeldValue | HeldList | HeldMap] = {}
+        self.variables: dict[str, KeyedValueState | KeyedListState | KeyedMapState] = {}
         """The declared states by name, in order of declaration."""
         self.declared: dict[str, StateRecord] = {}
-        """What was declared, by name; each with its present schema only."""
+        """The records of the declared states by name, each with its current schema only."""
         self.dropped: list[str] = []
-        """Names of states that ``deleteIfExists`` was called for."""
+        """Names of the states for which ``deleteIfExists`` was called."""
 
     def seal(self) -> None:
-        """End the declarations: ``init`` is over."""
+        """Refuse further declarations, because ``init`` is over."""
         self._open = False
 
     # --- states ---------------------------------------------------------------------------------------------
@@ -111,21 +111,19 @@ class StateHandle(StatefulProcessorHandle):
         """Declare a value state, or return the one that was declared with the same arguments.
 
         Args:
-            stateName: its name; not empty, and not beginning with "$".
+            stateName: its name; it must not be empty and must not begin with "$".
             schema: of its values, a StructType or DDL.
             ttlDurationMs: milliseconds of processing time after which a value expires; None or 0: never.
 
         Raises:
-            DeclarationError: it is declared otherwise already, cannot have this name, has a time to live without
-                processing time, or ``init`` is over.
-            SchemaError: the schema is not one of a struct.
-            UnsupportedStateError: a field has a type that a state cannot hold.
+            DefinitionError: the state was declared with other arguments before, its name or schema cannot be used, it
+                has a time to live without processing time, or ``init`` is over.
         """
         record = self._record(StateKind.VALUE, stateName, schema, ttlDurationMs)
         if stateName not in self.variables:
             name, prefix = StateName(self._operator, stateName), keyspace.value_prefix(stateName)
             packing = self._packing(record, name)
-            self.variables[stateName] = HeldValue(name, prefix, packing, record.ttl_ms, self.current)
+            self.variables[stateName] = KeyedValueState(name, prefix, packing, record.ttl_ms, self.current)
         return self.variables[stateName]  # type: ignore[return-value]
 
     def getListState(  # noqa: N802
@@ -142,7 +140,7 @@ class StateHandle(StatefulProcessorHandle):
         if stateName not in self.variables:
             name, prefix = StateName(self._operator, stateName), keyspace.value_prefix(stateName)
             packing = self._packing(record, name)
-            self.variables[stateName] = HeldList(name, prefix, packing, record.ttl_ms, self.current)
+            self.variables[stateName] = KeyedListState(name, prefix, packing, record.ttl_ms, self.current)
         return self.variables[stateName]  # type: ignore[return-value]
 
     def getMapState(  # noqa: N802
@@ -161,45 +159,44 @@ class StateHandle(StatefulProcessorHandle):
             ttlDurationMs: as for ``getValueState``.
 
         Raises:
-            DeclarationError, SchemaError, UnsupportedStateError: as for ``getValueState``.
+            DefinitionError: as for ``getValueState``.
         """
         record = self._record(StateKind.MAP, stateName, valueSchema, ttlDurationMs, userKeySchema)
         if stateName not in self.variables:
             name, prefix = StateName(self._operator, stateName), keyspace.value_prefix(stateName)
             keys = Packing([from_json(record.map_key or "")], StateName(self._operator, f"{stateName}.key"))
-            self.variables[stateName] = HeldMap(
+            self.variables[stateName] = KeyedMapState(
                 name, prefix, keys, self._packing(record, name), record.ttl_ms, self.current
             )
         return self.variables[stateName]  # type: ignore[return-value]
 
     def deleteIfExists(self, stateName: str) -> None:  # noqa: N802, N803
-        """Delete a state that the processor no longer declares: its values, and what the checkpoint knows of it.
+        """Delete a state that the processor no longer declares: its values, and its record in the checkpoint.
 
         Raises:
-            DeclarationError: the same ``init`` declares it, or is over. (Spark takes the first and fails later.)
+            DefinitionError: the same ``init`` declares the state (Spark accepts this and fails later), or is over.
         """
         self._check(stateName)
         if stateName in self.declared:
-            raise DeclarationError(stateName, self._operator, "deleteIfExists was called for it, too")
+            raise self._declared_and_deleted(stateName)
         if stateName not in self.dropped:
             self.dropped.append(stateName)
 
     # --- timers ---------------------------------------------------------------------------------------------
 
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
-        """Set a timer for the current key; one that is there already stays as it is.
+        """Set a timer for the current key. Setting the same timer twice has no effect.
 
         Raises:
-            TimeModeError: the time mode is "None".
-            NoKeyError: no key is being processed, as in ``init``.
+            StateUseError: the time mode is "None", or no key is being processed, as in ``init``.
         """
         self.timers.register(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
-        """Take back a timer of the current key; nothing happens if there is none.
+        """Delete a timer of the current key; nothing happens if there is none.
 
         Raises:
-            TimeModeError, NoKeyError: as for ``registerTimer``.
+            StateUseError: as for ``registerTimer``.
         """
         self.timers.delete(expiryTimestampMs)
 
@@ -207,14 +204,14 @@ class StateHandle(StatefulProcessorHandle):
         """Return the timers of the current key, in order of time.
 
         Raises:
-            TimeModeError, NoKeyError: as for ``registerTimer``.
+            StateUseError: as for ``registerTimer``.
         """
         return self.timers.list()
 
     # --- the query ------------------------------------------------------------------------------------------
 
     def getQueryInfo(self) -> QueryInfo:  # noqa: N802
-        """Return which query, run and batch the processor works for."""
+        """Return the query, run and batch that the processor works for."""
         return self._info
 
     # --- inside ---------------------------------------------------------------------------------------------
@@ -229,7 +226,7 @@ class StateHandle(StatefulProcessorHandle):
     ) -> StateRecord:
         self._check(name)
         if name in self.dropped:
-            raise DeclarationError(name, self._operator, "deleteIfExists was called for it, too")
+            raise self._declared_and_deleted(name)
         what = f"state {name!r} of operator {self._operator!r}"
         resolved = self._schemas.resolve(schema, what)
         key = None if map_key is None else self._schemas.resolve(map_key, f"the map keys of {what}")
@@ -241,40 +238,41 @@ class StateHandle(StatefulProcessorHandle):
         )
         known = self.declared.setdefault(name, record)
         if known != record:
-            detail = f"it is declared as {_told(known)} already, and now as {_told(record)}"
-            raise DeclarationError(name, self._operator, detail)
+            raise self._invalid(name, f"the earlier declaration as {_described(known)}", _described(record))
         return record
 
     def _check(self, name: str) -> None:
         if not self._open:
-            raise DeclarationError(name, self._operator, "states are declared in init, and init is over")
+            raise self._invalid(name, "a declaration in init", "one after init is over")
         if not isinstance(name, str) or not name or name.startswith(keyspace.HIDDEN):
-            raise DeclarationError(
-                str(name),
-                self._operator,
-                f"a state needs a name that does not begin with {keyspace.HIDDEN!r}",
-            )
+            expected = f"a name that is not empty and does not begin with {keyspace.HIDDEN!r}"
+            raise self._invalid(name, expected, repr(name))
 
     def _ttl(self, name: str, ttl_ms: int | None) -> int | None:
         # 0 is none, as in Spark.
         if not ttl_ms:
             return None
         if isinstance(ttl_ms, bool) or not isinstance(ttl_ms, int) or not 0 < ttl_ms <= _LONGEST_TTL:
-            detail = (
-                f"its time to live has to be a number of milliseconds up to {_LONGEST_TTL}, found {ttl_ms!r}"
-            )
-            raise DeclarationError(name, self._operator, detail)
+            expected = f"a time to live of milliseconds, at most {_LONGEST_TTL}"
+            raise self._invalid(name, expected, repr(ttl_ms))
         if self._mode is not TimeMode.PROCESSING:
-            detail = f"a time to live needs time_mode 'ProcessingTime', found {self._mode.value!r}"
-            raise DeclarationError(name, self._operator, detail)
+            expected = "time_mode 'ProcessingTime', which a time to live needs"
+            raise self._invalid(name, expected, repr(self._mode.value))
         return ttl_ms
+
+    def _declared_and_deleted(self, name: str) -> DefinitionError:
+        return self._invalid(name, "a declaration or deleteIfExists", "both")
+
+    def _invalid(self, name: str, expected: str, found: str) -> DefinitionError:
+        what = f"state {name!r} of operator {self._operator!r} cannot be declared"
+        return DefinitionError(what, expected, found)
 
     def _packing(self, record: StateRecord, name: StateName) -> Packing:
         known = self._stored.get(name.state, record)
         return Packing([from_json(version) for version in known.versions], name)
 
 
-def _told(record: StateRecord) -> str:
+def _described(record: StateRecord) -> str:
     schema = from_json(record.versions[-1]).simpleString()
     keys = "" if record.map_key is None else f" with keys {from_json(record.map_key).simpleString()}"
     ttl = "" if record.ttl_ms is None else f", {record.ttl_ms} ms to live"
@@ -283,22 +281,22 @@ def _told(record: StateRecord) -> str:
 
 @attrs.frozen
 class Declared:
-    """What a processor declares in ``init``."""
+    """The declarations of a processor in ``init``."""
 
     states: dict[str, StateRecord]
-    """By name, each with its present schema only."""
+    """The declared states by name, each with its current schema only."""
     dropped: tuple[str, ...]
-    """Names that ``deleteIfExists`` was called for."""
+    """Names of the states for which ``deleteIfExists`` was called."""
 
 
 def declarations(processor: StatefulProcessor, operator: str, schemas: Schemas, mode: TimeMode) -> Declared:
-    """Return what a processor declares.
+    """Return the declarations of a processor.
 
-    Runs ``init`` and ``close`` of the processor, as Spark does on the driver, so give it a copy. What
-    ``schemas`` learns of DDL has to travel to the tasks.
+    Calls ``init`` and ``close`` of the processor, as Spark does on the driver, so pass a copy of it. The DDL texts that
+    ``schemas`` learns have to be sent to the tasks.
 
     Raises:
-        DeclarationError, SchemaError, UnsupportedStateError: as ``StateHandle`` says.
+        DefinitionError: as ``StateHandle.getValueState`` says.
     """
     handle = StateHandle(operator, schemas, mode)
     try:

@@ -1,4 +1,4 @@
-"""The rows that an operator's state begins with: written down once by the driver, read by each task for its shards."""
+"""The initial state of an operator: the driver writes its rows to files, and each task reads those of its shards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from ..errors import DefinitionError, InitialStateError
+from ..errors import UnreadableFileError, invalid_argument
 from ..format.schema import to_json
 from ..operators.dataframe import SHARD, check_input, keyed
 
@@ -23,28 +23,33 @@ _WRITTEN = StructType([StructField("shard", IntegerType()), StructField("path", 
 
 @attrs.frozen
 class InitialState:
-    """Where the rows of each shard are."""
+    """The files with the rows of each shard."""
 
     schema: str
     """Schema of the rows as Spark's JSON."""
     files: dict[int, tuple[str, ...]]
-    """Arrow files by shard; a shard without rows has none. They hold the shard's column, too, as the last."""
+    """Arrow files by shard; a shard without rows has none. Their last column is the shard column."""
 
     def read(self, shards: Sequence[int]) -> pa.Table | None:
-        """Return the rows of some shards, with the shard's column; None if there are none.
+        """Return the rows of some shards, with the shard column; None if there are none.
 
         Raises:
-            InitialStateError: a file cannot be read.
+            UnreadableFileError: a file cannot be read.
         """
         tables = []
         for shard in shards:
             for path in self.files.get(shard, ()):
                 try:
-                    # Not a memory map: the files may go while the rows are still used.
+                    # Not a memory map, because the files may be deleted while the rows are still used.
                     with pa.OSFile(path) as file, pa.ipc.open_file(file) as reader:
                         tables.append(reader.read_all())
                 except (OSError, pa.ArrowException) as error:
-                    raise InitialStateError(path, str(error)) from error
+                    raise UnreadableFileError(
+                        f"cannot read the initial state in {path}",
+                        "the file that the driver wrote",
+                        str(error),
+                        "on a cluster, set work_dir to a directory that the driver and all executors share",
+                    ) from error
         return pa.concat_tables(tables) if tables else None
 
 
@@ -64,7 +69,7 @@ class _ShardFiles:
         found, starts = np.unique(shards[order], return_index=True)
         written = []
         for shard, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
-            # An attempt that Spark gives up leaves its file behind, but is not heard of.
+            # An attempt that Spark gives up leaves its file behind, but the driver never learns of it.
             path = Path(self.folder) / f"{shard}-{_partition()}-{uuid.uuid4().hex}.arrow"
             part = table.take(pa.array(rows))
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, part.schema) as writer:
@@ -78,40 +83,42 @@ def initial_rows(initial: DataFrame | GroupedData, key: Sequence[str], stream: D
     """Return the rows of an initial state, if they have the stream's key.
 
     Args:
-        initial: a DataFrame, or one that is grouped, as PySpark takes it; what counts is that it has the key columns.
+        initial: a DataFrame with the key columns, grouped or not; PySpark takes a grouped one.
         key: names of the key columns.
-        stream: what the operator runs over.
+        stream: the operator's input.
 
     Raises:
-        DefinitionError: it is no such thing, is a stream, or its key columns are missing or have other types.
-        KeyTypeError, SchemaError: as ``check_input`` says.
+        DefinitionError: ``initial`` is no DataFrame or a streaming one, its key columns are missing or have other
+            types, or an operator cannot run over it as ``check_input`` says.
     """
     rows = initial._df if isinstance(initial, GroupedData) else initial
     if not isinstance(rows, DataFrame):
-        raise DefinitionError("initial_state", "a DataFrame, grouped or not", type(initial).__name__)
+        raise invalid_argument("initial_state", "a DataFrame, grouped or not", type(initial).__name__)
     if rows.isStreaming:
-        raise DefinitionError("initial_state", "a DataFrame that is not streaming", "one that is")
+        raise invalid_argument("initial_state", "a DataFrame that is not streaming", "a streaming one")
     check_input(rows, key)
     check_input(stream, key)
     for name in key:
         expected, found = stream.schema[name].dataType, rows.schema[name].dataType
         if expected != found:
-            told = f"{name} {found.simpleString()}"
-            raise DefinitionError("initial_state", f"with key column {name} {expected.simpleString()}", told)
+            column = f"key column {name} of type"
+            raise invalid_argument(
+                "initial_state", f"{column} {expected.simpleString()}", f"{column} {found.simpleString()}"
+            )
     return rows
 
 
-def write_down(
+def write_initial_state(
     rows: DataFrame, key: Sequence[str], shards: int, parallelism: int, folder: Path
 ) -> InitialState:
-    """Compute the rows of an initial state, once, and write them to files of each shard.
+    """Compute the rows of an initial state once, and write those of each shard to files.
 
     Args:
         rows: as ``initial_rows`` returns them.
         key: names of the key columns.
-        shards: how many the operator has.
-        parallelism: tasks that compute the rows.
-        folder: an existing directory which the driver and all tasks see under this path.
+        shards: the number of the operator's shards.
+        parallelism: the number of tasks that compute the rows.
+        folder: an existing directory that the driver and all tasks see under this path.
     """
     write = keyed(rows, key, shards, parallelism, _ShardFiles(str(folder)), _WRITTEN, "initial_state")
     files: dict[int, tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""List state: for each key a list; long ones lie in parts, and appending writes only the last."""
+"""List state: one list for each key. A long list is stored in parts, and appending writes only the last part."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Any, Final
 
 from pyspark.sql.streaming.stateful_processor import ListState
 
-from ..errors import NoKeyError, StateTypeError
 from ..format import keyspace, parts
 from ..format.packing import Packing, expiry_of
 from ..format.parts import ListHeader
 from ..format.values import StateName
-from .variable import CurrentKey, is_live
+from .variable import CurrentKey, is_live, no_key
 
 _AHEAD: Final = 16
-"""Parts that are fetched at a time where it is not known whether the next is needed."""
+"""The number of parts to fetch at a time when it is not known how many are needed."""
 
 
-class HeldList(ListState):
-    """A list for each key. What a processor got or gave is a copy: changing it later changes no state.
+class KeyedListState(ListState):
+    """A list for each key. A processor gets and gives copies: changing them later changes no state.
 
-    With a time to live every element expires by itself, as in Spark. An iterator shows the list as it is when the
-    first element is taken, whatever happens to it later (found by experiment on PySpark 4.3).
+    With a time to live each element expires separately, as in Spark. An iterator shows the list as it is when the first
+    element is taken, even if it changes later (found by experiment on PySpark 4.3).
     """
 
     def __init__(
@@ -44,11 +43,11 @@ class HeldList(ListState):
     # --- for the engine -------------------------------------------------------------------------------------
 
     def enter(self, held: bytes | None) -> None:
-        """Turn to the current key, for which the shard holds ``held``."""
+        """Enter the current key, for which the shard has stored ``held``."""
         self._inside, self._held, self._header = True, held, None
 
     def leave(self) -> bytes | None:
-        """Turn away from the key; return the list's header, having put its parts."""
+        """Leave the key: put the parts of its list, and return the list's header."""
         self._inside = False
         header = self._header
         if header is None or not self._changed:
@@ -58,13 +57,13 @@ class HeldList(ListState):
         return header.encode() if header.tail else None
 
     def latest(self, data: bytes | None) -> int | None:
-        """Return when the last element expires, None if none does."""
+        """Return when the last element expires, None if no element expires."""
         return None if data is None else parts.latest(data)
 
     def clean(self) -> int | None:
-        """Remove parts of which all elements have expired, and such elements of the tail.
+        """Remove the parts in which all elements have expired, and the expired elements of the tail.
 
-        A part that has a live element stays as it is: its others are not seen in any case.
+        A part with a live element stays as it is, because reads do not see its expired elements.
         """
         header, now = self._open(), self._current.now
         while header.first < header.stop:
@@ -84,14 +83,14 @@ class HeldList(ListState):
     # --- for the processor ----------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether the list has an element."""
+        """Return whether the list has an element."""
         header = self._open()
         if header.latest is None or not header.tail or header.latest > self._current.now:
             return bool(header.tail)
         return bool(self._elements())
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        """Return the elements, in the order in which they were given."""
+        """Return the elements, in order."""
         self._open()
         return map(self._packing.unpack_row, chain.from_iterable(look() for look in (self._elements,)))
 
@@ -99,26 +98,26 @@ class HeldList(ListState):
         """Replace the list.
 
         Raises:
-            StateTypeError: an element does not fit the state's schema, or there is none.
+            StateTypeError: an element does not fit the state's schema, or ``newState`` is empty.
         """
         packed = self._packed(newState)
         self.clear()
         self._append(packed)
 
     def appendValue(self, newState: tuple[Any, ...]) -> None:  # noqa: N802, N803
-        """Add an element.
+        """Append an element.
 
         Raises:
-            StateTypeError: it does not fit the state's schema.
+            StateTypeError: the element does not fit the state's schema.
         """
         self._open()
         self._append([self._packing.pack_row(newState, self._expiry())])
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:  # noqa: N802, N803
-        """Add elements: all, or none if one of them does not fit.
+        """Append elements: all, or none if one of them does not fit.
 
         Raises:
-            StateTypeError: one does not fit the state's schema, or there is none.
+            StateTypeError: an element does not fit the state's schema, or ``newState`` is empty.
         """
         self._append(self._packed(newState))
 
@@ -133,17 +132,17 @@ class HeldList(ListState):
 
     def _open(self) -> ListHeader:
         if not self._inside:
-            raise NoKeyError(self._name.operator, self._name.state)
+            raise no_key(f"state {self._name.state!r} of operator {self._name.operator!r}")
         if self._header is None:
             self._header = ListHeader() if self._held is None else ListHeader.decode(self._held)
             self._changed, self._parts = False, {}
         return self._header
 
     def _next(self, live: Iterable[bytes]) -> int | None:
-        """When to look at the list again, if these are the first elements of it that are left."""
+        """Return when to check the list again, if these are its first elements that are left."""
         first = min((expiry for expiry in map(expiry_of, live) if expiry is not None), default=None)
         latest = self._open().latest
-        # Elements that never expire, from before there was a time to live, may have others behind them.
+        # Elements from before there was a time to live never expire, but those behind them may.
         return latest if first is None and latest is not None and latest > self._current.now else first
 
     def _expiry(self) -> int | None:
@@ -154,10 +153,7 @@ class HeldList(ListState):
         expiry = self._expiry()
         packed = [self._packing.pack_row(value, expiry) for value in values]
         if not packed:
-            name = self._name
-            raise StateTypeError(
-                name.operator, name.state, "", "at least one element (clear empties a list)", "an empty list"
-            )
+            raise self._name.error("", "at least one element (clear empties a list)", "an empty list")
         return packed
 
     def _append(self, packed: list[bytes]) -> None:
@@ -171,14 +167,14 @@ class HeldList(ListState):
         self._changed = True
 
     def _elements(self) -> list[bytes]:
-        """The elements that have not expired, packed."""
+        """Return the elements that have not expired, packed."""
         header, now = self._open(), self._current.now
         pieces = self._fetch(range(header.first, header.stop))
         every = chain.from_iterable(parts.split(piece) for piece in [*pieces, header.tail])
         return [item for item in every if is_live(item, now)]
 
     def _fetch(self, numbers: Iterable[int]) -> list[bytes]:
-        """Return parts of the list, those that this key's processing has not changed from the shard."""
+        """Return parts of the list, from the shard unless they were changed while this key was processed."""
         wanted = list(numbers)
         missing = [part for part in wanted if part not in self._parts]
         key = self._current.key if missing else b""

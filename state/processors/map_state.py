@@ -1,20 +1,19 @@
-"""Map state: for each key a map; large ones lie in parts by hash, and an entry is read and written with its part."""
+"""Map state: one map for each key. A large map is stored in parts by hash, which are read and written as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import MapState
 
-from ..errors import NoKeyError
 from ..format import keyspace, parts
 from ..format.packing import Packing, expiry_of
 from ..format.parts import MapHeader
 from ..format.rows import row_type
 from ..format.values import StateName
-from .variable import CurrentKey, is_live
+from .variable import CurrentKey, is_live, no_key
 
 Bucket = dict[bytes, bytes]
 """Packed values by packed keys."""
@@ -22,12 +21,12 @@ Bucket = dict[bytes, bytes]
 _OVERHEAD = 2 * parts.FRAME.size
 
 
-class HeldMap(MapState):
-    """A map for each key. What a processor got or gave is a copy: changing it later changes no state.
+class KeyedMapState(MapState):
+    """A map for each key. A processor gets and gives copies: changing them later changes no state.
 
-    With a time to live every entry expires by itself, as in Spark. Two keys are the same if they pack to the same
-    bytes. The order of an iteration, which PySpark leaves open, is that of the packed keys as bytes: it depends on
-    nothing but the entries. An iterator shows the map as it is when the first entry is taken.
+    With a time to live each entry expires separately, as in Spark. Two keys are the same if they pack to the same
+    bytes. PySpark leaves the order of an iteration open; here entries are sorted by the bytes of their keys, so the
+    order depends only on the entries. An iterator shows the map as it is when the first entry is taken.
     """
 
     def __init__(
@@ -58,18 +57,18 @@ class HeldMap(MapState):
     # --- for the engine -------------------------------------------------------------------------------------
 
     def enter(self, held: bytes | None) -> None:
-        """Turn to the current key, for which the shard holds ``held``."""
+        """Enter the current key, for which the shard has stored ``held``."""
         self._inside, self._held, self._header = True, held, None
 
     def leave(self) -> bytes | None:
-        """Turn away from the key; return the map's header, having put its parts."""
+        """Leave the key: put the parts of its map, and return the map's header."""
         header = self._header
         data = self._held if header is None or not self._changed else self._stored(header)
         self._inside = False
         return data
 
     def latest(self, data: bytes | None) -> int | None:
-        """Return when the last entry expires, None if none does."""
+        """Return when the last entry expires, None if no entry expires."""
         return None if data is None else parts.latest(data)
 
     def clean(self) -> int | None:
@@ -83,21 +82,21 @@ class HeldMap(MapState):
             expiries.extend(expiry for expiry in map(expiry_of, bucket.values()) if expiry is not None)
         latest = max(expiries, default=None)
         if header.latest != latest:
-            # An entry that was removed before its time may have been the last.
+            # The entry with the latest expiry may have been removed or replaced before.
             header.latest, self._changed = latest, True
         return min(expiries, default=None)
 
     # --- for the processor ----------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether the map has an entry."""
+        """Return whether the map has an entry."""
         header = self._open()
         if header.latest is None:
             return header.entries > 0
         return bool(self._live())
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:  # noqa: N802 (PySpark's name)
-        """Return the value of ``key``, a Row, or None if there is none.
+        """Return the value of ``key`` as a Row, None if there is none.
 
         Raises:
             StateTypeError: the key does not fit the schema of the map's keys.
@@ -109,7 +108,7 @@ class HeldMap(MapState):
         return row
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:  # noqa: N802
-        """Whether the map has an entry of ``key``.
+        """Return whether the map has an entry for ``key``.
 
         Raises:
             StateTypeError: the key does not fit the schema of the map's keys.
@@ -120,7 +119,7 @@ class HeldMap(MapState):
         """Set the value of ``key``.
 
         Raises:
-            StateTypeError: the key or the value does not fit its schema.
+            StateTypeError: the key or the value does not fit the state's schema.
         """
         header = self._open()
         packed = self._key_packing.pack_row(key)
@@ -142,7 +141,7 @@ class HeldMap(MapState):
         self._changed = True
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """Return the keys with their values."""
+        """Return the entries, as pairs of key and value."""
         unpack_key, unpack = self._key_packing.unpack_row, self._packing.unpack_row
         return ((unpack_key(key), unpack(value)) for key, value in self._iterate())
 
@@ -157,7 +156,7 @@ class HeldMap(MapState):
         return (unpack(value) for _, value in self._iterate())
 
     def removeKey(self, key: tuple[Any, ...]) -> None:  # noqa: N802
-        """Remove the entry of ``key``, if there is one.
+        """Remove the entry for ``key``, if there is one.
 
         Raises:
             StateTypeError: the key does not fit the schema of the map's keys.
@@ -178,7 +177,7 @@ class HeldMap(MapState):
 
     def _open(self) -> MapHeader:
         if not self._inside:
-            raise NoKeyError(self._name.operator, self._name.state)
+            raise no_key(f"state {self._name.state!r} of operator {self._name.operator!r}")
         if self._header is None:
             self._changed, self._buckets, self._dirty, self._dropped = False, {}, set(), set()
             header = self._header = MapHeader() if self._held is None else MapHeader.decode(self._held)
@@ -208,12 +207,12 @@ class HeldMap(MapState):
         return data if data is not None and is_live(data, self._current.now) else None
 
     def _iterate(self) -> Iterator[tuple[bytes, bytes]]:
-        """The entries, looked up when the first of them is asked for."""
+        """Return an iterator over the entries, which reads them when the first is taken."""
         self._open()
         return chain.from_iterable(live() for live in (self._live,))
 
     def _live(self) -> list[tuple[bytes, bytes]]:
-        """The entries that have not expired, in the order of their keys."""
+        """Return the entries that have not expired, in the order of their keys."""
         self._open()
         now = self._current.now
         return sorted(
@@ -251,16 +250,16 @@ class HeldMap(MapState):
         self._current.put(keyspace.part_key(self._part_prefix, part, self._current.key), data)
 
     def _drop_parts(self) -> None:
-        """Take note that the parts that the map has now are to go."""
+        """Mark the map's current parts for deletion."""
         header = self._open()
         if header.level:
             self._dropped.update(range(1 << header.level))
 
     def _fit(self) -> None:
-        """Give the map as many parts as its size asks for.
+        """Double or halve the number of parts until it fits the map's size.
 
-        It doubles them when they hold more than a segment each on average, and halves them only when they hold
-        less than an eighth: so a map whose size goes up and down is not moved about.
+        The number is doubled when the parts have more than a segment each on average, but halved only when they have
+        less than an eighth of it. So a map whose size goes up and down is not rewritten each time.
         """
         header = self._open()
         level = header.level
@@ -284,9 +283,5 @@ def _entries(data: bytes) -> Bucket:
 
 
 def _framed(bucket: Bucket) -> bytes:
-    return parts.join(item for entry in _sorted(bucket.items()) for item in entry)
-
-
-def _sorted(entries: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """In the order of their keys: the same entries are the same bytes, whatever order they came in."""
-    return sorted(entries)
+    # Sorted, so that the same entries always have the same bytes.
+    return parts.join(item for entry in sorted(bucket.items()) for item in entry)

@@ -1,4 +1,4 @@
-"""Processors that get and give pandas DataFrames, as PySpark's ``transformWithStateInPandas`` has them."""
+"""The style of processors over pandas DataFrames, as in PySpark's ``transformWithStateInPandas``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .style import PandasSettings
 
 
 class PandasStyle:
-    """Rows are DataFrames of at most ``SLICE`` rows; keys are tuples, in which a timestamp is a ``pd.Timestamp``."""
+    """Rows come as DataFrames of at most ``SLICE`` rows, keys as tuples in which a timestamp is a ``pd.Timestamp``."""
 
     def __init__(self, output: StructType, operator: str, settings: PandasSettings) -> None:
         self._output = output
@@ -26,7 +26,7 @@ class PandasStyle:
         self._settings = settings
 
     def keys(self, columns: pa.Table) -> list[tuple[Any, ...]]:
-        """Return keys as ``handleInputRows`` gets them; null is None, whatever the type."""
+        """Return keys as ``handleInputRows`` gets them; null is None for every type."""
         return list(zip(*map(self._values, columns.columns), strict=True))
 
     def timer_keys(self, columns: pa.Table) -> list[Row]:
@@ -34,11 +34,11 @@ class PandasStyle:
         return list(map(tuple.__new__, repeat(row_type(columns.column_names)), self.keys(columns)))
 
     def reader(self, schema: StructType) -> FrameReader:
-        """Return what makes DataFrames."""
+        """Return a reader that creates DataFrames."""
         return FrameReader(schema, self._settings.timezone)
 
     def writer(self) -> FrameCollector:
-        """Return what collects DataFrames."""
+        """Return a writer that collects DataFrames."""
         settings = self._settings
         writer = FrameWriter(
             self._output,
@@ -62,7 +62,7 @@ class PandasStyle:
 
 
 class FrameCollector:
-    """DataFrames on their way out."""
+    """Collects the DataFrames that a processor yields."""
 
     def __init__(self, writer: FrameWriter, operator: str) -> None:
         self._writer = writer
@@ -75,12 +75,12 @@ class FrameCollector:
         """Take DataFrames until there are ``SLICE`` rows; return False when there are no more.
 
         Raises:
-            OutputTypeError: one is none, or lacks a column.
+            OutputTypeError: a result is no DataFrame, or a column of the output is missing in it.
         """
         add = self._writer.add
         for frame in results:
             if not isinstance(frame, pd.DataFrame):
-                raise OutputTypeError(self._operator, "", "a pandas.DataFrame", describe(frame))
+                raise OutputTypeError(self._operator, "a result", "a pandas.DataFrame", describe(frame))
             add(frame)
             if self._writer.waiting >= SLICE:
                 return True

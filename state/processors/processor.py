@@ -1,4 +1,4 @@
-"""Runs a PySpark StatefulProcessor, of rows or of DataFrames: its definition on the driver, its turns in a task."""
+"""The operator that runs a PySpark StatefulProcessor: its definition on the driver, and its calls in a task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulP
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from ...storage.manifest import StateKind, StateRecord
-from ..errors import DeclarationError, DefinitionError, OutputTypeError, ProcessorError
+from ..errors import DefinitionError, OutputTypeError, ProcessorError, invalid_argument
 from ..format import keyspace
 from ..format.arrow import BYTES
 from ..format.keys import KeyCodec
@@ -25,7 +25,7 @@ from ..format.rows import check_columns
 from ..format.schema import Schemas, arrow_schema, from_json, to_json
 from ..operators import pickling
 from ..operators.dataframe import SHARD
-from ..operators.engine import CHUNK, Chunk, Run, TaskState, collect, side_by_side, with_prefix
+from ..operators.engine import CHUNK, Chunk, RuntimeContext, TaskState, collect, sorted_by_shard, with_prefix
 from ..operators.grouping import group
 from ..operators.time_mode import EventTime, TimeMode
 from ..rpc.access import Entries, ShardColumn
@@ -48,31 +48,31 @@ class ProcessorSpec:
     output: str
     states: dict[str, StateRecord]
     dropped: tuple[str, ...]
-    """States of an earlier version of the processor that are to be deleted."""
+    """Names of states of an earlier version of the processor, to be deleted."""
     ddl: dict[str, str]
-    """What the processor's DDL texts mean, as Spark's JSON by text: a task has no parser."""
+    """The schemas of the processor's DDL texts, as Spark's JSON by text, because a task cannot parse DDL."""
     processor: bytes
     """The StatefulProcessor, by cloudpickle; every task unpickles its own."""
     style: StyleName
     mode: TimeMode
     event_time: EventTime | None
-    """In event time, the column that says which rows are late; None if there is none."""
+    """In event time, the column by which rows are late; None if there is none."""
     settings: PandasSettings
     initial: InitialState | None = None
 
     @contextlib.contextmanager
-    def open(self, run: Run) -> Iterator[ProcessorOperator]:
-        """Make the processor for one task and ``init`` it; on leaving it is closed, whatever has happened.
+    def open(self, context: RuntimeContext) -> Iterator[ProcessorOperator]:
+        """Create the processor for one task and call ``init``; on leaving the context, ``close`` it in any case.
 
         Raises:
-            ProcessorError: ``init`` raised.
-            DeclarationError: it declared other states than on the driver.
+            ProcessorError: ``init`` raised an exception.
+            DefinitionError: ``init`` declared other states than on the driver.
         """
-        info = QueryInfo(_uuid(run.query_id), _uuid(run.run_id), run.batch)
+        info = QueryInfo(_uuid(context.query_id), _uuid(context.run_id), context.batch)
         handle = StateHandle(
             self.uid, Schemas(parse=None, known=dict(self.ddl)), self.mode, self.states, info
         )
-        operator = ProcessorOperator(self, run, cloudpickle.loads(self.processor), handle, self._style())
+        operator = ProcessorOperator(self, context, cloudpickle.loads(self.processor), handle, self._style())
         try:
             operator.init()
             yield operator
@@ -82,7 +82,7 @@ class ProcessorSpec:
     def _style(self) -> Style:
         output = from_json(self.output)
         if self.style is StyleName.PANDAS:
-            # Whoever has no such processor does not wait for pandas.
+            # Imported here, so that other processors do not wait for pandas.
             from .pandas_style import PandasStyle
 
             return PandasStyle(output, self.uid, self.settings)
@@ -101,23 +101,22 @@ def processor_spec(
     settings: PandasSettings | None = None,
     restored: Collection[str] = (),
 ) -> ProcessorSpec:
-    """Describe an operator that runs ``processor`` over rows of a schema. On the driver.
+    """Describe an operator that runs ``processor`` over rows of a schema, on the driver.
 
     Args:
         schema: of the rows.
         uid: the operator's uid.
         key: names of the key columns.
-        processor: has its ``init`` and ``close`` called, in a copy.
-        output: schema of what it gives.
-        style: whether it is one of rows or of DataFrames.
+        processor: a StatefulProcessor; ``init`` and ``close`` are called on a copy of it.
+        output: schema of the output.
+        style: whether the processor is written for rows or for DataFrames.
         mode: its time mode.
         settings: of the session, for DataFrames.
-        restored: names of the states that the restored checkpoint has of the operator.
+        restored: names of the operator's states in the restored checkpoint.
 
     Raises:
-        DefinitionError: ``processor`` is none, or cannot be pickled.
-        SchemaError: the schema of the output or of a state cannot be used.
-        DeclarationError, UnsupportedStateError: it declares states that cannot be had.
+        DefinitionError: ``processor`` is no StatefulProcessor, cannot be pickled, or declares states that cannot be
+            used; or the schema of the output cannot be used.
     """
     resolved = Schemas().resolve(output, f"the output of operator {uid!r}")
     check_columns(resolved, f"the output of operator {uid!r}")
@@ -142,7 +141,7 @@ def processor_spec(
 def _pickled(processor: object) -> bytes:
     if not isinstance(processor, StatefulProcessor):
         found = f"the class {processor.__name__}" if isinstance(processor, type) else type(processor).__name__
-        raise DefinitionError("processor", "an instance of pyspark.sql.streaming.StatefulProcessor", found)
+        raise invalid_argument("processor", "an instance of pyspark.sql.streaming.StatefulProcessor", found)
     return pickling.pickled(processor)
 
 
@@ -158,7 +157,7 @@ def _uuid(text: str) -> uuid.UUID:
 
 @attrs.define(eq=False)
 class _Changed:
-    """What a chunk's keys changed of one variable, by position of the key."""
+    """The changes to one variable by the keys of a chunk, by position of the key."""
 
     variable: Variable
     held: list[bytes | None] = attrs.field(factory=list)
@@ -166,8 +165,8 @@ class _Changed:
     values: list[bytes | None] = attrs.field(factory=list)
 
 
-class Turns:
-    """The states of an operator, turned from key to key over one chunk of keys after the other."""
+class KeyedStates:
+    """Moves all states of a processor from key to key of a chunk, and collects their changes."""
 
     def __init__(self, handle: StateHandle) -> None:
         self._current: CurrentKey = handle.current
@@ -178,7 +177,7 @@ class Turns:
         self._keys = pa.array([], BYTES)
 
     def chunk(self, shards: ShardColumn, keys: pa.Array, held: Sequence[pa.Array]) -> None:
-        """Turn to other keys, with what the shards hold of each for every variable."""
+        """Begin another chunk of keys, with the stored value of each variable for each key."""
         self._shards, self._keys = shards, keys
         self._current.chunk(shards, keys)
         self._timers.chunk()
@@ -186,13 +185,13 @@ class Turns:
             column.held, column.at, column.values = values.to_pylist(), [], []
 
     def enter(self, index: int) -> None:
-        """Turn to a key of the chunk."""
+        """Enter a key of the chunk."""
         self._current.index = index
         for variable, column in self._entering:
             variable.enter(column.held[index])
 
     def leave(self) -> None:
-        """Turn away from the key; take note of what has changed."""
+        """Leave the key and record the changes."""
         index = self._current.index
         self._timers.leave()
         for variable, column in self._entering:
@@ -202,19 +201,19 @@ class Turns:
                 column.values.append(data)
                 column.held[index] = data
                 if variable.ttl_ms is not None:
-                    self._note_expiry(variable, held, data)
+                    self._index_expiry(variable, held, data)
         self._current.index = -1
 
     def flush(self, state: TaskState) -> None:
-        """Hand on what the chunk's keys have changed."""
+        """Put the changes of the chunk's keys."""
         for column in self._columns:
             if column.at:
                 at: npt.NDArray[np.int64] = np.array(column.at, np.int64)
                 keys = with_prefix(column.variable.prefix, self._keys.take(pa.array(at)))
-                state.put(side_by_side(self._shards[at], keys, pa.array(column.values, BYTES)))
+                state.put(sorted_by_shard(self._shards[at], keys, pa.array(column.values, BYTES)))
 
-    def _note_expiry(self, variable: Variable, held: bytes | None, data: bytes | None) -> None:
-        time = expiry.noted(variable, held, data, self._current.now)
+    def _index_expiry(self, variable: Variable, held: bytes | None, data: bytes | None) -> None:
+        time = expiry.new_entry_time(variable, held, data, self._current.now)
         if time is not None:
             name = variable.prefix + self._current.key
             self._current.put(keyspace.timed_key(keyspace.EXPIRY, time, name), b"")
@@ -223,16 +222,26 @@ class Turns:
 class ProcessorOperator:
     """A ``StatefulProcessor`` in one task.
 
-    The order of calls, as in Spark: ``init``; in an operator's first batch ``handleInitialState`` for every row
-    of the initial state (Spark does this key by key, before the key's rows; here it is done for all keys first);
-    ``handleInputRows`` once for each key that has rows; ``handleExpiredTimer`` for each timer that is due; ``close``.
+    The order of calls is that of Spark:
+
+    1. ``init``;
+    2. in an operator's first batch, ``handleInitialState`` for every row of the initial state (Spark calls it for a key
+       just before the key's rows, here it is called for all keys first);
+    3. ``handleInputRows`` once for each key with rows;
+    4. ``handleExpiredTimer`` for each timer that is due;
+    5. ``close``.
     """
 
     def __init__(
-        self, spec: ProcessorSpec, run: Run, processor: StatefulProcessor, handle: StateHandle, style: Style
+        self,
+        spec: ProcessorSpec,
+        context: RuntimeContext,
+        processor: StatefulProcessor,
+        handle: StateHandle,
+        style: Style,
     ) -> None:
         self._spec = spec
-        self._run = run
+        self._context = context
         self._processor = processor
         self._handle = handle
         self._style = style
@@ -240,7 +249,7 @@ class ProcessorOperator:
         self._input = from_json(spec.input)
         self._codec = KeyCodec(StructType([self._input[name] for name in spec.key]))
         self._times = TimerValues(-1, -1)
-        self._turns: Turns | None = None
+        self._states: KeyedStates | None = None
         self._closed = False
 
     # --- its life -------------------------------------------------------------------------------------------
@@ -249,18 +258,22 @@ class ProcessorOperator:
         """Call the processor's ``init``.
 
         Raises:
-            ProcessorError, DeclarationError: as ``ProcessorSpec.open`` says.
+            ProcessorError, DefinitionError: as ``ProcessorSpec.open`` says.
         """
         self._guarded("init", lambda: self._processor.init(self._handle))
         self._handle.seal()
-        seen, now = _comparable(self._spec.states), _comparable(self._handle.declared)
-        if seen != now:
-            found = f"the driver saw states {sorted(seen)}, a task {sorted(now)}"
-            raise DeclarationError("init", self._spec.uid, f"{found}; init has to declare the same each time")
-        self._turns = Turns(self._handle)
+        on_driver, here = _comparable(self._spec.states), _comparable(self._handle.declared)
+        if on_driver != here:
+            raise DefinitionError(
+                f"init of operator {self._spec.uid!r} declares other states in a task than on the driver",
+                f"states {sorted(on_driver)}",
+                f"states {sorted(here)}",
+                "let init declare the same states with the same schemas each time",
+            )
+        self._states = KeyedStates(self._handle)
 
     def end(self) -> None:
-        """Call the processor's ``close``, if that has not been done. The first error is the one to tell, not this."""
+        """Call the processor's ``close`` unless it was called; ignore its errors, which would hide the first one."""
         if not self._closed:
             with contextlib.suppress(Exception):
                 self._processor.close()
@@ -269,19 +282,19 @@ class ProcessorOperator:
 
     @property
     def prefixes(self) -> Sequence[bytes]:
-        """Where the values of the declared states are."""
+        """The prefixes of the declared states' values."""
         return [variable.prefix for variable in self._handle.variables.values()]
 
     def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Return the rows, in event time without the late ones."""
+        """Return the rows, without late ones in event time."""
         with_shard = StructType([*self._input.fields, StructField(SHARD, IntegerType())])
         table = collect(batches, arrow_schema(with_shard, timezone=self._spec.settings.timezone))
         if self._spec.event_time is None:
             return table
-        return self._spec.event_time.without_late(table, self._run.times.late_ms)
+        return self._spec.event_time.without_late(table, self._context.times.late_ms)
 
     def begin(self, state: TaskState) -> None:
-        """Delete dropped states; in an operator's first batch, take up the initial state."""
+        """Delete dropped states; in an operator's first batch, load the initial state."""
         times = state.times
         self._handle.current.begin(state)
         self._handle.timers.begin(self._spec.mode.until(times))
@@ -290,29 +303,29 @@ class ProcessorOperator:
             for prefix in (keyspace.value_prefix(name), keyspace.part_prefix(name)):
                 for entries in state.scan(prefix, keyspace.after(prefix)):
                     state.put(Entries(entries.shards, entries.keys, pa.nulls(len(entries), BYTES)))
-        self._take_up(state)
+        self._load_initial_state(state)
 
     def process(self, chunk: Chunk, state: TaskState) -> Iterator[pa.RecordBatch]:
         """Call ``handleInputRows`` for each key of a chunk."""
-        groups, turns = chunk.groups, self._open()
-        turns.chunk(groups.shards, groups.keys, chunk.held)
+        groups, states = chunk.groups, self._opened_states()
+        states.chunk(groups.shards, groups.keys, chunk.held)
         keys = self._style.keys(groups.key_columns)
         inputs = self._style.reader(self._input).groups(groups.rows, groups.bounds.tolist())
         handle, times = self._processor.handleInputRows, self._times
         for index, (key, rows) in enumerate(zip(keys, inputs, strict=True)):
-            turns.enter(index)
+            states.enter(index)
             yield from self._outputs("handleInputRows", key, handle, key, rows, times)
-            turns.leave()
+            states.leave()
         yield from self._rest()
-        turns.flush(state)
+        states.flush(state)
 
     def finish(self, state: TaskState) -> Iterator[pa.RecordBatch]:
-        """Call ``handleExpiredTimer`` for each timer that is due; then remove what has expired."""
+        """Call ``handleExpiredTimer`` for each timer that is due; then remove expired state."""
         for shard, timers in self._handle.timers.due(state):
             for first in range(0, len(timers), CHUNK):
                 yield from self._fire(shard, timers[first : first + CHUNK], state)
         yield from self._rest()
-        # Also without any time to live now: there may have been one when the operator ran before.
+        # Even if no state has a time to live now: one may have had it in an earlier version of the operator.
         if self._spec.mode is TimeMode.PROCESSING:
             expiry.clean(state, self._handle.variables.values(), self._handle.current)
         self._closed = True
@@ -320,30 +333,30 @@ class ProcessorOperator:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _take_up(self, state: TaskState) -> None:
+    def _load_initial_state(self, state: TaskState) -> None:
         initial = self._spec.initial
-        fresh = [shard for shard in self._run.shards if shard in state.fresh]
+        fresh = [shard for shard in self._context.shards if shard in state.fresh]
         table = initial.read(fresh) if initial is not None and fresh else None
         if initial is None or table is None:
             return
-        turns, handle = self._open(), self._processor.handleInitialState
+        states, handle = self._opened_states(), self._processor.handleInitialState
         reader = self._style.reader(from_json(initial.schema))
         everything = group(table, self._codec, SHARD)
         for first in range(0, len(everything), CHUNK):
             groups = everything.slice(first, min(first + CHUNK, len(everything)))
-            turns.chunk(groups.shards, groups.keys, [pa.nulls(len(groups), BYTES) for _ in self.prefixes])
+            states.chunk(groups.shards, groups.keys, [pa.nulls(len(groups), BYTES) for _ in self.prefixes])
             inputs = reader.groups(groups.rows, groups.bounds.tolist())
             for index, (key, parts) in enumerate(
                 zip(self._style.keys(groups.key_columns), inputs, strict=True)
             ):
-                turns.enter(index)
+                states.enter(index)
                 try:
                     for part in parts:
                         handle(key, part, self._times)
                 except Exception as error:  # noqa: BLE001 (a processor may raise anything)
                     raise self._failure(f"handleInitialState of key {key!r}", error) from None
-                turns.leave()
-            turns.flush(state)
+                states.leave()
+            states.flush(state)
 
     def _fire(
         self, shard: int, timers: Sequence[tuple[int, bytes]], state: TaskState
@@ -354,16 +367,16 @@ class ProcessorOperator:
             places.setdefault(data, len(places))
         keys = pa.array(list(places), BYTES)
         shards = np.full(len(places), shard, np.int32)
-        turns, handle = self._open(), self._processor.handleExpiredTimer
-        turns.chunk(
+        states, handle = self._opened_states(), self._processor.handleExpiredTimer
+        states.chunk(
             shards, keys, [state.fetch(shards, with_prefix(prefix, keys)) for prefix in self.prefixes]
         )
-        # As the rows had them: timestamps in the session's time zone.
+        # Timestamps are in the session's time zone, as in the rows.
         local = arrow_schema(self._codec.schema, timezone=self._spec.settings.timezone)
         values = self._style.timer_keys(self._codec.decode_columns(keys).cast(local))
         for time, data in timers:
             index = places[data]
-            turns.enter(index)
+            states.enter(index)
             yield from self._outputs(
                 "handleExpiredTimer",
                 values[index],
@@ -373,18 +386,18 @@ class ProcessorOperator:
                 expiredTimerInfo=ExpiredTimerInfo(time),
             )
             self._handle.timers.delete(time)
-            turns.leave()
-        turns.flush(state)
+            states.leave()
+        states.flush(state)
 
     def _outputs(
         self, method: str, key: tuple[Any, ...], call: Callable[..., Any], /, *args: Any, **named: Any
     ) -> Iterator[pa.RecordBatch]:
-        """Call a method for a key and take all that it gives; yield the batches that become full."""
+        """Call a method for a key and collect all its results; yield the batches that become full."""
         try:
             given = call(*args, **named)
             if given is None:
                 raise TypeError(
-                    f"{method} returned None; it has to return an iterator of {self._spec.style} output"
+                    f"{method} returned None, but must return an iterator of {self._spec.style} output"
                 )
             results = iter(given)
             while self._writer.pull(results):
@@ -401,9 +414,9 @@ class ProcessorOperator:
         if len(self._writer):
             yield self._writer.batch()
 
-    def _open(self) -> Turns:
-        assert self._turns is not None, "the engine calls nothing before init"
-        return self._turns
+    def _opened_states(self) -> KeyedStates:
+        assert self._states is not None, "the engine calls nothing before init"
+        return self._states
 
     def _guarded(self, where: str, call: Callable[[], None]) -> None:
         try:
@@ -412,18 +425,18 @@ class ProcessorOperator:
             raise self._failure(where, error) from None
 
     def _failure(self, where: str, error: Exception) -> ProcessorError:
-        # The first frames are this module's; the user's begin below them.
+        # The first frames are those of this module; the user's frames begin below them.
         trace = error.__traceback__
         while (
             trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__
         ):
             trace = trace.tb_next
         text = "".join(traceback.format_exception(type(error), error, trace))
-        return ProcessorError(self._spec.uid, self._run.batch, where, text)
+        return ProcessorError(self._spec.uid, self._context.batch, where, text)
 
 
 def _comparable(states: dict[str, StateRecord]) -> dict[str, tuple[str, StateKind, str | None, int | None]]:
-    """What of the states must be the same on the driver and in every task."""
+    """Return the facts about the states that must be the same on the driver and in every task."""
     return {
         name: (record.versions[-1], record.kind, record.map_key, record.ttl_ms)
         for name, record in states.items()

@@ -1,4 +1,4 @@
-"""Processors that get and give rows, as PySpark's ``transformWithState`` has them."""
+"""The style of processors over rows, as in PySpark's ``transformWithState``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..format.rows import SLICE, RowReader, RowWriter, row_type, to_pylist
 
 
 class RowStyle:
-    """Keys are tuples of Arrow's Python values, rows are ``Row``."""
+    """Rows come as ``Row``, keys as tuples of Arrow's Python values."""
 
     def __init__(self, output: StructType, operator: str) -> None:
         self._output = output
@@ -28,16 +28,16 @@ class RowStyle:
         return list(map(tuple.__new__, repeat(row_type(columns.column_names)), self.keys(columns)))
 
     def reader(self, schema: StructType) -> RowReader:
-        """Return what makes rows."""
+        """Return a reader that creates rows."""
         return RowReader(schema.names)
 
     def writer(self) -> RowCollector:
-        """Return what collects rows."""
+        """Return a writer that collects rows."""
         return RowCollector(RowWriter(self._output, self._operator))
 
 
 class RowCollector:
-    """Rows on their way out."""
+    """Collects the rows that a processor yields."""
 
     def __init__(self, writer: RowWriter) -> None:
         self._writer = writer

@@ -1,4 +1,4 @@
-"""What differs between processors of rows and those of pandas DataFrames; each style is a module of its own."""
+"""The difference between processors over rows and over pandas DataFrames; each style is a separate module."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pyspark.sql.types import Row, StructType
 
 
 class StyleName(enum.StrEnum):
-    """Which of PySpark's two methods a processor is written for."""
+    """The PySpark method for which a processor is written."""
 
     ROWS = "row"
-    """``transformWithState``: rows come and go as ``Row``."""
+    """``transformWithState``: gets and yields ``Row``."""
     PANDAS = "pandas"
-    """``transformWithStateInPandas``: rows come and go as DataFrames."""
+    """``transformWithStateInPandas``: gets and yields DataFrames."""
 
 
 @attrs.frozen
 class PandasSettings:
-    """The session's settings that PySpark goes by where pandas and Arrow meet."""
+    """The session's settings for PySpark's conversions between pandas and Arrow."""
 
     timezone: str = "UTC"
-    """Of the session; timestamps are naive and local to it."""
+    """The session's time zone; timestamps are naive and local to it."""
     by_name: bool = True
     """Whether output columns are found by name, if the DataFrame has names, or by position."""
     safe: bool = False
     """Whether a conversion that loses something (1.5 to an integer) is refused."""
     int_to_decimal: bool = False
-    """Whether integers are taken in a decimal column."""
+    """Whether integers are accepted in a decimal column."""
 
     @classmethod
     def read(cls, conf: Any) -> PandasSettings:
@@ -49,55 +49,55 @@ class PandasSettings:
 
 
 class Reader(Protocol):
-    """Makes what a processor gets of rows with one schema."""
+    """Converts rows of one schema to the input of a processor."""
 
     def groups(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[Iterator[Any]]:
         """Yield an iterator over the rows of each group, where group i has rows bounds[i] to bounds[i+1].
 
-        Groups have to be taken in order; one may be left before its end.
+        Groups must be taken in order; the caller may stop before the end of one.
         """
         ...
 
 
 class Writer(Protocol):
-    """Collects what a processor gives, and makes record batches of it."""
+    """Collects a processor's results and converts them to record batches."""
 
     def __len__(self) -> int:
-        """Return how many rows are waiting."""
+        """Return the number of collected rows."""
         ...
 
     def pull(self, results: Iterator[Any]) -> bool:
         """Take results until a batch is full; return False when there are no more results.
 
         Raises:
-            OutputTypeError: a result is not of the kind that the style has.
+            OutputTypeError: a result has a type that the style does not accept.
         """
         ...
 
     def batch(self) -> pa.RecordBatch:
-        """Return the rows that are waiting, and let go of them.
+        """Return the collected rows, and remove them from the writer.
 
         Raises:
-            OutputTypeError: one does not fit the output schema.
+            OutputTypeError: a row does not fit the output schema.
         """
         ...
 
 
 class Style(Protocol):
-    """How a processor sees keys and rows."""
+    """The form in which a processor gets keys and rows, and yields results."""
 
     def keys(self, columns: pa.Table) -> list[tuple[Any, ...]]:
-        """Return keys as ``handleInputRows`` gets them, from one row of key columns for each."""
+        """Return keys as ``handleInputRows`` gets them, given one row of key columns for each key."""
         ...
 
     def timer_keys(self, columns: pa.Table) -> list[Row]:
-        """Return keys as ``handleExpiredTimer`` gets them: the same values, which can be had by column name, too."""
+        """Return keys as ``handleExpiredTimer`` gets them: the same values, which also have column names."""
         ...
 
     def reader(self, schema: StructType) -> Reader:
-        """Return what makes a processor's input of rows with this schema."""
+        """Return a reader for rows with this schema."""
         ...
 
     def writer(self) -> Writer:
-        """Return what collects a processor's output."""
+        """Return a writer for the processor's output."""
         ...

@@ -1,13 +1,14 @@
-"""The timers of an operator's keys: registered with a key, found again by their time.
+"""The timers of an operator's keys, stored by key and by time.
 
-Each key has a hidden value that lists its timers, and each timer an empty value under an ordered key. As in Spark
-(found by experiment on 4.3) a timer is due when its time is not after that of the batch. Those that are due when
-all rows of a batch have been processed fire in this batch, also those that were registered in it. What handlers
-do to timers then changes nothing about which fire: a new one that is due already waits for the next batch, one
-that is deleted fires all the same. A timer is removed when its handler has ended, so ``listTimers`` still shows it.
+Each key has a hidden value with a list of its timers, and each timer has an empty value under an ordered key.
 
-Left open by PySpark and fixed here: timers fire shard by shard, in a shard by time and then by the bytes of their
-key; ``listTimers`` is in order of time. Timers of one time mode stay asleep while an operator runs in another.
+As in Spark (found by experiment on 4.3), a timer is due when its time is not after that of the batch. The timers that
+are due after all rows of a batch have been processed fire in this batch, including those registered in it. Handlers do
+not change which timers fire: a timer that a handler registers waits for the next batch even if it is due, and a timer
+that a handler deletes still fires. A timer is removed after its handler, so ``listTimers`` still shows it.
+
+PySpark leaves the order open. Here timers fire shard by shard, in each shard by time and then by the bytes of their
+key, and ``listTimers`` is in order of time. Timers of one time mode do not fire while an operator runs in another.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Final
 
 import numpy as np
 
-from ..errors import NoKeyError, TimeModeError
+from ..errors import StateUseError
 from ..format import keyspace
 from ..operators.engine import TaskState
 from ..operators.time_mode import TimeMode
-from .variable import CurrentKey
+from .variable import CurrentKey, no_key
 
 _MODES: Final = {
     TimeMode.PROCESSING: (keyspace.PROCESSING_TIMERS, f"{keyspace.HIDDEN}processing timers"),
@@ -56,11 +57,11 @@ class Timers:
     # --- for the engine, from key to key ----------------------------------------------------------------------
 
     def chunk(self) -> None:
-        """Turn to other keys; they are fetched when the first of them is asked for its timers."""
+        """Begin another chunk of keys; their timers are fetched when the first key uses its timers."""
         self._held = None
 
     def leave(self) -> None:
-        """Turn away from the current key."""
+        """Leave the current key and record the changes of its timers."""
         now, self._now = self._now, None
         if now is None or now == self._before or self._held is None:
             return
@@ -80,7 +81,7 @@ class Timers:
                 self._gone.add((time, key))
 
     def due(self, state: TaskState) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
-        """Yield for each shard that has some the timers that are due now, as pairs of time and key, in order."""
+        """Yield each shard with timers that are due now, and these timers as pairs of time and key, in order."""
         if self._mode is TimeMode.NONE:
             return
         new, gone = self._due, self._gone
@@ -98,36 +99,40 @@ class Timers:
     # --- for the processor ----------------------------------------------------------------------------------
 
     def register(self, time_ms: int) -> None:
-        """Have the current key's ``handleExpiredTimer`` called when ``time_ms`` has come; once, if asked for twice.
+        """Register a timer of the current key; registering it twice has no effect.
 
         Raises:
-            TimeModeError: the operator runs without timers.
-            NoKeyError: no key is being processed.
+            StateUseError: the operator runs in a time mode without timers, or no key is being processed.
         """
         self._open("registerTimer").add(_checked(time_ms))
 
     def delete(self, time_ms: int) -> None:
-        """Take a timer of the current key back; nothing happens if there is none.
+        """Delete a timer of the current key; nothing happens if there is none.
 
         Raises:
-            TimeModeError, NoKeyError: as for ``register``.
+            StateUseError: as for ``register``.
         """
         self._open("deleteTimer").discard(_checked(time_ms))
 
     def list(self) -> Iterator[int]:
-        """Return the current key's timers as they are when the first is taken, in order of time.
+        """Return the current key's timers in order of time, as they are when the first is taken.
 
         Raises:
-            TimeModeError, NoKeyError: as for ``register``.
+            StateUseError: as for ``register``.
         """
         self._open("listTimers")
         return chain.from_iterable(sorted(self._open(call)) for call in ("listTimers",))
 
     def _open(self, call: str) -> set[int]:
         if self._mode is TimeMode.NONE:
-            raise TimeModeError(self._operator, call, "'ProcessingTime' or 'EventTime'", self._mode.value)
+            raise StateUseError(
+                f"{call} of operator {self._operator!r} cannot be used",
+                "time mode 'ProcessingTime' or 'EventTime'",
+                repr(self._mode.value),
+                "give time_mode where the operator is defined",
+            )
         if self._current.index < 0:
-            raise NoKeyError(self._operator, "timers")
+            raise no_key(f"the timers of operator {self._operator!r}")
         if self._now is None:
             if self._held is None:
                 self._held = self._current.fetch_chunk(self._prefix)
@@ -146,5 +151,5 @@ def _times(data: bytes | None) -> Iterable[int]:
 def _checked(time_ms: int) -> int:
     time = operator.index(time_ms)
     if not -(1 << _BITS) <= time < (1 << _BITS):
-        raise ValueError(f"{time} is no time in milliseconds: it needs more than 64 bits")
+        raise ValueError(f"{time} is no time in milliseconds, because it needs more than 64 bits")
     return time

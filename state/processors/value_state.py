@@ -7,26 +7,25 @@ from typing import Any, Final
 
 from pyspark.sql.streaming.stateful_processor import ValueState
 
-from ..errors import NoKeyError
 from ..format.packing import Packing, expiry_of
 from ..format.values import StateName
-from .variable import CurrentKey, is_live
+from .variable import CurrentKey, is_live, no_key
 
 
-class Outside(enum.Enum):
-    """Stands for the state of no key."""
+class NoKey(enum.Enum):
+    """Marks that no key is being processed; None is the state of a key without a value."""
 
-    KEY = "outside of any key"
-
-
-OUTSIDE: Final = Outside.KEY
+    NO_KEY = "no key"
 
 
-class HeldValue(ValueState):
-    """One value for each key. What a processor got or gave is a copy: changing it later changes no state.
+NO_KEY: Final = NoKey.NO_KEY
 
-    A value with a time to live is there until the batch's timestamp reaches the update's timestamp plus the time
-    to live. It keeps the expiry that it was written with, whatever time to live is declared later.
+
+class KeyedValueState(ValueState):
+    """One value for each key. A processor gets and gives copies: changing them later changes no state.
+
+    A value with a time to live exists until the batch's timestamp reaches the update's timestamp plus the time to live.
+    It keeps this expiry even if another time to live is declared later.
     """
 
     def __init__(
@@ -37,26 +36,26 @@ class HeldValue(ValueState):
         self._name = name
         self._packing = packing
         self._current = current
-        self._data: bytes | Outside | None = OUTSIDE
+        self._data: bytes | NoKey | None = NO_KEY
 
     # --- for the engine -------------------------------------------------------------------------------------
 
     def enter(self, held: bytes | None) -> None:
-        """Turn to the current key, for which the shard holds ``held``."""
+        """Enter the current key, for which the shard has stored ``held``."""
         self._data = held
 
     def leave(self) -> bytes | None:
-        """Turn away from the key; return what the shard is to hold for it."""
+        """Leave the key; return the value to store for it."""
         data = self._inside()
-        self._data = OUTSIDE
+        self._data = NO_KEY
         return data
 
     def latest(self, data: bytes | None) -> int | None:
-        """Return when the value expires, None if it does not."""
+        """Return when the value expires, None if it never does."""
         return None if data is None else expiry_of(data)
 
     def clean(self) -> int | None:
-        """Remove the value if it has expired; else return when it will."""
+        """Remove the value if it has expired, otherwise return when it expires."""
         data = self._inside()
         if data is None:
             return None
@@ -68,7 +67,7 @@ class HeldValue(ValueState):
     # --- for the processor ----------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether the key has a value."""
+        """Return whether the key has a value."""
         data = self._inside()
         return data is not None and is_live(data, self._current.now)
 
@@ -95,6 +94,6 @@ class HeldValue(ValueState):
         self._data = None
 
     def _inside(self) -> bytes | None:
-        if isinstance(self._data, Outside):
-            raise NoKeyError(self._name.operator, self._name.state)
+        if isinstance(self._data, NoKey):
+            raise no_key(f"state {self._name.state!r} of operator {self._name.operator!r}")
         return self._data

@@ -1,8 +1,8 @@
-"""What a state variable is while a task runs: turned from key to key, it gives and takes values of one at a time.
+"""A state variable while a task runs: it moves from key to key, and gives and takes the state of one key at a time.
 
-The engine enters every variable with what the shard holds for a key, lets the processor work, and takes from
-``leave`` what the shard is to hold. A variable that the processor did not touch is not decoded. What lies beyond
-the value that was fetched ahead (further parts of a large list or map, timers) goes through ``CurrentKey``.
+For each key, the operator enters every variable with the stored value, calls the processor, and stores what ``leave``
+returns. A variable that the processor does not use is not decoded. State beyond the value that was fetched ahead
+(further parts of a large list or map, timers) is read and written through ``CurrentKey``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from ..errors import NoKeyError
+from ..errors import StateUseError
 from ..format.arrow import BYTES
 from ..format.packing import expiry_of
 from ..operators.engine import TaskState, with_prefix
@@ -24,35 +24,35 @@ class Variable(Protocol):
     """One state variable over the keys of a task."""
 
     prefix: bytes
-    """What comes before a key's bytes where the shard has the variable's value."""
+    """The prefix of the keys under which a shard has the variable's values."""
     ttl_ms: int | None
-    """After how many milliseconds a value that is written now expires."""
+    """Milliseconds after which a value that is written now expires; None: never."""
 
     def enter(self, held: bytes | None) -> None:
-        """Turn to the current key, for which the shard holds ``held``."""
+        """Enter the current key, for which the shard has stored ``held``."""
         ...
 
     def leave(self) -> bytes | None:
-        """Turn away from the key; return what the shard is to hold for it."""
+        """Leave the key; return the value to store for it."""
         ...
 
     def latest(self, data: bytes | None) -> int | None:
-        """Return when the last of what ``data`` stands for expires; None if nothing of it does."""
+        """Return when the last item of a stored value expires; None if nothing in it expires."""
         ...
 
     def clean(self) -> int | None:
-        """Remove what of the key has expired; return when the next of the rest may, None if never."""
+        """Remove the expired items of the key; return when the next item may expire, None if never."""
         ...
 
 
 class CurrentKey:
-    """The key that a task is at, its batch's time, and the way to state beyond what was fetched ahead."""
+    """The key that a task processes, the batch's time, and access to state that was not fetched ahead."""
 
     def __init__(self, operator: str) -> None:
         self.now = 0
         """Processing time of the batch, in milliseconds since 1970."""
         self.index = -1
-        """Position of the key among those of ``chunk``; -1 outside of any."""
+        """The key's position in the chunk; -1 if no key is being processed."""
         self._operator = operator
         self._state: TaskState | None = None
         self._shards: ShardColumn = np.empty(0, np.int32)
@@ -60,12 +60,12 @@ class CurrentKey:
         self._key_list: list[bytes] | None = None
 
     def begin(self, state: TaskState) -> None:
-        """Work on the state of one task."""
+        """Begin a batch with the state of its task."""
         self._state = state
         self.now = state.times.timestamp_ms
 
     def chunk(self, shards: ShardColumn, keys: pa.Array) -> None:
-        """Turn to other keys; ``index`` is a position among them."""
+        """Begin another chunk of keys, in which ``index`` is a position."""
         self._shards, self._keys, self._key_list = shards, keys, None
         self.index = -1
 
@@ -82,27 +82,37 @@ class CurrentKey:
         return int(self._shards[self.index])
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Change what the key's shard holds under ``key``, which is not the value of a variable."""
+        """Put a value, other than a variable's own, under ``key`` into the current key's shard."""
         self._task().put_one(self.shard, key, value)
 
     def fetch(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return what the key's shard holds under ``keys``."""
+        """Return the values under ``keys`` in the current key's shard."""
         shards = np.full(len(keys), self.shard, np.int32)
         found: list[bytes | None] = self._task().fetch(shards, pa.array(keys, BYTES)).to_pylist()
         return found
 
     def fetch_chunk(self, prefix: bytes) -> list[bytes | None]:
-        """Return for every key of the chunk what its shard holds under ``prefix`` and the key."""
+        """Return for every key of the chunk the value under ``prefix`` and the key."""
         keys = with_prefix(prefix, self._keys)
         found: list[bytes | None] = self._task().fetch(self._shards, keys).to_pylist()
         return found
 
     def _task(self) -> TaskState:
         if self._state is None:
-            raise NoKeyError(self._operator, "")
+            raise no_key(f"the state of operator {self._operator!r}")
         return self._state
 
 
+def no_key(what: str) -> StateUseError:
+    """Return the error for state that is used while no key is being processed."""
+    return StateUseError(
+        f"{what} cannot be used",
+        "a key that is being processed",
+        "no key",
+        "use it in handleInputRows, handleExpiredTimer or handleInitialState, and take values from its iterators there",
+    )
+
+
 def is_live(packed: bytes, now: int) -> bool:
-    """Whether a packed value has not expired: it does so at its expiry, as in Spark, not a moment later."""
+    """Return whether a packed value is live; it expires exactly at its expiry, as in Spark."""
     return packed[0] < 0x80 or (expiry_of(packed) or 0) > now

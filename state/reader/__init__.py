@@ -1,1 +1,1 @@
-"""Reading state from outside: of any checkpoint as a DataFrame, of a running query by key."""
+"""Reads state from outside of its query: any checkpoint as a DataFrame, and a running query by key."""

@@ -1,4 +1,4 @@
-"""What one key has in one state variable, read from outside of any task."""
+"""Reads the state of one key in one state variable, outside of any task."""
 
 from __future__ import annotations
 
@@ -12,38 +12,37 @@ from ..format import keyspace
 from ..format.packing import Packing
 from ..format.schema import from_json
 from ..format.values import StateName
-from ..processors.list_state import HeldList
-from ..processors.map_state import HeldMap
-from ..processors.value_state import HeldValue
+from ..processors.list_state import KeyedListState
+from ..processors.map_state import KeyedMapState
+from ..processors.value_state import KeyedValueState
 from ..processors.variable import CurrentKey
 
 Fetch = Callable[[Sequence[bytes]], list[bytes | None]]
-"""Gives what a shard holds under keys, in their order; None for a key that is not there."""
+"""Returns a shard's values under keys, in the order of the keys; None for a key without a value."""
 
-Held = Row | list[Row] | dict[tuple[Any, ...], Row]
-"""What a value, a list or a map holds."""
+StateValue = Row | list[Row] | dict[tuple[Any, ...], Row]
+"""The content of a value state, a list state or a map state."""
 
 _ATTEMPTS = 10
 
 
-def held_by(record: StateRecord, name: StateName, key: bytes, fetch: Fetch, now_ms: int) -> Held | None:
-    """Return what a state variable holds for a key: a row, a list of rows, or rows by a map's keys.
+def lookup_state(
+    record: StateRecord, name: StateName, key: bytes, fetch: Fetch, now_ms: int
+) -> StateValue | None:
+    """Return the state of a key: a row, a list of rows, or a dict of rows by a map's keys; None if there is none.
 
-    The parts of a large list or map come in a second call of ``fetch``; should the state change in between, it is
-    read again.
+    The parts of a large list or map are fetched after its header. If the state has changed in between, it is read
+    again.
 
     Args:
-        record: the variable.
+        record: the state variable.
         name: its name, for errors.
         key: the key's canonical bytes, see ``keys``.
         fetch: reads the key's shard.
-        now_ms: what has expired by then, in milliseconds since 1970, counts as not there.
-
-    Returns:
-        None if there is no value, list or map.
+        now_ms: the current time, in milliseconds since 1970; what has expired by then is ignored.
 
     Raises:
-        StateTypeError: what is stored does not fit the record.
+        StateTypeError: the stored bytes do not fit the record.
     """
     where = keyspace.value_prefix(name.state) + key
     (held,) = fetch([where])
@@ -61,7 +60,7 @@ def held_by(record: StateRecord, name: StateName, key: bytes, fetch: Fetch, now_
 
 
 class _OneKey(CurrentKey):
-    """The only key there is, whose state is read and never changed."""
+    """A current key whose state is only read."""
 
     def __init__(self, operator: str, key: bytes, fetch: Fetch, now_ms: int) -> None:
         super().__init__(operator)
@@ -74,25 +73,25 @@ class _OneKey(CurrentKey):
         return self._only
 
     def fetch(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        # A part may be gone when the state has changed since its header was read; then that has changed, too.
+        # If a part is gone, the state has changed since its header was read, and so has the header.
         return [b"" if found is None else found for found in self._read(keys)]
 
 
-def _decode(record: StateRecord, name: StateName, held: bytes, current: CurrentKey) -> Held | None:
+def _decode(record: StateRecord, name: StateName, held: bytes, current: CurrentKey) -> StateValue | None:
     versions = [from_json(version) for version in record.versions]
     packing, prefix = Packing(versions, name), keyspace.value_prefix(name.state)
     row = Row(*versions[-1].names)
     if record.kind is StateKind.LIST:
-        elements = HeldList(name, prefix, packing, None, current)
+        elements = KeyedListState(name, prefix, packing, None, current)
         elements.enter(held)
         return [row(*element) for element in elements.get()] or None
     if record.kind is StateKind.MAP:
         assert record.map_key is not None, "the record of a map says what its keys are"
         keys = Packing([from_json(record.map_key)], name)
-        entries = HeldMap(name, prefix, keys, packing, None, current)
+        entries = KeyedMapState(name, prefix, keys, packing, None, current)
         entries.enter(held)
         return {key: row(*value) for key, value in entries.iterator()} or None
-    value = HeldValue(name, prefix, packing, None, current)
+    value = KeyedValueState(name, prefix, packing, None, current)
     value.enter(held)
     found = value.get()
     return None if found is None else row(*found)

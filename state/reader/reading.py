@@ -1,4 +1,4 @@
-"""Reading the state of an operator out of a checkpoint or a savepoint, as a DataFrame."""
+"""Reads the state of an operator in a checkpoint or a savepoint as a DataFrame."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...storage.locate import LATEST
 from .source import FORMAT, StateSource, select
 
 _knowing: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
-"""By session that knows the data source the Python that Spark runs it with."""
+"""The sessions that know the data source, each with the Python that Spark uses for it."""
 _registering = threading.Lock()
 
 
@@ -23,20 +23,20 @@ def read_state(
     operator: str | None = None,
     state: str | None = None,
 ) -> DataFrame:
-    """Return a state of an operator as it was at a checkpoint: its key columns, and what it held for each key.
+    """Return a state of an operator at a checkpoint, as a DataFrame with the key columns and the state's columns.
 
-    A value state has a row for each key, a list state one for each element, a map state one for each entry; see
-    ``stored`` for their columns. The pipeline need not run, nor is it disturbed if it does; should its retention
-    drop the checkpoint meanwhile, the read fails. It registers the data source, so that afterwards
-    ``spark.read.format("chandy").option("operator", ...).load(uri)`` is the same.
+    A value state has a row for each key, a list state a row for each element, a map state a row for each entry; see
+    ``stored`` for their columns. The pipeline may run or not, and reading does not disturb it. If its retention drops
+    the checkpoint meanwhile, the read fails. This function also registers the data source. Afterwards
+    ``spark.read.format("chandy").option("operator", ...).load(uri)`` does the same.
 
     Args:
         spark: the session.
         uri: a pipeline's folder (``<storage>/<pipeline>``), a storage with one pipeline, or a savepoint's folder.
-            Spark's executors must reach it, too.
+            Spark's executors must be able to read it as well.
         checkpoint: "latest", the id of a completed checkpoint, or the URI of a savepoint.
-        operator: uid of the operator; may be left out if the checkpoint has only one.
-        state: name of the state; may be left out if the operator has only one. "$timers": its timers.
+        operator: uid of the operator; may be omitted if the checkpoint has only one.
+        state: name of the state; may be omitted if the operator has only one. "$timers": its timers.
 
     Raises:
         NothingHereError: there is no such checkpoint.
@@ -44,9 +44,10 @@ def read_state(
         DamagedError, SchemaTooNewError: its manifest cannot be read.
         InvalidPlaceError: the URI names no store.
     """
+    # Selects here, so that the caller gets errors as they are.
     found = select(uri, checkpoint, operator, state)
     register(spark)
-    # The latest may be another by the time that Spark looks, and errors come to the caller as they are.
+    # Names the checkpoint by its id, because another may be the latest by the time Spark reads it.
     chosen = checkpoint if str(checkpoint) != LATEST or found.is_savepoint else found.checkpoint
     reader = spark.read.format(FORMAT).option("checkpoint", str(chosen))
     return reader.option("operator", found.state.operator).option("state", found.state.name).load(uri)
@@ -55,19 +56,19 @@ def read_state(
 def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("chandy")`` known to a session.
 
-    Before the first data source of an application Spark looks for others in a Python process. That takes a second,
-    which a coordinator leaves to whoever wants to read: its first batch may be awaited.
+    Before the first data source of an application, Spark searches for others in a Python process, which takes a second.
+    So a coordinator does not register this one by itself: that would delay its first batch.
     """
     with _registering:
-        # Spark warns of a data source that takes the place of another, be it the same one.
+        # Spark warns when a data source replaces another, even itself.
         python = spark.sparkContext.pythonExec
         if _knowing.get(spark) == python:
             return
         try:
             spark.dataSource.register(StateSource)
         except AnalysisException as error:
-            # Spark 4.3 takes a source for known in every later session of the application, though only the first
-            # one finds it.
+            # Spark 4.3 reports a source as existing in every later session of the application, although only the
+            # first session finds it.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
         _knowing[spark] = python

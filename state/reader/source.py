@@ -1,11 +1,11 @@
-"""The Spark data source "chandy": the state of an operator, out of a checkpoint or a savepoint.
+"""The Spark data source "chandy", which reads the state of an operator in a checkpoint or a savepoint.
 
 Options: ``path`` (the argument of ``load``), ``checkpoint``, ``operator``, ``state``; see ``reading.read_state``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +18,7 @@ from ...storage.locate import LATEST, locate
 from ...storage.manifest import CheckpointKind, Handle, OperatorRecord
 from ...storage.open import open_store
 from ...storage.snapshots import restore_files
-from ..errors import DefinitionError, NoSuchStateError
+from ..errors import NoSuchStateError, invalid_argument
 from .stored import TIMERS, StoredState
 
 FORMAT = "chandy"
@@ -39,7 +39,7 @@ class Selection:
 
 
 def select(uri: str, checkpoint: str | int, operator: str | None, state: str | None) -> Selection:
-    """Find what is to be read.
+    """Find the state to read.
 
     Args:
         uri, checkpoint, operator, state: as for ``reading.read_state``.
@@ -67,8 +67,7 @@ def _operator(checkpoint: int, operators: tuple[OperatorRecord, ...], wanted: st
     if wanted is None and len(by_uid) == 1:
         return operators[0]
     if wanted is None or wanted not in by_uid:
-        what = "one operator, or its uid as operator=..." if wanted is None else f"the operator {wanted!r}"
-        raise NoSuchStateError(checkpoint, what, tuple(by_uid))
+        raise _no_such(f"an operator of checkpoint {checkpoint}", "operator", wanted, by_uid)
     return by_uid[wanted]
 
 
@@ -77,13 +76,20 @@ def _state(checkpoint: int, operator: OperatorRecord, wanted: str | None) -> str
     if wanted is None and len(names) == 1:
         return names[0]
     if wanted is None or wanted not in (*names, TIMERS):
-        what = "one state, or its name as state=..." if wanted is None else f"the state {wanted!r}"
-        raise NoSuchStateError(checkpoint, f"{what} of operator {operator.uid!r}", (*names, TIMERS))
+        what = f"a state of operator {operator.uid!r} of checkpoint {checkpoint}"
+        raise _no_such(what, "state", wanted, (*names, TIMERS))
     return wanted
 
 
+def _no_such(what: str, option: str, wanted: str | None, existing: Iterable[str]) -> NoSuchStateError:
+    found = f"no {option}" if wanted is None else repr(wanted)
+    names = ", ".join(map(repr, existing))
+    expected = f"one of {names}" if names else f"a checkpoint with an {option}"
+    return NoSuchStateError(f"cannot select {what}", expected, found, f"select one with {option}=...")
+
+
 class ShardPartition(InputPartition):
-    """One shard's part of what is read."""
+    """The part of one shard."""
 
     def __init__(self, handle: Handle | None) -> None:
         super().__init__(None)
@@ -91,15 +97,15 @@ class ShardPartition(InputPartition):
 
 
 class StateSource(DataSource):
-    """Registered as "chandy"."""
+    """The data source, with the name "chandy"."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        # Spark asks for the schema in one process and for the reader in another, and sends this object from the
-        # first to the second: so both are of one checkpoint, also of the latest.
+        # Spark asks for the schema in one process and for the reader in another, and pickles this object in between.
+        # So both are of the same checkpoint, even if "latest" is selected.
         unknown = sorted({name.lower() for name in options} - _OPTIONS)
         if unknown or "path" not in options:
             found = ", ".join(unknown) or "no path"
-            raise DefinitionError("options", "path, checkpoint, operator, state, the first always", found)
+            raise invalid_argument("options", "path, and optionally checkpoint, operator, state", found)
         self._selection = select(
             options["path"],
             options.get("checkpoint", LATEST),
@@ -120,31 +126,31 @@ class StateSource(DataSource):
         """Return a reader of the selected state.
 
         Raises:
-            DefinitionError: another schema was asked for.
+            DefinitionError: the user gave another schema.
         """
         if schema.names != self.schema().names:
-            raise DefinitionError("schema", "left out", schema.simpleString())
+            raise invalid_argument("schema", "no schema, for the state has its own", schema.simpleString())
         return StateReader(self._selection)
 
 
 class StateReader(DataSourceReader):
-    """Reads a state, one shard a partition."""
+    """Reads a state, with one partition for each shard."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
 
     def partitions(self) -> list[InputPartition]:
-        """Return the shards that hold something."""
+        """Return the shards that are not empty."""
         found: list[InputPartition] = [ShardPartition(handle) for handle in self._selection.shards if handle]
-        # Spark takes a source without partitions for one that does not know them.
+        # PySpark replaces an empty list by a partition of its own, which ``read`` does not know.
         return found or [ShardPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield what a shard holds; its files are in a temporary directory meanwhile.
+        """Yield the state in a shard, whose files are downloaded into a temporary directory.
 
         Raises:
             DamagedError: a file is not as it was written.
-            ObjectMissingError: a file is gone: the checkpoint is, too, dropped by the pipeline's retention.
+            ObjectMissingError: a file is gone, because the pipeline's retention has dropped the checkpoint.
         """
         assert isinstance(partition, ShardPartition)
         if partition.handle is None:

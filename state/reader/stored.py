@@ -1,16 +1,16 @@
-"""What the database of one shard holds of one state, as Arrow batches: for reading checkpoints, not for running.
+"""Reads one state out of the restored database of one shard, as Arrow batches, to read checkpoints.
 
 | state | columns behind those of the key |
 |---|---|
 | value | its fields |
-| list | ``position`` (int, from 0), the fields of the element; one row an element, in order |
-| map | the fields of the map's key, the fields of the value; one row an entry |
-| ``TIMERS`` | ``mode`` ("processing" or "event"), ``timer`` (timestamp); one row a timer |
+| list | ``position`` (int, from 0), the fields of the element; one row for each element, in order |
+| map | the fields of the map's key, the fields of the value; one row for each entry |
+| ``TIMERS`` | ``mode`` ("processing" or "event"), ``timer`` (timestamp); one row for each timer |
 
-The last column of all but timers is ``expires_at``, a timestamp, null for what does not expire. What has expired is
-there until its shard removes it: when a query goes on from the checkpoint, it does so at another time, and only
-then it is known what has expired. Where a name is taken by an earlier column, it gets ``map_key_``, ``value_`` or
-``state_`` in front.
+All but timers have a last column ``expires_at``, a timestamp, null for what never expires. Expired items are returned
+until their shard has removed them, because the time at which a query goes on from the checkpoint, which decides what
+has expired, is not known. If an earlier column has the same name, a column gets the prefix ``map_key_``, ``value_`` or
+``state_``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from ..format.values import StateName
 Item = TypeVar("Item", bound=tuple[Any, ...])
 
 TIMERS: Final = f"{keyspace.HIDDEN}timers"
-"""The name under which an operator's timers are read; no state can have it."""
+"""The name for an operator's timers; no state can have it."""
 
 ROWS: Final = 10_000
-"""Rows of a batch, at most."""
+"""The most rows of a batch."""
 _BYTES: Final = 8 << 20
-"""Bytes of keys and values after which a batch ends."""
+"""The number of bytes of keys and values after which a batch ends."""
 _MODES: Final = {keyspace.PROCESSING_TIMERS: "processing", keyspace.EVENT_TIMERS: "event"}
 _LATEST: Final = (1 << 63) // 1000 - 1
 """The last millisecond that a timestamp can be."""
@@ -50,7 +50,7 @@ _LATEST: Final = (1 << 63) // 1000 - 1
 
 @attrs.frozen
 class StoredState:
-    """One state of an operator, or its timers, as it is to be read."""
+    """One state of an operator, or its timers, to read."""
 
     operator: str
     name: str
@@ -61,7 +61,7 @@ class StoredState:
 
     @property
     def schema(self) -> StructType:
-        """Schema of the rows that are read; every column may be null."""
+        """Schema of the rows; every column is nullable."""
         keys = from_json(self.key_schema)
         columns = [("", field.name, field.dataType) for field in keys.fields]
         if self.record is None:
@@ -78,10 +78,10 @@ class StoredState:
         return _distinct([*columns, ("state_", "expires_at", TimestampType())])
 
     def batches(self, directory: Path) -> Iterator[pa.RecordBatch]:
-        """Yield what a shard holds, given the directory into which its files were restored; it is not changed.
+        """Yield the state in a shard, given the directory of its restored files, which stays unchanged.
 
         Raises:
-            StateTypeError: what is stored does not fit what is known of the state.
+            StateTypeError: the stored bytes do not fit the state's record.
         """
         with _opened(directory) as db:
             yield from self._timers(db) if self.record is None else self._rows(db, self.record)
@@ -111,7 +111,7 @@ class StoredState:
             yield self._batch([*columns, *packing.unpack(packed).flatten(), _timestamps(expiries(packed))])
 
     def _items(self, db: Rdict, record: StateRecord) -> Iterator[tuple[bytes, int | bytes, bytes]]:
-        """Yield the key, the place in the list or the map (its packed key), and the packed value of all items."""
+        """Yield for each item its key, its position in the list or its packed key in the map, and its packed value."""
         prefix = keyspace.value_prefix(self.name)
         for where, data in _scan(db, prefix):
             key = where[len(prefix) :]
@@ -130,15 +130,15 @@ class StoredState:
             part = self._part(db, number, key)
             if part is None:
                 whose = KeyCodec(from_json(self.key_schema)).decode(key)
-                expected = f"part {number} of the list of key {whose}, as its header says"
-                raise StateName(self.operator, self.name).misfit("", expected, "none")
+                expected = f"part {number} of the list of key {whose}, which its header names"
+                raise StateName(self.operator, self.name).error("", expected, "none")
             yield from parts.split(part)
         yield from parts.split(header.tail)
 
     def _entries(self, db: Rdict, key: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         header = parts.MapHeader.decode(data)
         pieces = (
-            # A part without entries is not kept; a list never has one without elements.
+            # A map's part without entries is not stored; a list's part always has elements.
             (self._part(db, number, key) or b"" for number in range(1 << header.level))
             if header.level
             else [header.inline]
@@ -161,7 +161,7 @@ class StoredState:
 
 
 def _distinct(columns: list[tuple[str, str, DataType]]) -> StructType:
-    """Return columns, each given as what may come before its name, its name and its type, without any name twice."""
+    """Return a schema without duplicate names; each column is given as a prefix to use if needed, name and type."""
     fields: list[StructField] = []
     taken: set[str] = set()
     for prefix, name, dtype in columns:
@@ -179,7 +179,7 @@ def _timestamps(milliseconds: pa.Array) -> pa.Array:
 
 
 def _pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield as many items at a time as make a batch."""
+    """Yield the items in lists for one batch each."""
     piece: list[Item] = []
     size = 0
     for item in items:
@@ -193,7 +193,7 @@ def _pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def _scan(db: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys that begin with ``prefix``, and their values, in the order of keys."""
+    """Yield the keys that begin with ``prefix`` and their values, in the order of the keys."""
     options = ReadOptions()
     options.set_iterate_upper_bound(keyspace.after(prefix))
     entries = db.iter(options)
@@ -202,7 +202,7 @@ def _scan(db: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         # In raw mode both are bytes, whatever the stub says.
         yield entries.key(), entries.value()
         entries.next()
-    # It ends at the last key, and at one that cannot be read.
+    # The iterator also ends at a key that it cannot read; this call raises an error then.
     entries.status()
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.barrier.cut import QueryCycleError, UnknownQueryError, downstream_first
+from chandy.barrier.cut import DefinitionError, downstream_first
 
 
 def test_a_query_comes_before_those_whose_output_it_reads() -> None:
@@ -25,19 +25,19 @@ def test_no_query_gives_no_order() -> None:
 
 
 def test_queries_that_read_each_other_in_a_circle_are_refused_by_name() -> None:
-    with pytest.raises(QueryCycleError) as raised:
+    with pytest.raises(DefinitionError) as raised:
         downstream_first({"a": ("b",), "b": ("a",)})
-    assert {"a", "b"} == set(raised.value.queries)
-    assert " -> " in str(raised.value)
+    assert raised.value.found in ("a -> b -> a", "b -> a -> b")
+    assert "in a circle" in str(raised.value)
 
 
 def test_a_query_that_reads_itself_is_refused() -> None:
-    with pytest.raises(QueryCycleError):
+    with pytest.raises(DefinitionError, match="a -> a"):
         downstream_first({"a": ("a",)})
 
 
 def test_reading_a_query_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(UnknownQueryError, match=r"'b' says that it reads 'nobody'.*a, b"):
+    with pytest.raises(DefinitionError, match=r"'b' reads 'nobody'.*a, b"):
         downstream_first({"a": (), "b": ("nobody",)})
 
 

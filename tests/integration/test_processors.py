@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.query import CheckpointedQuery
-from chandy.state.errors import DeclarationError, DefinitionError
+from chandy.state.errors import DefinitionError
 
 from .support import Make
 
@@ -164,16 +164,16 @@ def test_what_cannot_be_is_refused_where_the_operator_is_defined(make: Make, spa
     good: dict[str, Any] = {"key": ["n"], "processor": Declares(), "output": "n long", "uid": "u"}
     timed = good | {"time_mode": "ProcessingTime"}
     other = spark.createDataFrame([("a",)], "n string")
-    for error, given in [
-        (DeclarationError, good),
-        (DefinitionError, good | {"time_mode": "sometimes"}),
-        (DefinitionError, timed | {"output_mode": "complete"}),
-        (DefinitionError, timed | {"initial_state": other}),
-        (DefinitionError, timed | {"initial_state": rows}),
-        (DefinitionError, timed | {"initial_state": spark.range(1)}),
-        (DefinitionError, timed | {"initial_state": "n"}),
+    for says, given in [
+        ("a time to live needs", good),
+        ("argument time_mode", good | {"time_mode": "sometimes"}),
+        ("argument output_mode", timed | {"output_mode": "complete"}),
+        ("key column n of type", timed | {"initial_state": other}),
+        ("a streaming one", timed | {"initial_state": rows}),
+        ("among the columns id", timed | {"initial_state": spark.range(1)}),
+        ("a DataFrame, grouped or not", timed | {"initial_state": "n"}),
     ]:
         for define in (coordinator.transform_with_state, coordinator.transform_with_state_in_pandas):
-            with pytest.raises(error):
+            with pytest.raises(DefinitionError, match=says):
                 define(rows, **given)
     coordinator.transform_with_state_in_pandas(rows, **timed)

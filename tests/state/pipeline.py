@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType, StructType
 from chandy.state.format.keys import KeyCodec
 from chandy.state.operators import engine
 from chandy.state.operators.dataframe import SHARD
-from chandy.state.operators.engine import Run
+from chandy.state.operators.engine import RuntimeContext
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors.initial_state import InitialState
 from chandy.state.processors.processor import ProcessorSpec, processor_spec
@@ -93,10 +93,10 @@ class Pipeline:
         self, spec: ProcessorSpec, rows: list[tuple[Any, ...]], times: BatchTimes
     ) -> list[dict[str, Any]]:
         access = self.shards.begin(times, range(SHARDS))
-        run = Run("delays", QUERY, RUN, self.number, 0, range(SHARDS), times)
+        context = RuntimeContext("delays", QUERY, RUN, self.number, 0, range(SHARDS), times)
         codec = KeyCodec(StructType([self.schema[name] for name in self.key]))
         batches = iter(self.table(rows).to_batches())
-        with spec.open(run) as operator:
+        with spec.open(context) as operator:
             output = list(engine.run(operator, batches, codec, SHARD, access))
         self.sizes = [part.num_rows for part in output]
         return [row for part in output for row in part.to_pylist()]

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 
-from chandy.barrier.cut import UnknownQueryError
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, CheckpointStateError, StaleQueryError, StateLostError
 from chandy.coordinator.protocol import events as on
@@ -22,6 +21,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.shard_assignment import ShardLocations
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.state.errors import DefinitionError
 from chandy.state.rpc.messages import (
     AbortOrder,
     Ack,
@@ -443,7 +443,7 @@ def test_a_task_of_a_run_that_is_over_is_refused() -> None:
 def test_a_query_that_reads_an_unknown_one_is_refused_and_not_added() -> None:
     bench = Bench()
     del bench.protocol.queries["down"]
-    with pytest.raises(UnknownQueryError):
+    with pytest.raises(DefinitionError, match="reads 'nobody'"):
         bench.add("down", ("nobody",), {})
     assert list(bench.protocol.queries) == ["up"]
 

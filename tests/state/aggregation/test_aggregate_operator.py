@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
-from chandy.state.aggregation import combining
+from chandy.state.aggregation import partial_aggregation
 from chandy.state.aggregation.aggregate_operator import aggregation
 from chandy.state.errors import AggregateOverflowError, DefinitionError
 from chandy.state.format.keys import KeyCodec
@@ -64,11 +64,11 @@ def run(aggregation, shards, *tasks):
             batches if aggregation.combiner is None else aggregation.combiner.function(iter(batches))
         )
     ]
-    here = engine.Run("op", "query", "run", 7, 0, range(16), BatchTimes())
+    here = engine.RuntimeContext("op", "query", "run", 7, 0, range(16), BatchTimes())
     codec = KeyCodec(StructType([INPUT["k"]]))
     with cloudpickle.loads(cloudpickle.dumps(aggregation.spec)).open(here) as operator:
-        parts = list(engine.run(operator, iter(sent), codec, SHARD, shards.begin()))
-    return {row.pop("k"): row for part in parts for row in part.to_pylist()}, sum(map(len, sent))
+        accumulators = list(engine.run(operator, iter(sent), codec, SHARD, shards.begin()))
+    return {row.pop("k"): row for part in accumulators for row in part.to_pylist()}, sum(map(len, sent))
 
 
 def model(rows):
@@ -104,13 +104,13 @@ ROWS = st.lists(
 def test_totals_are_those_of_all_rows_so_far_for_each_key_of_the_batch(batches, combine, sample, most):
     plan, shards, seen = made(combine), FakeShards(), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(combining, "SAMPLE", sample)
-        patch.setattr(combining, "ROWS", most)
+        patch.setattr(partial_aggregation, "SAMPLE", sample)
+        patch.setattr(partial_aggregation, "ROWS", most)
         patch.setattr(engine, "CHUNK", 2)
-        for parts in batches:
-            rows = [row for part in parts for row in part]
+        for accumulators in batches:
+            rows = [row for part in accumulators for row in part]
             seen += rows
-            found, _ = run(plan, shards, [batch(plan, part) for part in parts])
+            found, _ = run(plan, shards, [batch(plan, part) for part in accumulators])
             assert found == {key: row for key, row in model(seen).items() if key in dict(rows)}
 
 
@@ -125,7 +125,7 @@ def test_a_hot_key_comes_to_its_task_as_few_rows():
 
 
 def test_many_rows_of_few_keys_are_held_and_sent_as_few(monkeypatch):
-    monkeypatch.setattr(combining, "ROWS", 2000)
+    monkeypatch.setattr(partial_aggregation, "ROWS", 2000)
     plan = made()
     held = []
 
@@ -141,7 +141,7 @@ def test_many_rows_of_few_keys_are_held_and_sent_as_few(monkeypatch):
 
 
 def test_keys_that_do_not_repeat_are_sent_on_before_all_rows_were_read(monkeypatch):
-    monkeypatch.setattr(combining, "SAMPLE", 1000)
+    monkeypatch.setattr(partial_aggregation, "SAMPLE", 1000)
     plan, read = made(), []
 
     def batches():
@@ -156,7 +156,7 @@ def test_keys_that_do_not_repeat_are_sent_on_before_all_rows_were_read(monkeypat
 
 
 def test_keys_that_do_not_repeat_are_combined_all_the_same_if_that_was_asked_for(monkeypatch):
-    monkeypatch.setattr(combining, "SAMPLE", 100)
+    monkeypatch.setattr(partial_aggregation, "SAMPLE", 100)
     plan = made(combine=True)
     rows = [(f"k{n}", n) for n in range(300)]
     _, sent = run(plan, FakeShards(), [batch(plan, rows), batch(plan, rows)])
@@ -164,7 +164,7 @@ def test_keys_that_do_not_repeat_are_combined_all_the_same_if_that_was_asked_for
 
 
 def test_more_keys_than_are_held_are_sent_in_parts(monkeypatch):
-    monkeypatch.setattr(combining, "ROWS", 1000)
+    monkeypatch.setattr(partial_aggregation, "ROWS", 1000)
     plan = made(combine=True)
     rows = [(f"k{n}", n) for n in range(700)]
     found, sent = run(plan, FakeShards(), [batch(plan, rows)] * 6)

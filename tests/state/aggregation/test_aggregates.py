@@ -27,8 +27,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from chandy.state.aggregation.accumulators import arrow_type
 from chandy.state.aggregation.aggregates import FUNCTIONS, plan
-from chandy.state.aggregation.partials import arrow_type
 from chandy.state.errors import AggregateOverflowError, DefinitionError
 
 D = decimal.Decimal
@@ -135,10 +135,10 @@ class Steps:
         )
         self.held = None
 
-    def lift(self, values):
+    def from_rows(self, values):
         column = pa.array(values, arrow_type(self.dtype))
         inputs = [self.column(source, column) for source in self.aggregates.sources]
-        return self.aggregates.lift(inputs, len(values))
+        return self.aggregates.from_rows(inputs, len(values))
 
     @staticmethod
     def column(source, column):
@@ -148,11 +148,13 @@ class Steps:
         """Take in the values of each group; where ``cuts`` says so they are combined before."""
         flat = [value for values in groups for value in values]
         bounds = np.cumsum([0, *map(len, groups)])
-        parts = self.lift(flat)
+        accumulators = self.from_rows(flat)
         finer = np.array(sorted({*bounds.tolist(), *(cut for cut in cuts if cut < len(flat))}))
-        parts = self.aggregates.combine(parts, finer)
-        parts = self.aggregates.combine(parts, np.searchsorted(finer, bounds))
-        self.held = parts if self.held is None else self.aggregates.merge(self.held, parts)
+        accumulators = self.aggregates.merge(accumulators, finer)
+        accumulators = self.aggregates.merge(accumulators, np.searchsorted(finer, bounds))
+        self.held = (
+            accumulators if self.held is None else self.aggregates.merge_pairs(self.held, accumulators)
+        )
 
     def results(self):
         columns = [column.to_pylist() for column in self.aggregates.finish(self.held)]
@@ -195,10 +197,10 @@ def test_a_row_gives_the_same_whether_it_is_combined_alone_or_not_at_all(dtype, 
     if isinstance(dtype, FloatType | DoubleType):
         value |= NOT_FINITE
     values = data.draw(st.lists(value, min_size=1, max_size=6))
-    lifted = steps.lift(values)
-    alone = steps.aggregates.combine(lifted, np.arange(len(values) + 1))
+    single = steps.from_rows(values)
+    alone = steps.aggregates.merge(single, np.arange(len(values) + 1))
     for result, found, expected in zip(
-        steps.aggregates.results, steps.aggregates.finish(lifted), steps.aggregates.finish(alone), strict=True
+        steps.aggregates.results, steps.aggregates.finish(single), steps.aggregates.finish(alone), strict=True
     ):
         # As text, NaN is equal to itself and the zeros differ.
         assert repr(found.to_pylist()) == repr(expected.to_pylist()), (result.name, values)
@@ -207,7 +209,7 @@ def test_a_row_gives_the_same_whether_it_is_combined_alone_or_not_at_all(dtype, 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_has_no_variance_alone_or_among_others(value):
     steps = Steps(DoubleType(), ["stddev", "stddev_pop", "var_pop", "variance"])
-    steps.held = steps.lift([value])
+    steps.held = steps.from_rows([value])
     (alone,) = steps.results()
     assert alone["variance"] is alone["stddev"] is None
     assert math.isnan(alone["var_pop"])
@@ -251,7 +253,7 @@ def test_every_function_has_sparks_result_type():
 @pytest.mark.parametrize(
     ("dtype", "function", "values", "says"),
     [
-        (LongType(), "sum", [2**63 - 1, 1], r"sum\(v\) of operator 'op' does not fit into bigint"),
+        (LongType(), "sum", [2**63 - 1, 1], r"sum\(v\) of operator 'op' no longer fits into bigint"),
         (LongType(), "sum", [-(2**63), -1], "bigint"),
         (DecimalType(38, 0), "sum", [D(10**38 - 1), D(1)], r"decimal\(38,0\)"),
         (DecimalType(38, 0), "sum", [D(10**38 - 1)] * 4, r"decimal\(38,0\)"),
@@ -305,16 +307,16 @@ SCHEMA = SCHEMA.add("m", MapType(StringType(), LongType()))
         ({}, "at least one aggregate"),
         (
             {"x": ("v", "median")},
-            "expected x to be an aggregate with one of the functions approx_count_distinct",
+            "expected one of the functions approx_count_distinct",
         ),
         ({"x": ("w", "sum")}, "one of the columns k, v, s, m, found 'w'"),
-        ({"x": ("s", "sum")}, "a column that sum can take, found 's' of type string"),
+        ({"x": ("s", "sum")}, "a type that sum accepts, found 's' of type string"),
         ({"x": ("m", "approx_distinct")}, "map<string,bigint>"),
         ({"x": ("m", "max")}, "map<string,bigint>"),
-        ({"x": ("*", "sum")}, "'\\*' being for 'count'"),
+        ({"x": ("*", "sum")}, "only 'count' takes '\\*'"),
         ({"x": "sum"}, "a pair of column and function"),
         ({"x": ("v", "sum", 1)}, "a pair of column and function"),
-        ({"k": ("v", "sum")}, "otherwise than the key columns"),
+        ({"k": ("v", "sum")}, "other than those of the key columns"),
     ],
 )
 def test_what_cannot_be_computed_is_refused(given, says):

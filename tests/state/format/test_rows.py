@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from chandy.state.errors import OutputTypeError, SchemaError
+from chandy.state.errors import DefinitionError, OutputTypeError
 from chandy.state.format.rows import SLICE, RowReader, RowWriter, check_columns, to_pylist
 
 OUTPUT = StructType().add("name", StringType()).add("flights", IntegerType()).add("mean", DoubleType())
@@ -105,7 +105,7 @@ def test_a_group_may_be_left_before_its_end():
 
 @pytest.mark.parametrize("dtype", [CalendarIntervalType(), YearMonthIntervalType()])
 def test_a_column_that_python_cannot_hold_is_refused(dtype):
-    with pytest.raises(SchemaError, match="'bad'"):
+    with pytest.raises(DefinitionError, match="'bad'"):
         check_columns(StructType().add("bad", ArrayType(dtype)), "the input")
 
 
@@ -152,8 +152,9 @@ def test_a_column_that_a_row_lacks_is_null_as_in_pyspark():
 def test_a_row_that_does_not_fit_is_refused_by_column(row, column, expected, found, before):
     with pytest.raises(OutputTypeError) as refused:
         RowWriter(OUTPUT, "delays").batch([*before, row])
+    part = f"output column {column!r}" if column else "a row"
     error = refused.value
-    assert (error.operator, error.column, error.expected, error.found) == ("delays", column, expected, found)
+    assert (error.operator, error.part, error.expected, error.found) == ("delays", part, expected, found)
 
 
 def test_a_type_that_passed_once_does_not_let_a_value_out_of_range_pass():
@@ -198,7 +199,7 @@ def test_values_of_every_kind_are_taken(dtype, value, back):
 def test_a_misfit_inside_a_type_is_refused(dtype, value):
     with pytest.raises(OutputTypeError) as refused:
         written(StructType().add("x", dtype), [(None,), (value,)])
-    assert refused.value.column == "x"
+    assert refused.value.part == "output column 'x'"
 
 
 def test_null_in_a_column_that_is_never_null_is_refused():

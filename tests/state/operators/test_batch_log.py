@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chandy.state.errors import BatchLogError
+from chandy.state.errors import UnreadableFileError
 from chandy.state.operators.batch_log import batch_times, newest_committed, watermark_after
 from chandy.state.rpc.messages import BatchTimes
 
@@ -68,13 +68,13 @@ def test_the_commit_log_tells_the_newest_batch_and_the_next_watermark(tmp_path: 
 @pytest.mark.parametrize("text", ["", "v1", "v1\nno JSON", "v1\n[1]", 'v1\n{"batchTimestampMs":1}'])
 def test_a_log_that_is_not_sparks_is_named(tmp_path: Path, text: str) -> None:
     write(tmp_path / "offsets" / "3", text)
-    with pytest.raises(BatchLogError) as caught:
+    with pytest.raises(UnreadableFileError) as caught:
         batch_times(tmp_path, 3)
-    assert caught.value.path.endswith("offsets/3")
+    assert caught.value.what.endswith("offsets/3")
 
 
 def test_a_batch_that_is_in_no_log_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BatchLogError, match="offsets/3: expected a planned batch"):
+    with pytest.raises(UnreadableFileError, match="offsets/3: expected a planned batch"):
         batch_times(tmp_path, 3)
-    with pytest.raises(BatchLogError, match="commits/3: expected a committed batch"):
+    with pytest.raises(UnreadableFileError, match="commits/3: expected a committed batch"):
         watermark_after(tmp_path, 3)

@@ -4,12 +4,12 @@ import gc
 
 import pytest
 
-from chandy.state.operators.garbage_collection import fewer_collections
+from chandy.state.operators.garbage_collection import infrequent_garbage_collection
 
 
 def test_a_task_has_its_young_objects_collected_less_often_and_leaves_the_pace_as_it_was():
     before = gc.get_threshold()
-    with fewer_collections():
+    with infrequent_garbage_collection():
         assert gc.get_threshold()[0] > before[0]
         assert gc.isenabled()
     assert gc.get_threshold() == before
@@ -17,6 +17,6 @@ def test_a_task_has_its_young_objects_collected_less_often_and_leaves_the_pace_a
 
 def test_the_pace_is_restored_when_the_task_fails():
     before = gc.get_threshold()
-    with pytest.raises(ZeroDivisionError), fewer_collections():
+    with pytest.raises(ZeroDivisionError), infrequent_garbage_collection():
         _ = 1 / 0
     assert gc.get_threshold() == before

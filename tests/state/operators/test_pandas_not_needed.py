@@ -31,7 +31,7 @@ from chandy.state.operators import engine, shuffle_packing
 from chandy.state.operators.dataframe import SHARD
 
 
-class Held:
+class OneShard:
     """One shard, whose keys are those of the batch before, in their order."""
 
     times, fresh, values = BatchTimes(), frozenset(), None
@@ -63,15 +63,15 @@ for combine in (False, True):
     batch = pa.RecordBatch.from_arrays(
         [rows["k"], *inputs.values(), rows[SHARD]], names=["k", *inputs, SHARD]
     )
-    held = Held()
-    run = engine.Run("op", "query", "run", 0, 0, range(1), held.times)
+    shard = OneShard()
+    context = engine.RuntimeContext("op", "query", "run", 0, 0, range(1), shard.times)
     for _ in range(2):
         batches = iter([batch])
         if made.combiner is not None:
             packed = shuffle_packing.Packer(SHARD, 1, 1)(made.combiner.function(batches))
             batches = shuffle_packing.unpack(packed)
-        with made.spec.open(run) as operator:
-            output = list(engine.run(operator, batches, KeyCodec(key), SHARD, held.begin()))
+        with made.spec.open(context) as operator:
+            output = list(engine.run(operator, batches, KeyCodec(key), SHARD, shard.begin()))
         assert sum(map(len, output)) == 3
 print("done")
 '''

@@ -1,6 +1,7 @@
 """Shards go to partitions in contiguous, even ranges."""
 
 import random
+from operator import attrgetter
 
 import pytest
 
@@ -16,8 +17,11 @@ def test_ranges_are_disjoint_cover_all_shards_differ_by_at_most_one_and_agree_wi
         parallelism = numbers.randint(1, shards)
         parts = ranges(shards, parallelism)
         assert len(parts) == parallelism
-        assert [shard for part in parts for shard in part] == list(range(shards))
-        sizes = {len(part) for part in parts}
+        starts, stops = list(map(attrgetter("start"), parts)), list(map(attrgetter("stop"), parts))
+        assert starts == [0, *stops[:-1]]
+        assert stops[-1] == shards
+        assert set(map(attrgetter("step"), parts)) == {1}
+        sizes = set(map(len, parts))
         assert max(sizes) - min(sizes) <= 1
         for partition in {0, parallelism - 1, numbers.randrange(parallelism)}:
             assert {partition_of(shard, shards, parallelism) for shard in parts[partition]} == {partition}
@@ -47,4 +51,4 @@ def test_every_shard_is_served_by_the_computed_partition_for_every_small_pair():
 def test_numbers_that_make_no_assignment_are_refused(shards, parallelism, argument):
     with pytest.raises(DefinitionError) as refused:
         ranges(shards, parallelism)
-    assert refused.value.argument == argument
+    assert refused.value.what == f"invalid argument {argument}"

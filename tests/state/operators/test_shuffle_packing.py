@@ -1,4 +1,4 @@
-"""Rows come out of parcels at their partition, whole and in their order."""
+"""Rows are unpacked at their partition, completely and in order."""
 
 import pyarrow as pa
 import pytest
@@ -27,14 +27,14 @@ def batch(shards, first=0):
     st.integers(1, 2000),
     st.integers(1, 2000),
 )
-def test_every_row_comes_to_its_partition_in_its_order(lists, parallelism, gathered, size):
+def test_every_row_comes_to_its_partition_in_its_order(lists, parallelism, buffered, size):
     batches, first = [], 0
     for shards in lists:
         batches.append(batch(shards, first))
         first += len(shards)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shuffle_packing, "GATHERED", gathered)
-        patch.setattr(shuffle_packing, "PARCEL", size)
+        patch.setattr(shuffle_packing, "BUFFERED", buffered)
+        patch.setattr(shuffle_packing, "PACKED", size)
         sent = list(Packer("shard", 16, parallelism)(iter(batches)))
     assert all(part.schema == ARROW for part in sent)
     rows = [row for one in batches for row in one.to_pylist()]
@@ -44,8 +44,8 @@ def test_every_row_comes_to_its_partition_in_its_order(lists, parallelism, gathe
         assert found == [row for row in rows if partition_of(row["shard"], 16, parallelism) == partition]
 
 
-def test_parcels_have_a_moderate_size(monkeypatch):
-    monkeypatch.setattr(shuffle_packing, "PARCEL", 10_000)
+def test_packed_batches_have_a_moderate_size(monkeypatch):
+    monkeypatch.setattr(shuffle_packing, "PACKED", 10_000)
     sent = list(Packer("shard", 16, 2)(iter([batch([n % 16 for n in range(10_000)])])))
     assert len(sent) > 10
     assert max(part.nbytes for part in sent) < 20_000

@@ -21,9 +21,7 @@ def test_a_time_mode_may_be_written_in_upper_and_lower_case(text):
 
 @pytest.mark.parametrize("text", ["", "event", None, 5])
 def test_another_time_mode_is_refused(text):
-    with pytest.raises(
-        DefinitionError, match="expected time_mode to be 'None', 'ProcessingTime' or 'EventTime'"
-    ):
+    with pytest.raises(DefinitionError, match="time_mode: expected 'None', 'ProcessingTime' or 'EventTime'"):
         TimeMode.read(text)
 
 

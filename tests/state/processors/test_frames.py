@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 from chandy.state.errors import OutputTypeError
 from chandy.state.format.rows import SLICE
 from chandy.state.processors import frames
-from chandy.state.processors.frames import FrameReader, FrameWriter, cutter
+from chandy.state.processors.frames import FrameReader, FrameWriter, slicer
 
 ZONE = "America/New_York"
 KINDS = (
@@ -125,9 +125,9 @@ def test_a_group_with_many_rows_comes_in_pieces_and_many_groups_as_one_dataframe
 
 def test_a_pandas_without_the_parts_of_a_dataframe_cuts_them_the_same(monkeypatch):
     frame = pd.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"], "c": pd.to_datetime(["2024-01-01"] * 3)})
-    quick = cutter(frame)(1, 3)
+    quick = slicer(frame)(1, 3)
     monkeypatch.setattr(frames, "_HAS_PARTS", False)
-    pd.testing.assert_frame_equal(quick, cutter(frame)(1, 3), check_index_type=True)
+    pd.testing.assert_frame_equal(quick, slicer(frame)(1, 3), check_index_type=True)
 
 
 # --- out ----------------------------------------------------------------------------------------------------
@@ -181,7 +181,8 @@ def test_columns_are_found_by_name_and_further_ones_left_out():
 def test_a_dataframe_that_does_not_fit_is_told_by_its_column(frame, column):
     with pytest.raises(OutputTypeError) as refused:
         written([pd.DataFrame({"k": ["fine"], "n": [1]}), frame], COUNTS)
-    assert (refused.value.operator, refused.value.column) == ("delays", column)
+    part = f"output column {column!r}" if column else "a DataFrame"
+    assert (refused.value.operator, refused.value.part) == ("delays", part)
 
 
 def test_a_null_in_a_column_without_nulls_is_refused():

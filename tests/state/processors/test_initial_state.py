@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from chandy.state.errors import InitialStateError, ProcessorError
+from chandy.state.errors import ProcessorError, UnreadableFileError
 from chandy.state.format.rows import SLICE
 from chandy.state.format.schema import to_json
 from chandy.state.operators.time_mode import TimeMode
@@ -100,7 +100,7 @@ def test_a_task_takes_up_only_shards_to_which_nothing_was_applied(tmp_path):
 def test_what_cannot_be_read_or_handled_is_told(tmp_path):
     pipeline, processor = pipeline_of()
     gone = InitialState(to_json(INPUT), {1: (str(tmp_path / "gone.arrow"),)})
-    with pytest.raises(InitialStateError, match=r"gone\.arrow"):
+    with pytest.raises(UnreadableFileError, match=r"gone\.arrow"):
         pipeline.batch(processor, [], BatchTimes(), gone)
     initial = initial_of(pipeline, tmp_path, [("a", None)])
     with pytest.raises(ProcessorError, match="unsupported operand") as failed:

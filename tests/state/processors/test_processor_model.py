@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +20,9 @@ from chandy.state.format import keyspace, parts
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.packing import Packing
 from chandy.state.format.values import StateName
+from chandy.state.operators.pickling import pickled
 from chandy.state.operators.time_mode import TimeMode
+from chandy.state.processors.processor import ProcessorSpec
 from chandy.state.rpc.messages import BatchTimes
 
 from ..pipeline import KEY, Pipeline, shard_of
@@ -222,6 +226,16 @@ def runs(draw: st.DrawFn, timers: bool) -> list[Any]:
     return draw(st.lists(batch, min_size=1, max_size=7))
 
 
+@functools.cache
+def spec_of(mode: TimeMode, ttl: int | None) -> ProcessorSpec:
+    """The operator of one time mode and time to live; its declarations do not depend on the program."""
+    return Pipeline(mode, output=OUTPUT).spec(Interprets({}, [], ttl))
+
+
+def interprets(mode: TimeMode, ttl: int | None, *program: Any) -> ProcessorSpec:
+    return attrs.evolve(spec_of(mode, ttl), processor=pickled(Interprets(*program, ttl)))
+
+
 def check(run: list[Any], mode: TimeMode, ttl: int | None) -> tuple[Pipeline, Plain, int]:
     pipeline, model = Pipeline(mode, output=OUTPUT), Plain()
     now = 1000 if mode is TimeMode.PROCESSING else 0
@@ -229,7 +243,7 @@ def check(run: list[Any], mode: TimeMode, ttl: int | None) -> tuple[Pipeline, Pl
         now += step
         times = BatchTimes(now, now) if mode is not TimeMode.EVENT else BatchTimes(10_000, now)
         rows = [(key, 0) for key in program]
-        processor = Interprets(program, on_timer, ttl)
+        processor = interprets(mode, ttl, program, on_timer)
         expected = model.batch(program, on_timer, ttl, times, mode)
         if twice:
             tried = pipeline.attempt(processor, rows, times)
@@ -259,7 +273,7 @@ def test_states_without_time_are_what_dicts_are(run: list[Any]) -> None:
     everything = dict.fromkeys(KEYS, READ)
     pipeline, model, _ = check([*run, (everything, [], 0, True)], TimeMode.NONE, None)
     clear = {key: [("value.clear",), ("list.clear",), ("map.clear",)] for key in KEYS}
-    pipeline.batch(Interprets(clear, [], None), [(key, 0) for key in KEYS])
+    pipeline.batch(interprets(TimeMode.NONE, None, clear, []), [(key, 0) for key in KEYS])
     assert pipeline.shards.held == {}, "clear leaves no part behind"
     assert not model.timers or not any(model.timers.values())
 
@@ -281,7 +295,7 @@ def test_states_with_a_time_to_live_and_processing_time_timers_are_what_dicts_ar
     pipeline, model, now = check([*run, (dict.fromkeys(KEYS, READ), [], 0, True)], TimeMode.PROCESSING, TTL)
     # Long after: nobody has touched anything, and the room is free again, but for timers that are not due.
     for later in (TTL // 2, TTL, 3 * TTL):
-        pipeline.batch(Interprets({}, [], TTL), [], BatchTimes(now + later, 0))
+        pipeline.batch(interprets(TimeMode.PROCESSING, TTL, {}, []), [], BatchTimes(now + later, 0))
     left = {
         key for _, key in pipeline.shards.held if not key.startswith((keyspace.PROCESSING_TIMERS, b"\xb2$"))
     }

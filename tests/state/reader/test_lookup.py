@@ -13,7 +13,7 @@ from chandy.state.format.packing import Packing
 from chandy.state.format.parts import ListHeader, MapHeader
 from chandy.state.format.schema import to_json
 from chandy.state.format.values import StateName
-from chandy.state.reader.lookup import held_by
+from chandy.state.reader.lookup import lookup_state
 from chandy.storage.manifest import StateKind, StateRecord
 
 NAME = StateName("op", "s")
@@ -48,39 +48,41 @@ def rows(start: int, stop: int) -> bytes:
 
 @pytest.mark.parametrize("record", [VALUE, LIST, MAP])
 def test_a_key_without_state_has_none(record: StateRecord) -> None:
-    assert held_by(record, NAME, KEY, FakeShard(), NOW) is None
+    assert lookup_state(record, NAME, KEY, FakeShard(), NOW) is None
 
 
 def test_a_value_is_a_row() -> None:
     shard = FakeShard({WHERE: PACKING.pack_row((3, None))})
-    found = held_by(VALUE, NAME, KEY, shard, NOW)
+    found = lookup_state(VALUE, NAME, KEY, shard, NOW)
     assert found == Row(n=3, t=None)
     assert found.n == 3  # type: ignore[union-attr]
 
 
 def test_what_has_expired_is_not_there() -> None:
     shard = FakeShard({WHERE: PACKING.pack_row((3, "x"), NOW)})
-    assert held_by(VALUE, NAME, KEY, shard, NOW - 1) == Row(n=3, t="x")
-    assert held_by(VALUE, NAME, KEY, shard, NOW) is None
+    assert lookup_state(VALUE, NAME, KEY, shard, NOW - 1) == Row(n=3, t="x")
+    assert lookup_state(VALUE, NAME, KEY, shard, NOW) is None
 
 
 def test_a_list_has_its_parts_and_its_tail_in_order() -> None:
     shard = FakeShard(
         {WHERE: ListHeader(1, 3, None, rows(6, 8)).encode(), part(1): rows(0, 3), part(2): rows(3, 6)}
     )
-    assert held_by(LIST, NAME, KEY, shard, NOW) == [Row(n=n, t=str(n)) for n in range(8)]
+    assert lookup_state(LIST, NAME, KEY, shard, NOW) == [Row(n=n, t=str(n)) for n in range(8)]
 
 
 def test_a_map_has_the_entries_of_all_its_parts() -> None:
     entries = {KEY_PACKING.pack_row((n,)): PACKING.pack_row((n, str(n))) for n in range(20)}
     inline = parts.join(item for entry in entries.items() for item in entry)
     expected = {(n,): Row(n=n, t=str(n)) for n in range(20)}
-    assert held_by(MAP, NAME, KEY, FakeShard({WHERE: MapHeader(inline=inline).encode()}), NOW) == expected
+    assert (
+        lookup_state(MAP, NAME, KEY, FakeShard({WHERE: MapHeader(inline=inline).encode()}), NOW) == expected
+    )
     shard = FakeShard({WHERE: MapHeader(1, 20, len(inline)).encode()})
     for number in (0, 1):
         mine = [e for e in entries.items() if parts.bucket(e[0], 1) == number]
         shard[part(number)] = parts.join(item for entry in mine for item in entry)
-    assert held_by(MAP, NAME, KEY, shard, NOW) == expected
+    assert lookup_state(MAP, NAME, KEY, shard, NOW) == expected
 
 
 def test_a_list_that_changes_while_it_is_read_is_read_again() -> None:
@@ -93,4 +95,4 @@ def test_a_list_that_changes_while_it_is_read_is_read_again() -> None:
             return super().__call__(keys)
 
     shard = Changing({WHERE: ListHeader(0, 1, None, rows(1, 2)).encode(), part(0): rows(0, 1)})
-    assert held_by(LIST, NAME, KEY, shard, NOW) == [Row(n=n, t=str(n)) for n in (5, 6, 7)]
+    assert lookup_state(LIST, NAME, KEY, shard, NOW) == [Row(n=n, t=str(n)) for n in (5, 6, 7)]

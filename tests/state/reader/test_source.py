@@ -75,22 +75,23 @@ def test_what_is_the_only_one_needs_no_name(pipeline: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operator", "state", "there"),
+    ("operator", "state", "there", "found"),
     [
-        (None, "s", ("one", "two", "timers")),
-        ("three", "s", ("one", "two", "timers")),
-        ("one", None, ("s", "t", TIMERS)),
-        ("one", "u", ("s", "t", TIMERS)),
-        ("timers", None, (TIMERS,)),
+        (None, "s", ("one", "two", "timers"), "no operator"),
+        ("three", "s", ("one", "two", "timers"), "'three'"),
+        ("one", None, ("s", "t", TIMERS), "no state"),
+        ("one", "u", ("s", "t", TIMERS), "'u'"),
+        ("timers", None, (TIMERS,), "no state"),
     ],
 )
 def test_what_is_not_there_or_not_alone_is_refused_with_what_there_is(
-    pipeline: str, operator: str | None, state: str | None, there: tuple[str, ...]
+    pipeline: str, operator: str | None, state: str | None, there: tuple[str, ...], found: str
 ) -> None:
     with pytest.raises(NoSuchStateError) as refused:
         select(pipeline, 2, operator, state)
-    assert refused.value.there == there
-    assert all(repr(name) in str(refused.value) for name in there)
+    assert refused.value.expected == f"one of {', '.join(map(repr, there))}"
+    assert refused.value.found == found
+    assert "checkpoint 2" in refused.value.what
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(pipeline: str) -> None:

@@ -1,5 +1,8 @@
-"""Partial results of aggregates: lifted from single rows, combined as often as one likes, in any grouping."""
-# ruff: noqa: D102 (the base class says what the methods do)
+"""The accumulators of aggregate functions: their fields, and how they are created from rows and merged.
+
+The accumulators of many groups are Arrow arrays, one array for each field.
+"""
+# ruff: noqa: D102 (the base class documents the methods)
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from ..errors import AggregateOverflowError
 from ..format.arrow import from_numpy, scalar, to_numpy
 from ..format.schema import arrow_schema
 from . import sketch
-from .reduce import Bounds, any_valid, edge_rows, extremes, sum_decimals, sum_integers, with_nulls
+from .reduce import Bounds, any_valid, first_last_rows, min_max, sum_decimals, sum_integers, with_nulls
 
 Arrays = list[pa.Array]
 
@@ -38,32 +41,32 @@ def arrow_type(dtype: DataType) -> pa.DataType:
 
 
 @attrs.frozen
-class Partial(ABC):
-    """A result so far, of one column of rows: lifted from single rows, combined as often as one likes."""
+class Accumulator(ABC):
+    """The partial result of an aggregate function over one column; accumulators can be merged in any grouping."""
 
     name: str
-    """What it is, for errors and as the beginning of its fields' names: function and column."""
+    """The function and its column, for errors and as the prefix of the fields' names."""
     column: DataType
-    """Type of the input."""
+    """Type of the input column."""
 
     @property
     @abstractmethod
     def fields(self) -> tuple[StructField, ...]:
-        """What it consists of; all may be null, as they are for a key that has not been seen."""
+        """The fields of the accumulator; all are nullable, because they are null for a new key."""
 
     @abstractmethod
-    def lift(self, column: pa.Array) -> Arrays:
-        """Return for each row the partial result of it alone, an array a field.
+    def from_rows(self, column: pa.Array) -> Arrays:
+        """Return the accumulator of each single row.
 
-        It is what combining the row alone makes of it: whether that is done depends on the rows around it.
+        ``merge`` of one accumulator must not change it: whether it is merged alone depends on the other rows.
         """
 
     @abstractmethod
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        """Return one partial result for each group of adjoining ones; earlier ones come first.
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        """Return one accumulator for each group of adjacent ones, which are in the order of their rows.
 
         Raises:
-            Overflow: a result does not fit into its type.
+            Overflow: a value does not fit into its type.
         """
 
     def _field(self, dtype: DataType, part: str = "") -> StructField:
@@ -72,66 +75,70 @@ class Partial(ABC):
 
 @attrs.define(eq=False)
 class Overflow(Exception):
-    """A partial or a final result does not fit into its type."""
+    """The value of an accumulator or of a result does not fit into its type."""
 
     name: str
     dtype: DataType
 
     def of(self, operator: str) -> AggregateOverflowError:
-        """Return the error for a user."""
+        """Return the error for the user."""
         return AggregateOverflowError(operator, self.name, self.dtype.simpleString())
 
 
 @attrs.frozen
-class Count(Partial):
-    """Rows that are not null; or all rows: their column is then one without nulls."""
+class Count(Accumulator):
+    """The number of rows that are not null. To count all rows, the column has no nulls."""
 
     @property
     def fields(self) -> tuple[StructField, ...]:
         return (self._field(LongType()),)
 
-    def lift(self, column: pa.Array) -> Arrays:
+    def from_rows(self, column: pa.Array) -> Arrays:
         return [column.is_valid().cast(pa.int64())]
 
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        return [from_numpy(np.add.reduceat(to_numpy(parts[0]), bounds[:-1]))]
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        return [from_numpy(np.add.reduceat(to_numpy(accumulators[0]), bounds[:-1]))]
 
 
 @attrs.frozen
-class IntegerSum(Partial):
+class IntegerSum(Accumulator):
     """The sum of integers."""
 
     @property
     def fields(self) -> tuple[StructField, ...]:
         return (self._field(LongType()),)
 
-    def lift(self, column: pa.Array) -> Arrays:
+    def from_rows(self, column: pa.Array) -> Arrays:
         return [column.cast(pa.int64())]
 
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        sums, beyond = sum_integers(to_numpy(parts[0]), bounds)
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        sums, beyond = sum_integers(to_numpy(accumulators[0]), bounds)
         if beyond is not None:
             raise Overflow(self.name, LongType())
-        return [with_nulls(sums, any_valid(parts[0], bounds))]
+        return [with_nulls(sums, any_valid(accumulators[0], bounds))]
 
 
 @attrs.frozen
-class DoubleSum(Partial):
+class DoubleSum(Accumulator):
     """The sum of floating point numbers."""
 
     @property
     def fields(self) -> tuple[StructField, ...]:
         return (self._field(DoubleType()),)
 
-    def lift(self, column: pa.Array) -> Arrays:
+    def from_rows(self, column: pa.Array) -> Arrays:
         return [_as_doubles(column)]
 
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        return [with_nulls(_sum_doubles(to_numpy(parts[0], 0.0), bounds), any_valid(parts[0], bounds))]
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        return [
+            with_nulls(
+                _sum_doubles(to_numpy(accumulators[0], 0.0), bounds), any_valid(accumulators[0], bounds)
+            )
+        ]
 
 
 @attrs.frozen
-class DecimalSum(Partial):
+class DecimalSum(Accumulator):
     """The exact sum of decimals, with ten digits more than they have."""
 
     @property
@@ -143,36 +150,36 @@ class DecimalSum(Partial):
     def fields(self) -> tuple[StructField, ...]:
         return (self._field(self._sum),)
 
-    def lift(self, column: pa.Array) -> Arrays:
+    def from_rows(self, column: pa.Array) -> Arrays:
         return [column.cast(arrow_type(self._sum))]
 
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        sums, beyond = sum_decimals(parts[0], bounds, arrow_type(self._sum))
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        sums, beyond = sum_decimals(accumulators[0], bounds, arrow_type(self._sum))
         if beyond.any():
             raise Overflow(self.name, self._sum)
         return [sums]
 
 
 @attrs.frozen
-class WithCount(Partial):
-    """A sum and the number of values in it: what a mean is made of."""
+class WithCount(Accumulator):
+    """A sum and the number of its values, for a mean."""
 
-    sum: Partial
+    sum: Accumulator
 
     @property
     def fields(self) -> tuple[StructField, ...]:
         return (self._field(self.sum.fields[0].dataType, "sum"), self._field(LongType(), "count"))
 
-    def lift(self, column: pa.Array) -> Arrays:
-        return [*self.sum.lift(column), column.is_valid().cast(pa.int64())]
+    def from_rows(self, column: pa.Array) -> Arrays:
+        return [*self.sum.from_rows(column), column.is_valid().cast(pa.int64())]
 
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        count = np.add.reduceat(to_numpy(parts[1]), bounds[:-1])
-        return [*self.sum.combine(parts[:1], bounds), from_numpy(count)]
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        count = np.add.reduceat(to_numpy(accumulators[1]), bounds[:-1])
+        return [*self.sum.merge(accumulators[:1], bounds), from_numpy(count)]
 
 
 @attrs.frozen
-class Extreme(Partial):
+class MinMax(Accumulator):
     """The least or the greatest value."""
 
     greatest: bool
@@ -181,15 +188,15 @@ class Extreme(Partial):
     def fields(self) -> tuple[StructField, ...]:
         return (self._field(self.column),)
 
-    def lift(self, column: pa.Array) -> Arrays:
+    def from_rows(self, column: pa.Array) -> Arrays:
         return [column.cast(arrow_type(self.column))]
 
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        return [extremes(parts[0], bounds, self.greatest)]
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        return [min_max(accumulators[0], bounds, self.greatest)]
 
 
 @attrs.frozen
-class Edge(Partial):
+class FirstLast(Accumulator):
     """The first or the last value, which may be null."""
 
     last: bool
@@ -198,20 +205,20 @@ class Edge(Partial):
     def fields(self) -> tuple[StructField, ...]:
         return (self._field(self.column, "value"), self._field(BooleanType(), "seen"))
 
-    def lift(self, column: pa.Array) -> Arrays:
+    def from_rows(self, column: pa.Array) -> Arrays:
         return [column.cast(arrow_type(self.column)), from_numpy(np.ones(len(column), np.bool_))]
 
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        rows = edge_rows(to_numpy(parts[1], False), bounds, self.last)
-        return [parts[0].take(rows), rows.is_valid()]
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        rows = first_last_rows(to_numpy(accumulators[1], False), bounds, self.last)
+        return [accumulators[0].take(rows), rows.is_valid()]
 
 
 @attrs.frozen
-class Moments(Partial):
-    """Count, mean and sum of squared differences from it: what variances are made of.
+class Moments(Accumulator):
+    """The count, the mean and the sum of squared differences from the mean, for a variance.
 
-    Combined as by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-    variances" (1979), for any number of parts at once: nothing large is subtracted from something large.
+    Accumulators are merged as by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
+    sample variances" (1979), any number at once. So no large number is subtracted from another large number.
     """
 
     @property
@@ -222,21 +229,21 @@ class Moments(Partial):
             self._field(DoubleType(), "m2"),
         )
 
-    def lift(self, column: pa.Array) -> Arrays:
+    def from_rows(self, column: pa.Array) -> Arrays:
         values = _as_doubles(column)
         means = values.fill_null(scalar(0.0, values.type))
-        # As one row combined, and as in Spark: NaN for what is not finite, else zero.
+        # As ``merge`` of the single row, and as in Spark: NaN if the value is not finite, otherwise zero.
         squares = pc.subtract(means, means)
         return [column.is_valid().cast(pa.int64()), means, squares]
 
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        counts, means, squares = to_numpy(parts[0]), to_numpy(parts[1], 0.0), to_numpy(parts[2], 0.0)
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        counts, means, squares = (to_numpy(array, 0) for array in accumulators)
         starts, sizes = bounds[:-1], np.diff(bounds)
         total = np.add.reduceat(counts, starts)
         divisor = np.maximum(total, 1)
         with np.errstate(invalid="ignore", over="ignore"):
             mean = _sum_doubles(counts * means, bounds) / divisor
-            # Once more from there: what rounding did to the first mean does not enter the squares.
+            # Again, relative to the first mean: so its rounding error does not enter the squares.
             rest = _sum_doubles(counts * (means - np.repeat(mean, sizes)), bounds) / divisor
             mean = np.where(np.isfinite(rest), mean + rest, mean)
             apart = means - np.repeat(mean, sizes)
@@ -245,18 +252,18 @@ class Moments(Partial):
 
 
 @attrs.frozen
-class Distinct(Partial):
-    """A sketch of the different values; its column has their hashes."""
+class Distinct(Accumulator):
+    """A HyperLogLog sketch of the distinct values; its column has their hashes."""
 
     @property
     def fields(self) -> tuple[StructField, ...]:
         return (self._field(BinaryType(), f"hll{sketch.PRECISION}"),)
 
-    def lift(self, column: pa.Array) -> Arrays:
+    def from_rows(self, column: pa.Array) -> Arrays:
         return [sketch.of_hashes(column).cast(arrow_type(BinaryType()))]
 
-    def combine(self, parts: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        return [sketch.union(parts[0], bounds).cast(arrow_type(BinaryType()))]
+    def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
+        return [sketch.union(accumulators[0], bounds).cast(arrow_type(BinaryType()))]
 
 
 def _sum_doubles(values: npt.NDArray[Any], bounds: Bounds) -> npt.NDArray[np.float64]:
