@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from ..rpc.messages import AskBatch, BatchAnswer
 
 
-class Answers:
+class BatchAnswers:
     """The coordinator's answer for the newest batch of each query."""
 
     def __init__(self, host: str, ask: Callable[[AskBatch], BatchAnswer]) -> None:

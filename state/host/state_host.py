@@ -38,7 +38,7 @@ from ..rpc.messages import (
     Values,
 )
 from ..rpc.metrics import OperatorMetrics
-from .batch_answers import Answers
+from .batch_answers import BatchAnswers
 from .batches import NOTHING, check_together
 from .memory import Memory
 from .restoring import RestoreLog, RestoreTally
@@ -84,7 +84,7 @@ class StateHost:
         self._open_store = open_store
         self._changelogs = changelogs
         self._numbers = itertools.count()
-        self._answers = Answers(host, control.ask)
+        self._answers = BatchAnswers(host, control.ask)
         self._table = ShardTable(host, control, self._open_shard)
         self._lock = threading.Lock()
         self._metrics: defaultdict[tuple[str, str], OperatorMetrics] = defaultdict(OperatorMetrics)

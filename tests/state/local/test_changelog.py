@@ -166,7 +166,7 @@ def test_a_record_whose_writer_was_killed_is_not_there(folder: Path, left: int) 
     assert covers(folder, -1, 0)
     assert not covers(folder, -1, 1)
     assert found(folder, -1, 0) == [(0, {b"a": b"1"})]
-    with pytest.raises(ChangelogBrokenError, match=r"batch 1 .* no record"):
+    with pytest.raises(ChangelogBrokenError, match="batch 1, found no record"):
         found(folder, -1, 1)
 
 
@@ -193,7 +193,7 @@ def test_pages_that_never_reached_the_disk_are_found(folder: Path) -> None:
 def test_a_batch_in_between_that_is_missing_is_found(folder: Path) -> None:
     written(folder, (0, {}), (2, {})).close()
     assert not covers(folder, -1, 2)
-    with pytest.raises(ChangelogBrokenError, match="batch 1 "):
+    with pytest.raises(ChangelogBrokenError, match="batch 1,"):
         found(folder, -1, 2)
 
 
