@@ -154,8 +154,9 @@ class Lookup:
         if source is None and resume_point is None:
             return [None] * len(keys)
         # A driver has RocksDB only if it comes to this.
+        from ..state.host.batches import NOTHING
         from ..state.host.memory import Memory
-        from ..state.host.shard import NOTHING, Shard
+        from ..state.host.shard import Shard
 
         with tempfile.TemporaryDirectory(prefix="chandy-lookup-") as folder:
             directory = Path(folder) / "shard"

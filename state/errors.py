@@ -16,73 +16,30 @@ class StateError(ChandyError):
 
 @attrs.define(eq=False)
 class CannotGoBackError(StateError):
-    """A shard was asked to begin a batch whose predecessor state it no longer has."""
+    """A batch was begun on a shard that no longer has the state before it."""
 
     code = FailureCode.STATE_UNUSABLE
 
     shard: str
     asked: int
     position: int
-    """The last batch whose effect is in the shard, or that has begun on it."""
+    """The last batch that has been applied to the shard, or that has begun on it."""
 
     def __str__(self) -> str:
         return (
-            f"shard {self.shard} was asked to begin batch {self.asked}, but it has gone on to batch "
-            f"{self.position}: only a restore of the pipeline from a checkpoint leads back"
+            f"batch {self.asked} cannot begin on shard {self.shard}, which has gone on to batch {self.position}: "
+            "the pipeline must be restored from a checkpoint"
         )
 
 
 @attrs.define(eq=False)
-class NotAppliedError(StateError):
-    """A batch has committed although a task of it never ran to its end on this shard."""
-
-    shard: str
-    batch: int
-    begun: int
-
-    def __str__(self) -> str:
-        return (
-            f"expected batch {self.batch} to have run to its end on shard {self.shard} before batch {self.begun} "
-            "begins, but its task was left early or left out: the sink took only some of the batch's rows, as show(), "
-            "take() and limit() in foreachBatch do; have it take them all"
-        )
-
-
-@attrs.define(eq=False)
-class StaleBatchError(StateError):
-    """Changes came for a batch that is not the one that the shard has begun."""
-
-    shard: str
-    found: int
-    begun: int | None
-
-    def __str__(self) -> str:
-        return (
-            f"changes of batch {self.found} came to shard {self.shard}, which expects those of batch "
-            f"{self.begun}: "
-            "they are from an attempt that Spark has given up, and nothing of them was kept"
-        )
-
-
-@attrs.define(eq=False)
-class CutPassedError(StateError):
-    """A snapshot was ordered at a cut that the shard has passed."""
-
-    shard: str
-    cut: int
-    position: int
-
-    def __str__(self) -> str:
-        return (
-            f"expected to snapshot shard {self.shard} as it is after batch {self.cut}, but batch "
-            f"{self.position} "
-            "is in it already: this checkpoint cannot complete, the next one can"
-        )
+class ShardRefusedError(RefusedError, StateError):
+    """A shard refused what would have made its state wrong, and is as it was before."""
 
 
 @attrs.define(eq=False)
 class ShardMissingError(StateError):
-    """A shard that this host must have is not there."""
+    """A state host does not have a shard that it should have."""
 
     code = FailureCode.STATE_UNUSABLE
 
@@ -90,9 +47,7 @@ class ShardMissingError(StateError):
     host: str
 
     def __str__(self) -> str:
-        return (
-            f"expected state host {self.host} to have shard {self.shard}, it has not; begin the batch first"
-        )
+        return f"expected state host {self.host} to have shard {self.shard}, but it does not; begin the batch first"
 
 
 @attrs.define(eq=False)
@@ -102,12 +57,12 @@ class ShardClosedError(StateError):
     shard: str
 
     def __str__(self) -> str:
-        return f"shard {self.shard} is closed: its query was released or its state host is stopping"
+        return f"shard {self.shard} is closed: its query has ended or its state host is stopping"
 
 
 @attrs.define(eq=False)
 class ShardBrokenError(StateError):
-    """A shard lost changes that it had taken: its state cannot be used any more."""
+    """A shard has lost changes that it had accepted. Its state cannot be used any more."""
 
     code = FailureCode.STATE_UNUSABLE
 
@@ -117,15 +72,14 @@ class ShardBrokenError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"shard {self.shard} could not write the changes of batch {self.batch} ({self.detail}): look "
-            "at the disk "
-            "of its machine; the pipeline has to go back to a checkpoint"
+            f"shard {self.shard} could not write the changes of batch {self.batch} ({self.detail}): the pipeline "
+            "must go back to a checkpoint; check the disk of the machine"
         )
 
 
 @attrs.define(eq=False)
 class ChangelogBrokenError(StateError):
-    """A shard's changelog does not lead to where its query stood."""
+    """A shard's changelog lacks a batch that is needed to resume its query."""
 
     code = FailureCode.STATE_UNUSABLE
 
@@ -135,37 +89,8 @@ class ChangelogBrokenError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"{self.changelog} should have what batch {self.batch} has changed, found {self.found}: the pipeline goes "
-            "back to the latest checkpoint; look at the disk of its machine if this happens again"
-        )
-
-
-@attrs.define(eq=False)
-class ReservedKeyError(StateError):
-    """A change names the key under which a shard keeps its position."""
-
-    shard: str
-    key: str
-
-    def __str__(self) -> str:
-        return (
-            f"key {self.key} of shard {self.shard} is reserved: make keys with `chandy.state.format.keyspace`"
-        )
-
-
-@attrs.define(eq=False)
-class RestoredTooFarError(StateError):
-    """A restored shard holds more batches than its checkpoint says."""
-
-    shard: str
-    expected: int
-    found: int
-
-    def __str__(self) -> str:
-        return (
-            f"shard {self.shard} was restored as of batch {self.expected}, but its files hold batch "
-            f"{self.found}: "
-            "the checkpoint is not what its manifest says; restore another one"
+            f"changelog {self.changelog}: expected the changes of batch {self.batch}, found {self.found}; the "
+            "pipeline goes back to the latest checkpoint; check the disk of the machine if this happens again"
         )
 
 
@@ -174,7 +99,7 @@ class RestoredTooFarError(StateError):
 
 @attrs.define(eq=False)
 class RemoteError(StateError):
-    """A peer failed with an error that has no type on this side."""
+    """A peer failed with an error that has no class on this side."""
 
     error: str
     """Name of the error's class."""
@@ -192,102 +117,46 @@ class PeerLostError(StateError):
     detail: str
 
     def __str__(self) -> str:
-        return f"expected an answer from {self.address}, the connection is lost: {self.detail}"
+        return f"{self.address} does not answer: the connection is lost ({self.detail})"
 
 
 @attrs.define(eq=False)
 class HostLostError(PeerLostError):
-    """A task lost its state host."""
+    """A task has lost its state host."""
 
     code = FailureCode.HOST_LOST
 
     def __str__(self) -> str:
         return (
-            f"the state host at {self.address} does not answer ({self.detail}): it was killed, or it runs "
-            "on another "
-            "machine; the task has to run again"
+            f"the state host at {self.address} does not answer ({self.detail}): it was killed, or it runs on "
+            "another machine; run the task again"
         )
 
 
 @attrs.define(eq=False)
 class CoordinatorLostError(PeerLostError):
-    """A state host lost its coordinator."""
+    """A state host has lost its coordinator."""
 
     def __str__(self) -> str:
         return (
-            f"the coordinator at {self.address} does not answer ({self.detail}): look whether the driver "
-            "lives and "
-            "can be reached from this machine"
+            f"the coordinator at {self.address} does not answer ({self.detail}): check that the driver is alive "
+            "and can be reached from this machine"
         )
 
 
 @attrs.define(eq=False)
-class RoutingError(StateError):
-    """The owners of shards could not be found by following the hosts' answers."""
-
-    uid: str
-    shards: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return (
-            f"no state host says that it owns shards {list(self.shards)} of operator {self.uid!r}: each "
-            "points to another; "
-            "run the batch again"
-        )
+class StateAccessError(RefusedError, StateError):
+    """A task cannot use the shards of its batch, or cannot use them any more."""
 
 
 @attrs.define(eq=False)
-class AppliedTwiceError(StateError):
-    """A task used its access to a batch after it had applied its changes."""
-
-    batch: int
-
-    def __str__(self) -> str:
-        return f"the changes of batch {self.batch} were applied or given up already: begin the batch again"
+class HostStartError(RefusedError, StateError):
+    """A state host could not be started."""
 
 
 @attrs.define(eq=False)
-class HostStartError(StateError):
-    """A state host did not start."""
-
-    directory: str
-    detail: str
-    log: str
-    """The last lines that it logged."""
-
-    def __str__(self) -> str:
-        return (
-            f"expected a state host to serve in {self.directory}, but {self.detail}. "
-            f"Its log ends with:\n{self.log}"
-        )
-
-
-@attrs.define(eq=False)
-class SocketPathError(StateError):
-    """A path is too long for a Unix socket."""
-
-    path: str
-    limit: int
-
-    def __str__(self) -> str:
-        return (
-            f"the path {self.path!r} has {len(self.path.encode())} bytes, a Unix socket's may have "
-            f"{self.limit}: use a shorter runtime directory (environment variable CHANDY_RUNTIME_DIR)"
-        )
-
-
-@attrs.define(eq=False)
-class UnsafeDirectoryError(StateError):
+class UnsafeDirectoryError(RefusedError, StateError):
     """A directory that must belong to this user alone does not."""
-
-    path: str
-    found: str
-
-    def __str__(self) -> str:
-        return (
-            f"expected {self.path!r} to be a directory of this user with mode 0700, found {self.found}: "
-            "remove it"
-        )
 
 
 # --- operators: their definition, their processors and their states -----------------------------------------

@@ -1,4 +1,4 @@
-"""What stands ahead of a batch: asked of the coordinator once a batch, for all tasks of the host."""
+"""The coordinator's answers for batches: a host asks once per batch, for all of its tasks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from ..rpc.messages import AskBatch, BatchAnswer
 
 
-class Answers:
-    """The coordinator's answers to "begin batch"; one that was given stays as it is."""
+class BatchAnswers:
+    """The coordinator's answer for the newest batch of each query."""
 
     def __init__(self, host: str, ask: Callable[[AskBatch], BatchAnswer]) -> None:
         self._host = host
@@ -19,10 +19,10 @@ class Answers:
         self._newest: dict[str, tuple[int, Future[BatchAnswer]]] = {}
 
     def get(self, query_id: str, batch: int) -> BatchAnswer:
-        """Return the answer, asking for it or waiting for a task that has.
+        """Return the answer for a batch. The first task asks for it, and the others wait.
 
         Raises:
-            ChandyError: the coordinator refused, or does not answer; the next task asks again.
+            ChandyError: the coordinator refused or does not answer. The next task asks again.
         """
         future: Future[BatchAnswer] = Future()
         with self._lock:
@@ -36,7 +36,7 @@ class Answers:
         if waiting is future:
             try:
                 future.set_result(self._ask(AskBatch(self._host, query_id, batch)))
-            except Exception as error:  # noqa: BLE001 - all who wait get the error
+            except Exception as error:  # noqa: BLE001 - all tasks that wait get it
                 with self._lock:
                     if self._newest.get(query_id) == (batch, future):
                         del self._newest[query_id]
@@ -44,6 +44,6 @@ class Answers:
         return waiting.result()
 
     def forget(self, query_id: str) -> None:
-        """Drop what is known of a query that is over."""
+        """Drop the answer for a query that has ended."""
         with self._lock:
             self._newest.pop(query_id, None)

@@ -1,4 +1,4 @@
-"""The hot cache of a shard: values that were read or written lately, as plain dicts in two generations."""
+"""The hot cache of a shard: recently read or written values, in two generations of plain dicts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from itertools import repeat
 from typing import Final
 
 Value = bytes | None
-"""What a key has; None: it is known that the key is not there."""
+"""The value of a key. None: the key is known not to exist."""
 
 MISSING: Final = bytes(bytearray(b"\x00missing"))
-"""Stands for a value that is not known. Recognised by identity; it is made of bytes because a list of bytes is
-searched for other bytes in half of the time."""
+"""Stands for an unknown value and is recognised by identity. It is bytes because searching a list of bytes for bytes
+takes half of the time."""
 
 ENTRY: Final = 128
-"""Bytes that an entry takes beside its key and value: two ``bytes`` objects (33 each, rounded up) and its part of
-a dict that is between a third and two thirds full. Measured with tracemalloc: 118."""
+"""Bytes that an entry takes in addition to its key and value: two ``bytes`` objects (33 each, rounded up) and its part
+of a dict that is between a third and two thirds full. Measured with tracemalloc: 118."""
 
 
 def weight(entries: Mapping[bytes, Value]) -> int:
@@ -30,16 +30,16 @@ def lookup(keys: Sequence[bytes], levels: Iterable[Mapping[bytes, Value]]) -> li
     """
     found: Iterable[Value] = repeat(MISSING)
     for level in reversed([level for level in levels if level]):
-        # Every level's lookup has that of the level below as its default.
+        # The lookup in the level below is the default of the lookup in this one.
         found = map(level.get, keys, found)
     return list(found) if not isinstance(found, repeat) else [MISSING] * len(keys)
 
 
 class HotCache:
-    """Entries come in ``recent``; a rotation makes them ``older`` and forgets what was older before.
+    """New entries go into ``recent``. A rotation makes it ``older`` and drops the previous ``older``.
 
-    Whoever finds something in ``older`` puts it again: so what is in use outlives rotations, at no cost for
-    hits. Entries are never taken out of a dict, only dicts out of the cache: a reader may hold on to both
+    A reader that finds an entry in ``older`` puts it again, so entries in use survive rotations, at no cost for hits in
+    ``recent``. Entries are never removed from a dict, only dicts from the cache: a reader may keep references to both
     (first ``recent``, then ``older``). Changing the cache needs the owner's lock.
     """
 
@@ -55,21 +55,21 @@ class HotCache:
         return self._recent_size + self._older_size
 
     def put(self, entries: Mapping[bytes, Value]) -> None:
-        """Take entries, in place of those of the same keys."""
+        """Add entries, replacing those of the same keys."""
         recent = self.recent
-        # Once the cache is warm these are nearly all, so it is not the place for a set or a dict of them.
+        # In a warm cache these are nearly all keys, so building a set or a dict of them would be expensive.
         known = [key for key in entries if key in recent]
         replaced = ENTRY * len(known) + _total(known) + _total(filter(None, map(recent.__getitem__, known)))
         self._recent_size += weight(entries) - replaced
         recent.update(entries)
 
     def rotate(self) -> None:
-        """Forget the older generation; the recent one becomes it."""
+        """Drop the older generation. The recent one takes its place."""
         self.older, self._older_size = self.recent, self._recent_size
         self.recent, self._recent_size = {}, 0
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self.rotate()
         self.rotate()
 

@@ -1,4 +1,4 @@
-"""A host's way to its coordinator: the calls of ``Control``, and the order stream that is its lease."""
+"""A host's connection to its coordinator: the calls of ``Control``, and the order stream that renews its lease."""
 
 from __future__ import annotations
 
@@ -35,40 +35,34 @@ _RETRY_SECONDS: Final = 0.2
 class CoordinatorClient:
     """``Control`` over Arrow Flight. It may be used from many threads.
 
-    Every method raises what the coordinator raised, or ``CoordinatorLostError``.
+    Its methods are those of ``Control``. They raise what the coordinator raised, or ``CoordinatorLostError``.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.client = ActionClient(endpoint.address, endpoint.token, CoordinatorLostError)
 
-    def ask(self, ask: AskBatch) -> BatchAnswer:
-        """Ask what stands ahead of a batch."""
+    def ask(self, ask: AskBatch) -> BatchAnswer:  # noqa: D102 - see Control
         return self.client.call("ask", ask, BatchAnswer)
 
-    def claim(self, claim: ClaimShards) -> ClaimAnswer:
-        """Ask for shards."""
+    def claim(self, claim: ClaimShards) -> ClaimAnswer:  # noqa: D102 - see Control
         return self.client.call("claim", claim, ClaimAnswer)
 
-    def restored(self, restored: ShardsRestored) -> None:
-        """Tell how shards were restored."""
+    def restored(self, restored: ShardsRestored) -> None:  # noqa: D102 - see Control
         self.client.tell("restored", restored)
 
-    def ack(self, ack: Ack) -> None:
-        """Acknowledge a snapshot order."""
+    def ack(self, ack: Ack) -> None:  # noqa: D102 - see Control
         self.client.tell("ack", ack)
 
-    def decline(self, decline: Decline) -> None:
-        """Refuse a snapshot order."""
+    def decline(self, decline: Decline) -> None:  # noqa: D102 - see Control
         self.client.tell("decline", decline)
 
-    def report(self, failure: TaskFailure) -> None:
-        """Pass on that a processor raised."""
+    def report(self, failure: TaskFailure) -> None:  # noqa: D102 - see Control
         self.client.tell("report", failure)
 
 
 @attrs.define
 class Lease:
-    """How long a host may go on without word from its coordinator."""
+    """How long a host may run without a message from its coordinator."""
 
     seconds: float
     clock: Callable[[], float] = time.monotonic
@@ -78,20 +72,20 @@ class Lease:
         self.renew()
 
     def renew(self) -> None:
-        """Start the time anew."""
+        """Restart the time."""
         self._renewed = self.clock()
 
     @property
     def expired(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time is up."""
         return self.clock() - self._renewed > self.seconds
 
 
 @attrs.define
 class OrderStream:
-    """Follows the coordinator's orders for a host's life, opening the stream again when it breaks.
+    """Follows the coordinator's orders as long as the host lives, and reopens the stream when it breaks.
 
-    Every message renews the lease; the coordinator sends one as soon as it has taken the hello.
+    Every message renews the lease. The coordinator sends the first as soon as it has registered the host.
     """
 
     client: ActionClient
@@ -99,11 +93,11 @@ class OrderStream:
     obey: Callable[[Order], None]
     lease: Lease
     welcomed: threading.Event = attrs.field(factory=threading.Event)
-    """Set when the first message has come."""
+    """Set when the first message has arrived."""
     stopped: threading.Event = attrs.field(factory=threading.Event)
 
     def follow(self) -> None:
-        """Obey orders until ``stopped``; for a thread of its own."""
+        """Obey orders until ``stopped``. Run it on a thread of its own."""
         while not self.stopped.is_set():
             try:
                 for order in self.client.stream("orders", self.hello, get_args(Order)):
@@ -117,5 +111,5 @@ class OrderStream:
     def _obey(self, order: Order) -> None:
         try:
             self.obey(order)
-        except Exception as error:  # noqa: BLE001 - one order that fails must not end the lease
+        except Exception as error:  # noqa: BLE001 - an order that fails must not end the lease
             _log.error("order failed", order=type(order).__name__, error=repr(error))

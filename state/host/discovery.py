@@ -1,4 +1,4 @@
-"""How an executor's state host is found, or started: by its tasks, or ahead of them."""
+"""Finds the state host of an executor, or starts it."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from pathlib import Path
 from typing import Final
 
 from ...storage.codec import to_json
-from ..errors import HostStartError, SocketPathError
+from ..errors import HostStartError
 from ..local.directories import private_directory
 from ..local.locks import locked
 from ..rpc.client import TaskClient
 from ..rpc.messages import Endpoint
 from .host_config import READY, START_LOCK, HostConfig
 
+DISCOVERY_FOLDER: Final = "meet"
+"""Name of the folder of all discovery directories in the runtime directory."""
 _SOCKET_LIMIT: Final = 107
-"""Bytes of a Unix socket's path on Linux, without the closing zero (``sun_path``, unix(7))."""
+"""The most bytes of a Unix socket's path on Linux, without the closing zero (``sun_path``, unix(7))."""
 _START_SECONDS: Final = 60.0
 _LOG: Final = "host.log"
 _LOG_TAIL: Final = 4000
 
 _clients: dict[tuple[int, str, int, int], TaskClient] = {}
-"""By process and socket file: Spark forks its workers, and a connection does not live through a fork."""
+"""By process and socket file: Spark forks its workers, and a connection does not survive a fork."""
 
 
 def executor_identity(root: str | None = None) -> str:
-    """Return what tells this executor from all others, the same in all of its tasks.
+    """Return what identifies this executor; it is the same in all of its tasks.
 
     Args:
-        root: root directory of the executor's files; by default that of ``SparkFiles``.
-            ``spark.executor.id`` would not do, a Python worker sees the driver's.
+        root: root directory of the executor's files; by default that of ``SparkFiles``. ``spark.executor.id`` does
+            not identify it, because a Python worker sees that of the driver.
     """
     if root is None:
         from pyspark import SparkFiles
@@ -46,19 +48,18 @@ def executor_identity(root: str | None = None) -> str:
 
 
 def connect(endpoint: Endpoint, root: str | None = None, lease_seconds: float = 10.0) -> TaskClient:
-    """Return a client of the executor's state host, which is started if there is none.
+    """Return a client of the executor's state host. The host is started if there is none.
 
-    Clients are shared within a process: do not close them.
+    Clients are shared in a process: do not close them.
 
     Args:
         endpoint: where the coordinator is.
         root: as in ``executor_identity``.
-        lease_seconds: how long a host that is started here goes on without its coordinator.
+        lease_seconds: how long a host that is started here keeps running without its coordinator.
 
     Raises:
-        HostStartError: no host could be started; holds the end of its log.
-        SocketPathError: the runtime directory's path is too long.
-        UnsafeDirectoryError: the runtime directory is not this user's alone.
+        HostStartError: no host could be started, or the path of the runtime directory is too long for its socket.
+        UnsafeDirectoryError: the runtime directory does not belong to this user alone.
     """
     config = _config(endpoint, root, lease_seconds)
     _start_unless_listening(config)
@@ -77,26 +78,32 @@ def start_host(endpoint: Endpoint, root: str) -> str:
 
 def _config(endpoint: Endpoint, root: str | None, lease_seconds: float = 10.0) -> HostConfig:
     executor = executor_identity(root)
-    place = hashlib.sha256(f"{endpoint.token}\n{executor}".encode()).hexdigest()[:16]
-    # In a folder of their own: a host that starts removes the meeting places beside its own that are dead.
-    meeting = Path(endpoint.runtime) / "meet" / place
-    config = HostConfig(endpoint, str(meeting), executor, lease_seconds)
-    if len(os.fsencode(config.socket)) > _SOCKET_LIMIT:
-        raise SocketPathError(str(config.socket), _SOCKET_LIMIT)
+    name = hashlib.sha256(f"{endpoint.token}\n{executor}".encode()).hexdigest()[:16]
+    # In a folder of their own: a host that starts removes the other discovery directories there that are unused.
+    directory = Path(endpoint.runtime) / DISCOVERY_FOLDER / name
+    config = HostConfig(endpoint, str(directory), executor, lease_seconds)
+    size = len(os.fsencode(config.socket))
+    if size > _SOCKET_LIMIT:
+        raise HostStartError(
+            f"the state host's socket {str(config.socket)!r} has too long a path",
+            f"at most {_SOCKET_LIMIT} bytes",
+            f"{size} bytes",
+            "set the environment variable CHANDY_RUNTIME_DIR to a directory with a shorter path",
+        )
     return config
 
 
 def _start_unless_listening(config: HostConfig) -> None:
-    meeting, path = Path(config.meeting), config.socket
+    directory, path = Path(config.directory), config.socket
     while not is_listening(path):
-        private_directory(meeting.parent.parent)
-        private_directory(meeting.parent)
-        private_directory(meeting)
-        # A host that ends removes the place: then the lock is on a file that is gone, and all begins again.
-        with contextlib.suppress(FileNotFoundError), locked(meeting / START_LOCK):
+        private_directory(directory.parent.parent)
+        private_directory(directory.parent)
+        private_directory(directory)
+        # A host that ends removes the directory. Then the lock file is gone, and this starts again.
+        with contextlib.suppress(FileNotFoundError), locked(directory / START_LOCK):
             if not is_listening(path):
                 path.unlink(missing_ok=True)
-                _start(config, meeting)
+                _start(config, directory)
 
 
 def _client(config: HostConfig) -> TaskClient:
@@ -110,7 +117,7 @@ def _client(config: HostConfig) -> TaskClient:
 
 
 def is_listening(path: Path) -> bool:
-    """Whether somebody listens on a Unix socket; a killed process leaves the file of one that nobody listens on."""
+    """Return whether a process listens on a Unix socket. A killed process leaves the file behind."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
@@ -119,16 +126,16 @@ def is_listening(path: Path) -> bool:
     return True
 
 
-def _start(config: HostConfig, meeting: Path) -> None:
+def _start(config: HostConfig, directory: Path) -> None:
     """Start the process and wait until it serves."""
-    log = meeting / _LOG
+    log = directory / _LOG
     with log.open("ab") as target:
         process = subprocess.Popen(
             [sys.executable, "-m", "chandy.state.host.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=target,
-            # Away from the executor's process group, which Spark ends together with a worker.
+            # Outside the executor's process group, which Spark ends together with a worker.
             start_new_session=True,
             cwd="/",
             env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
@@ -137,16 +144,20 @@ def _start(config: HostConfig, meeting: Path) -> None:
     with process.stdout:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(to_json(config))
-        said = _read(process.stdout.fileno(), time.monotonic() + _START_SECONDS)
-    if said != READY:
+        answer = _read(process.stdout.fileno(), time.monotonic() + _START_SECONDS)
+    if answer != READY:
         process.kill()
         code = process.wait()
-        detail = f"it ended with code {code}" if said == b"" else f"it was not ready in {_START_SECONDS:g} s"
-        raise HostStartError(str(meeting), detail, _tail(log))
+        raise HostStartError(
+            f"the state host for {directory} could not be started",
+            f"it to serve within {_START_SECONDS:g} s",
+            f"that it ended with code {code}" if answer == b"" else "that it did not",
+            f"read the end of its log:\n{_tail(log)}",
+        )
 
 
 def _read(descriptor: int, deadline: float) -> bytes | None:
-    """Return what comes first from a pipe, b"" at its end, None at the deadline."""
+    """Return the first bytes from a pipe, b"" at its end, or None at the deadline."""
     readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
     return os.read(descriptor, len(READY)) if readable else None
 

@@ -1,6 +1,6 @@
-"""What a state host and whoever starts it agree on: the files of their meeting place, and what a host is told.
+"""What a state host and its starter agree on: the files of the discovery directory and the host's configuration.
 
-Apart from the host itself, which loads RocksDB and much else that a task never needs.
+A module of its own, because the host loads RocksDB and much else that a task never needs.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import attrs
 from ..rpc.messages import Endpoint
 
 SOCKET: Final = "host.sock"
-"""Name of the socket in a host's meeting place."""
+"""Name of the host's socket in the discovery directory."""
 START_LOCK: Final = "start"
-"""The lock file that whoever starts a host holds in the meeting place."""
+"""Name of the lock file in the discovery directory that a process holds while it starts a host."""
 READY: Final = b"ready\n"
-"""What a host writes on stdout once it serves."""
+"""What a host writes to stdout when it serves."""
 
 
 @attrs.frozen
 class HostConfig:
-    """What a host is told when it starts. Holds the token: it goes through a pipe, never into arguments."""
+    """The configuration of a host. It contains the token, so it is sent through a pipe, never as an argument."""
 
     endpoint: Endpoint
-    meeting: str
-    """The meeting place: private directory where tasks of the executor look for the socket."""
+    directory: str
+    """The discovery directory: a private directory where the executor's tasks look for the socket."""
     executor: str
     lease_seconds: float = 10.0
-    """How long the host goes on when it hears nothing from the coordinator."""
+    """How long the host keeps running when it hears nothing from the coordinator."""
 
     @property
     def socket(self) -> Path:
-        """The socket, under the name by which tasks know it."""
-        return Path(self.meeting) / SOCKET
+        """Path of the socket under the name that tasks look for."""
+        return Path(self.directory) / SOCKET
 
     @property
     def address(self) -> str:

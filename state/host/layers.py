@@ -1,4 +1,4 @@
-"""Committed changes that RocksDB does not have yet, in layers: one still grows, those below wait to be written."""
+"""Layers of committed changes that RocksDB does not have yet. One still grows, the others wait to be written."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import attrs
 from .cache import Value, weight
 
 ORDERED: Final = b"\x02"
-"""First byte of the keys that are scanned: layers keep them in order."""
+"""First byte of the keys that are scanned. Layers keep them in order."""
 _BEHIND: Final = b"\x03"
 
 
 def ordered_keys(entries: Mapping[bytes, Value]) -> list[bytes]:
     """Return the keys that begin with ``ORDERED``."""
-    # Nearly always the least key is greater: values and collections begin with higher bytes.
+    # Nearly always even the smallest key is greater: values and collections begin with higher bytes.
     if not entries or min(entries) >= _BEHIND:
         return []
     return [key for key in entries if key[:1] == ORDERED]
 
 
 def is_ordered(start: bytes, stop: bytes) -> bool:
-    """Whether all keys from ``start`` up to, not including, ``stop`` begin with ``ORDERED``."""
+    """Return whether all keys from ``start`` up to, not including, ``stop`` begin with ``ORDERED``."""
     return start >= ORDERED and stop <= _BEHIND
 
 
@@ -33,7 +33,7 @@ class Purpose(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody needs it any more."""
+        """Whether it is not needed any more."""
         ...
 
 
@@ -47,14 +47,14 @@ class Layer:
     size: int = 0
     """Bytes of memory in use, at most: changes of a key that had changed before are counted again."""
     purpose: Purpose | None = None
-    """What needs the state after this layer and before the next; None: nothing."""
+    """What needs the state after this layer and before the next. None: nothing does."""
     _ordered: list[bytes] = attrs.field(factory=list)
     _sorted: bool = True
 
     def add(self, entries: dict[bytes, Value], ordered: Sequence[bytes], batch: int) -> None:
-        """Add what a batch has changed; ``ordered`` are those keys that begin with ``ORDERED``.
+        """Add the changes of a batch. ``ordered`` are the keys that begin with ``ORDERED``.
 
-        Takes ``entries`` over: nobody may change it afterwards.
+        The layer keeps ``entries``, which nobody may change afterwards.
         """
         if ordered:
             self._ordered += [key for key in ordered if key not in self.entries]
@@ -77,7 +77,7 @@ class Layer:
     def between(self, start: bytes, stop: bytes) -> list[bytes]:
         """Return the changed keys from ``start`` up to, not including, ``stop``, in order.
 
-        Keys that begin with ``ORDERED`` are found quickly, others by looking at all.
+        Keys that begin with ``ORDERED`` are found quickly, others by looking at all keys.
         """
         if not is_ordered(start, stop):
             return sorted(key for key in self.entries if start <= key < stop)
@@ -88,15 +88,15 @@ class Layer:
 
 
 class Layers:
-    """The layers of a shard. Changing them needs the owner's lock; a reader holds on to ``stack``."""
+    """The layers of a shard. Changing them needs the owner's lock. A reader keeps a reference to ``stack``."""
 
     def __init__(self) -> None:
         self.stack: tuple[Layer, ...] = (Layer(),)
-        """Newest first, never empty: only the first one grows, and none ever shrinks."""
+        """Newest first, never empty. Only the first one grows, and none ever shrinks."""
 
     @property
     def size(self) -> int:
-        """Bytes of memory in use, at most."""
+        """An upper bound of the bytes of memory in use."""
         return sum(layer.size for layer in self.stack)
 
     def measure(self) -> None:
@@ -104,18 +104,18 @@ class Layers:
         self.stack[0].measure()
 
     def add(self, entries: dict[bytes, Value], ordered: Sequence[bytes], batch: int) -> None:
-        """Add what a batch has changed."""
+        """Add the changes of a batch."""
         self.stack[0].add(entries, ordered, batch)
 
     def freeze(self, purpose: Purpose | None) -> None:
-        """End the layer that grows, and begin another."""
+        """Freeze the layer that grows and begin another."""
         self.stack[0].purpose = purpose
         self.stack = (Layer(), *self.stack)
 
     def next(self) -> list[Layer]:
-        """Return what has to be written next, oldest first: frozen layers up to the first that has a purpose.
+        """Return the layers to write next, oldest first: the frozen ones up to the first that has a purpose.
 
-        Those before it, whose purpose was cancelled, can be written with it as if they were one.
+        They can be written as one, because nothing needs the states between them any more.
         """
         found: list[Layer] = []
         for layer in reversed(self.stack[1:]):
@@ -125,9 +125,9 @@ class Layers:
         return found
 
     def drop(self, count: int) -> None:
-        """Take the ``count`` oldest layers out: they are written."""
+        """Remove the ``count`` oldest layers, which are written."""
         self.stack = self.stack[: len(self.stack) - count]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self.stack = (Layer(),)

@@ -1,4 +1,4 @@
-"""The one budget of memory that all shards of a state host share: RocksDB's, hot values, unwritten changes."""
+"""The memory budget that all shards of a state host share: RocksDB, hot caches, unwritten changes."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Final, Protocol
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, WriteBufferManager
 
 _ROCKSDB_SHARE: Final = 0.5
-"""The part of the budget that is RocksDB's: cached blocks of files, and write buffers."""
+"""RocksDB's part of the budget: cached blocks of files, and write buffers."""
 _WRITE_SHARE: Final = 0.25
-"""The part of RocksDB's that write buffers may take."""
+"""The part of RocksDB's memory that write buffers may use."""
 _HOT_SHARE: Final = 0.25
 _UNWRITTEN_SHARE: Final = 0.25
 _ARENA_BLOCK: Final = 64 * 1024
 _MANIFEST_LIMIT: Final = 64 * 1024
 _FILE_TARGET: Final = 16 * 1024 * 1024
 _NEW_FILES: Final = 8
-"""Files, one of each checkpoint, that lie beside each other until they are compacted; with keys at random that rewrites
-the shard. RocksDB's own 4 store a third more bytes, which takes longer; reads, with Bloom filters, are as fast."""
+"""How many files, one per checkpoint, are kept before they are compacted, which with random keys rewrites the shard.
+RocksDB's default of 4 stores a third more bytes and takes longer. Reads are as fast, because of the Bloom filters."""
 
 
 class Holder(Protocol):
-    """A shard, as the budget sees it."""
+    """What uses memory of the budget: the state of one shard."""
 
     @property
     def hot(self) -> int:
-        """Bytes of its hot cache."""
+        """Bytes of the hot cache."""
         ...
 
     @property
     def unwritten(self) -> int:
-        """Bytes of committed changes that RocksDB does not have yet, at most."""
+        """An upper bound of the bytes of committed changes that RocksDB does not have yet."""
         ...
 
     def measure(self) -> None:
@@ -39,21 +39,20 @@ class Holder(Protocol):
         ...
 
     def rotate(self) -> None:
-        """Give up the older half of the hot cache."""
+        """Drop the older half of the hot cache."""
         ...
 
     def spill(self) -> None:
-        """Write all committed changes to RocksDB. A failure is the shard's own: nothing is raised."""
+        """Write all committed changes to RocksDB. It raises nothing: a failure shows in the next use of the shard."""
         ...
 
 
 class Memory:
-    """What shards hold in memory is charged here, and whoever adds to it calls ``balance``.
+    """The budget. A shard that has added to its memory calls ``balance``.
 
-    RocksDB keeps its part by evicting blocks; write buffers are kept to their part by whoever writes: after a
-    write, ``should_flush`` says whether the writer has to flush. Hot caches and unwritten changes are Python
-    objects and counted as such (``cache.weight``). So usage goes beyond the budget by no more than the
-    batches that are being served at the time: what is staged is not counted.
+    RocksDB keeps to its part by evicting blocks. For write buffers, a writer asks ``should_flush`` after each write.
+    Hot caches and unwritten changes are Python objects and are counted as such (``cache.weight``). Staged changes are
+    not counted, so usage exceeds the budget by at most the batches that are being served.
     """
 
     def __init__(self, budget: int) -> None:
@@ -87,24 +86,24 @@ class Memory:
 
     @property
     def unwritten(self) -> int:
-        """Bytes of committed changes that RocksDB does not have yet, at most."""
+        """An upper bound of the bytes of committed changes that RocksDB does not have yet."""
         return sum(holder.unwritten for holder in self._holders)
 
     def add(self, holder: Holder) -> None:
-        """Charge what a shard holds from now on."""
+        """Count a shard's memory from now on."""
         with self._lock:
             self._holders = (*self._holders, holder)
 
     def remove(self, holder: Holder) -> None:
-        """Charge it no more."""
+        """Stop counting a shard's memory."""
         with self._lock:
             self._holders = tuple(other for other in self._holders if other is not holder)
 
     def balance(self) -> None:
         """Bring hot caches and unwritten changes back to their parts of the budget.
 
-        Hot caches rotate in turn, so that each has time to take over what is in use. Of unwritten changes,
-        the largest are written first. May take as long as that. To be called without any shard's lock.
+        Hot caches rotate in turn, so that each has time to keep what is in use. The shards with the most unwritten
+        changes are written first, which may take a while. Call it without holding any shard's lock.
         """
         if self.hot > self._hot_limit or self.unwritten > self._unwritten_limit:
             with self._balancing:
@@ -112,14 +111,14 @@ class Memory:
                 self._rotate()
 
     def should_flush(self) -> bool:
-        """Say whether write buffers have outgrown their part of the budget."""
+        """Return whether write buffers exceed their part of the budget."""
         return self.buffered > self._buffers.get_buffer_size()
 
     def options(self) -> Options:
-        """Return the RocksDB options of one shard; all take from this budget."""
+        """Return the options for one shard's RocksDB, which uses this budget."""
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
-        # Without this, index and filter blocks live outside of the cache and outside of the budget.
+        # Otherwise index and filter blocks are outside the cache and the budget.
         table.set_cache_index_and_filter_blocks(True)
         table.set_pin_l0_filter_and_index_blocks_in_cache(True)
         table.set_bloom_filter(10, False)
@@ -129,10 +128,10 @@ class Memory:
         options.set_write_buffer_manager(self._buffers)
         options.set_arena_block_size(_ARENA_BLOCK)
         options.set_compression_type(DBCompressionType.lz4())
-        # Small files of a level share better between checkpoints: a compaction rewrites fewer bytes.
+        # With small files, checkpoints share more: a compaction rewrites fewer bytes.
         options.set_target_file_size_base(_FILE_TARGET)
         options.set_level_zero_file_num_compaction_trigger(_NEW_FILES)
-        # The MANIFEST is uploaded with every snapshot: it must not grow for the life of the shard.
+        # The MANIFEST is uploaded with every snapshot, so it must not grow forever.
         options.set_max_manifest_file_size(_MANIFEST_LIMIT)
         options.set_max_open_files(256)
         options.set_max_background_jobs(2)
@@ -142,7 +141,7 @@ class Memory:
 
     def _rotate(self) -> None:
         holders = self._holders
-        # Twice round empties every cache.
+        # Two rotations empty every cache.
         for _ in range(2 * len(holders)):
             if self.hot <= self._hot_limit:
                 return
@@ -152,13 +151,13 @@ class Memory:
     def _spill(self) -> None:
         if self.unwritten <= self._unwritten_limit:
             return
-        # Changes are counted in full as they come, which is quick, but too much when keys change again. So it
-        # is counted anew now, and for that not to be needed at every batch, half of the limit is the aim.
+        # For speed, a key that changes again is counted again. So measure exactly now, and write down to half of the
+        # limit, so that this is not needed at every batch.
         for holder in self._holders:
             holder.measure()
         for holder in sorted(self._holders, key=lambda holder: holder.unwritten, reverse=True):
             if self.unwritten <= self._unwritten_limit / 2:
                 return
             holder.spill()
-            # What was written is hot now.
+            # Written changes have moved to the hot cache.
             self._rotate()

@@ -1,4 +1,4 @@
-"""The process of a state host: ``python -m chandy.state.host.process``, started by ``rendezvous``."""
+"""The process of a state host: ``python -m chandy.state.host.process``, started by ``discovery``."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from .state_host import StateHost
 _HIDDEN_SOCKET: Final = ".new"
 _LOOK_SECONDS: Final = 0.1
 _SWITCH_SECONDS: Final = 0.001
-"""How long a thread keeps the GIL from one that waits for it. Python's own 5 ms are for programs that compute; here
-a batch waits so long, again and again, for a thread that writes a checkpoint."""
+"""How long a thread may keep the GIL while another one waits. With Python's default of 5 ms, batches would wait that
+long again and again for a thread that writes a checkpoint."""
 _log = logger(__name__)
 
 
 def run(config: HostConfig) -> NoReturn:
-    """Serve until ordered to stop, told to by a signal, or the lease is lost; then end the process.
+    """Serve until an order, a signal or a lost lease ends the process.
 
-    The working directory is gone then, and so is the meeting place, unless somebody starts a host there.
+    At the end it deletes its working directory and the discovery directory, unless another host is being started there.
     """
-    told = _EndRequest()
+    end = _EndRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told.take)
+        signal.signal(number, end.handle)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_SECONDS)
     sys.meta_path.insert(0, _NoPandas())
-    meeting, cache = Path(config.meeting), Path(config.endpoint.cache)
-    alive = acquire(meeting / ALIVE)
-    _remove_left_meetings(meeting)
+    directory, cache = Path(config.directory), Path(config.endpoint.cache)
+    alive = acquire(directory / ALIVE)
+    _remove_unused_directories(directory)
     host = uuid.uuid4().hex[:12]
     workspace = Workspace.create(cache / "hosts", host)
     code = 1
@@ -65,28 +65,28 @@ def run(config: HostConfig) -> NoReturn:
             FileCache(cache),
             changelogs=None if changelogs is None else Path(changelogs),
         )
-        # Tasks see the socket only under its final name, which it gets when the coordinator knows this host.
-        hidden = meeting / _HIDDEN_SOCKET
+        # The socket gets its final name, which tasks look for, when the coordinator knows this host.
+        hidden = directory / _HIDDEN_SOCKET
         hidden.unlink(missing_ok=True)
-        # Serves from now on, in gRPC's threads, as long as the object lives: to the end of the process.
+        # It serves in gRPC's threads from now on, as long as the variable lives: until the process ends.
         _server = HostServer(f"grpc+unix://{hidden}", config.endpoint.token, host, state_host)
-        code = _serve(config, host, control, state_host, told)
-    except Exception:  # noqa: BLE001 - whatever it is, nothing may be left behind
+        code = _serve(config, host, control, state_host, end)
+    except Exception:  # noqa: BLE001 - the directories must be removed in any case
         _log.exception("failed", host=host)
     _log.info("ending", host=host, code=code)
     workspace.remove()
-    _remove_meeting(meeting)
+    _remove_directory(directory)
     alive.release()
     sys.stderr.flush()
-    # Calls may still be open and RocksDB's threads run: there is nothing left for them to do.
+    # Open calls and RocksDB's threads have nothing left to do.
     os._exit(code)
 
 
 class _NoPandas(MetaPathFinder):
-    """Makes pandas a package that is not there.
+    """Hides pandas.
 
-    pyarrow imports it at its first array, wherever it finds it: 40 MB, and tenths of a second that the first tasks
-    would wait. A host has no use for it.
+    pyarrow imports pandas with its first array if it can: 40 MB, and tenths of a second that the first tasks would
+    wait. A host does not need it.
     """
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
@@ -96,42 +96,41 @@ class _NoPandas(MetaPathFinder):
 
 @attrs.define
 class _EndRequest:
-    """Whether a signal has told the process to end: no lock, for a handler interrupts whoever holds one."""
+    """Whether a signal has asked the process to end. No lock: a handler may interrupt the thread that holds it."""
 
     made: bool = False
 
-    def take(self, number: int, frame: object) -> None:
+    def handle(self, number: int, frame: object) -> None:
         self.made = True
 
 
 def _serve(
-    config: HostConfig, host: str, control: CoordinatorClient, state_host: StateHost, told: _EndRequest
+    config: HostConfig, host: str, control: CoordinatorClient, state_host: StateHost, end: _EndRequest
 ) -> int:
-    """Make the host known and wait for its end; return the exit code."""
-    meeting = Path(config.meeting)
+    """Register the host with the coordinator and serve until the end; return the exit code."""
     hello = HostHello(host, config.address, socket.gethostname(), config.executor, os.getpid())
     lease = Lease(config.lease_seconds)
     orders = OrderStream(control.client, hello, state_host.obey, lease)
     threading.Thread(target=orders.follow, name="orders", daemon=True).start()
     while not orders.welcomed.wait(_LOOK_SECONDS):
-        if told.made:
+        if end.made:
             return 0
         if lease.expired:
             _log.error("the coordinator did not answer", address=config.endpoint.address)
             return 1
-    (meeting / _HIDDEN_SOCKET).rename(config.socket)
-    _say_ready()
+    config.socket.with_name(_HIDDEN_SOCKET).rename(config.socket)
+    _announce_ready()
     _log.info("serving", host=host, pid=os.getpid(), address=config.address)
-    while not state_host.stopped.wait(_LOOK_SECONDS) and not told.made:
+    while not state_host.stopped.wait(_LOOK_SECONDS) and not end.made:
         if lease.expired:
             _log.error("lease lost", seconds=config.lease_seconds)
             return 1
     return 0
 
 
-def _say_ready() -> None:
+def _announce_ready() -> None:
     os.write(sys.stdout.fileno(), READY)
-    # The starter's pipe ends here; a later print goes to the log.
+    # Close the starter's pipe. Later prints go to the log.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
 
@@ -140,20 +139,20 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _remove_left_meetings(own: Path) -> None:
+def _remove_unused_directories(own: Path) -> None:
     for other in own.parent.iterdir():
         if other != own and other.is_dir():
             remove_unless_held(other, START_LOCK, ALIVE)
 
 
-def _remove_meeting(meeting: Path) -> None:
-    # Whoever holds the lock has found this host silent and starts the next one in the same place.
-    lock = try_acquire(meeting / START_LOCK)
+def _remove_directory(directory: Path) -> None:
+    # A task that holds the lock has found this host silent and starts the next one in the same directory.
+    lock = try_acquire(directory / START_LOCK)
     if lock is not None:
-        (meeting / SOCKET).unlink(missing_ok=True)
-        for path in meeting.iterdir():
+        (directory / SOCKET).unlink(missing_ok=True)
+        for path in directory.iterdir():
             path.unlink(missing_ok=True)
-        meeting.rmdir()
+        directory.rmdir()
         lock.release()
 
 

@@ -1,4 +1,4 @@
-"""Tells how shards are restored: in the log how far one is, to the coordinator what those claimed together took."""
+"""The progress of restores: in the log for one shard, for the coordinator as statistics of a claim."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _EVERY_SECONDS: Final = 10.0
 
 
 class RestoreLog:
-    """Takes the progress of one restore, from any of its threads; one that is soon over says nothing.
+    """Logs the progress of one restore now and then. A short restore logs nothing. For use from many threads.
 
     Args:
-        shard: what is restored, for people.
-        total: its bytes.
+        shard: the name of the shard.
+        total: bytes to restore.
         clock: monotonic seconds.
     """
 
@@ -33,7 +33,7 @@ class RestoreLog:
         self._next = clock() + _EVERY_SECONDS
 
     def __call__(self, size: int) -> None:
-        """Take word that so many further bytes are restored."""
+        """Record that this many more bytes are restored."""
         with self._lock:
             self._done += size
             now = self._clock()
@@ -45,7 +45,7 @@ class RestoreLog:
 
 
 class RestoreTally:
-    """Adds up what the shards of one claim took, from any of the threads that restore them.
+    """Sums what the shards of one claim took. For use from many threads.
 
     Args:
         clock: monotonic seconds.
@@ -62,35 +62,35 @@ class RestoreTally:
         self._failure: str | None = None
 
     def granted(self, shards: int) -> None:
-        """Take word of how many they are; comes before the first of them ends."""
+        """Record how many shards were granted. Call it before the first of them ends."""
         with self._lock:
             self._left = shards
 
     def wanted(self) -> None:
-        """Take word that a task waits for these shards."""
+        """Record that a task waits for these shards."""
         with self._lock:
             if self._wanted is None:
                 self._wanted = self._clock()
 
     def files(self, seconds: float, report: RestoreReport) -> None:
-        """Take word that a shard's files are there."""
+        """Record that a shard's files are on the disk."""
         with self._lock:
             self._files += seconds
             self._found += report.cached_bytes
             self._downloaded += report.downloaded_bytes
 
     def opened(self, seconds: float) -> None:
-        """Take word that a shard's RocksDB is open."""
+        """Record that a shard's RocksDB is open."""
         with self._lock:
             self._opening += seconds
 
     def failed(self, why: str) -> None:
-        """Take word that a shard could not be opened."""
+        """Record that a shard could not be opened."""
         with self._lock:
             self._failure = why
 
     def end(self, host: str, query_id: str) -> ShardsRestored | None:
-        """Take word that a shard is open, or will not be; return what to tell if it was the last."""
+        """Record that a shard is open or has failed; return the statistics if it was the last one."""
         with self._lock:
             self._left -= 1
             if self._left:

@@ -1,4 +1,4 @@
-"""The Arrow Flight server of a host: JSON actions for beginning, one Arrow exchange for a task's data."""
+"""The Arrow Flight server of a host: JSON actions for calls, one Arrow exchange for a task's data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from ..rpc.calls import ActionServer, Call, handler_errors
 from ..rpc.messages import AskAccount, BeginTask, OpenShards, ReadValues, TaskFailure
 from ..rpc.metrics import OperatorMetrics
 from ..rpc.wire import ANSWER, APPLY, COMMIT, FETCH, ROWS, SCAN, SIZE, STAGED, Page, messages, runs
-from .shard import Changes, Shard
+from .changes import Changes
+from .shard import Shard
 from .state_host import StateHost
 
 
 class HostServer(ActionServer):
-    """Serves a keeper's shards to tasks."""
+    """Serves the shards of a state host to tasks."""
 
     def __init__(self, location: str, token: str, host: str, state_host: StateHost) -> None:
         actions = {
@@ -42,7 +43,7 @@ class HostServer(ActionServer):
         reader: flight.MetadataRecordBatchReader,
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
-        """Serve one task's access, as told in ``wire``; the descriptor holds its ``BeginTask``."""
+        """Serve one task's access as described in ``wire``. The descriptor holds its ``BeginTask``."""
         with handler_errors("exchange"):
             task = from_json(BeginTask, descriptor.command)
             access = _Access(self._host, task, self._state_host.shards(task))
@@ -63,7 +64,7 @@ class HostServer(ActionServer):
 
 
 class _Access:
-    """The shards of one task and the changes that came for them so far."""
+    """The shards of one task and the changes that it has sent so far."""
 
     def __init__(self, host: str, task: BeginTask, shards: dict[int, Shard]) -> None:
         self._host = host
@@ -72,7 +73,7 @@ class _Access:
         self._changes: dict[int, Changes] = {}
 
     def fetch(self, request: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the values of the request's keys, in its order."""
+        """Yield the values of the request's keys in their order."""
         keys = request.column(1).to_pylist()
         found = [
             self._shard(shard).fetch(keys[start:stop])
@@ -83,7 +84,7 @@ class _Access:
             yield pa.record_batch([values.slice(start, stop - start)], schema=ANSWER)
 
     def scan(self, request: pa.RecordBatch) -> Page:
-        """Return the first of what the request's shards hold in its ranges."""
+        """Return the first page of the request's ranges."""
         shards: list[int] = []
         keys: list[bytes] = []
         values: list[bytes] = []
@@ -100,7 +101,7 @@ class _Access:
         return Page.of(shards, keys, values, complete=True)
 
     def collect(self, request: pa.RecordBatch) -> None:
-        """Add changes to those that wait for the commit."""
+        """Add changes to those that wait for ``commit``."""
         keys, values = request.column(1).to_pylist(), request.column(2).to_pylist()
         for shard, start, stop in runs(request.column(0).to_numpy()):
             name = self._shard(shard).name
@@ -108,7 +109,7 @@ class _Access:
             changes.add(keys[start:stop], values[start:stop])
 
     def commit(self) -> None:
-        """Stage the changes, on each shard as a whole; one without any learns that the batch left it so."""
+        """Stage the changes on each shard as a whole, also on those that the batch has not changed."""
         for number, shard in self._shards.items():
             shard.stage(self._task.batch, self._changes.get(number))
         self._changes = {}

@@ -1,4 +1,4 @@
-"""Which shards this host has: claimed from the coordinator, restored, handed out, released."""
+"""The shards of a host: claims, opens, returns and releases them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,10 @@ from ..errors import ShardMissingError
 from ..rpc.messages import ClaimShards, Control, RestoreSource, ResumePoint, ShardsRestored
 from .restoring import RestoreTally
 from .shard import Shard
+from .shard_key import ShardKey
 
 _log = logger(__name__)
 _RESTORES = 4
-
-
-@attrs.frozen
-class ShardKey:
-    """A shard in a host: one that went back to a checkpoint belongs to another query id."""
-
-    query_id: str
-    uid: str
-    shard: int
-
-    def __str__(self) -> str:
-        return f"{self.uid}/{self.shard}"
 
 
 @attrs.frozen
@@ -38,10 +27,10 @@ class _Elsewhere:
 
 @attrs.frozen(eq=False)
 class _Claimed:
-    """A shard that somebody here has asked for."""
+    """A shard that a task of this host needs."""
 
     tally: RestoreTally
-    """Of all shards that were asked for in one call."""
+    """Shared by all shards of one claim."""
     found: Future[Shard | _Elsewhere] = attrs.field(factory=Future)
 
 
@@ -55,7 +44,7 @@ class Acquired:
 
 
 class ShardTable:
-    """The host's shards by key. A shard is wholly here or not at all; several tasks may ask at once."""
+    """The host's shards by key. Several tasks may ask for the same shards at once."""
 
     def __init__(
         self,
@@ -72,11 +61,10 @@ class ShardTable:
         self._releasing = ThreadPoolExecutor(1, "chandy-release")
 
     def acquire(self, query_id: str, uid: str, shards: Iterable[int]) -> Acquired:
-        """Return the shards, claiming in one call those that nobody here has asked for, and wait until they
-        are open.
+        """Claim the shards that are not here yet in one call, wait until all are open, and return where they are.
 
         Raises:
-            ChandyError: the coordinator refused the claim, or a restore failed; that shard is then not here.
+            ChandyError: the coordinator refused the claim, or a restore failed. That shard can be claimed again.
         """
         claimed = self._open_all(query_id, uid, shards)
         for one in claimed.values():
@@ -92,7 +80,7 @@ class ShardTable:
         return acquired
 
     def open(self, query_id: str, uid: str, shards: Iterable[int]) -> None:
-        """Begin to do what ``acquire`` does; whoever acquires a shard learns how it went.
+        """Start what ``acquire`` does without waiting for it. A later ``acquire`` raises what fails.
 
         Raises:
             ChandyError: the coordinator refused the claim.
@@ -116,7 +104,7 @@ class ShardTable:
         return claimed
 
     def get(self, key: ShardKey) -> Shard:
-        """Return a shard, waiting while it is being restored.
+        """Return a shard, waiting for it if it is being restored.
 
         Raises:
             ShardMissingError: it is not here.
@@ -129,7 +117,7 @@ class ShardTable:
         return found
 
     def of_operator(self, query_id: str, uid: str) -> list[Shard]:
-        """Return an operator's shards that are here, waiting for those that are being restored.
+        """Return the operator's shards on this host, waiting for those that are being restored.
 
         Raises:
             ChandyError: a restore failed.
@@ -137,22 +125,22 @@ class ShardTable:
         return _shards(self._found(query_id, uid))
 
     def opened(self, query_id: str, uid: str) -> list[Shard]:
-        """Return those of an operator's shards that are here and open by now."""
+        """Return the operator's shards that are open on this host now."""
         found = self._found(query_id, uid)
         return _shards(future for future in found if future.done() and future.exception() is None)
 
     def release(self, query_id: str) -> list[ShardKey]:
-        """Let go of the shards of a query that is over, to be closed and deleted soon; return their keys."""
+        """Give up the shards of a query that has ended and return their keys. They are deleted in the background."""
         with self._lock:
             released = {key: self._shards.pop(key) for key in list(self._shards) if key.query_id == query_id}
         for one in released.values():
-            # One that is still being restored goes as soon as it is there. Not on this thread, which may be the one
-            # that renews the host's lease: a shard that is being written is waited for.
+            # A shard that is being restored is deleted as soon as it is open. This must not happen on this thread,
+            # which may be the one that renews the host's lease: deleting a shard waits until it has been written.
             one.found.add_done_callback(lambda found: self._releasing.submit(_destroy, found))
         return list(released)
 
     def close(self) -> None:
-        """Close every shard; files stay, other than those of shards that were released."""
+        """Close every shard. The files stay, except those of released shards."""
         self._pool.shutdown(wait=True)
         with self._lock:
             futures = [one.found for one in self._shards.values()]
@@ -172,7 +160,7 @@ class ShardTable:
         wanted = tuple(sorted(key.shard for key in missing))
         try:
             answer = self._control.claim(ClaimShards(self._host, query_id, uid, wanted))
-        except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
+        except Exception as error:  # noqa: BLE001 - the tasks that wait for the shard get it
             for key, one in missing.items():
                 self._forget(key, one)
                 one.found.set_exception(error)
@@ -193,7 +181,7 @@ class ShardTable:
     ) -> None:
         try:
             shard = self._open_shard(key, source, resume_point, claimed.tally)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the shard gets the error
+        except Exception as error:  # noqa: BLE001 - the tasks that wait for the shard get it
             _log.warning("shard not restored", shard=str(key), query_id=key.query_id, error=repr(error))
             self._forget(key, claimed)
             claimed.tally.failed(str(error))
@@ -201,15 +189,15 @@ class ShardTable:
         else:
             claimed.found.set_result(shard)
         finally:
-            # The task does not wait for this.
+            # The task is already running.
             if restored := claimed.tally.end(self._host, key.query_id):
-                self._tell(restored)
+                self._report(restored)
 
-    def _tell(self, restored: ShardsRestored) -> None:
+    def _report(self, restored: ShardsRestored) -> None:
         try:
             self._control.restored(restored)
-        except Exception as error:  # noqa: BLE001 - nobody needs to know; the shards are here
-            _log.warning("restore not told", query_id=restored.query_id, error=repr(error))
+        except Exception as error:  # noqa: BLE001 - only statistics are lost
+            _log.warning("restore not reported", query_id=restored.query_id, error=repr(error))
 
     def _forget(self, key: ShardKey, claimed: _Claimed) -> None:
         with self._lock:
@@ -218,7 +206,7 @@ class ShardTable:
 
 
 def _shards(found: Iterable[Future[Shard | _Elsewhere]]) -> list[Shard]:
-    """Return those that are here, waiting for them."""
+    """Wait for shards and return those that are on this host."""
     return [shard for future in found if isinstance(shard := future.result(), Shard)]
 
 

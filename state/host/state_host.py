@@ -1,4 +1,4 @@
-"""What a state host does, apart from how it is reached: batches begun, orders obeyed, shards handed out."""
+"""A state host without its transport: begins batches, follows orders, opens shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...storage.logs import logger
 from ...storage.open import open_store
 from ...storage.snapshots import restore_files
 from ...storage.store import Store
-from ..errors import ChangelogBrokenError, RestoredTooFarError, ShardMissingError
+from ..errors import ChangelogBrokenError, ShardMissingError, ShardRefusedError
 from ..local.changelog import Changelog, read, shard_folder
 from ..rpc.messages import (
     AbortOrder,
@@ -38,18 +38,20 @@ from ..rpc.messages import (
     Values,
 )
 from ..rpc.metrics import OperatorMetrics
-from .batch_answers import Answers
+from .batch_answers import BatchAnswers
+from .batches import NOTHING, check_together
 from .memory import Memory
 from .restoring import RestoreLog, RestoreTally
-from .shard import NOTHING, Shard, check_together
-from .shard_table import ShardKey, ShardTable
+from .shard import Shard
+from .shard_key import ShardKey
+from .shard_table import ShardTable
 from .snapshot_manager import SnapshotManager
 
 _log = logger(__name__)
 
 
 class StateHost:
-    """Keeps the shards of one host in the directory that it is given."""
+    """The shards of one host and everything that is done with them."""
 
     def __init__(
         self,
@@ -61,19 +63,19 @@ class StateHost:
         open_store: Callable[[str], Store] = open_store,
         changelogs: Path | None = None,
     ) -> None:
-        """Begin without shards.
+        """Start without shards.
 
         Args:
             host: id of this host.
             control: the coordinator.
-            directory: for what dies with the host.
-            memory: what all shards share.
-            cache: files that the machine has already.
+            directory: for files that are deleted with the host.
+            memory: the budget that all shards share.
+            cache: the machine's cache of files.
             open_store: opens the store at a URI.
-            changelogs: the folder of all changelogs, which outlive the host; None: none are kept.
+            changelogs: the folder of all changelogs, which outlive the host. None: no changelogs.
         """
         self.stopped = threading.Event()
-        """Set when the coordinator has ordered the end of the process."""
+        """Set when the coordinator has ordered the process to end."""
         self._host = host
         self._control = control
         self._directory = directory
@@ -82,7 +84,7 @@ class StateHost:
         self._open_store = open_store
         self._changelogs = changelogs
         self._numbers = itertools.count()
-        self._answers = Answers(host, control.ask)
+        self._answers = BatchAnswers(host, control.ask)
         self._table = ShardTable(host, control, self._open_shard)
         self._lock = threading.Lock()
         self._metrics: defaultdict[tuple[str, str], OperatorMetrics] = defaultdict(OperatorMetrics)
@@ -91,11 +93,11 @@ class StateHost:
         )
 
     def begin(self, task: BeginTask) -> Begun:
-        """Make the task's shards ready for its batch: first the snapshots ahead of it, then the batch.
+        """Make the task's shards ready for its batch: first take the snapshots ahead of it, then begin it.
 
         Raises:
             CannotGoBackError: a shard has gone on beyond the batch.
-            NotAppliedError: a shard lacks an earlier batch, for the sink has taken only some of its rows.
+            ShardRefusedError: a shard lacks an earlier batch, because the sink has read only some of its rows.
             ChandyError: the coordinator refused, or a shard could not be restored.
         """
         answer = self._answers.get(task.query_id, task.batch)
@@ -103,7 +105,8 @@ class StateHost:
             self._snapshots.accept(order)
         acquired = self._table.acquire(task.query_id, task.uid, task.shards)
         shards = {ShardKey(task.query_id, task.uid, shard): found for shard, found in acquired.here.items()}
-        check_together(self._table.opened(task.query_id, task.uid), task.batch - 1)
+        opened, before = self._table.opened(task.query_id, task.uid), task.batch - 1
+        check_together({shard.name: shard.reached(before) for shard in opened}, before)
         self._snapshots.snapshot_ahead(answer.orders, shards)
         for found in shards.values():
             found.begin(task.batch)
@@ -111,11 +114,11 @@ class StateHost:
         return Begun(acquired.elsewhere, answer.times, tuple(fresh))
 
     def open(self, request: OpenShards) -> None:
-        """Begin to open shards that tasks are about to begin with."""
+        """Start to open shards that tasks will need soon."""
         self._table.open(request.query_id, request.uid, request.shards)
 
     def shards(self, task: BeginTask) -> dict[int, Shard]:
-        """Return shards that were begun here.
+        """Return the task's shards, which must have been begun here.
 
         Raises:
             ShardMissingError: one is not here.
@@ -123,11 +126,11 @@ class StateHost:
         return {shard: self._table.get(ShardKey(task.query_id, task.uid, shard)) for shard in task.shards}
 
     def read(self, request: ReadValues) -> Values:
-        """Return what the operator's shards here have; the shard of a key need not be known."""
+        """Return the values of keys that the operator's shards here have. The caller need not know a key's shard."""
         keys = [bytes.fromhex(key) for key in request.keys]
         values: list[bytes | None] = [None] * len(keys)
         for shard in self._table.of_operator(request.query_id, request.uid):
-            # A key is in no more than one shard.
+            # A key is in at most one shard.
             values = [
                 known if found is None else found
                 for known, found in zip(values, shard.read(keys, request.committed), strict=True)
@@ -135,12 +138,12 @@ class StateHost:
         return Values(tuple(None if value is None else value.hex() for value in values))
 
     def metrics(self, task: BeginTask, metrics: OperatorMetrics) -> None:
-        """Enter what a task has spent its time on."""
+        """Add the metrics of a task that has ended."""
         with self._lock:
             self._metrics[task.query_id, task.uid].add(metrics)
 
     def account(self, request: AskAccount) -> OperatorMetrics:
-        """Return what the operator's tasks have spent here, and RocksDB for them."""
+        """Return the metrics of the operator's tasks and shards on this host."""
         total = OperatorMetrics()
         with self._lock:
             total.add(self._metrics[request.query_id, request.uid])
@@ -149,11 +152,11 @@ class StateHost:
         return total
 
     def report(self, failure: TaskFailure) -> None:
-        """Pass on that a processor raised."""
+        """Tell the coordinator that a processor raised."""
         self._control.report(failure)
 
     def obey(self, order: Order) -> None:
-        """Carry out an order; one that takes time goes on in the background."""
+        """Carry out an order. Slow work goes on in the background."""
         match order:
             case SnapshotOrder():
                 self._snapshots.accept(order)
@@ -175,7 +178,7 @@ class StateHost:
                 pass
 
     def close(self) -> None:
-        """Close all shards; the directory is the caller's to delete."""
+        """Close all shards. The caller deletes the directory."""
         self._table.close()
 
     def _open_shard(
@@ -185,7 +188,7 @@ class StateHost:
         resume_point: ResumePoint | None,
         tally: RestoreTally,
     ) -> Shard:
-        # Numbered, because uids are the user's and need not be names of files.
+        # Numbered: users choose uids, which need not be valid file names.
         directory = self._directory / "shards" / str(next(self._numbers))
         changelog = (
             None if self._changelogs is None else Changelog(_changelog(self._changelogs, key.query_id, key))
@@ -199,7 +202,12 @@ class StateHost:
             )
             try:
                 if source is not None and shard.changed_by > source.batch:
-                    raise RestoredTooFarError(str(key), source.batch, shard.changed_by)
+                    raise ShardRefusedError(
+                        f"the checkpoint that shard {key} is restored from is not what its manifest says",
+                        f"files with the state after batch {source.batch}",
+                        f"the state after batch {shard.changed_by}",
+                        "restore another checkpoint",
+                    )
                 if resume_point is not None:
                     self._replay(key, shard, changelog, resume_point)
             except BaseException:
@@ -207,7 +215,7 @@ class StateHost:
                 raise
             tally.opened(time.monotonic() - begun)
             if source is not None:
-                self._snapshots.learn(key, source)
+                self._snapshots.add_restored(key, source)
             return shard
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
@@ -217,8 +225,8 @@ class StateHost:
         self, key: ShardKey, source: RestoreSource, directory: Path, tally: RestoreTally
     ) -> None:
         begun = time.monotonic()
-        store, told = self._open_store(source.root), RestoreLog(str(key), source.handle.size)
-        report = restore_files(store, source.handle, directory, self._cache, progress=told)
+        store, progress = self._open_store(source.root), RestoreLog(str(key), source.handle.size)
+        report = restore_files(store, source.handle, directory, self._cache, progress=progress)
         tally.files(time.monotonic() - begun, report)
         _log.info(
             "restored",
@@ -231,13 +239,15 @@ class StateHost:
     def _replay(
         self, key: ShardKey, shard: Shard, changelog: Changelog | None, resume_point: ResumePoint
     ) -> None:
-        """Bring a shard from its checkpoint to where its query stood."""
+        """Bring a shard from its checkpoint to the point where its query resumes."""
         if self._changelogs is None or changelog is None:
-            raise ChangelogBrokenError(str(key), resume_point.batch, "a state host without changelogs")
+            raise ChangelogBrokenError(
+                str(key), resume_point.batch, "that this state host keeps no changelogs"
+            )
         earlier = _changelog(self._changelogs, resume_point.query_id, key)
         shard.replay(read(earlier, resume_point))
-        # Until a checkpoint has them, these batches are needed again should this host die, too.
-        changelog.take_up(earlier)
+        # These batches are needed again if this host dies, too, before the next checkpoint.
+        changelog.inherit(earlier)
 
 
 def _changelog(root: Path, query_id: str, key: ShardKey) -> Path:

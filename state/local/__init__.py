@@ -1,1 +1,1 @@
-"""What lives on one machine beyond a process: locks, private directories, workspaces, changelogs."""
+"""What is on the disk of one machine: locks, private directories, workspaces, changelogs."""

@@ -1,19 +1,19 @@
-"""A shard's changelog: what each batch since the latest checkpoint has changed, on its machine's own disk.
+"""A shard's changelog: the changes of each batch since the latest checkpoint, on the machine's own disk.
 
-It makes up for a process that was killed: the state after any batch is that of the checkpoint and the changes of the
-batches since. Nothing in it is forced to the disk. It outlives processes, not machines: whoever uses one makes sure
-that the machine has not been started anew since.
+With it a query resumes after a killed process: the state after a batch is that of the checkpoint plus the changes of
+the batches since. Nothing is forced to the disk, so a changelog outlives processes but not machines. Its reader makes
+sure that the machine has not been restarted since.
 
 A changelog is a directory of segments, ``<number>.log``, each one record after the other::
 
     4 bytes  b"CHJ2"
     8 bytes  the batch                          (these two little-endian)
-    8 bytes  length of what the batch changed
+    8 bytes  length of the changes
    16 bytes  XXH3 (128 bits) of all the rest of the record
-             keys and values as one Arrow IPC record batch, null deletes; nothing if the batch changed nothing
+             the changes: keys and values as one Arrow IPC record batch, null deletes; empty if there are none
 
-Of several records of a batch the last one counts: each is of another attempt. A segment may end in the middle of a
-record, whose writer was killed before its task was told that the batch is applied.
+Each attempt at a batch writes a record, and the last one counts. A segment may end in the middle of a record. Its
+writer was then killed before the task learned that its changes were applied.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from .directories import private_directory
 
 _log = logger(__name__)
 FOLDER: Final = "journals"
-"""Name of the folder of all changelogs. The first version called them so, and an upgrade goes on from what it left."""
+"""Name of the folder of all changelogs. It is the first version's word, kept so that an upgrade finds them."""
 LIMIT: Final = 256 * 1024 * 1024
-"""Bytes of one shard's changelog, unless said: to read more may well take longer than to run the batches again."""
+"""Default limit of one shard's changelog in bytes. Reading more may take longer than running the batches again."""
 _GONE: Final = ".gone-"
 _OWNER: Final = "owner"
 _MAGIC: Final = b"CHJ2"
@@ -49,19 +49,19 @@ _SCHEMA: Final = pa.schema([("key", pa.large_binary()), ("value", pa.large_binar
 
 
 def shard_folder(root: Path, query_id: str, uid: str, shard: int) -> Path:
-    """Return the folder, below that of all changelogs, of the changelog of one shard in the run with this Spark id."""
-    # A uid is the user's and need not be the name of a file.
+    """Return the folder of one shard's changelog in the run with this Spark id, below the folder of all changelogs."""
+    # The user chooses the uid, which need not be a valid file name.
     return root / query_id / f"{hashlib.sha256(uid.encode()).hexdigest()[:16]}-{shard}"
 
 
 def admit(root: Path, query_id: str, owner: Path) -> None:
-    """Let the shards of a run have changelogs, for as long as the run's own folder ``owner`` is there.
+    """Allow the shards of a run to have changelogs as long as the run's own folder ``owner`` exists.
 
     Raises:
         OSError, UnsafeDirectoryError: the folder of all changelogs cannot be used.
     """
     private_directory(root)
-    # Should this process be killed here, ``sweep`` deletes it.
+    # If this process is killed here, ``sweep`` deletes the folder.
     new = root / f"{_GONE}new-{query_id}"
     new.mkdir()
     (new / _OWNER).write_text(str(owner))
@@ -69,7 +69,7 @@ def admit(root: Path, query_id: str, owner: Path) -> None:
 
 
 def remove(root: Path, query_id: str) -> None:
-    """Delete the changelogs of a run, and let its shards have none any more: a host may be about to begin one."""
+    """Delete the changelogs of a run. A host that is about to begin another one for it finds no folder."""
     gone = root / f"{_GONE}{query_id}"
     with contextlib.suppress(OSError):
         (root / query_id).rename(gone)
@@ -77,7 +77,7 @@ def remove(root: Path, query_id: str) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Delete what processes that were killed have left of changelogs, and those whose run is gone."""
+    """Delete the changelogs whose run is gone, and what killed processes have left half deleted."""
     for gone in root.glob(f"{_GONE}*"):
         shutil.rmtree(gone, ignore_errors=True)
     for owner in root.glob(f"*/{_OWNER}"):
@@ -89,7 +89,7 @@ def sweep(root: Path) -> None:
 @attrs.define
 class _Segment:
     newest: int = -1
-    """The newest batch in it."""
+    """The newest batch in the segment."""
     size: int = 0
     """Bytes."""
 
@@ -99,23 +99,23 @@ class _Record:
     path: Path
     batch: int
     start: int
-    """Where in the file the changes begin."""
+    """Offset of the changes in the file."""
     length: int
     digest: bytes
 
 
 class Changelog:
-    """The changelog of a shard that is open.
+    """The changelog of an open shard.
 
-    One that cannot be written, or that has grown too long, ends and is not there any more, until the next snapshot
-    begins it anew: with a gap it would be of no use. What it was for is then done by going back to the checkpoint.
+    If it cannot be written, or has grown too long, it is deleted, because a changelog with a gap is useless. The next
+    snapshot begins a new one. Until then a killed process means going back to the checkpoint.
     """
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
-        """Begin a changelog in a folder of its own, of a run that was admitted; what is there goes.
+        """Begin an empty changelog.
 
         Args:
-            folder: see ``shard_folder``.
+            folder: a folder of its own, see ``shard_folder``, in a run that was admitted. Its contents are deleted.
             limit: how many bytes it may have.
         """
         self._folder = folder
@@ -127,8 +127,8 @@ class Changelog:
         self._closed = False
         self._begin()
 
-    def take_up(self, folder: Path) -> None:
-        """Begin with the segments of another changelog, which stays as it is."""
+    def inherit(self, folder: Path) -> None:
+        """Begin with the segments of another changelog, which is not changed."""
         if self._ended:
             return
         try:
@@ -141,7 +141,7 @@ class Changelog:
             self._end(str(error))
 
     def append(self, batch: int, entries: Mapping[bytes, Value]) -> None:
-        """Write what a batch has changed, in place of what an earlier attempt at it had changed."""
+        """Write the changes of an attempt at a batch, which replace those of an earlier attempt."""
         if self._ended:
             return
         changes = _encoded(entries)
@@ -163,13 +163,13 @@ class Changelog:
             self._end(f"it has grown to {size} bytes since the last checkpoint")
 
     def cut(self) -> None:
-        """End the segment: what follows is not in the snapshot that is being taken."""
+        """End the segment, because what follows is not in the snapshot that is taken now."""
         self._end_segment()
         if self._ended and not self._closed:
             self._begin()
 
     def forget(self, upto: int) -> None:
-        """Delete the segments that a completed checkpoint makes needless, whose cut is ``upto``."""
+        """Delete the segments that end at ``upto`` or before: a completed checkpoint contains their batches."""
         growing = None if self._growing is None else self._growing[0]
         for path, segment in list(self._segments.items()):
             if segment.newest <= upto and path != growing:
@@ -177,7 +177,7 @@ class Changelog:
                 del self._segments[path]
 
     def close(self) -> None:
-        """Write no more; the files stay."""
+        """Stop writing. The files stay."""
         self._end_segment()
         self._ended = self._closed = True
 
@@ -190,7 +190,7 @@ class Changelog:
             self._end(str(error))
 
     def _end(self, why: str) -> None:
-        _log.warning("no changelog is kept until the next checkpoint", folder=str(self._folder), why=why)
+        _log.warning("no changelog is kept until the next checkpoint", folder=str(self._folder), reason=why)
         self._end_segment()
         self._ended = True
         self._segments.clear()
@@ -207,7 +207,7 @@ class Changelog:
 
 
 def covers(folder: Path, after: int, upto: int) -> bool:
-    """Whether a changelog has all batches after ``after`` up to ``upto``, by their heads; their bytes are not read."""
+    """Return whether a changelog has all batches after ``after`` up to ``upto``. It reads only the records' heads."""
     try:
         found = {record.batch for path in _segments(folder) for record in _records(path)}
     except (OSError, ChangelogBrokenError):
@@ -216,13 +216,13 @@ def covers(folder: Path, after: int, upto: int) -> bool:
 
 
 def read(folder: Path, resume_point: ResumePoint) -> Iterator[tuple[int, dict[bytes, Value]]]:
-    """Yield what the batches have changed that lead to where a query stood, in their order.
+    """Yield the batches that lead to a resume point with their changes, in order.
 
     Raises:
-        ChangelogBrokenError: a batch is missing, or its bytes are not those that were written.
+        ChangelogBrokenError: a batch is missing or damaged.
     """
     try:
-        # The last of each batch.
+        # The last record of each batch counts.
         records = {record.batch: record for path in _segments(folder) for record in _records(path)}
         for batch in range(resume_point.after + 1, resume_point.batch + 1):
             if batch not in records:
@@ -237,13 +237,13 @@ def _segments(folder: Path) -> list[Path]:
 
 
 def _records(path: Path) -> Iterator[_Record]:
-    """Yield the records of a segment that are there to their end."""
+    """Yield the complete records of a segment."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         while len(head := stream.read(_HEAD.size)) == _HEAD.size:
             magic, batch, length, digest = _HEAD.unpack(head)
             if magic != _MAGIC or length < 0:
-                raise ChangelogBrokenError(str(path), batch, f"{head[:4]!r} in place of {_MAGIC!r}")
+                raise ChangelogBrokenError(str(path), batch, f"a record that does not begin with {_MAGIC!r}")
             start = stream.tell()
             if start + length > size:
                 return
@@ -256,7 +256,9 @@ def _read(record: _Record) -> dict[bytes, Value]:
         stream.seek(record.start)
         changes = stream.read(record.length)
     if _digest(record.batch, changes) != record.digest:
-        raise ChangelogBrokenError(str(record.path), record.batch, "other bytes than were written")
+        raise ChangelogBrokenError(
+            str(record.path), record.batch, "bytes that are not those that were written"
+        )
     if not changes:
         return {}
     keys, values = pa.ipc.read_record_batch(pa.py_buffer(changes), _SCHEMA)

@@ -1,4 +1,4 @@
-"""Directories of this user alone, and the one for what lives on this machine only."""
+"""Directories that belong to this user alone, and the runtime directory of this machine."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from ..errors import UnsafeDirectoryError
 
 
 def private_directory(path: Path) -> Path:
-    """Return the directory; make it, and missing parents, with mode 0700.
+    """Return a directory. It is created with mode 0700 if it is missing, and so are its parents.
 
     Raises:
-        UnsafeDirectoryError: it belongs to another user, others may enter it, or it is a link.
+        UnsafeDirectoryError: it belongs to another user, others can enter it, or it is a link.
     """
     make_private_folder(path)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise UnsafeDirectoryError(str(path), f"{stat.filemode(found.st_mode)} of user {found.st_uid}")
+        raise UnsafeDirectoryError(
+            f"the directory {str(path)!r} is not safe to use",
+            "a directory of this user with mode 0700",
+            f"{stat.filemode(found.st_mode)} of user {found.st_uid}",
+            "remove it",
+        )
     return path
 
 
 def runtime_directory() -> Path:
     """Return this user's private directory for sockets, caches and working directories.
 
-    It is short, because the path of a socket has at most 107 bytes. ``CHANDY_RUNTIME_DIR`` moves it.
+    Its path is short, because that of a socket has at most 107 bytes. ``CHANDY_RUNTIME_DIR`` chooses another one.
     """
     given = os.environ.get("CHANDY_RUNTIME_DIR")
     return Path(given) if given else Path(tempfile.gettempdir()) / f"chandy-{os.getuid()}"

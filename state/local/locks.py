@@ -1,4 +1,4 @@
-"""File locks that die with their holder."""
+"""File locks that the kernel releases when their holder dies."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 
 
 class FileLock:
-    """An exclusive lock on a file; the kernel drops it when the process dies, however it dies."""
+    """An exclusive lock on a file. The kernel releases it when the process ends, however it ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Drop the lock."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
 def acquire(path: Path) -> FileLock:
-    """Wait for the lock on a file, which is made if it is missing."""
+    """Wait for the lock on a file. The file is created if it is missing."""
     while True:
         lock = _try(path, fcntl.LOCK_EX)
         if lock is not None:
@@ -30,13 +30,13 @@ def acquire(path: Path) -> FileLock:
 
 
 def try_acquire(path: Path) -> FileLock | None:
-    """Take the lock on a file if nobody holds it."""
+    """Return the lock on a file, or None if another process holds it."""
     return _try(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Generator[None]:
-    """Hold the lock on a file for the length of the ``with``."""
+    """Hold the lock on a file inside the ``with``."""
     lock = acquire(path)
     try:
         yield
@@ -45,7 +45,7 @@ def locked(path: Path) -> Generator[None]:
 
 
 def remove_unless_held(directory: Path, *locks: str) -> bool:
-    """Delete a directory if nobody holds any of the lock files in it; return whether it was deleted."""
+    """Delete a directory unless one of these lock files in it is held; return whether it was deleted."""
     held: list[FileLock] = []
     try:
         for name in locks:
@@ -66,8 +66,7 @@ def _try(path: Path, operation: int) -> FileLock | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, operation)
-        # Whoever removed the directory meanwhile held this lock: the file that is locked must be the one
-        # there.
+        # The process that held the lock may have removed the directory: the locked file must still be the one there.
         if os.fstat(descriptor).st_ino == os.stat(path).st_ino:  # noqa: PTH116
             return FileLock(descriptor)
     except (BlockingIOError, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""A host's working directory on its machine, and the removal of those that dead hosts left."""
+"""A process's working directory, and the removal of those that dead processes have left."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .locks import FileLock, acquire, locked, remove_unless_held
 
 _log = logger(__name__)
 ALIVE: Final = "alive"
-"""The lock file that a living host holds in a directory of its own."""
+"""The lock file that a living process holds in its directory."""
 
 
 @attrs.frozen
 class Workspace:
-    """A directory, mode 0700, that is this process's alone until it dies."""
+    """A directory with mode 0700 that this process holds until it ends."""
 
     path: Path
     _alive: FileLock
 
     @classmethod
     def create(cls, base: Path, name: str, keep: Callable[[Path], bool] = lambda _: False) -> Workspace:
-        """Make ``base/name`` and hold it; remove what no living process holds in ``base``.
+        """Create ``base/name`` and hold it. Remove the directories in ``base`` that no living process holds.
 
         Args:
-            base: the directory of all of this kind.
-            name: a new one.
-            keep: says what is to stay although nobody holds it.
+            base: the directory of all workspaces of a kind.
+            name: a new name.
+            keep: says which directories to keep although no process holds them.
 
         Raises:
             UnsafeDirectoryError: ``base`` is not this user's alone.
@@ -41,7 +41,7 @@ class Workspace:
         with locked(base / ".lock"):
             for other in base.iterdir():
                 if other.is_dir() and not keep(other) and remove_unless_held(other, ALIVE):
-                    _log.info("removed what a dead host left", directory=str(other))
+                    _log.info("removed the directory of a dead process", directory=str(other))
             path = private_directory(base / name)
             return cls(path, acquire(path / ALIVE))
 

@@ -1,1 +1,1 @@
-"""What task, state host and coordinator say to each other, and how: messages, Arrow Flight, a task's access."""
+"""Calls between task, state host and coordinator: messages, Arrow Flight, a task's access to its shards."""

@@ -1,4 +1,4 @@
-"""Calls between Chandy's processes: Arrow Flight actions with JSON bodies, and typed errors."""
+"""Calls between Chandy's processes: Arrow Flight actions with JSON bodies and typed errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Call:
-    """An action that takes one value and answers with one, or with None."""
+    """An action that takes one value and returns one or None."""
 
     request: type[Any]
     handle: Callable[[Any], Any]
@@ -32,9 +32,9 @@ class Call:
 
 @attrs.frozen
 class Stream:
-    """An action that takes one value and answers with a stream of values of several classes.
+    """An action that takes one value and returns a stream of values of several classes.
 
-    ``handle`` returns an iterator; it is closed when the client goes away.
+    ``handle`` returns an iterator, which is closed when the client disconnects.
     """
 
     request: type[Any]
@@ -45,7 +45,7 @@ class Stream:
 
 
 def pack_error(error: Exception) -> flight.FlightServerError:
-    """Return what to raise in a Flight handler so that the caller gets ``error`` back as it is."""
+    """Return what a Flight handler has to raise for its caller to get ``error``."""
     if isinstance(error, RemoteError):
         name, message, fields = error.error, error.message, None
     else:
@@ -56,9 +56,9 @@ def pack_error(error: Exception) -> flight.FlightServerError:
 
 
 def unpack_error(error: Exception) -> ChandyError | None:
-    """Return the error that ``pack_error`` packed, None if this is none.
+    """Return the error that ``pack_error`` packed, or None if this is not one.
 
-    An error class that is not known on this side, or whose fields are not plain, comes as ``RemoteError``.
+    An error whose class is unknown on this side, or whose fields are not plain, becomes a ``RemoteError``.
     """
     try:
         document = json.loads(getattr(error, "extra_info", None) or b"")
@@ -91,7 +91,7 @@ def _classes(base: type[ChandyError]) -> dict[str, type[ChandyError]]:
 
 @contextlib.contextmanager
 def handler_errors(action: str) -> Generator[None]:
-    """Turn what a handler raises into what its caller gets as a typed error."""
+    """Turn what a handler raises into what its caller receives as a typed error."""
     try:
         yield
     except flight.FlightError:
@@ -106,7 +106,7 @@ def handler_errors(action: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def caller_errors(address: str, lost: type[PeerLostError]) -> Generator[None]:
-    """Turn what a Flight call raises into the peer's typed error, or into ``lost``."""
+    """Turn what a Flight call raises into the peer's typed error or into ``lost``."""
     try:
         yield
     except flight.FlightUnauthenticatedError:
@@ -119,23 +119,23 @@ def caller_errors(address: str, lost: type[PeerLostError]) -> Generator[None]:
 
 
 class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
-    """A Flight server of JSON actions by name, each call checked for the token."""
+    """A Flight server of JSON actions by name. Every call must have the token."""
 
     def __init__(self, location: str, token: str, actions: Mapping[str, Call | Stream]) -> None:
-        # Calls may come as soon as the base is made.
+        # Calls may come as soon as the base class is initialised.
         self.answer(actions)
         super().__init__(location, middleware={"token": TokenCheck(token)})
 
     def answer(self, actions: Mapping[str, Call | Stream]) -> None:
-        """Answer these actions from now on, and no others."""
+        """Serve exactly these actions from now on."""
         self._actions = dict(actions)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        """Return the actions' names with the class of each one's request."""
+        """Return the name of each action with the class of its request."""
         return [(name, action.request.__name__) for name, action in self._actions.items()]
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
-        """Answer one action."""
+        """Serve one action."""
         with handler_errors(action.type):
             known = self._actions.get(action.type)
             if known is None:
@@ -161,7 +161,7 @@ def _stream(name: str, context: flight.ServerCallContext, values: Iterator[Any])
 
 
 class ActionClient:
-    """The other side of an ``ActionServer``. It may be used from many threads."""
+    """A client of an ``ActionServer``. It may be used from many threads."""
 
     def __init__(self, address: str, token: str, lost: type[PeerLostError] = PeerLostError) -> None:
         self.address = address
@@ -170,25 +170,25 @@ class ActionClient:
         self.flight = flight.FlightClient(address)
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
-        """Turn Flight's errors inside of the ``with`` into typed ones."""
+        """Turn Flight's errors inside the ``with`` into typed ones."""
         return caller_errors(self.address, self._lost)
 
     def call(self, action: str, request: object, answer: type[T]) -> T:
-        """Call an action that answers with one value.
+        """Call an action that returns one value.
 
         Raises:
-            ChandyError: what the peer raised, by its class if that is known here, else as ``RemoteError``.
-            PeerLostError: or the subclass that was given: there is no answer.
-            FlightUnauthenticatedError: the token is not the peer's.
+            ChandyError: what the peer raised; a ``RemoteError`` if its class is unknown here.
+            PeerLostError: there is no answer; of the subclass that the constructor was given.
+            FlightUnauthenticatedError: the peer has another token.
         """
         return from_json(answer, self._body(action, request))
 
     def tell(self, action: str, request: object) -> None:
-        """Call an action that answers with nothing; errors as for ``call``."""
+        """Call an action that returns nothing. Errors are those of ``call``."""
         self._body(action, request)
 
     def stream(self, action: str, request: object, answers: tuple[type[Any], ...]) -> Iterator[Any]:
-        """Call a streaming action and yield its values as they come; errors as for ``call``."""
+        """Call a streaming action and yield its values as they come. Errors are those of ``call``."""
         by_name = {type_.__name__: type_ for type_ in answers}
         with self.errors():
             results = self.flight.do_action(flight.Action(action, to_json(request)), self.options)

@@ -1,4 +1,4 @@
-"""A task's side of its state host: begin a batch, fetch values, scan, apply changes."""
+"""The task's side of a state host: begins a batch, fetches values, scans, applies changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ...storage.codec import to_json
-from ..errors import AppliedTwiceError, HostLostError, RoutingError, ShardMissingError
+from ..errors import HostLostError, ShardMissingError, StateAccessError
 from ..format.arrow import BYTES, from_numpy
 from .access import Entries, ShardColumn
 from .calls import ActionClient
@@ -23,11 +23,12 @@ from .metrics import OperatorMetrics
 from .wire import APPLY, COMMIT, FETCH, REQUEST, SCAN, Page, messages
 
 _HOPS: Final = 4
+"""How often the owner of a shard is looked for before the search is given up."""
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class TaskClient:
-    """Calls one state host, and those that it names as owners of shards. It may be used from many threads."""
+    """Calls one state host and those that it names as owners of shards. It may be used from many threads."""
 
     def __init__(self, address: str, token: str) -> None:
         self.address = address
@@ -35,11 +36,11 @@ class TaskClient:
         self._clients = {address: ActionClient(address, token, HostLostError)}
 
     def begin(self, task: BeginTask) -> BatchAccess:
-        """Make the task's shards ready for the batch, wherever they are.
+        """Make the task's shards ready for the batch, on whichever hosts they are.
 
         Raises:
             CannotGoBackError: the state before the batch is gone.
-            RoutingError: nobody owns some of the shards.
+            StateAccessError: no host owns some of the shards.
             HostLostError: the host, or the owner of a shard, does not answer.
             ChandyError: the coordinator refused, or a shard could not be restored.
         """
@@ -54,7 +55,7 @@ class TaskClient:
                 here = [shard for shard in shards if shard not in begun.elsewhere]
                 owners.setdefault(address, []).extend(here)
                 fresh.update(begun.fresh)
-                # Every host has them from the coordinator.
+                # The same on every host: they come from the coordinator.
                 times = begun.times
                 for shard, other in begun.elsewhere.items():
                     elsewhere.setdefault(other, []).append(shard)
@@ -66,7 +67,13 @@ class TaskClient:
                 }
                 return BatchAccess(task, times, frozenset(fresh), exchanges)
             pending = {address: tuple(sorted(shards)) for address, shards in elsewhere.items()}
-        raise RoutingError(task.uid, tuple(sorted(shard for shards in pending.values() for shard in shards)))
+        lost = sorted(shard for shards in pending.values() for shard in shards)
+        raise StateAccessError(
+            f"no state host owns shards {lost} of operator {task.uid!r}",
+            "each shard on one host",
+            "hosts that name each other as the owner",
+            "run the batch again",
+        )
 
     def report(self, failure: TaskFailure) -> None:
         """Tell the coordinator that a processor raised."""
@@ -85,9 +92,9 @@ class TaskClient:
 
 
 class BatchAccess:
-    """``StateAccess`` over state hosts; a host may be this task's own or another one that owns some shards.
+    """``StateAccess`` over the state hosts that own the task's shards.
 
-    A context manager: leaving it without ``apply`` gives the batch up.
+    A context manager: leaving it without ``apply`` discards all changes.
     """
 
     def __init__(
@@ -100,32 +107,26 @@ class BatchAccess:
         self._begun = time.perf_counter()
         self._open = True
         self._exchanges = list(exchanges)
-        # Which exchange serves a shard: looked up for whole columns at a time.
+        # The number of the exchange by shard, to be looked up for whole columns at a time.
         self._routes = np.full(max(task.shards, default=-1) + 1, -1, np.int16)
         for number, shards in enumerate(exchanges.values()):
             self._routes[shards] = number
 
     @property
-    def times(self) -> BatchTimes:
-        """When the batch is, in processing time and in event time."""
+    def times(self) -> BatchTimes:  # noqa: D102 - see StateAccess
         return self._times
 
     @property
-    def fresh(self) -> frozenset[int]:
-        """The task's shards that no batch has been applied to, in all their history."""
+    def fresh(self) -> frozenset[int]:  # noqa: D102 - see StateAccess
         return self._fresh
 
     def fetch(self, shards: ShardColumn, keys: pa.Array) -> pa.Array:
-        """Return the values of keys as of the batch before, in their order; null for a key that is not there.
-
-        Args:
-            shards: the shard of each key; those of one shard side by side.
-            keys: of type ``BYTES``.
+        """As in ``StateAccess``.
 
         Raises:
             ShardMissingError: a shard is not one of the task's.
             HostLostError: a host does not answer.
-            AppliedTwiceError: after ``apply`` or ``close``.
+            StateAccessError: after ``apply`` or ``close``.
         """
         self._check(shards, keys)
         if not len(keys):
@@ -141,48 +142,41 @@ class BatchAccess:
             return _joined(parts).take(np.argsort(np.concatenate(places)))
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[Entries]:
-        """Yield what the task's shards held as of the batch before, for keys from ``start`` to before ``stop``.
-
-        In the order of keys within a shard, one shard after the other, in pieces of moderate size.
+        """As in ``StateAccess``.
 
         Raises:
-            HostLostError, AppliedTwiceError: as for ``fetch``.
+            HostLostError, StateAccessError: as for ``fetch``.
         """
         for number, exchange in enumerate(self._exchanges):
             shards = np.flatnonzero(self._routes == number).astype(np.int32)
             first, complete = start, not len(shards)
             while not complete:
-                if not self._open:
-                    raise AppliedTwiceError(self.task.batch)
+                self._check_open()
                 with self.metrics.on_state():
                     page = exchange.scan(shards, first, start, stop)
                 complete = page.complete
                 if len(page.entries):
                     if not complete:
-                        # The next page begins in the same shard, behind the last key.
+                        # The next page begins in the same shard, after the last key.
                         shards = shards[np.searchsorted(shards, page.entries.shards[-1]) :]
                         first = page.entries.keys[-1].as_py() + b"\x00"
                     yield page.entries
 
     def apply(self, changes: Iterable[Entries]) -> None:
-        """Stage all that the task changes, on each of its shards as a whole, and end the access.
-
-        To be called exactly once, at the task's end, with nothing if there is no change. Of two changes of
-        one key the later one wins; a null value deletes the key.
+        """As in ``StateAccess``, on each shard as a whole.
 
         Raises:
-            StaleBatchError: Spark has gone on without this attempt.
-            ShardMissingError, HostLostError, AppliedTwiceError: as for ``fetch``.
+            ShardRefusedError: Spark has gone on without this attempt.
+            ShardMissingError, HostLostError, StateAccessError: as for ``fetch``.
         """
-        if not self._open:
-            raise AppliedTwiceError(self.task.batch)
+        self._check_open()
         try:
             for entries in changes:
                 self._check(entries.shards, entries.keys)
                 with self.metrics.on_state():
                     self._send(entries)
             self.metrics.seconds = time.perf_counter() - self._begun
-            # One of the hosts keeps the account.
+            # Only one of the hosts gets the metrics, so that they are counted once.
             for exchange, metrics in zip(
                 self._exchanges, chain([self.metrics], repeat(OperatorMetrics())), strict=False
             ):
@@ -191,7 +185,7 @@ class BatchAccess:
             self.close()
 
     def close(self) -> None:
-        """End the access; what was not applied is given up. Closing twice is no error."""
+        """End the access and discard what was not applied. Closing twice is no error."""
         self._open = False
         for exchange in self._exchanges:
             exchange.close()
@@ -204,9 +198,17 @@ class BatchAccess:
     ) -> None:
         self.close()
 
-    def _check(self, shards: ShardColumn, keys: pa.Array) -> None:
+    def _check_open(self) -> None:
         if not self._open:
-            raise AppliedTwiceError(self.task.batch)
+            raise StateAccessError(
+                f"the access to batch {self.task.batch} has ended",
+                "no use of its shards after apply or close",
+                "another call",
+                "begin the batch again",
+            )
+
+    def _check(self, shards: ShardColumn, keys: pa.Array) -> None:
+        self._check_open()
         if len(shards) != len(keys):
             raise ValueError(f"expected a shard for each of {len(keys)} keys, found {len(shards)}")
         if len(shards):
@@ -232,7 +234,7 @@ class BatchAccess:
 
 
 class _Exchange:
-    """The stream to one host; opened when first needed."""
+    """The stream to one host, opened when it is first needed."""
 
     def __init__(self, client: ActionClient, task: BeginTask) -> None:
         self._client = client
@@ -243,7 +245,7 @@ class _Exchange:
         values: list[pa.Array] = []
         with self._client.errors():
             writer, reader = self._opened()
-            # One message at a time: with more under way, both sides could wait for the other to read.
+            # One message at a time: with more, both sides could wait for the other to read.
             for start, stop in messages(keys):
                 rows = stop - start
                 request = [from_numpy(shards[start:stop]), keys.slice(start, rows), pa.nulls(rows, BYTES)]
@@ -272,7 +274,7 @@ class _Exchange:
                 for start, stop in messages(entries.keys, entries.values):
                     writer.write_with_metadata(request.slice(start, stop - start), APPLY)
             except (flight.FlightError, pa.ArrowException, OSError):
-                # The host has ended the stream, and its reason is where answers are read.
+                # The host has ended the stream; reading an answer raises its error.
                 reader.read_chunk()
                 raise
 
@@ -287,7 +289,7 @@ class _Exchange:
             return
         writer, _ = self._stream
         self._stream = None
-        # Whoever needed this stream has had its error already.
+        # The caller that needed this stream has got its error already.
         for end in (writer.done_writing, writer.close):
             with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
                 end()

@@ -1,6 +1,6 @@
-"""What task, state host and coordinator say to each other: plain values, sent as JSON.
+"""The messages between task, state host and coordinator: plain values, sent as JSON.
 
-A state host knows nothing of barriers. It is given orders; whoever gives them implements ``Control``.
+A state host knows nothing about barriers. It follows orders; the coordinator that gives them implements ``Control``.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ class ShardId:
 
 @attrs.frozen
 class Endpoint:
-    """Where the coordinator listens, and what a state host must be told to reach it. Travels with every task."""
+    """What a task or a state host needs to reach the coordinator, and a host to start. Sent with every task."""
 
     address: str
     """Arrow Flight location of the coordinator, e.g. ``grpc://127.0.0.1:40001``."""
     token: str
-    """Random secret of this coordinator life; task, host and coordinator present it to each other."""
+    """Random secret of this coordinator process. Every call between task, host and coordinator presents it."""
     pipeline: str
     memory: int
-    """Bytes of memory that one state host may use for state: RocksDB's caches and write buffers, values that
-    were used lately, and changes that wait for a checkpoint."""
+    """Bytes of memory that one state host may use for state: RocksDB's caches and write buffers, recently used
+    values, and changes that RocksDB does not have yet."""
     cache: str
-    """Directory on each machine where files of snapshots are kept by their SHA-256; may not exist yet."""
+    """Directory on each machine that caches files of snapshots by their SHA-256. It may not exist yet."""
     runtime: str
-    """Directory on each machine where tasks and state hosts meet; may not exist yet."""
+    """Directory on each machine where tasks find their state host. It may not exist yet."""
     changelogs: str | None = None
-    """Directory where state hosts keep the changelogs of their shards; may not exist yet. None: they keep none."""
+    """Directory where state hosts keep the changelogs of their shards. It may not exist yet. None: no changelogs."""
 
 
 # --- task -> state host -------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class BeginTask:
     """A task is about to run an operator over some shards in a batch."""
 
     query_id: str
-    """Spark's id of the query: a query that went back to a checkpoint has a new one."""
+    """Spark's id of the query. A query that went back to a checkpoint has a new one."""
     batch: int
     uid: str
     shards: tuple[int, ...]
@@ -56,7 +56,7 @@ class BeginTask:
 
 @attrs.frozen
 class OpenShards:
-    """Tasks are about to begin with these shards of an operator: open them ahead."""
+    """Open these shards of an operator now, because tasks will need them soon."""
 
     query_id: str
     uid: str
@@ -65,30 +65,30 @@ class OpenShards:
 
 @attrs.frozen
 class BatchTimes:
-    """When a batch is. The same for every attempt at it, for Spark logs it before the batch runs."""
+    """The times of a batch. They are the same for every attempt: Spark logs them before the batch runs."""
 
     timestamp_ms: int = 0
     """Processing time: when Spark planned the batch, in milliseconds since 1970."""
     watermark_ms: int = 0
-    """Event time: no row up to here is expected any more; timers up to here are due. 0: there is no watermark yet."""
+    """Event time: no row up to here is expected any more, and timers up to here are due. 0: no watermark yet."""
     late_ms: int = 0
     """Rows of event time up to here are late: the watermark of the batch before."""
 
 
 @attrs.frozen
 class Begun:
-    """The shards are ready for the batch, apart from those that another host owns."""
+    """The shards are ready for the batch, except those that another host owns."""
 
     elsewhere: dict[int, str] = attrs.field(factory=dict)
-    """Address of the owner by shard; the task begins these there."""
+    """Address of the owner by shard. The task begins these shards there."""
     times: BatchTimes = BatchTimes()
     fresh: tuple[int, ...] = ()
-    """Shards that no batch has been applied to, in all their history."""
+    """Shards that no batch has ever been applied to."""
 
 
 @attrs.frozen
 class TaskFailure:
-    """A processor raised: told to the coordinator so that the user sees the traceback once."""
+    """A processor raised. The coordinator is told so that the user sees the traceback once."""
 
     query_id: str
     batch: int
@@ -100,19 +100,19 @@ class TaskFailure:
 
 @attrs.frozen
 class ReadValues:
-    """What do these keys of an operator have, as of a batch that has committed? Asked while the query runs."""
+    """A request for the values of an operator's keys after a committed batch, while the query runs."""
 
     query_id: str
     uid: str
     keys: tuple[str, ...]
     """In hexadecimal."""
     committed: int
-    """The last batch of which it is known that it has committed."""
+    """The last batch that is known to have committed."""
 
 
 @attrs.frozen
 class AskAccount:
-    """What have the tasks of an operator spent their time on? Answered with ``OperatorMetrics``."""
+    """A request for the ``OperatorMetrics`` of an operator."""
 
     query_id: str
     uid: str
@@ -120,10 +120,10 @@ class AskAccount:
 
 @attrs.frozen
 class Values:
-    """What a host's shards have."""
+    """The values that a host's shards have."""
 
     values: tuple[str | None, ...]
-    """For each key that was asked, in hexadecimal; None if none of the operator's shards here has it."""
+    """In hexadecimal, in the order of the keys. None: none of the operator's shards here has the key."""
 
 
 # --- coordinator -> state host ------------------------------------------------------------------------------
@@ -131,9 +131,9 @@ class Values:
 
 @attrs.frozen
 class SnapshotOrder:
-    """Snapshot these shards of a query as they are after batch ``cut``, which has committed.
+    """Snapshot the state of these shards after batch ``cut``, which has committed.
 
-    It comes with the answer to "begin batch" or by itself, whichever is first; the second is ignored.
+    An order may come with the answer for a batch, by itself, or both. It is carried out once.
     """
 
     checkpoint: int
@@ -141,18 +141,18 @@ class SnapshotOrder:
     query_id: str
     cut: int
     shards: tuple[ShardId, ...]
-    """The shards of this host that must acknowledge; never empty."""
+    """The shards to snapshot, all on this host. Never empty."""
     root: str
-    """URI of the store to write into: the pipeline's own, or the savepoint's."""
+    """URI of the store to write to: the pipeline's own or the savepoint's."""
     base: int | None
-    """The completed checkpoint whose files need not be uploaded again; None: upload all."""
+    """The completed checkpoint whose files need not be uploaded again. None: upload all."""
     triggered_at: float
     """Seconds since 1970, the driver's clock."""
     seconds_left: float
-    """How long the checkpoint has left when the order is given: what the store cannot do by then is given up. A
-    duration, for the clocks of two machines differ."""
+    """How long the checkpoint has left when the order is given. Store requests are not retried beyond it. It is a
+    duration because the clocks of two machines differ."""
     is_savepoint: bool = False
-    """Whether it is for a savepoint, which is self-contained and in a store of its own."""
+    """Whether the order is for a savepoint, which is self-contained and has a store of its own."""
 
 
 @attrs.frozen
@@ -164,7 +164,7 @@ class CompleteOrder:
 
 @attrs.frozen
 class AbortOrder:
-    """A checkpoint was aborted: forget its snapshots."""
+    """A checkpoint was aborted: delete its snapshots."""
 
     checkpoint: int
     latest: int | None
@@ -173,19 +173,19 @@ class AbortOrder:
 
 @attrs.frozen
 class ReleaseOrder:
-    """The query with this Spark id is over for good: close and delete its shards."""
+    """The query with this Spark id will not run again: close and delete its shards."""
 
     query_id: str
 
 
 @attrs.frozen
 class StopOrder:
-    """The coordinator is stopping: end the process."""
+    """The coordinator stops: end the process."""
 
 
 @attrs.frozen
 class Heartbeat:
-    """Nothing to do; the coordinator lives."""
+    """The coordinator is alive."""
 
 
 Order = SnapshotOrder | CompleteOrder | AbortOrder | ReleaseOrder | StopOrder | Heartbeat
@@ -198,18 +198,18 @@ class HostHello:
     """A state host has started on an executor."""
 
     host: str
-    """Random id of this process's life."""
+    """Random id of this process."""
     address: str
     """Arrow Flight location where tasks reach it."""
     machine: str
     executor: str
-    """What tells this executor from others: its machine and the real path of its root directory."""
+    """What identifies the executor: its machine and the real path of its root directory."""
     pid: int
 
 
 @attrs.frozen
 class AskBatch:
-    """What stands ahead of this batch? Asked once a batch and query."""
+    """A request for the orders ahead of a batch. A host sends one per batch and query."""
 
     host: str
     query_id: str
@@ -218,7 +218,7 @@ class AskBatch:
 
 @attrs.frozen
 class BatchAnswer:
-    """The orders ahead of a batch. For one host and batch the answer never changes."""
+    """The orders ahead of a batch. The answer for a host and batch never changes."""
 
     orders: tuple[SnapshotOrder, ...] = ()
     times: BatchTimes = BatchTimes()
@@ -236,12 +236,12 @@ class ClaimShards:
 
 @attrs.frozen
 class RestoreSource:
-    """Where a shard's state is to come from."""
+    """What a shard's state is restored from."""
 
     root: str
     """URI of the store that the handle is relative to."""
     checkpoint: int
-    """Id of the checkpoint, which can be the base of an increment; -1 for a savepoint, which cannot."""
+    """Id of the checkpoint, which can be the base of the next; -1 for a savepoint, which cannot."""
     batch: int
     """The last batch that the state contains."""
     handle: Handle
@@ -249,14 +249,14 @@ class RestoreSource:
 
 @attrs.frozen
 class ResumePoint:
-    """Where a query stood whose processes were killed, and that the changelogs of its shards lead to."""
+    """Where a query resumes after its processes were killed. The changelogs of its shards lead there."""
 
     query_id: str
-    """Spark's id of the query then, by which its changelogs are found."""
+    """Spark's id of the query that was killed, by which its changelogs are found."""
     after: int
-    """The last batch that the checkpoint contains that its state grew from; -1 if there was none."""
+    """The last batch in the checkpoint that its state started from; -1 if there was none."""
     batch: int
-    """The last batch that had committed: the query goes on with the next."""
+    """The last batch that had committed. The query resumes with the next."""
 
     @property
     def needs_changelogs(self) -> bool:
@@ -269,50 +269,50 @@ class ClaimAnswer:
     """Which shards the host owns now."""
 
     granted: dict[int, RestoreSource | None] = attrs.field(factory=dict)
-    """By shard where its state comes from; None: it starts empty."""
+    """By shard what its state is restored from. None: it starts empty."""
     elsewhere: dict[int, str] = attrs.field(factory=dict)
     """By shard the address of the host that owns it."""
     resume_point: ResumePoint | None = None
-    """What the changelogs of shards that are granted lead to, on top of where their state comes from; None: nothing."""
+    """What the changelogs of the granted shards lead to from there. None: changelogs are not used."""
 
 
 @attrs.frozen
 class ShardsRestored:
-    """The shards that a host claimed together are open."""
+    """The shards that a host claimed together are open, or one of them could not be opened."""
 
     host: str
     query_id: str
     ahead: float
-    """Seconds from the claim during which no task waited for them."""
+    """Seconds from the claim until a task waited for one of them."""
     files: float
-    """Seconds that a task waited until they were open: what went into finding, downloading and verifying files."""
+    """Seconds that a task then waited for files to be found, downloaded and verified."""
     opening: float
-    """And what went into opening RocksDB. Shards are restored side by side: their time is shared out as theirs is."""
+    """Seconds that it waited for RocksDB to open. The wait is divided in proportion to the time of both parts."""
     found_bytes: int
-    """Of files that the machine had already."""
+    """Size of the files that the machine had already."""
     downloaded_bytes: int
-    """Of files that came from the store."""
+    """Size of the files that came from the store."""
     failure: str | None = None
-    """Why one of them is not open after all; None: all are."""
+    """Why one of them could not be opened. None: all are open."""
 
 
 @attrs.frozen
 class ShardSnapshot:
-    """One shard's part of a checkpoint, durable."""
+    """One shard's durable part of a checkpoint."""
 
     shard: ShardId
     handle: Handle
     new_bytes: int
-    """Bytes of it that were written for this checkpoint."""
+    """Bytes that were written for this checkpoint."""
     start_delay: float
-    """Seconds from the trigger to the start of the synchronous part (two clocks: driver and host)."""
+    """Seconds from the trigger to the start of the synchronous part, by the clocks of driver and host."""
     sync_seconds: float
     async_seconds: float
 
 
 @attrs.frozen
 class Ack:
-    """All shards that an order named are durable."""
+    """The snapshots of all shards that an order named are durable."""
 
     host: str
     checkpoint: int
@@ -331,28 +331,28 @@ class Decline:
 
 
 class Control(Protocol):
-    """What a state host needs from above. Errors it raises travel to the host as text."""
+    """What a state host needs from the coordinator."""
 
     def ask(self, ask: AskBatch) -> BatchAnswer:
-        """Answer "begin batch"; refuses a query id that is not the query's current one."""
+        """Return the orders ahead of a batch and its times. Refuses a query id that is not the current one."""
         ...
 
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
-        """Make the host the owner of shards that nobody owns."""
+        """Make the host the owner of those shards that no host owns."""
         ...
 
     def restored(self, restored: ShardsRestored) -> None:
-        """Take word of how shards were restored."""
+        """Record how shards were restored."""
         ...
 
     def ack(self, ack: Ack) -> None:
-        """Take an acknowledgement."""
+        """Record that a host has stored its snapshots."""
         ...
 
     def decline(self, decline: Decline) -> None:
-        """Take a refusal."""
+        """Record that a host cannot carry out an order."""
         ...
 
     def report(self, failure: TaskFailure) -> None:
-        """Take word of a processor that raised."""
+        """Record that a processor raised."""
         ...

@@ -1,4 +1,4 @@
-"""Where the time of an operator goes: measured in each of its tasks, added up in the state hosts."""
+"""Where the time of an operator goes: measured in each of its tasks, summed in the state hosts."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ import pyarrow as pa
 
 @attrs.define
 class OperatorMetrics:
-    """Sums over the tasks of an operator whose changes were applied. Seconds are of one task at a time."""
+    """Sums over the tasks of an operator whose changes were applied. The seconds of parallel tasks add up."""
 
     tasks: int = 0
     rows: int = 0
-    """That came from Spark."""
+    """Rows that came from Spark."""
     keys: int = 0
-    """Whose rows were processed, each counted in every batch that has it."""
+    """Keys whose rows were processed. A key counts once in every batch that has it."""
     seconds: float = 0.0
-    """From the moment when the batch has begun to the moment when its changes are staged."""
+    """From the beginning of the batch until its changes are staged."""
     input_seconds: float = 0.0
-    """Of these, waiting for rows: what is before the operator in Spark, and the way to Python."""
+    """The part spent waiting for rows: what comes before the operator in Spark, and the transfer to Python."""
     state_seconds: float = 0.0
-    """Of these, waiting for state hosts, and putting requests together."""
+    """The part spent building requests to state hosts and waiting for the answers."""
     output_seconds: float = 0.0
-    """Of these, waiting for Spark to take the output: what is behind the operator."""
+    """The part spent waiting for Spark to take the output: what comes after the operator."""
     read_keys: int = 0
     """Keys that had to be read from RocksDB."""
     read_seconds: float = 0.0
-    """That RocksDB took to read them, in the state host; part of ``state_seconds``."""
+    """What RocksDB took to read them, in the state host. Included in ``state_seconds``."""
     written_keys: int = 0
     """Changes that were written to RocksDB."""
     write_seconds: float = 0.0
-    """That RocksDB took to write them, in the state host, beside the tasks."""
+    """What RocksDB took to write them, in the state host, while tasks run."""
 
     @property
     def own_seconds(self) -> float:
-        """What is left: grouping, the processor, and turning state into values and back."""
+        """The rest: grouping, the processor, and turning stored state into values and back."""
         return self.seconds - self.input_seconds - self.state_seconds - self.output_seconds
 
     def add(self, other: OperatorMetrics) -> None:
-        """Add what was spent elsewhere."""
+        """Add another task's or host's metrics."""
         for field in attrs.fields(OperatorMetrics):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def minus(self, earlier: OperatorMetrics) -> Self:
-        """Return what was spent since."""
+        """Return the difference to an earlier reading."""
         names = [field.name for field in attrs.fields(OperatorMetrics)]
         return type(self)(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
     @contextmanager
     def on_state(self) -> Generator[None]:
-        """Count the time inside of the ``with`` as waiting for state hosts."""
+        """Count the time inside the ``with`` as waiting for state hosts."""
         begun = time.perf_counter()
         try:
             yield
@@ -62,7 +62,7 @@ class OperatorMetrics:
             self.state_seconds += time.perf_counter() - begun
 
     def on_input(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass on batches, counting their rows and the time that they take to come."""
+        """Pass on batches, counting their rows and the time spent waiting for them."""
         while True:
             begun = time.perf_counter()
             batch = next(batches, None)
@@ -73,7 +73,7 @@ class OperatorMetrics:
             yield batch
 
     def on_output(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass on batches, counting the time until the next one is asked for."""
+        """Pass on batches, counting the time until the next one is requested."""
         for batch in batches:
             handed = time.perf_counter()
             yield batch

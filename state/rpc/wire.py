@@ -1,16 +1,16 @@
 """The Arrow exchange between a task and a state host: one stream for a task's whole access to its shards.
 
-The client sends batches of ``REQUEST`` rows, those of one shard side by side; the metadata of a message says
-what it asks:
+The client sends batches of ``REQUEST`` rows. The rows of a shard are adjacent. The metadata of a message says what it
+is:
 
-* ``FETCH``: the values of the keys. The host answers with ``ANSWER`` rows in the same order, in one or several
-  batches, null for a key that is not there. The value column of the request is null.
-* ``SCAN``: what the shards hold, each row's from its key up to, not including, its value; each shard is named
-  once. The host answers with one ``Page``.
-* ``APPLY``: changes, null deletes. The host collects them and answers nothing.
-* ``COMMIT``, and behind it the task's account of its time as JSON: no rows. The host stages all collected
-  changes and answers with metadata ``STAGED``. Without it, a stream that ends changes nothing: a client that
-  was killed looks exactly like one that has finished.
+* ``FETCH``: keys to look up. The host answers with their values as ``ANSWER`` rows in the same order, in one or
+  several batches, with null for a key that is not there. The value column of the request is null.
+* ``SCAN``: ranges to scan, one row for each shard, from its key up to, not including, its value. The host answers with
+  one ``Page``.
+* ``APPLY``: changes; null deletes a key. The host collects them and does not answer.
+* ``COMMIT``, followed by the task's ``OperatorMetrics`` as JSON; no rows. The host stages all collected changes and
+  answers with the metadata ``STAGED``. A stream that ends without it changes nothing, because a client that was killed
+  looks exactly like one that has finished.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ COMMIT: Final = b"commit "
 STAGED: Final = b"staged"
 
 ROWS: Final = 32 * 1024
-"""Rows in a message, at most."""
+"""The most rows in a message."""
 SIZE: Final = 16 * 1024 * 1024
-"""Bytes of keys and values in a message, at most, unless a single row is larger."""
+"""The most bytes of keys and values in a message, unless a single row is larger."""
 
 
 def messages(*columns: pa.Array) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of rows that make a message of moderate size each; columns are of type ``BYTES``."""
+    """Yield (start, stop) of the rows of each message. The columns are of type ``BYTES``."""
     rows = len(columns[0])
     ends = np.sum([_offsets(column) for column in columns], axis=0) if rows else np.zeros(1, np.int64)
     start = 0
@@ -53,7 +53,7 @@ def messages(*columns: pa.Array) -> Iterator[tuple[int, int]]:
 
 
 def runs(shards: ShardColumn) -> Iterator[tuple[int, int, int]]:
-    """Yield (shard, start, stop) for each stretch of rows of one shard."""
+    """Yield (shard, start, stop) for each run of rows of one shard."""
     if not len(shards):
         return
     starts = [0, *(np.flatnonzero(shards[1:] != shards[:-1]) + 1).tolist()]
@@ -63,11 +63,11 @@ def runs(shards: ShardColumn) -> Iterator[tuple[int, int, int]]:
 
 @attrs.frozen(eq=False)
 class Page:
-    """A part of what was scanned."""
+    """A part of the result of a scan."""
 
     entries: Entries
     complete: bool
-    """Whether nothing comes behind it."""
+    """Whether nothing follows."""
 
     @classmethod
     def of(
@@ -78,7 +78,7 @@ class Page:
         return cls(entries, complete)
 
     def pack(self) -> tuple[pa.RecordBatch, bytes]:
-        """Return it as a batch of ``ANSWER``, keys first and then values, and metadata."""
+        """Return the page as a batch of ``ANSWER``, first the keys and then the values, and its metadata."""
         column = pa.concat_arrays([self.entries.keys, self.entries.values])
         metadata = bytes([self.complete]) + self.entries.shards.astype("<i4").tobytes()
         return pa.record_batch([column], schema=ANSWER), metadata

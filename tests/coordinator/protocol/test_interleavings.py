@@ -1,9 +1,9 @@
 """The protocol as a whole against whatever can happen to it: hosts, tasks, stores and coordinators that fail.
 
-The coordinator's decisions (``CheckpointStateMachine``), the catalog with its fencing, retention and deletion are
-the real ones. Around them everything is a small model, which takes one step when it is told to: Spark's batches of two
-queries, one of which reads the other's output; state hosts with shards that stage as ``state/host/shard.py`` does,
-or are those; orders and acknowledgements on their way; the threads of the driver.
+The coordinator's decisions (``CheckpointStateMachine``), those of state hosts (``ShardBatches``, ``SnapshotOrders``,
+``SnapshotBases``), the catalog with its fencing, retention and deletion are the real ones. Around them everything is a
+small model, which takes one step when it is told to: Spark's batches of two queries, one of which reads the other's
+output; what shards hold, or the real shards; orders and acknowledgements on their way; the threads of the driver.
 
 A state's value is the list of the records that made it. So a state is right if it is exactly that of the
 records before the query's offset at the cut, in their order.
@@ -48,9 +48,14 @@ from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
 from chandy.coordinator.recovery import local_recovery
 from chandy.coordinator.recovery.restore_point import RestorePoint
-from chandy.state.errors import CannotGoBackError, CutPassedError, ShardMissingError, StaleBatchError
+from chandy.state.errors import CannotGoBackError, ShardMissingError, ShardRefusedError
+from chandy.state.host.batches import ShardBatches, check_together
+from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
-from chandy.state.host.shard import Changes, Shard
+from chandy.state.host.shard import Shard
+from chandy.state.host.shard_key import ShardKey
+from chandy.state.host.snapshot_bases import SnapshotBases, StoredBase
+from chandy.state.host.snapshot_orders import AcceptedOrder, SnapshotOrders
 from chandy.state.rpc.messages import (
     AbortOrder,
     Ack,
@@ -192,33 +197,19 @@ def get_files(store: TroubledStore, handle: Handle, cached: bool = False) -> Fil
 
 
 class ModelShard:
-    """Staging as in ``state/host/shard.py``, over a list of tables that are merged now and then."""
+    """The product's batches over a list of tables that are merged now and then."""
 
     def __init__(self, files: Files, position: int) -> None:
         self.tables = {name: content for name, content in files.items() if name.endswith(".sst")}
-        self.position = position
-        self.begun: int | None = None
-        self.staged: tuple[int, State] | None = None
-
-    def begin(self, batch: int) -> None:
-        latest = max(self.position, -1 if self.begun is None else self.begun)
-        if batch < latest or batch == self.position:
-            raise CannotGoBackError("shard", batch, latest)
-        self.promote(batch - 1)
-        self.begun = batch
+        self.batches: ShardBatches[State] = ShardBatches("shard", position, self.apply)
+        self.begin = self.batches.begin
+        self.stage = self.batches.stage
+        self.reached = self.batches.reached
 
     def fetch(self, key: int) -> list[int]:
         return state_of(self.tables).get(key, [])
 
-    def stage(self, batch: int, changes: State) -> None:
-        if batch != self.begun or batch == self.position:
-            raise StaleBatchError("shard", batch, self.begun)
-        self.staged = batch, changes
-
-    def promote(self, upto: int) -> None:
-        if self.staged is None or self.staged[0] > upto:
-            return
-        (self.position, changes), self.staged = self.staged, None
+    def apply(self, batch: int, changes: State) -> None:
         if changes:
             self._write(changes)
         if len(self.tables) > 3:
@@ -228,13 +219,10 @@ class ModelShard:
 
     def replay(self, batches: list[tuple[int, State]]) -> None:
         for batch, changes in batches:
-            self.staged = batch, changes
-            self.promote(batch)
+            self.batches.replay(batch, changes)
 
     def checkpoint(self, cut: int) -> Files:
-        self.promote(cut)
-        if self.position > cut:
-            raise CutPassedError("shard", cut, self.position)
+        self.batches.cut(cut)
         return {**self.tables, "MANIFEST-1": json.dumps(sorted(self.tables)).encode()}
 
     def close(self) -> None:
@@ -266,6 +254,7 @@ class RealShard:
             (directory / name).write_bytes(content)
         self.shard = Shard("shard", directory, self.memory, position)
         self.begin = self.shard.begin
+        self.reached = self.shard.reached
 
     def fetch(self, key: int) -> list[int]:
         (value,) = self.shard.fetch([str(key).encode()])
@@ -305,24 +294,25 @@ class RealShard:
 # --- state hosts --------------------------------------------------------------------------------------------
 
 
-@attrs.define
-class Round:
-    order: SnapshotOrder
-    taken: dict[ShardId, Files] = attrs.field(factory=dict)
-    failed: str | None = None
-    ended: bool = False
+@attrs.define(eq=False)
+class Task:
+    """An order that a host carries out, and what it has of it."""
+
+    accepted: AcceptedOrder
+    taken: dict[ShardKey, Files] = attrs.field(factory=dict)
+    error: ChandyError | None = None
 
 
 class Host:
-    """A state host as in ``state/host/keeper.py``, without threads and network."""
+    """The decisions of a state host, as the product makes them, without threads and network."""
 
     def __init__(self, life: Life, name: str) -> None:
         self.life, self.name = life, name
         self.mailbox: deque[Order] = deque()
         self.shards: dict[tuple[str, ShardId], Any] = {}
-        self.rounds: dict[tuple[int, str], Round] = {}
-        self.aborted: set[int] = set()
-        self.handles: dict[tuple[str, ShardId], dict[int, Handle]] = {}
+        self.orders = SnapshotOrders()
+        self.bases = SnapshotBases()
+        self.tasks: dict[AcceptedOrder, Task] = {}
         self.answers: dict[str, tuple[int, tuple[SnapshotOrder, ...]]] = {}
 
     def begin(self, query_id: str, batch: int, shard: ShardId) -> Host:
@@ -341,10 +331,15 @@ class Host:
 
     def ready(self, orders: tuple[SnapshotOrder, ...], batch: int, query_id: str, shard: ShardId) -> None:
         """First the snapshots ahead of the batch, then the batch."""
+        opened = [found for (known, _), found in self.shards.items() if known == query_id]
+        self.check_together(opened, batch - 1)
         for order in orders:
-            if shard in order.shards:
-                self.take(self.accept(order), shard)
+            self.take(self.accept(order), ShardKey(query_id, shard.uid, shard.shard))
         self.shards[query_id, shard].begin(batch)
+
+    @staticmethod
+    def check_together(shards: list[Any], upto: int) -> None:
+        check_together({str(number): shard.reached(upto) for number, shard in enumerate(shards)}, upto)
 
     def ask(self, query_id: str, batch: int) -> tuple[SnapshotOrder, ...]:
         newest, known = self.answers.get(query_id, (-1, ()))
@@ -366,76 +361,72 @@ class Host:
             earlier = changelogs[resume_point.query_id, shard]
             opened.replay([(b, earlier[b]) for b in range(resume_point.after + 1, resume_point.batch + 1)])
             changelogs[query_id, shard] |= earlier
-        if source is not None and source.checkpoint >= 0:
-            self.handles.setdefault((query_id, shard), {})[source.checkpoint] = source.handle
+        if source is not None:
+            self.bases.add_restored(ShardKey(query_id, shard.uid, shard.shard), source)
 
-    def accept(self, order: SnapshotOrder) -> Round:
-        key = order.checkpoint, order.query_id
-        if key not in self.rounds:
-            self.rounds[key] = Round(order, ended=order.checkpoint in self.aborted)
-        return self.rounds[key]
+    def accept(self, order: SnapshotOrder) -> Task:
+        accepted = self.orders.accept(order)
+        return self.tasks.setdefault(accepted, Task(accepted))
 
-    def take(self, this: Round, shard: ShardId) -> None:
-        if this.ended or this.failed or shard in this.taken:
+    @property
+    def open_tasks(self) -> list[Task]:
+        return [task for task in self.tasks.values() if task.accepted.is_open]
+
+    def take(self, task: Task, key: ShardKey) -> None:
+        if not task.accepted.begin(key):
             return
-        owned = self.shards.get((this.order.query_id, shard))
         try:
-            if owned is None:
-                raise ShardMissingError(str(shard), self.name)
-            this.taken[shard] = owned.checkpoint(this.order.cut)
+            shard = self.shards.get((key.query_id, ShardId(key.uid, key.shard)))
+            if shard is None:
+                raise ShardMissingError(str(key), self.name)
+            task.taken[key] = shard.checkpoint(task.accepted.order.cut)
         except ChandyError as error:
-            this.failed = str(error)
+            task.error = task.error or error
 
-    def store(self, this: Round) -> None:
+    def store(self, task: Task) -> None:
         """The asynchronous part: upload, then acknowledge or decline."""
-        order = this.order
-        for shard in order.shards:
-            self.take(this, shard)
-        if this.ended:
+        accepted, order = task.accepted, task.accepted.order
+        for key in accepted.shards:
+            self.take(task, key)
+        if task.error is not None:
+            if accepted.fail():
+                message = Decline(self.name, order.checkpoint, order.query_id, str(task.error))
+                self.life.messages.append(message)
             return
-        this.ended = True
-        if this.failed:
-            self.life.messages.append(Decline(self.name, order.checkpoint, order.query_id, this.failed))
-            return
-        known = {shard: self.handles.setdefault((order.query_id, shard), {}) for shard in order.shards}
-        own = order.root == ROOT and order.base is not None
         stored = put_files(
             self.life.world.open(order.root),
             order.checkpoint,
             f"{self.name}-{order.query}",
-            {str(shard): files for shard, files in this.taken.items()},
-            {str(shard): known[shard].get(order.base or 0) if own else None for shard in order.shards},
+            {str(key): files for key, files in task.taken.items()},
+            {str(key): self.bases.base(key, order) for key in task.taken},
         )
-        if order.root == ROOT:
-            for shard in order.shards:
-                known[shard][order.checkpoint] = stored[str(shard)]
-        snapshots = (ShardSnapshot(shard, stored[str(shard)], 1, 0.0, 0.0, 0.0) for shard in order.shards)
-        self.life.messages.append(Ack(self.name, order.checkpoint, order.query_id, tuple(snapshots)))
+        snapshots = tuple(
+            ShardSnapshot(ShardId(key.uid, key.shard), stored[str(key)], 1, 0.0, 0.0, 0.0)
+            for key in accepted.shards
+        )
+        if accepted.succeed():
+            self.bases.add_stored(order, snapshots)
+            self.life.messages.append(Ack(self.name, order.checkpoint, order.query_id, snapshots))
 
     def obey(self, order: Order) -> None:
         match order:
             case SnapshotOrder():
                 self.accept(order)
             case AbortOrder(checkpoint):
-                self.aborted.add(checkpoint)
-                for (number, _), this in self.rounds.items():
-                    this.ended = this.ended or number == checkpoint
-                for handles in self.handles.values():
-                    handles.pop(checkpoint, None)
+                self.orders.abort(checkpoint)
+                self.bases.abort(checkpoint)
             case CompleteOrder(checkpoint):
-                for (number, query_id), this in self.rounds.items():
-                    for shard in this.order.shards if number == checkpoint else ():
-                        changelog = self.life.world.changelogs.get((query_id, shard), {})
-                        for batch in [batch for batch in changelog if batch <= this.order.cut]:
-                            del changelog[batch]
-                for handles in self.handles.values():
-                    if checkpoint in handles:
-                        for older in [number for number in handles if number < checkpoint]:
-                            del handles[older]
+                self.bases.complete(checkpoint)
+                for key, cut in self.orders.included(checkpoint):
+                    shard = ShardId(key.uid, key.shard)
+                    changelog = self.life.world.changelogs.get((key.query_id, shard), {})
+                    for batch in [batch for batch in changelog if batch <= cut]:
+                        del changelog[batch]
             case ReleaseOrder(query_id):
-                for key in [key for key in self.shards if key[0] == query_id]:
+                released = [key for key in self.shards if key[0] == query_id]
+                for key in released:
                     self.shards.pop(key).close()
-                    self.handles.pop(key, None)
+                self.bases.forget([ShardKey(known, shard.uid, shard.shard) for known, shard in released])
 
 
 # --- Spark --------------------------------------------------------------------------------------------------
@@ -848,7 +839,7 @@ class Life:
             changes = {key: here.fetch(key) + new for key, new in records.items()}
             try:
                 here.stage(attempt.batch, changes)
-            except StaleBatchError:
+            except ShardRefusedError:
                 return
             self.world.changelogs[run.query_id, shard][attempt.batch] = changes
         if heard and self.runs[run.query] is run and attempt.batch == run.planned:
@@ -894,15 +885,15 @@ class Life:
                 self.work(self.manifests, 0)
             elif "orders" not in hold and (mail := [host for host in self.hosts.values() if host.mailbox]):
                 mail[0].obey(mail[0].mailbox.popleft())
-            elif open_ := self.open_rounds:
-                host, this = open_[0]
-                host.store(this)
+            elif open_ := self.open_tasks:
+                host, task = open_[0]
+                host.store(task)
             else:
                 return
 
     @property
-    def open_rounds(self) -> list[tuple[Host, Round]]:
-        return [(h, this) for h in self.hosts.values() for this in h.rounds.values() if not this.ended]
+    def open_tasks(self) -> list[tuple[Host, Task]]:
+        return [(host, task) for host in self.hosts.values() for task in host.open_tasks]
 
 
 class World:
@@ -1143,9 +1134,9 @@ class Machine(RuleBasedStateMachine):
     @rule(which=SMALL, number=SMALL)
     def a_host_stores_its_snapshots(self, which: int, number: int) -> None:
         life = self.life(which)
-        if open_ := life.open_rounds:
-            host, this = open_[number % len(open_)]
-            host.store(this)
+        if open_ := life.open_tasks:
+            host, task = open_[number % len(open_)]
+            host.store(task)
 
     @rule(which=SMALL, fates=st.lists(st.sampled_from(FATES), min_size=1, max_size=5), newest=st.booleans())
     def messages_are_on_their_way(self, which: int, fates: list[str], newest: bool) -> None:
@@ -1347,12 +1338,8 @@ def apply_before_the_snapshot(patch: pytest.MonkeyPatch) -> None:
     ) -> None:
         host.shards[query_id, shard].begin(batch)
 
-    def checkpoint(shard: ModelShard, cut: int) -> Files:
-        shard.promote(10**9)
-        return {**shard.tables, "MANIFEST-1": b""}
-
     patch.setattr(Host, "ready", ready)
-    patch.setattr(ModelShard, "checkpoint", checkpoint)
+    patch.setattr(ShardBatches, "cut", lambda batches, batch: batches._promote(10**9))
 
 
 def count_an_acknowledgement_twice(patch: pytest.MonkeyPatch) -> None:
@@ -1375,7 +1362,7 @@ def cut_two_shards_differently(patch: pytest.MonkeyPatch) -> None:
     """The hosts of one executor take their snapshots one batch earlier than the others."""
     right = Host.accept
 
-    def accept(host: Host, order: SnapshotOrder) -> Round:
+    def accept(host: Host, order: SnapshotOrder) -> Task:
         earlier = host.name[0] == "b"
         return right(host, attrs.evolve(order, cut=order.cut - 1) if earlier else order)
 
@@ -1385,26 +1372,48 @@ def cut_two_shards_differently(patch: pytest.MonkeyPatch) -> None:
 def apply_a_batch_twice(patch: pytest.MonkeyPatch) -> None:
     """A batch that begins again finds what its first attempt has done."""
 
-    def begin(shard: ModelShard, batch: int) -> None:
-        shard.promote(batch)
-        shard.begun = batch
+    def begin(batches: ShardBatches[State], batch: int) -> None:
+        batches._promote(batch)
+        batches.begun = batch
 
-    def stage(shard: ModelShard, batch: int, changes: State) -> None:
-        shard.staged = batch, changes
-
-    patch.setattr(ModelShard, "begin", begin)
-    patch.setattr(ModelShard, "stage", stage)
+    patch.setattr(ShardBatches, "begin", begin)
+    patch.setattr(ShardBatches, "check_current", lambda batches, batch: None)
 
 
 def apply_what_a_left_over_attempt_has_made(patch: pytest.MonkeyPatch) -> None:
-    """A batch that a snapshot has written is staged once more."""
+    """A batch that a snapshot has applied is staged once more."""
 
-    def stage(shard: ModelShard, batch: int, changes: State) -> None:
-        if batch != shard.begun:
-            raise StaleBatchError("shard", batch, shard.begun)
-        shard.staged = batch, changes
+    def check_current(batches: ShardBatches[State], batch: int) -> None:
+        if batch != batches.begun:
+            raise ShardRefusedError("another batch has begun", str(batches.begun), str(batch))
 
-    patch.setattr(ModelShard, "stage", stage)
+    patch.setattr(ShardBatches, "check_current", check_current)
+
+
+def snapshot_a_shard_before_the_staged_batch(patch: pytest.MonkeyPatch) -> None:
+    """A batch that is staged is left out of a snapshot, although it has committed."""
+    patch.setattr(ShardBatches, "cut", lambda batches, batch: None)
+
+
+def leave_out_a_shard_of_an_order(patch: pytest.MonkeyPatch) -> None:
+    """A host acknowledges one shard and takes that for the whole order."""
+    right = SnapshotOrders.accept
+
+    def accept(orders: SnapshotOrders, order: SnapshotOrder) -> AcceptedOrder:
+        return right(orders, attrs.evolve(order, shards=order.shards[:1]))
+
+    patch.setattr(SnapshotOrders, "accept", accept)
+
+
+def build_on_whatever_was_stored_last(patch: pytest.MonkeyPatch) -> None:
+    """A shard's newest snapshot is its base, whether its checkpoint has completed or not."""
+
+    def base(bases: SnapshotBases, shard: ShardKey, order: SnapshotOrder) -> Handle | None:
+        stored: Mapping[int, StoredBase] = bases._stored.get(shard, {})
+        return stored[max(stored)].handle if stored else None
+
+    patch.setattr(SnapshotBases, "base", base)
+    patch.setattr(SnapshotBases, "abort", lambda bases, checkpoint: None)
 
 
 def place_a_barrier_before_a_batch_that_has_passed(patch: pytest.MonkeyPatch) -> None:
@@ -1522,6 +1531,9 @@ BUGS = [
     cut_two_shards_differently,
     apply_a_batch_twice,
     apply_what_a_left_over_attempt_has_made,
+    snapshot_a_shard_before_the_staged_batch,
+    leave_out_a_shard_of_an_order,
+    build_on_whatever_was_stored_last,
     place_a_barrier_before_a_batch_that_has_passed,
     change_the_answer_for_a_batch,
     cut_upstream_first,

@@ -20,13 +20,12 @@ import pytest
 from pyarrow import flight
 
 from chandy.state.errors import (
-    AppliedTwiceError,
     CannotGoBackError,
     HostLostError,
     RemoteError,
-    RoutingError,
     ShardMissingError,
-    StaleBatchError,
+    ShardRefusedError,
+    StateAccessError,
 )
 from chandy.state.format.arrow import BYTES
 from chandy.state.host.coordinator_client import Lease
@@ -88,9 +87,8 @@ def test_an_attempt_that_spark_has_given_up_cannot_apply(coordinator: Any) -> No
     late = client.begin(coordinator.task(0))
     coordinator.run(client, 0, {A: b"0"})
     coordinator.run(client, 1, {A: b"1"})
-    with pytest.raises(StaleBatchError) as caught:
+    with pytest.raises(ShardRefusedError, match="expected changes of batch 1, found changes of batch 0"):
         coordinator.apply(late, [1], [A], [b"late"])
-    assert (caught.value.found, caught.value.begun) == (0, 1)
     assert coordinator.read(client, 2, [A]) == {A: b"1"}
 
 
@@ -194,9 +192,9 @@ def test_an_access_serves_its_own_shards_once(coordinator: Any) -> None:
         coordinator.fetch(access, [0], [A, B])
     assert coordinator.fetch(access, [], []) == []
     coordinator.apply(access, [], [], [])
-    with pytest.raises(AppliedTwiceError):
+    with pytest.raises(StateAccessError, match="has ended"):
         coordinator.apply(access, [], [], [])
-    with pytest.raises(AppliedTwiceError):
+    with pytest.raises(StateAccessError, match="has ended"):
         coordinator.fetch(access, [0], [A])
 
 
@@ -250,7 +248,7 @@ def test_a_scan_walks_all_shards_wherever_they_are(coordinator: Any) -> None:
         assert scanned(access, b"\x02b", b"\x02c") == [(0, b"\x02b", b"2")]
         assert scanned(access, b"\x02y", b"\x03") == []
         access.apply([])
-        with pytest.raises(AppliedTwiceError):
+        with pytest.raises(StateAccessError, match="has ended"):
             scanned(access, b"\x02", b"\x03")
 
 
@@ -296,7 +294,7 @@ def test_changes_that_fail_half_way_change_nothing(coordinator: Any) -> None:
     access = client.begin(coordinator.task(1))
     with pytest.raises(ZeroDivisionError):
         access.apply(failing())
-    with pytest.raises(AppliedTwiceError):
+    with pytest.raises(StateAccessError, match="has ended"):
         access.apply([])
     assert coordinator.read(client, 1, [A]) == {A: b"0"}
 
@@ -326,9 +324,8 @@ def test_values_are_read_while_the_query_runs(coordinator: Any) -> None:
 def test_hosts_that_point_at_each_other_are_an_error(coordinator: Any) -> None:
     client = coordinator.connect()
     coordinator.elsewhere = {1: client.address}
-    with pytest.raises(RoutingError) as caught:
+    with pytest.raises(StateAccessError, match=r"no state host owns shards \[1\]"):
         client.begin(coordinator.task(0, (0, 1)))
-    assert caught.value.shards == (1,)
 
 
 def test_a_failure_of_a_processor_is_passed_on(coordinator: Any) -> None:

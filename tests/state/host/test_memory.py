@@ -5,8 +5,9 @@ from pathlib import Path
 
 import attrs
 
+from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
-from chandy.state.host.shard import Changes, Shard
+from chandy.state.host.shard import Shard
 
 BUDGET = 8 << 20
 

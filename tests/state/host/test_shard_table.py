@@ -11,7 +11,8 @@ import pytest
 from chandy.state.errors import CoordinatorLostError
 from chandy.state.host.restoring import RestoreTally
 from chandy.state.host.shard import Shard
-from chandy.state.host.shard_table import ShardKey, ShardTable
+from chandy.state.host.shard_key import ShardKey
+from chandy.state.host.shard_table import ShardTable
 from chandy.state.rpc.messages import ClaimAnswer, ClaimShards, RestoreSource, ResumePoint, ShardsRestored
 from chandy.storage.snapshots import RestoreReport
 

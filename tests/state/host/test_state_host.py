@@ -1,4 +1,4 @@
-"""A keeper in this process, with real RocksDB and stores; only the coordinator is a plain object."""
+"""A state host in this process with real RocksDB and stores. Only the coordinator is a plain object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,17 @@ import pytest
 from chandy.state.errors import (
     CannotGoBackError,
     ChangelogBrokenError,
-    NotAppliedError,
     RemoteError,
-    RestoredTooFarError,
     ShardMissingError,
+    ShardRefusedError,
 )
 from chandy.state.host import restoring
+from chandy.state.host.batches import NOTHING
+from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
-from chandy.state.host.shard import Changes
+from chandy.state.host.shard_snapshot import Snapshot
 from chandy.state.host.snapshot_manager import SnapshotTask
+from chandy.state.host.snapshot_orders import AcceptedOrder
 from chandy.state.host.state_host import StateHost
 from chandy.state.local.changelog import admit, covers, shard_folder
 from chandy.state.rpc.messages import (
@@ -406,7 +408,7 @@ def test_a_coordinator_that_cannot_be_told_of_a_restore_holds_up_no_batch(
 
     monkeypatch.setattr(setup.control, "restored", fail)
     setup.run(0, {b"a": b"1"})
-    eventually(lambda: "restore not told" in caplog.text)
+    eventually(lambda: "restore not reported" in caplog.text)
     assert setup.state_host.shards(setup.task(0))[0].fetch([b"a"]) == [None]
 
 
@@ -416,7 +418,7 @@ def test_files_that_hold_more_than_their_checkpoint_says_are_refused(setup: Setu
     handle = setup.acked().snapshots[0].handle
     setup.control.sources[0] = RestoreSource(setup.store, 1, 4, handle)
     other = setup.another("other")
-    with pytest.raises(RestoredTooFarError):
+    with pytest.raises(ShardRefusedError, match="after batch 4, found the state after batch 5"):
         other.begin(setup.task(5, query_id="q2"))
     other.close()
 
@@ -436,7 +438,7 @@ def test_a_release_does_not_wait_for_a_shard_that_is_being_written(setup: Setup)
     shard = setup.state_host.shards(setup.task(0))[0]
     # As the thread that takes orders, which renews the lease, too.
     obeys = threading.Thread(target=setup.state_host.obey, args=(ReleaseOrder("q"),), daemon=True)
-    with shard._disk:
+    with shard.levels._disk:
         obeys.start()
         obeys.join(DEADLINE)
         assert not obeys.is_alive()
@@ -511,16 +513,18 @@ def test_a_task_that_was_left_out_of_a_batch_is_found_when_the_next_begins(
     left_out(setup)
     if begun_before:
         # Whichever task comes first finds it.
-        with pytest.raises(NotAppliedError):
+        with pytest.raises(ShardRefusedError, match="has not finished"):
             setup.state_host.begin(setup.task(2, (0, 1)))
-    with pytest.raises(NotAppliedError, match=r"batch 1 to have run to its end on shard .* before batch 2"):
+    with pytest.raises(
+        ShardRefusedError, match=r"its task on shard .* every task of batch 1 to finish before batch 2"
+    ):
         setup.state_host.begin(setup.task(2, (2, 3)))
 
 
 def test_no_checkpoint_has_a_batch_that_a_task_was_left_out_of(setup: Setup) -> None:
     left_out(setup)
     setup.state_host.obey(setup.order(1, 1, (0, 1, 2, 3)))
-    assert "NotAppliedError" in setup.declined()
+    assert "batch 1 has committed, but its task on shard op/2 has not finished" in setup.declined()
     # What lies before it is whole.
     setup.state_host.obey(setup.order(2, 0, (0, 1, 2, 3)))
     assert len(setup.acked().snapshots) == 4
@@ -685,7 +689,7 @@ def test_an_order_whose_cut_has_passed_is_declined_and_the_batch_goes_on(setup: 
     setup.control.ahead[3] = (setup.order(1, 0),)
     setup.run(3, {b"a": b"3"})
     assert setup.declined().startswith(
-        "CutPassedError: expected to snapshot shard op/0 as it is after batch 0"
+        "ShardRefusedError: shard op/0 cannot be snapshotted: expected to snapshot its state after batch 0"
     )
     setup.state_host.begin(setup.task(4))
     assert setup.state_host.shards(setup.task(4))[0].fetch([b"a"]) == [b"3"]
@@ -763,22 +767,44 @@ def test_what_an_aborted_checkpoint_was_to_write_is_written_with_the_next(tmp_pa
     ack = setup.acked()
     assert ack.checkpoint == 2
     # Two keys and the position, and not one of them twice.
-    assert setup.state_host.shards(setup.task(2))[0]._db.latest_sequence_number() == 3
+    assert setup.state_host.shards(setup.task(2))[0].levels.database.db.latest_sequence_number() == 3
     assert setup.state_of(ack, 1, [b"a", b"b"]) == [b"1", b"0"]
     eventually(lambda: not list((tmp_path / "host" / "snapshots").glob("*")))
     assert setup.control.declines.empty()
     setup.state_host.close()
 
 
-@pytest.mark.parametrize("over", [SnapshotTask.cancel, SnapshotTask.end])
-def test_a_snapshot_that_is_taken_when_its_round_is_over_is_given_up_at_once(
-    setup: Setup, over: Callable[[SnapshotTask], None]
+@pytest.mark.parametrize("end", [AcceptedOrder.abort, AcceptedOrder.fail])
+def test_a_snapshot_whose_order_ends_while_it_is_taken_is_given_up_at_once(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, end: Callable[[AcceptedOrder], Any]
 ) -> None:
     setup.run(0, {b"a": b"0"})
-    this = SnapshotTask(setup.order(1, 0), setup.directory / "round")
-    over(this)
+    accepted = AcceptedOrder(setup.order(1, 0))
+    task = SnapshotTask(accepted, setup.directory / "snapshots", threading.Lock())
     shard = setup.state_host.shards(setup.task(0))[0]
-    assert this.take(this.keys[0], shard).result().snapshot.cancelled
+    right = shard.snapshot
+
+    def late(directory: Path, cut: int) -> Snapshot:
+        taken = right(directory, cut)
+        end(accepted)
+        task.give_up()
+        return taken
+
+    monkeypatch.setattr(shard, "snapshot", late)
+    (key,) = accepted.shards
+    assert task.take(key, shard).result().snapshot.cancelled
+
+
+def test_an_order_that_has_ended_takes_no_snapshot(setup: Setup) -> None:
+    setup.run(0, {b"a": b"0"})
+    accepted = AcceptedOrder(setup.order(1, 0))
+    accepted.abort()
+    task = SnapshotTask(accepted, setup.directory / "snapshots", threading.Lock())
+    shard = setup.state_host.shards(setup.task(0))[0]
+    for _ in range(2):
+        with pytest.raises(CancelledError):
+            task.take(accepted.shards[0], shard).result()
+    assert shard.position == NOTHING
 
 
 def test_checkpoints_that_overlap_have_each_their_own_state(tmp_path: Path) -> None:
@@ -802,13 +828,13 @@ def test_checkpoints_that_overlap_have_each_their_own_state(tmp_path: Path) -> N
     setup.state_host.close()
 
 
-def test_a_round_that_failed_gives_up_the_snapshots_that_it_took(setup: Setup) -> None:
+def test_an_order_that_failed_gives_up_the_snapshots_that_it_took(setup: Setup) -> None:
     setup.run(0, {b"a": b"0"})
     setup.state_host.obey(setup.order(1, 0, (0, 7)))
     setup.declined()
     shard = setup.state_host.shards(setup.task(0))[0]
     eventually(lambda: not list((setup.directory / "host" / "snapshots").glob("*")))
-    shard.spill()
+    shard.levels.spill()
     assert not list((setup.directory / "host" / "snapshots").glob("*"))
 
 
@@ -958,7 +984,7 @@ def test_a_host_without_changelogs_cannot_go_on_from_any(setup: Setup, tmp_path:
     setup.control.resume_point = ResumePoint("q", -1, 0)
     cache = FileCache(tmp_path / "cache")
     state_host = StateHost("without", setup.control, tmp_path / "without", Memory(32 << 20), cache)
-    with pytest.raises(ChangelogBrokenError, match="a state host without changelogs"):
+    with pytest.raises(ChangelogBrokenError, match="this state host keeps no changelogs"):
         state_host.begin(setup.task(1))
     state_host.close()
 
@@ -966,7 +992,7 @@ def test_a_host_without_changelogs_cannot_go_on_from_any(setup: Setup, tmp_path:
 # --- the machine's cache ------------------------------------------------------------------------------------
 
 
-def test_the_cache_stays_within_its_limit_while_rounds_go_on(tmp_path: Path) -> None:
+def test_the_cache_stays_within_its_limit_while_checkpoints_go_on(tmp_path: Path) -> None:
     setup = Setup(tmp_path, cache_bytes=250_000)
     for batch in range(6):
         setup.run(batch, {b"%d" % batch: random.Random(batch).randbytes(100_000)})
@@ -977,7 +1003,7 @@ def test_the_cache_stays_within_its_limit_while_rounds_go_on(tmp_path: Path) -> 
     setup.state_host.close()
 
 
-def test_a_round_that_is_declined_leaves_the_cache_within_its_limit(tmp_path: Path) -> None:
+def test_an_order_that_is_declined_leaves_the_cache_within_its_limit(tmp_path: Path) -> None:
     setup = Setup(tmp_path, lambda uri: AwayStore(tmp_path / "store"), cache_bytes=250_000)
     (tmp_path / "file").write_bytes(b"x" * 100_000)
     for number in range(4):

@@ -12,10 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from chandy.state.errors import ChangelogBrokenError, StaleBatchError
+from chandy.state.errors import ChangelogBrokenError, ShardRefusedError
+from chandy.state.host.batches import NOTHING
 from chandy.state.host.cache import Value
+from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
-from chandy.state.host.shard import NOTHING, Changes, Shard
+from chandy.state.host.shard import Shard
 from chandy.state.local.changelog import Changelog, admit, covers, read, remove, shard_folder, sweep
 from chandy.state.rpc.messages import ResumePoint
 
@@ -140,7 +142,7 @@ def test_another_changelog_is_taken_up_and_stays_as_it_is(folder: Path, tmp_path
     admit(tmp_path / "changelogs", "next", tmp_path)
     own = shard_folder(tmp_path / "changelogs", "next", "op", 0)
     changelog = Changelog(own)
-    changelog.take_up(folder)
+    changelog.inherit(folder)
     changelog.append(2, {b"a": b"3"})
     shutil.rmtree(folder)
     assert found(own, -1, 2) == [(0, {b"a": b"1"}), (1, {b"a": b"2"}), (2, {b"a": b"3"})]
@@ -164,7 +166,7 @@ def test_a_record_whose_writer_was_killed_is_not_there(folder: Path, left: int) 
     assert covers(folder, -1, 0)
     assert not covers(folder, -1, 1)
     assert found(folder, -1, 0) == [(0, {b"a": b"1"})]
-    with pytest.raises(ChangelogBrokenError, match=r"batch 1 .* no record"):
+    with pytest.raises(ChangelogBrokenError, match="batch 1, found no record"):
         found(folder, -1, 1)
 
 
@@ -191,7 +193,7 @@ def test_pages_that_never_reached_the_disk_are_found(folder: Path) -> None:
 def test_a_batch_in_between_that_is_missing_is_found(folder: Path) -> None:
     written(folder, (0, {}), (2, {})).close()
     assert not covers(folder, -1, 2)
-    with pytest.raises(ChangelogBrokenError, match="batch 1 "):
+    with pytest.raises(ChangelogBrokenError, match="batch 1,"):
         found(folder, -1, 2)
 
 
@@ -247,7 +249,7 @@ def test_a_host_that_begins_late_finds_no_place_for_its_changelog(
     remove(folder.parent.parent, "query")
     changelog = Changelog(folder)
     changelog.append(0, {})
-    changelog.take_up(folder)
+    changelog.inherit(folder)
     assert "no changelog is kept until the next checkpoint" in caplog.text
     assert list(folder.parent.parent.iterdir()) == []
 
@@ -261,7 +263,7 @@ def test_what_a_shard_refuses_is_not_in_its_changelog(folder: Path, tmp_path: Pa
     shard.stage(0, changes({b"a": b"right"}))
     # A snapshot makes the batch part of the state; then an attempt that is left over stages another result.
     shard.snapshot(tmp_path / "snapshot", 0).cancel()
-    with pytest.raises(StaleBatchError):
+    with pytest.raises(ShardRefusedError):
         shard.stage(0, changes({b"a": b"left over"}))
     assert found(folder, -1, 0) == [(0, {b"a": b"right"})]
     shard.close()
@@ -354,7 +356,7 @@ class KilledShard(RuleBasedStateMachine):
         changelog = Changelog(self.changelog)
         self.shard = Shard("op/0", place, self.memory, cut, changelog)
         self.shard.replay(read(earlier, resume_point))
-        changelog.take_up(earlier)
+        changelog.inherit(earlier)
         shutil.rmtree(earlier)
         self.inherited = max((int(path.stem) for path in segments(self.changelog)), default=0)
         self.begun, self.staged, self.taken = False, None, None

@@ -20,7 +20,7 @@ from chandy.state.format.keyspace import part_key, part_prefix, value_prefix
 from chandy.state.format.packing import Packing
 from chandy.state.format.schema import to_json
 from chandy.state.format.values import StateName
-from chandy.state.host.shard import POSITION_KEY
+from chandy.state.host.changes import POSITION_KEY
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.reader import stored
 from chandy.state.reader.stored import TIMERS, StoredState

@@ -1,0 +1,161 @@
+"""The batches of a shard: which one has begun, which one is staged, which are applied. No locks, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypeVar
+
+import attrs
+
+from ..errors import CannotGoBackError, ShardRefusedError
+
+NOTHING: Final = -1
+"""The position of a shard that no batch has been applied to."""
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Staged(Generic[T]):
+    """What one attempt at a batch has changed."""
+
+    batch: int
+    changes: T | None
+    """None: the batch left the shard as it was."""
+
+
+class ShardBatches(Generic[T]):
+    """A state machine over the batches of one shard.
+
+    A batch begins, an attempt at it stages its changes, and they are applied when the batch is known to have
+    committed: when the next batch begins or a snapshot includes the batch. Until then an attempt replaces what an
+    earlier one has staged. An attempt that stages nothing takes nothing away.
+
+    Changing the machine needs the owner's lock. ``position`` may be read without it.
+
+    Args:
+        shard: the shard's name, for error messages.
+        position: the last batch that the shard's state contains.
+        apply: makes the changes of a committed batch part of the state. If it raises, the batch stays staged.
+    """
+
+    def __init__(self, shard: str, position: int, apply: Callable[[int, T], None]) -> None:
+        self._shard = shard
+        self._apply = apply
+        self.position = position
+        """The last batch whose changes are part of the state."""
+        self.begun: int | None = None
+        """The batch that has begun most recently."""
+        self.staged: Staged[T] | None = None
+
+    def begin(self, batch: int) -> None:
+        """Begin a batch. Spark runs it only after every earlier one has committed.
+
+        Raises:
+            CannotGoBackError: the state before the batch is gone.
+            ShardRefusedError: an earlier batch has begun and committed, but no attempt at it has staged its changes.
+        """
+        latest = max(self.position, NOTHING if self.begun is None else self.begun)
+        if batch < latest or batch == self.position:
+            raise CannotGoBackError(self._shard, batch, latest)
+        self._promote(batch - 1)
+        self._check_applied(batch - 1)
+        self.begun = batch
+
+    def check_current(self, batch: int) -> None:
+        """Check that an attempt at a batch may stage its changes.
+
+        Raises:
+            ShardRefusedError: another batch has begun since, or the batch is part of the state already.
+        """
+        if batch == self.position:
+            # A snapshot has applied it, so it has committed. An attempt that is still running may have read the
+            # result, and would add to it.
+            raise _stale(self._shard, batch, batch + 1)
+        if batch != self.begun:
+            raise _stale(self._shard, batch, self.begun)
+
+    def stage(self, batch: int, changes: T | None) -> None:
+        """Stage the changes of an attempt in place of those of an earlier attempt at the same batch.
+
+        Raises:
+            ShardRefusedError: as for ``check_current``.
+        """
+        self.check_current(batch)
+        self.staged = Staged(batch, changes)
+
+    def cut(self, batch: int) -> None:
+        """Make the state exactly that after a batch, which has committed.
+
+        Raises:
+            ShardRefusedError: a later batch is part of the state already, or the state would lack a batch that has
+                begun here.
+        """
+        self._promote(batch)
+        self._check_applied(batch)
+        if self.position > batch:
+            raise ShardRefusedError(
+                f"shard {self._shard} cannot be snapshotted",
+                f"to snapshot its state after batch {batch}",
+                f"that batch {self.position} is already part of it",
+                "this checkpoint cannot complete, the next one can",
+            )
+
+    def replay(self, batch: int, changes: T | None) -> None:
+        """Apply a batch that has committed in an earlier life of the shard."""
+        self.staged = Staged(batch, changes)
+        self._promote(batch)
+
+    def reached(self, upto: int) -> int:
+        """Return the last batch up to ``upto`` that has been applied or staged."""
+        if self.staged is None or self.staged.batch > upto:
+            return min(self.position, upto)
+        return self.staged.batch
+
+    def _promote(self, upto: int) -> None:
+        """Apply the staged batch if it is not after ``upto``, which has committed."""
+        staged = self.staged
+        if staged is None or staged.batch > upto:
+            return
+        if staged.changes is not None:
+            self._apply(staged.batch, staged.changes)
+        self.staged = None
+        # Last: whoever sees the new position without the lock sees all of the new state.
+        self.position = staged.batch
+
+    def _check_applied(self, upto: int) -> None:
+        """Refuse to pass over a batch up to ``upto``, which has committed, that has begun here and staged nothing."""
+        if self.begun is not None and self.position < self.begun <= upto:
+            raise _not_applied(self._shard, self.begun, upto + 1)
+
+
+def check_together(reached: Mapping[str, int], upto: int) -> None:
+    """Check that the shards of one operator have the same batches up to ``upto``, which has committed.
+
+    Args:
+        reached: ``ShardBatches.reached(upto)`` by the name of the shard.
+        upto: the batch.
+
+    Raises:
+        ShardRefusedError: a shard lacks a batch that another has. No task of the batch has begun on it.
+    """
+    newest = max(reached.values(), default=NOTHING)
+    for shard, batch in reached.items():
+        if batch < newest:
+            raise _not_applied(shard, newest, upto + 1)
+
+
+def _stale(shard: str, batch: int, current: int | None) -> ShardRefusedError:
+    return ShardRefusedError(
+        f"shard {shard} has kept nothing of an attempt that Spark has given up",
+        f"changes of batch {current}",
+        f"changes of batch {batch}",
+    )
+
+
+def _not_applied(shard: str, batch: int, following: int) -> ShardRefusedError:
+    return ShardRefusedError(
+        f"batch {batch} has committed, but its task on shard {shard} has not finished",
+        f"every task of batch {batch} to finish before batch {following} begins",
+        "one that was stopped early or never ran",
+        "let the sink read all rows of a batch: show(), take() and limit() in foreachBatch read only some",
+    )
