@@ -402,7 +402,8 @@ class Supervisor:
     def _start(self, run: Run, query: CheckpointedQuery, recovery: RecoveryMetrics) -> None:
         began = time.monotonic()
         definition = run.definition
-        self._ticks.watch(definition, run.directory)
+        uids = [operator.uid for operator in definition.operators]
+        self._ticks.watch(uids, run.directory, no_data_batches=definition.facts.no_data_batches)
         self._recovering[run.query_id] = recovery
         # Before the run begins: its first batch may have committed when it is followed.
         first = progress.newest_committed(run.directory) + 1
