@@ -21,7 +21,7 @@ from ...storage.open import open_store
 from ...storage.savepoint import read_savepoint
 from ...storage.snapshots import restore_files
 from ...storage.verification import missing_object, newest_intact, verify
-from ..errors import KeySchemaError, NonRestoredError, NoSuchCheckpointError, ShardCountError
+from ..errors import RestoreError
 from ..protocol.state_machine import CheckpointStateMachine
 from ..spark.seeding import seed
 
@@ -91,7 +91,7 @@ def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
         restore: "latest", "none", the id of a checkpoint, or the URI of a savepoint.
 
     Raises:
-        NoSuchCheckpointError: there is none such.
+        RestoreError: there is no such checkpoint.
         DamagedCheckpointError: the latest is damaged; names the newest one that is not.
         DamagedError, SchemaTooNewError: its manifest cannot be read.
     """
@@ -106,12 +106,22 @@ def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
             # A newer one that cannot be read may be the reason why this one was chosen.
             manifest = next((m for m in catalog.readable() if m.id == wanted), None)
             if manifest is None:
-                raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids()))
+                raise _no_such_checkpoint(catalog, restore)
             return RestorePoint(manifest, catalog.store.uri)
         store = open_store(restore)
         return RestorePoint(read_savepoint(store), store.uri)
     except ObjectMissingError:
-        raise NoSuchCheckpointError(str(restore), catalog.store.uri, tuple(catalog.list_ids())) from None
+        raise _no_such_checkpoint(catalog, restore) from None
+
+
+def _no_such_checkpoint(catalog: Catalog, restore: str | int) -> RestoreError:
+    there = ", ".join(map(str, catalog.list_ids())) or "no checkpoint"
+    return RestoreError(
+        f"checkpoint {restore!r} cannot be restored",
+        f"a completed checkpoint in {catalog.store.uri}, or the URI of a savepoint",
+        f"{there} there",
+        'restore one of these, or use restore="latest" or restore="none"',
+    )
 
 
 def known(catalog: Catalog, *, chosen: bool) -> tuple[Manifest, ...]:
@@ -192,15 +202,25 @@ def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> Oper
     """Return an operator with all versions of its states; refuse one that cannot take up its restored state.
 
     Raises:
-        ShardCountError, KeySchemaError, StateSchemaError: what differs.
+        RestoreError, StateSchemaError: the shards, the key columns or a state differ.
     """
     was = point.operator(operator.uid) if point else None
     if was is None:
         return operator
     if len(was.shards) != len(operator.shards):
-        raise ShardCountError(operator.uid, len(was.shards), len(operator.shards))
+        raise RestoreError(
+            f"operator {operator.uid!r} does not fit the checkpoint",
+            f"{len(was.shards)} shards",
+            f"{len(operator.shards)}",
+            f"use shards={len(was.shards)}: the number of shards never changes; change the parallelism instead",
+        )
     if not same_key(was.key_schema, operator.key_schema):
-        raise KeySchemaError(operator.uid, was.key_schema, operator.key_schema)
+        raise RestoreError(
+            f"operator {operator.uid!r} does not fit the checkpoint",
+            f"the key columns {was.key_schema}",
+            operator.key_schema,
+            "use the same key, or give the operator with the new key another uid",
+        )
     states = {
         name: evolve(was.states.get(name), now, operator.uid, name) for name, now in operator.states.items()
     }
@@ -213,13 +233,18 @@ def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allo
     """Refuse a query that would leave restored state behind.
 
     Raises:
-        NonRestoredError: the checkpoint has operators of this query that the query no longer has.
+        RestoreError: the checkpoint has operators of this query that the query no longer has.
     """
     if point is None or allow_non_restored:
         return
     left = [op.uid for op in point.manifest.operators if op.query == name and op.uid not in set(uids)]
     if left:
-        raise NonRestoredError(point.manifest.id, name, tuple(left))
+        raise RestoreError(
+            f"query {name!r} does not fit checkpoint {point.manifest.id}",
+            "all operators of the query that are in the checkpoint",
+            f"no {', '.join(map(repr, left))}",
+            "keep these uids, or drop their state by CheckpointConfig(allow_non_restored=True)",
+        )
 
 
 def restore_query(point: RestorePoint, name: str, directory: Path, cache: FileCache | None) -> Restored:

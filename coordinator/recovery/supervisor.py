@@ -45,7 +45,7 @@ from ..errors import (
     PipelineStateLostError,
     ProcessorFailedError,
     QueryFailedError,
-    SinkNotEmptyError,
+    RestoreError,
     StateLostError,
 )
 from ..execution.executor import CheckpointExecutor
@@ -381,7 +381,12 @@ class Supervisor:
         else:
             restored = Restored(seed(directory / "nothing", directory), {})
             if output is not None and not self._resets_sinks and file_sink_log.newest(output) >= 0:
-                raise SinkNotEmptyError(name, str(output), file_sink_log.newest(output))
+                raise RestoreError(
+                    f"query {name!r} cannot begin with its first batch",
+                    f"no log of earlier batches in its output {output}, because Spark would skip as many batches",
+                    f"one up to batch {file_sink_log.newest(output)}",
+                    "choose another path, delete this one, or restore the checkpoint that belongs to it",
+                )
         if output is not None:
             missing = file_sink_log.restore(output, restored.sink_log).missing
             if missing:

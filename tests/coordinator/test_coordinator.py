@@ -17,8 +17,8 @@ from chandy.coordinator.errors import (
     ChandyError,
     CheckpointError,
     CoordinatorStoppedError,
-    DriverAddressError,
     PipelineFailedError,
+    SetupError,
 )
 from chandy.coordinator.execution.service import Service, listen
 from chandy.coordinator.protocol.reasons import Reason
@@ -285,7 +285,7 @@ def threads() -> set[threading.Thread]:
 
 def test_an_address_that_is_not_the_drivers_is_refused_before_anybody_is_fenced(tmp_path: Path) -> None:
     before = threads()
-    with pytest.raises(DriverAddressError, match=r"203\.0\.113\.7"):
+    with pytest.raises(SetupError, match=r"203\.0\.113\.7"):
         made(cluster("203.0.113.7"), tmp_path)
     assert not threads() - before
     assert not directories(tmp_path / "work")
