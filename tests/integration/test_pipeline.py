@@ -23,7 +23,8 @@ from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.spark.progress import newest_committed, newest_planned
 from chandy.storage import Catalog, open_store, pipeline_uri
 
-from .support import TOTALS, Events, Make, Totals, eventually, last_totals
+from ..waiting import eventually
+from .support import TOTALS, Events, Make, Totals, last_totals
 
 pytestmark = pytest.mark.spark
 
