@@ -21,6 +21,7 @@ from ..state.errors import (
     OutputTypeError,
     ProcessorError,
 )
+from ..state.failure_marks import mark
 from ..state.format.arrow import to_numpy
 from ..state.format.keys import KeyCodec
 from ..state.format.rows import check_columns
@@ -175,6 +176,9 @@ class OperatorTask:
                     yield from access.metrics.on_output(output)
         except _USER_ERRORS as error:
             self._report(client, here, error)
+            raise
+        except Exception as error:
+            mark(error, self.endpoint.token)
             raise
 
     def _spec(self) -> OperatorSpec:

@@ -2,64 +2,39 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import platform
 import random
 import secrets
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from importlib import metadata
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..barrier.cut import downstream_first
 from ..state.aggregation.aggregate_operator import Combine
-from ..state.local import changelog
-from ..state.local.directories import runtime_directory
 from ..state.operators.arrow_processor import ArrowProcessor
 from ..state.processors.style import StyleName
-from ..state.rpc.messages import Endpoint
 from ..state.rpc.metrics import OperatorMetrics
-from ..storage.catalog import Catalog
-from ..storage.errors import ChandyError
-from ..storage.files import FileCache
 from ..storage.keys import validate_name
 from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind
-from ..storage.open import open_store, pipeline_uri
-from ..storage.probe import probe_exclusive_create
-from ..storage.savepoint_claim import claim_restored, drop_claimed
+from ..storage.open import open_store
 from ..storage.uri import join_uri
+from .assembly import assemble
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .durations import Duration, seconds
 from .errors import ArgumentError, CoordinatorStoppedError, SetupError
-from .execution.executor import CheckpointExecutor
-from .execution.service import listen
-from .lookup import Lookup
-from .operators import KeyedStream, Operators, taken
-from .protocol.failures import FailureCounter
-from .protocol.requests import RequestQueue
-from .protocol.schedule import Schedule
-from .protocol.state_machine import CheckpointStateMachine
-from .protocol.statistics import History, Statistics
+from .operators import KeyedStream, taken
+from .protocol.statistics import Statistics
 from .query import CheckpointedQuery, Definition
 from .recovery import restore_point
-from .recovery.local_host import is_here, leave_to_tasks, local_host
-from .recovery.local_recovery import LocalRecovery
 from .recovery.metrics import RecoveryMetrics
-from .recovery.query_directories import QueryDirectories
-from .recovery.runs import Runs
-from .recovery.supervisor import Supervisor
+from .sinks.recognition import sink_of
 from .spark import plan, session
 from .spark.environment import check_pyspark, check_session
-from .spark.ticks import Ticks
 from .spark.writer_facts import check
 
 if TYPE_CHECKING:
@@ -107,135 +82,20 @@ class CheckpointCoordinator:
         self._spark = spark
         self._pipeline = validate_name("pipeline", pipeline)
         self._config = config or CheckpointConfig()
-        self._clock = _clock()
         self._names: set[str] = set()
         self._stopped = False
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
         self._changing = threading.RLock()
         with ExitStack() as made:
-            self._take_over(made, storage, restore)
+            parts = assemble(spark, self._pipeline, storage, self._config, restore, made)
             self._made = made.pop_all()
-
-    def _take_over(self, made: ExitStack, storage: str, restore: str | int) -> None:
-        """Take the pipeline over and make all that runs; ``made`` ends it, in the reverse order."""
-        spark, pipeline = self._spark, self._pipeline
-        session.use_this_python(spark)
-        store = open_store(pipeline_uri(storage, pipeline))
-        if not self._config.allow_unfenced:
-            probe_exclusive_create(store)
-        catalog = Catalog(store)
-        # A savepoint's id may be above all of this pipeline's.
-        wanted = (
-            restore_point.choose(catalog, restore)
-            if restore not in (restore_point.LATEST, restore_point.NONE)
-            else None
-        )
-        token = secrets.token_hex(32)
-        # A driver that nobody can reach must not fence one that runs.
-        self._server = listen(session.driver_host(spark), token)
-        made.callback(self._server.shutdown)
-        owner = f"{socket.gethostname()}, process {os.getpid()}"
-        generation = catalog.take_over(owner, self._clock(), first_id=wanted.manifest.id + 1 if wanted else 1)
-        # Only what is found after the take-over is sure to be the latest.
-        self._point = wanted or restore_point.choose(catalog, restore)
-        self._catalog, self._generation = catalog, generation.generation
-        source = self._point.root if self._point else ""
-        if self._config.claim and self._point is not None and self._point.is_savepoint:
-            claim_restored(catalog, open_store(source), self._generation)
-        self._drop_claimed(self._generation - 1, source)
-
-        protocol = CheckpointStateMachine(
-            pipeline=pipeline,
-            generation=generation.generation,
-            root=store.uri,
-            config=self._config,
-            schedule=Schedule(
-                self._config.interval_seconds,
-                self._config.min_pause_seconds,
-                self._config.initial_delay_seconds,
-            ),
-            history=History(self._config.history),
-            failures=FailureCounter(self._config.tolerable_failures),
-            queue=RequestQueue(self._config.max_queued),
-            next_id=generation.next_id,
-            completed=restore_point.known(catalog, chosen=wanted is not None),
-            base=self._point.manifest.id if self._point and not self._point.is_savepoint else None,
-            required=set() if self._config.allow_non_restored else self._restored_queries(),
-            versions=_versions(),
-        )
-        if self._point is not None:
-            protocol.history.restored(self._point.manifest.id)
-        cache = Path(self._config.cache_dir or runtime_directory() / "cache")
-        file_cache, changelogs = FileCache(cache), cache / changelog.FOLDER
-        endpoint = Endpoint(
-            address=self._server.address,
-            token=token,
-            pipeline=pipeline,
-            memory=self._config.host_memory,
-            cache=str(cache),
-            runtime=str(runtime_directory()),
-            changelogs=str(changelogs) if self._config.changelog and is_here(spark) else None,
-        )
-        host = local_host(spark, endpoint)
-        work = Path(self._config.work_dir) if self._config.work_dir else None
-        self._directories = QueryDirectories(work, pipeline)
-        made.callback(self._directories.close)
-        local_recovery = LocalRecovery.of(
-            self._directories.base,
-            changelogs,
-            root=store.uri,
-            generation=self._generation,
-            point=self._point,
-            kept=endpoint.changelogs is not None,
-            # Whoever says which checkpoint to take wants that one.
-            goes_on=restore == restore_point.LATEST,
-            java=session.java_process(spark),
-        )
-        made.callback(local_recovery.close)
-        ticks = Ticks(self._directories.ticks(), max(1, round(self._config.timer_period_seconds * 1000)))
-        self._runs = Runs()
-        self._supervisor = Supervisor(
-            directories=self._directories,
-            runs=self._runs,
-            tracker=self._config.restart.tracker(),
-            clock=self._clock,
-            cache=file_cache,
-            ticks=ticks,
-            restored=self._point,
-            resets_sinks=restore == restore_point.LATEST and generation.generation > 1,
-            open_ahead=host.open if host else leave_to_tasks,
-            local_recovery=local_recovery,
-        )
-        self._executor = CheckpointExecutor(
-            protocol,
-            catalog=catalog,
-            store=store,
-            progress=self._runs,
-            clock=self._clock,
-            on_state_lost=self._supervisor.host_lost,
-            on_failure=self._supervisor.must_fail,
-            on_processor_failure=self._supervisor.processor_failed,
-            on_restored=self._supervisor.shards_restored,
-        )
-        made.callback(self._executor.close)
-        if host:
-            made.callback(host.close)
-        self._supervisor.begin(self._executor)
-        made.callback(self._supervisor.close)
-        self._server.answer(self._executor)
-        self._operators = Operators(endpoint, self._point, self._directories, ticks)
-        self._lookup = Lookup(spark, self._executor, self._runs, token, file_cache, changelogs, self._clock)
-        # A driver that ends without stop must not hang on the hosts' open streams.
-        atexit.register(self._abandon)
-        made.callback(atexit.unregister, self._abandon)
-        log.info(
-            "coordinator started",
-            pipeline=pipeline,
-            storage=store.uri,
-            generation=generation.generation,
-            restores=self._point.manifest.id if self._point else None,
-        )
+        self._taken = parts.pipeline
+        self._executor = parts.executor
+        self._supervisor = parts.supervisor
+        self._operators = parts.operators
+        self._lookup = parts.lookup
+        self._abandon = parts.abandon
 
     # --- building and starting ------------------------------------------------------------------------------
 
@@ -417,6 +277,7 @@ class CheckpointCoordinator:
         self._executor.look(lambda protocol: protocol.check_reads(name, reads))
         facts = plan.facts(writer, table=table)
         check(facts)
+        sink = sink_of(writer, facts)
         if facts.native_state and self._config.work_dir is None and not session.is_local_mode(self._spark):
             raise SetupError(
                 f"query {name!r} cannot be started",
@@ -425,12 +286,13 @@ class CheckpointCoordinator:
                 "a directory of the driver's machine",
                 "set CheckpointConfig.work_dir to a directory that is mounted on all machines",
             )
-        restore_point.check_query(self._point, name, facts.operators, self._config.allow_non_restored)
+        restore_point.check_query(self._taken.point, name, facts.operators, self._config.allow_non_restored)
         definition = Definition(
             name=name,
             writer=writer,
             table=table,
             facts=facts,
+            sink=sink,
             operators=self._operators.of_query(name, facts.operators),
             reads=reads,
         )
@@ -497,7 +359,8 @@ class CheckpointCoordinator:
     @property
     def restored(self) -> Checkpoint | None:
         """The checkpoint that this coordinator restored when it was created; None if there was none."""
-        return Checkpoint.of(self._point.manifest, self._point.root) if self._point else None
+        point = self._taken.point
+        return Checkpoint.of(point.manifest, point.root) if point else None
 
     @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:
@@ -570,7 +433,7 @@ class CheckpointCoordinator:
             taken = self._stop_queries(savepoint, timeout)
             self._stopped = True
             self._made.close()
-            self._drop_claimed(self._generation)
+            self._taken.drop_claimed(self._taken.generation.generation)
             return taken
 
     def _stop_queries(self, savepoint: str | None, timeout: Duration) -> Checkpoint | None:
@@ -587,19 +450,6 @@ class CheckpointCoordinator:
         except BaseException:
             self._supervisor.resume(stopped)
             raise
-
-    def _drop_claimed(self, ended: int, in_use: str = "") -> None:
-        """Delete savepoints of this pipeline's own that nothing needs now that generations have ended."""
-        try:
-            self._catalog.check_not_fenced(self._generation)
-            drop_claimed(self._catalog, open_store, ended, [in_use])
-        except (OSError, ChandyError) as error:
-            log.warning("cannot delete a claimed savepoint; the next coordinator will", error=str(error))
-
-    def _abandon(self) -> None:
-        """End the streams to the hosts, and with them the hosts; nothing is waited for."""
-        self._executor.abandon()
-        self._server.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -619,17 +469,3 @@ class CheckpointCoordinator:
     def _check_running(self) -> None:
         if self._stopped:
             raise CoordinatorStoppedError(self._pipeline)
-
-    def _restored_queries(self) -> set[str]:
-        return {query.name for query in self._point.manifest.queries} if self._point else set()
-
-
-def _clock() -> Callable[[], float]:
-    """Return a clock of seconds since 1970 that never goes back, even if the machine's clock does."""
-    offset = time.time() - time.monotonic()
-    return lambda: offset + time.monotonic()
-
-
-def _versions() -> dict[str, str]:
-    found = {name: metadata.version(name) for name in ("pyspark", "rocksdict")}
-    return {"chandy": metadata.version("chandy"), "python": platform.python_version(), **found}

@@ -10,7 +10,7 @@ import attrs
 
 from ..state.errors import PeerLostError
 from ..state.errors import StateSchemaError as StateSchemaError
-from ..storage.errors import ChandyError, RefusedError
+from ..storage.errors import ChandyError, FailureCode, RefusedError
 from .protocol.reasons import Reason
 
 __all__ = [
@@ -103,6 +103,8 @@ class CheckpointStateError(ChandyError):
 @attrs.define(eq=False)
 class StateLostError(ChandyError):
     """The state of a shard since the latest checkpoint is gone; only a restore brings it back."""
+
+    code = FailureCode.HOST_LOST
 
     uid: str
     shard: int

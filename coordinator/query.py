@@ -10,6 +10,7 @@ import attrs
 
 from ..storage.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
+from .sinks.sink import Sink
 from .spark.writer_facts import WriterFacts
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Definition:
     table: str | None
     """The table that it is started on by ``toTable``; None: it is started by ``start``."""
     facts: WriterFacts
+    sink: Sink
     operators: tuple[OperatorRecord, ...]
     reads: tuple[str, ...]
     """Names of the pipeline's queries whose output it reads."""
@@ -38,9 +40,9 @@ class CheckpointedQuery:
     query describe the current run.
     """
 
-    def __init__(self, definition: Definition, guarantee: Guarantee, stop: Callable[[str], None]) -> None:
+    def __init__(self, definition: Definition, stop: Callable[[str], None]) -> None:
         self.definition = definition
-        self.guarantee = guarantee
+        self.guarantee: Guarantee = definition.sink.guarantee
         """Whether the sink is exactly once or at least once, and why. State is always exactly once."""
         self.is_stopped = False
         """Whether the user has stopped it. Then it does not restart with the pipeline."""

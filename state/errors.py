@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ..storage.errors import ChandyError
+from ..storage.errors import ChandyError, FailureCode
 
 
 class StateError(ChandyError):
@@ -17,6 +17,8 @@ class StateError(ChandyError):
 @attrs.define(eq=False)
 class CannotGoBackError(StateError):
     """A shard was asked to begin a batch whose predecessor state it no longer has."""
+
+    code = FailureCode.STATE_UNUSABLE
 
     shard: str
     asked: int
@@ -82,6 +84,8 @@ class CutPassedError(StateError):
 class ShardMissingError(StateError):
     """A shard that this host must have is not there."""
 
+    code = FailureCode.STATE_UNUSABLE
+
     shard: str
     host: str
 
@@ -105,6 +109,8 @@ class ShardClosedError(StateError):
 class ShardBrokenError(StateError):
     """A shard lost changes that it had taken: its state cannot be used any more."""
 
+    code = FailureCode.STATE_UNUSABLE
+
     shard: str
     batch: int
     detail: str
@@ -120,6 +126,8 @@ class ShardBrokenError(StateError):
 @attrs.define(eq=False)
 class ChangelogBrokenError(StateError):
     """A shard's changelog does not lead to where its query stood."""
+
+    code = FailureCode.STATE_UNUSABLE
 
     changelog: str
     batch: int
@@ -190,6 +198,8 @@ class PeerLostError(StateError):
 @attrs.define(eq=False)
 class HostLostError(PeerLostError):
     """A task lost its state host."""
+
+    code = FailureCode.HOST_LOST
 
     def __str__(self) -> str:
         return (

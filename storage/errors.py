@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import enum
+from typing import ClassVar
+
 import attrs
+
+
+class FailureCode(enum.StrEnum):
+    """What an error of a task means for its pipeline. It travels to the driver beside the error's text."""
+
+    HOST_LOST = "HOST_LOST"
+    """A state host is gone. What it held is lost, but its changelogs can be trusted."""
+    STATE_UNUSABLE = "STATE_UNUSABLE"
+    """A shard or its changelog is not what it must be."""
+    UNREADABLE = "UNREADABLE"
+    """A file of the checkpoint that state is restored from is missing or damaged."""
 
 
 class ChandyError(Exception):
@@ -11,6 +25,9 @@ class ChandyError(Exception):
     A class of its own is for an error that somebody catches or whose facts somebody reads. All others are a
     ``RefusedError`` of their family.
     """
+
+    code: ClassVar[FailureCode | None] = None
+    """What the error means for the pipeline if it ends a task; None: nothing but that the task has failed."""
 
 
 @attrs.define(eq=False)
@@ -37,6 +54,8 @@ class StorageError(ChandyError):
 class ObjectMissingError(StorageError):
     """An object that must be there is not."""
 
+    code = FailureCode.UNREADABLE
+
     store: str
     key: str
 
@@ -58,6 +77,8 @@ class ObjectExistsError(StorageError):
 @attrs.define(eq=False)
 class DamagedError(StorageError):
     """Bytes differ from what their record says; nothing that depends on them may go on."""
+
+    code = FailureCode.UNREADABLE
 
     store: str
     key: str

@@ -11,7 +11,7 @@ from ...state.format.evolution import evolve
 from ...state.format.schema import bare, from_json
 from ...state.rpc.messages import RestoreSource, ShardId
 from ...storage.catalog import Catalog
-from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
+from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError, StorageError
 from ...storage.files import FileCache
 from ...storage.layout import checkpoint_of
 from ...storage.locate import LATEST as LATEST
@@ -174,6 +174,15 @@ def damage(catalog: Catalog, point: RestorePoint) -> DamagedCheckpointError | No
     first = problems[0]
     found = DamagedError(point.root, first.key, f"{first.expected} for {first.file}", first.found)
     return _damaged(catalog, found, point.manifest.id)
+
+
+def find_damage(catalog: Catalog, point: RestorePoint) -> DamagedCheckpointError | None:
+    """Do as ``damage`` does; return None, too, if the store cannot be read now."""
+    try:
+        return damage(catalog, point)
+    except StorageError as error:
+        log.warning("cannot look for damage", error=str(error))
+        return None
 
 
 def _damaged(catalog: Catalog, found: DamagedError, checkpoint: int | None) -> DamagedCheckpointError:

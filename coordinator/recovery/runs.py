@@ -15,10 +15,9 @@ from ...state.operators.batch_log import batch_times
 from ...state.rpc.messages import BatchTimes
 from ..errors import StaleQueryError
 from ..query import Definition
-from ..sinks import file_sink_log
 from ..spark import progress
-from .local_recovery import Stood
 from .restore_point import SINK, WORKING
+from .resume import ResumableRun
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -34,16 +33,14 @@ class Run:
     directory: Path
     """The working checkpoint directory."""
     query_id: str
-    output: Path | None
-    """Output directory of Spark's own file sink, if it is that."""
-    stood: Stood | None = None
-    """Where it goes on from, if that is not a checkpoint."""
+    resumed: ResumableRun | None = None
+    """The run that this one resumes; None: it comes from a checkpoint or begins empty."""
     spark: StreamingQuery | None = None
     ended: bool = False
 
 
 class Runs:
-    """The current run of each query. Answers about files come from the disk, as ``checkpointing.Progress``."""
+    """The current run of each query. Answers about files come from the disk, as the executor's ``Progress``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,34 +57,36 @@ class Runs:
             self._current.pop(query, None)
 
     def get(self, query: str) -> Run | None:
-        """The current run of a query; None if it has never run."""
+        """Return the current run of a query; None if it has never run."""
         with self._lock:
             return self._current.get(query)
 
     def all(self) -> list[Run]:
-        """The current runs, in the order in which the queries were first started."""
+        """Return the current runs, in the order in which the queries were first started."""
         with self._lock:
             return list(self._current.values())
 
+    # --- what the executor asks -----------------------------------------------------------------------------
+
     def planned(self, query: str) -> int:
-        """The newest batch that Spark has planned; -1 if none."""
+        """Return the newest batch that Spark has planned; -1 if none."""
         return progress.newest_planned(self._current[query].directory)
 
     def stands_at(self, query: str) -> int | None:
-        """The newest committed batch of a query that has ended; None while it runs."""
+        """Return the newest committed batch of a query that has ended; None while it runs."""
         run = self._current[query]
         return progress.newest_committed(run.directory) if run.ended else None
 
     def is_committed(self, query: str, batch: int) -> bool:
-        """Whether a batch has committed."""
+        """Return whether a batch has committed."""
         return progress.is_committed(self._current[query].directory, batch)
 
     def times(self, query_id: str, batch: int) -> BatchTimes:
-        """When a planned batch of the query with this Spark id is.
+        """Return the timestamp and watermarks of a planned batch of the query with this Spark id.
 
         Raises:
             StaleQueryError: the query has gone back to a checkpoint since.
-            BatchLogError: Spark's log does not tell.
+            BatchLogError: Spark's log does not have them.
         """
         run = next((run for run in self.all() if run.query_id == query_id), None)
         if run is None:
@@ -98,14 +97,15 @@ class Runs:
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
         """Keep, for the length of the ``with``, the files that restore a query's progress right after a batch.
 
-        They are those of its working directory and, for Spark's own file sink, of the sink's log.
+        They are those of its working directory and those that its sink wants kept.
         """
         run = self._current[query]
+        sink = run.definition.sink
         with tempfile.TemporaryDirectory(prefix="hold-", dir=run.directory.parent) as folder:
             held = Path(folder)
             working = progress.hold(lambda: progress.files_at(run.directory, batch), held / WORKING)
-            files = {f"{WORKING}/{name}": path for name, path in working.items()}
-            if (output := run.output) is not None:
-                log = progress.hold(lambda: file_sink_log.files_at(output, batch), held / SINK)
-                files |= {f"{SINK}/{name}": path for name, path in log.items()}
-            yield files
+            kept = progress.hold(lambda: sink.files_at(batch), held / SINK)
+            yield {
+                **{f"{WORKING}/{name}": path for name, path in working.items()},
+                **{f"{SINK}/{name}": path for name, path in kept.items()},
+            }

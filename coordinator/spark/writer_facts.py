@@ -73,8 +73,7 @@ def check(facts: WriterFacts) -> None:
 
     Raises:
         WriterError: it sets its own checkpoint location, has no micro-batches or logs them late, reads what it cannot
-            read again, has an operator whose tasks cannot know their shards, or has a sink that Spark does not
-            restart.
+            read again, or has an operator whose tasks cannot know their shards.
     """
     if facts.checkpoint_location is not None:
         raise _refused(
@@ -102,12 +101,6 @@ def check(facts: WriterFacts) -> None:
             "partitions by which the operator's tasks know their shards",
             "none",
             "call .repartition(n) on the operator's output first",
-        )
-    if facts.sink.format.lower() == "memory" and facts.output_mode != "complete":
-        raise _refused(
-            "a sink with which Spark restarts a query",
-            f"{facts.sink.format!r} in output mode {facts.output_mode!r}",
-            "use foreachBatch, a file format, or outputMode('complete')",
         )
 
 

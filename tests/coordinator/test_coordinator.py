@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chandy.coordinator import coordinator as module
+from chandy.coordinator import assembly
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
 from chandy.coordinator.errors import (
@@ -22,7 +22,7 @@ from chandy.coordinator.errors import (
 )
 from chandy.coordinator.execution.service import Service, listen
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.recovery import supervisor
+from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.spark import plan
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
@@ -110,7 +110,7 @@ class Pipeline:
         self.lock = Lock()
         monkeypatch.setattr(plan, "facts", self._facts)
         monkeypatch.setattr(plan, "output_path", lambda writer, sink: None)
-        monkeypatch.setattr(supervisor, "start_spark", self._start)
+        monkeypatch.setattr(launcher, "start_spark", self._start)
         monkeypatch.setattr(Supervisor, "close", self._counting(Supervisor.close))
         self.coordinator = made(cluster(), folder)
         self.coordinator._changing = self.lock  # type: ignore[assignment]
@@ -238,7 +238,7 @@ def test_a_pipeline_that_fails_for_good_while_it_stops_with_a_savepoint_does_not
 
 def test_a_stop_with_a_savepoint_waits_for_no_checkpoint_whose_batch_was_cut_off(pipeline: Pipeline) -> None:
     pipeline.start("q")
-    (run,) = pipeline.coordinator._runs.all()
+    (run,) = pipeline.coordinator._supervisor._runs.all()
     (run.directory / "offsets").mkdir(exist_ok=True)
     (run.directory / "offsets" / "0").touch()
     # Its cut is the batch that is planned, and never commits.
@@ -316,8 +316,8 @@ def test_a_coordinator_that_cannot_be_made_leaves_nothing_running(
     def fails(*_: object, **__: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(module, "listen", listening)
-    monkeypatch.setattr(module, part, fails)
+    monkeypatch.setattr(assembly, "listen", listening)
+    monkeypatch.setattr(assembly, part, fails)
     before = threads()
     with pytest.raises(OSError, match="no space left"):
         made(cluster(), tmp_path)
@@ -332,7 +332,7 @@ def test_a_coordinator_that_could_not_be_made_can_be_made_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken, pytest.raises(ChandyError):
-        broken.setattr(module, "Lookup", raises)
+        broken.setattr(assembly, "Lookup", raises)
         made(cluster(), tmp_path)
     with made(cluster(), tmp_path) as coordinator:
         assert coordinator.queries == ()
@@ -347,4 +347,4 @@ def raises(*_: object, **__: object) -> None:
 
 def test_the_driver_keeps_files_of_snapshots_where_hosts_do(pipeline: Pipeline) -> None:
     told = pipeline.coordinator._operators.endpoint.cache
-    assert pipeline.coordinator._supervisor._cache.files == FileCache(Path(told)).files
+    assert pipeline.coordinator._supervisor._launcher._cache.files == FileCache(Path(told)).files

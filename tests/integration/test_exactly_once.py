@@ -35,7 +35,7 @@ from chandy.coordinator import (
     FixedDelay,
     Reason,
 )
-from chandy.coordinator.recovery import supervisor
+from chandy.coordinator.recovery import launcher
 from chandy.coordinator.sinks.file_sink_log import newest
 from chandy.coordinator.spark import starting
 from chandy.state.errors import HostLostError
@@ -475,7 +475,7 @@ def test_going_back_begins_anew_as_a_whole_when_it_fails_half_way(
             raise RuntimeError("Spark does not start")
         return starting.start(writer, **options)
 
-    monkeypatch.setattr(supervisor, "start_spark", start)
+    monkeypatch.setattr(launcher, "start_spark", start)
     with coordinate(spark, tmp_path, interval="300 ms") as coordinator:
         frame = chained(coordinator, spark, feed.folder)
         # As of a task that finds its host gone before anybody else does.

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from chandy.coordinator import Checkpoint, CheckpointCoordinator, FixedDelay
 from chandy.coordinator.query import CheckpointedQuery
+from chandy.coordinator.recovery.decisions import StopRequested
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.local.changelog import FOLDER
 from chandy.state.local.directories import runtime_directory
@@ -131,8 +132,8 @@ def pipeline(spark: SparkSession, events: Events, tmp_path: Path) -> Pipeline:
 def crash(coordinator: CheckpointCoordinator) -> None:
     """Leave what a driver leaves that is killed; its state host lives on for its lease."""
     coordinator._stopped = True
-    coordinator._supervisor._stopping.set()
-    for run in coordinator._runs.all():
+    coordinator._supervisor._decide(StopRequested())
+    for run in coordinator._supervisor._runs.all():
         run.ended = True
         assert run.spark is not None
         run.spark.stop()
@@ -140,13 +141,13 @@ def crash(coordinator: CheckpointCoordinator) -> None:
     coordinator._abandon()
     coordinator._supervisor._events.put(None)
     coordinator._executor.close()
-    for lock in (coordinator._directories._workspace._alive, *_held(coordinator)):
+    for lock in (coordinator._supervisor._launcher._directories._workspace._alive, *_held(coordinator)):
         lock.release()
 
 
 def _held(coordinator: CheckpointCoordinator) -> list[FileLock]:
     """What it holds of the life before."""
-    return [lock for _, lock in coordinator._supervisor._local_recovery._left.places]
+    return [lock for _, lock in coordinator._supervisor._local_recovery._leftovers.places]
 
 
 def in_place(coordinator: CheckpointCoordinator) -> list[bool]:
@@ -154,7 +155,7 @@ def in_place(coordinator: CheckpointCoordinator) -> list[bool]:
 
 
 def ids(coordinator: CheckpointCoordinator) -> set[str]:
-    return {run.query_id for run in coordinator._runs.all()}
+    return {run.query_id for run in coordinator._supervisor._runs.all()}
 
 
 def changelogs(coordinator: CheckpointCoordinator) -> list[Path]:

@@ -68,7 +68,7 @@ def test_shards_are_open_before_there_is_a_batch(
             coordinator._executor.look(lambda protocol: protocol.places("totals", "totals")).addresses
         )
     )
-    run = coordinator._runs.get("totals")
+    run = coordinator._supervisor._runs.get("totals")
     assert run is not None
     assert newest_planned(run.directory) == -1
     events.add()

@@ -12,6 +12,8 @@ from pyspark.sql import functions as f
 
 from chandy.barrier.operator_name import function_name
 from chandy.coordinator.errors import WriterError
+from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
+from chandy.coordinator.sinks.recognition import sink_of
 from chandy.coordinator.spark.plan import facts, output_path
 from chandy.coordinator.spark.writer_facts import SourceFacts, Trigger, check
 
@@ -168,10 +170,13 @@ def test_logs_behind_the_batches_are_refused(numbers: DataFrame) -> None:
 
 
 def test_a_memory_sink_is_taken_only_where_spark_can_restart_it(numbers: DataFrame) -> None:
+    rows = numbers.writeStream.format("memory").queryName("m")
     with pytest.raises(WriterError, match="foreachBatch"):
-        check(facts(numbers.writeStream.format("memory").queryName("m")))
-    counts = numbers.groupBy("value").count()
-    check(facts(counts.writeStream.format("memory").queryName("m").outputMode("complete")))
+        sink_of(rows, facts(rows))
+    counts = (
+        numbers.groupBy("value").count().writeStream.format("memory").queryName("m").outputMode("complete")
+    )
+    assert sink_of(counts, facts(counts)) == AtLeastOnceSink("memory")
 
 
 def test_the_output_directory_of_a_table_is_known_before_and_after_it_exists(

@@ -15,20 +15,22 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import local_recovery as module
-from chandy.coordinator.recovery.local_recovery import (
-    Left,
-    LocalRecovery,
-    RunRecord,
-    Stood,
-    base_of,
-    boot_id,
-    find_left,
-    fits,
-    lives,
-)
+from chandy.coordinator.recovery import run_record
+from chandy.coordinator.recovery.local_recovery import LeftoverRuns, LocalRecovery, find_leftovers
 from chandy.coordinator.recovery.query_directories import QueryDirectories
 from chandy.coordinator.recovery.restore_point import RestorePoint
+from chandy.coordinator.recovery.resume import ResumableRun
+from chandy.coordinator.recovery.run_record import (
+    RunRecord,
+    base_of,
+    boot_id,
+    fits,
+    may_be_alive,
+    read_records,
+)
 from chandy.coordinator.recovery.runs import Run
+from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
+from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.local.changelog import Changelog, admit, shard_folder
 from chandy.state.local.locks import acquire
@@ -67,9 +69,10 @@ RECORD = RunRecord(
 )
 
 
-def query(name: str = "q", *operators: OperatorRecord) -> Definition:
+def query(name: str = "q", *operators: OperatorRecord, output: Path | None = None) -> Definition:
     facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
-    return Definition(name, cast(Any, None), None, facts, operators or (OPERATOR,), ())
+    sink = FileSink(output, "parquet") if output else AtLeastOnceSink("noop")
+    return Definition(name, cast(Any, None), None, facts, sink, operators or (OPERATOR,), ())
 
 
 @pytest.fixture
@@ -104,8 +107,8 @@ def left_behind(
 
 
 def local_recovery(base: Path, changelogs: Path, point: RestorePoint | None, **options: Any) -> LocalRecovery:
-    defaults = {"root": ROOT, "generation": 5, "kept": True, "goes_on": True, "java": 1}
-    return LocalRecovery.of(base, changelogs, point=point, **{**defaults, **options})
+    defaults = {"root": ROOT, "generation": 5, "enabled": True, "resume": True, "java": 1}
+    return LocalRecovery.begin(base, changelogs, point=point, **{**defaults, **options})
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +156,7 @@ def test_a_machine_that_does_not_tell_its_starts_fits_nothing() -> None:
 def test_this_machine_tells_its_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(boot_id()) > 30
     assert boot_id() == boot_id()
-    monkeypatch.setattr(module, "_BOOT", Path("/nowhere"))
+    monkeypatch.setattr(run_record, "_BOOT", Path("/nowhere"))
     assert boot_id() == ""
 
 
@@ -162,19 +165,15 @@ def test_this_machine_tells_its_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_is_gone_on_from_where_it_stood(base: Path, changelogs: Path) -> None:
     directory = left_behind(base, changelogs, RECORD, committed=5)
-    found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3)).left(
-        query(), None, point
-    )
-    assert found == Stood(ResumePoint("id", 2, 5), directory)
+    found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3)).leftover(query(), point)
+    assert found == ResumableRun(ResumePoint("id", 2, 5), directory)
 
 
 def test_what_stands_at_the_checkpoint_needs_no_changelog(base: Path, changelogs: Path) -> None:
     left_behind(base, changelogs, RECORD, committed=2)
-    found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3)).left(
-        query(), None, point
-    )
+    found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3)).leftover(query(), point)
     assert found is not None
-    assert found.resume_point == ResumePoint("id", 2, 2)
+    assert found.point == ResumePoint("id", 2, 2)
 
 
 def shorten(base: Path, changelogs: Path) -> None:
@@ -200,32 +199,32 @@ def test_a_sink_that_is_ahead_of_the_commit_log_is_not_gone_on_behind(base: Path
     found = local_recovery(base, changelogs, point)
     for batch in range(6):
         (output / "_spark_metadata" / str(batch)).touch()
-    assert found.left(query(), output, point) is not None
+    assert found.leftover(query(output=output), point) is not None
     (output / "_spark_metadata" / "6").touch()
-    assert found.left(query(), output, point) is None
-    assert found.holds_back("q", point)
+    assert found.leftover(query(output=output), point) is None
+    assert found.blocks_others("q", point)
 
 
 def test_nobody_goes_on_while_the_old_jvm_may_write(base: Path, changelogs: Path) -> None:
     left_behind(base, changelogs, attrs.evolve(RECORD, java=os.getpid()), committed=5)
     point = checkpoint(q=2, generation=3)
     found = local_recovery(base, changelogs, point, java=os.getppid())
-    assert found.left(query(), None, point) is None
+    assert found.leftover(query(), point) is None
 
 
 def test_a_process_that_has_ended_does_not_live_though_nobody_has_waited_for_it() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert Path(f"/proc/{process.pid}").exists()
-        assert not lives(process.pid)
-    assert not lives(process.pid)
-    assert lives(os.getpid())
+        assert not may_be_alive(process.pid)
+    assert not may_be_alive(process.pid)
+    assert may_be_alive(os.getpid())
 
 
 def test_a_coordinator_in_the_same_jvm_goes_on(base: Path, changelogs: Path) -> None:
     left_behind(base, changelogs, attrs.evolve(RECORD, java=os.getpid()), committed=5)
     point = checkpoint(q=2, generation=3)
-    assert local_recovery(base, changelogs, point, java=os.getpid()).left(query(), None, point) is not None
+    assert local_recovery(base, changelogs, point, java=os.getpid()).leftover(query(), point) is not None
 
 
 @pytest.mark.parametrize("damage", [shorten, lose_a_shard, lose_commits])
@@ -235,25 +234,25 @@ def test_what_does_not_lead_to_where_it_stood_is_not_used(
     left_behind(base, changelogs, RECORD, committed=5)
     damage(base, changelogs)
     found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3))
-    assert found.left(query(), None, point) is None
-    assert found.holds_back("q", point)
+    assert found.leftover(query(), point) is None
+    assert found.blocks_others("q", point)
 
 
 @pytest.mark.parametrize(
-    ("definition", "output"),
+    "definition",
     [
-        (query("q", attrs.evolve(OPERATOR, key_schema=StructType().add("k", StringType()).json())), None),
-        (query("q", attrs.evolve(OPERATOR, states={"new": StateRecord((KEY.json(),))})), None),
-        (query("q", OPERATOR, attrs.evolve(OPERATOR, uid="new")), None),
-        (query(), Path("/another/output")),
+        query("q", attrs.evolve(OPERATOR, key_schema=StructType().add("k", StringType()).json())),
+        query("q", attrs.evolve(OPERATOR, states={"new": StateRecord((KEY.json(),))})),
+        query("q", OPERATOR, attrs.evolve(OPERATOR, uid="new")),
+        query(output=Path("/another/output")),
     ],
 )
 def test_a_query_that_is_not_what_it_was_is_not_gone_on_with(
-    base: Path, changelogs: Path, definition: Definition, output: Path | None
+    base: Path, changelogs: Path, definition: Definition
 ) -> None:
     left_behind(base, changelogs, RECORD, committed=5)
     found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3))
-    assert found.left(definition, output, point) is None
+    assert found.leftover(definition, point) is None
 
 
 def test_a_plan_that_sees_its_key_otherwise_goes_on_where_it_stood(base: Path, changelogs: Path) -> None:
@@ -262,19 +261,19 @@ def test_a_plan_that_sees_its_key_otherwise_goes_on_where_it_stood(base: Path, c
     key = StructType().add("k", LongType(), True, {"spark.watermarkDelayMs": 1})
     definition = query("q", attrs.evolve(OPERATOR, key_schema=key.json()))
     found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3))
-    assert found.left(definition, None, point) is not None
+    assert found.leftover(definition, point) is not None
 
 
 def test_either_all_queries_go_on_or_none(base: Path, changelogs: Path) -> None:
     left_behind(base, changelogs, RECORD, committed=5)
     point = checkpoint(q=2, other=3, generation=3)
     found = local_recovery(base, changelogs, point)
-    assert found.left(query("other"), None, point) is None
-    assert found.holds_back("other", point), "it was there at the cut"
-    assert not found.holds_back("new", point), "it stood nowhere"
-    found.give_up()
-    assert found.left(query(), None, point) is None
-    assert not found.holds_back("other", point)
+    assert found.leftover(query("other"), point) is None
+    assert found.blocks_others("other", point), "it was there at the cut"
+    assert not found.blocks_others("new", point), "it stood nowhere"
+    found.forget_leftovers()
+    assert found.leftover(query(), point) is None
+    assert not found.blocks_others("other", point)
 
 
 def test_runs_of_the_newest_round_alone_stand_at_one_cut(base: Path, changelogs: Path) -> None:
@@ -285,9 +284,9 @@ def test_runs_of_the_newest_round_alone_stand_at_one_cut(base: Path, changelogs:
     left_behind(base, changelogs, newer, committed=5)
     point = checkpoint(q=2, generation=3)
     found = local_recovery(base, changelogs, point)
-    assert found.left(query("other"), None, point) is None
-    assert found.holds_back("other", point), "it was there, if not in the checkpoint"
-    assert found.left(query(), None, point) is not None
+    assert found.leftover(query("other"), point) is None
+    assert found.blocks_others("other", point), "it was there, if not in the checkpoint"
+    assert found.leftover(query(), point) is not None
     assert not (changelogs / "older").exists()
 
 
@@ -298,8 +297,8 @@ def test_a_query_that_a_life_did_not_come_to_is_still_known_to_the_next(base: Pa
     second = local_recovery(base, changelogs, point)
     directory = QueryDirectories(base, "p").new_run("q")
     # Killed before it has started the other one.
-    second.note(run(directory, "next"), 0, point)
-    record = next(r for r, _ in module._records(directory.parent.parent) if r.query_id == "next")
+    second.record(run(directory, "next"), 0, point)
+    record = next(r for r, _ in read_records(directory.parent.parent) if r.query_id == "next")
     assert record.known == ("other", "q")
 
 
@@ -307,20 +306,20 @@ def test_a_query_that_was_only_known_keeps_the_others_from_going_on(base: Path, 
     left_behind(base, changelogs, attrs.evolve(RECORD, known=("other", "q")), committed=5)
     point = checkpoint(q=2, generation=3)
     found = local_recovery(base, changelogs, point)
-    assert found.left(query(), None, point) is not None
-    assert found.holds_back("other", point)
-    assert not found.holds_back("new", point)
+    assert found.leftover(query(), point) is not None
+    assert found.blocks_others("other", point)
+    assert not found.blocks_others("new", point)
 
 
 # --- what is deleted ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{"goes_on": False}, {"kept": False}, {"generation": 6}])
+@pytest.mark.parametrize("options", [{"resume": False}, {"enabled": False}, {"generation": 6}])
 def test_what_is_not_wanted_is_deleted(base: Path, changelogs: Path, options: dict[str, Any]) -> None:
     left_behind(base, changelogs, RECORD, committed=5)
     found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3), **options)
-    assert found.left(query(), None, point) is None
-    assert not found.holds_back("q", point), "nothing is left that others could stand at"
+    assert found.leftover(query(), point) is None
+    assert not found.blocks_others("q", point), "nothing is left that others could stand at"
     assert list(base.iterdir()) == list(changelogs.iterdir()) == []
 
 
@@ -328,8 +327,8 @@ def test_what_is_anothers_stays(base: Path, changelogs: Path) -> None:
     left_behind(base, changelogs, attrs.evolve(RECORD, root="file:///store/other", query_id="a"), committed=3)
     left_behind(base, changelogs, attrs.evolve(RECORD, query_id="b"), committed=3, place="alive")
     alive = acquire(base / "alive" / ALIVE)
-    found = find_left(base, changelogs, lambda record: False, ROOT)
-    assert found == Left()
+    found = find_leftovers(base, changelogs, lambda record: False, ROOT)
+    assert found == LeftoverRuns()
     assert {path.name for path in base.iterdir()} == {"dead", "alive"}
     assert {path.name for path in changelogs.iterdir()} == {"a", "b"}
     alive.release()
@@ -341,7 +340,7 @@ def test_what_is_gone_on_from_is_on_hold_until_the_end(base: Path, changelogs: P
     first = local_recovery(base, changelogs, point)
     # A third one that takes over meanwhile, and does not want it.
     local_recovery(base, changelogs, point, generation=6)
-    assert first.left(query(), None, point) is not None
+    assert first.leftover(query(), point) is not None
     first.close()
     assert list(base.iterdir()) == list(changelogs.iterdir()) == []
 
@@ -368,15 +367,21 @@ def test_a_record_that_cannot_be_read_is_as_none(
     directory = left_behind(base, changelogs, RECORD, committed=5)
     (directory.parent / "run.json").write_text("{")
     point = checkpoint(q=2, generation=3)
-    assert local_recovery(base, changelogs, point).left(query(), None, point) is None
+    assert local_recovery(base, changelogs, point).leftover(query(), point) is None
     assert "record of a run not read" in caplog.text
 
 
 # --- while it lives -----------------------------------------------------------------------------------------
 
 
-def run(directory: Path, query_id: str = "id", stood: Stood | None = None) -> Run:
-    return Run(1, query(), directory, query_id, None, stood)
+def this_life(changelogs: Path, *, enabled: bool = True) -> LocalRecovery:
+    return LocalRecovery(
+        root=ROOT, generation=4, changelogs=changelogs, enabled=enabled, boot="b", leftovers=LeftoverRuns()
+    )
+
+
+def run(directory: Path, query_id: str = "id", resumed: ResumableRun | None = None) -> Run:
+    return Run(1, query(), directory, query_id, resumed)
 
 
 def test_runs_whose_host_was_killed_go_on_where_they_stood_but_not_twice(
@@ -384,33 +389,35 @@ def test_runs_whose_host_was_killed_go_on_where_they_stood_but_not_twice(
 ) -> None:
     directory = left_behind(base, changelogs, RECORD, committed=5)
     point = checkpoint(q=2, generation=3)
-    found = LocalRecovery(root=ROOT, generation=4, changelogs=changelogs, kept=True, boot="", left=Left())
-    stood = Stood(ResumePoint("id", 2, 5), directory)
-    assert found.stood([run(directory)], point) == {"q": stood}
-    assert found.stood([run(directory, stood=stood)], point) == {}, "it has not got any further since"
-    earlier = attrs.evolve(stood, resume_point=ResumePoint("before", 2, 4))
-    assert found.stood([run(directory, stood=earlier)], point) == {"q": stood}
-    assert found.stood([run(directory), run(directory, "without changelogs")], point) == {}
+    found = this_life(changelogs)
+    resumable = ResumableRun(ResumePoint("id", 2, 5), directory)
+    assert found.resumable([run(directory)], point) == {"q": resumable}
+    assert found.resumable([run(directory, resumed=resumable)], point) == {}, (
+        "it has not got any further since"
+    )
+    earlier = attrs.evolve(resumable, point=ResumePoint("before", 2, 4))
+    assert found.resumable([run(directory, resumed=earlier)], point) == {"q": resumable}
+    assert found.resumable([run(directory), run(directory, "without changelogs")], point) == {}
 
 
 def test_a_life_without_changelogs_goes_on_from_nothing(base: Path, changelogs: Path) -> None:
     directory = left_behind(base, changelogs, RECORD, committed=5)
-    found = LocalRecovery(root=ROOT, generation=4, changelogs=changelogs, kept=False, boot="", left=Left())
-    assert found.stood([run(directory)], checkpoint(q=2, generation=3)) == {}
-    found.note(run(directory, "next"), 0, None)
+    found = this_life(changelogs, enabled=False)
+    assert found.resumable([run(directory)], checkpoint(q=2, generation=3)) == {}
+    found.record(run(directory, "next"), 0, None)
     assert not (changelogs / "next").exists()
 
 
 def test_a_run_is_noted_for_the_next_life(base: Path, changelogs: Path) -> None:
     directory = QueryDirectories(base, "p").new_run("q")
     point = checkpoint(q=2, generation=3)
-    found = LocalRecovery(root=ROOT, generation=4, changelogs=changelogs, kept=True, boot="b", left=Left())
-    found.note(run(directory), 2, point)
-    ((record, where),) = module._records(directory.parent.parent)
+    found = this_life(changelogs)
+    found.record(run(directory), 2, point)
+    ((record, where),) = read_records(directory.parent.parent)
     assert where == directory
     assert record == attrs.evolve(RECORD, round=2, boot="b", base=base_of(point), known=("q",))
-    found.unnote([run(directory)])
-    assert module._records(directory.parent.parent) == []
+    found.erase_records([run(directory)])
+    assert read_records(directory.parent.parent) == []
     assert (changelogs / "id").is_dir()
 
 
@@ -419,6 +426,6 @@ def test_a_machine_where_changelogs_cannot_be_kept_goes_without(
 ) -> None:
     changelogs.write_text("a file")
     directory = QueryDirectories(base, "p").new_run("q")
-    found = LocalRecovery(root=ROOT, generation=4, changelogs=changelogs, kept=True, boot="b", left=Left())
-    found.note(run(directory), 0, None)
-    assert "nothing is kept to go on from" in caplog.text
+    found = this_life(changelogs)
+    found.record(run(directory), 0, None)
+    assert "no later life can resume this run" in caplog.text

@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,26 +17,33 @@ import pytest
 
 from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from chandy.coordinator.query import Definition
-from chandy.coordinator.recovery import restore_point, supervisor
-from chandy.coordinator.recovery.local_recovery import Left, LocalRecovery, Stood
+from chandy.coordinator.recovery import launcher, restore_point
+from chandy.coordinator.recovery.decisions import RecoveryStateMachine
+from chandy.coordinator.recovery.launcher import Launcher
+from chandy.coordinator.recovery.local_recovery import LeftoverRuns, LocalRecovery
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
 from chandy.coordinator.recovery.query_directories import QueryDirectories
 from chandy.coordinator.recovery.restart import FixedDelay, NoRestart, RestartStrategy
-from chandy.coordinator.recovery.restore_point import RestorePoint
+from chandy.coordinator.recovery.resume import ResumableRun
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
+from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.state.errors import HostLostError
+from chandy.state.failure_marks import mark
 from chandy.state.rpc.messages import ResumePoint, ShardsRestored, TaskFailure
 from chandy.storage import (
     Catalog,
     CheckpointKind,
     DamagedCheckpointError,
+    DamagedError,
     FencedError,
     FileCache,
     Handle,
     LocalStore,
     Manifest,
+    ObjectMissingError,
     OperatorRecord,
     QueryRecord,
     SnapshotWriter,
@@ -42,6 +51,14 @@ from chandy.storage import (
 )
 
 from ...waiting import DEADLINE, eventually
+
+TOKEN = "secret"
+
+
+def of_a_task(error: Exception) -> str:
+    """What Spark says of a run that a task's error has ended."""
+    mark(error, TOKEN)
+    return "[STREAM_FAILED] Job aborted:\n" + "".join(traceback.format_exception(error))
 
 
 class Ticking:
@@ -99,9 +116,6 @@ class Checkpoints:
         if self.fenced is not None:
             raise self.fenced
 
-    def damage(self, point: RestorePoint) -> DamagedCheckpointError | None:
-        return restore_point.damage(self.catalog, point)
-
     def look(self, at: Callable[[Any], Any]) -> None:
         pass
 
@@ -138,25 +152,37 @@ class Setup:
         self.runs = Runs()
         self.opened: list[tuple[str, tuple[OperatorRecord, ...]]] = []
         self.failed: list[Callable[[str], None]] = []
+        recovery = cast(LocalRecovery, local_recovery) or LocalRecovery(
+            root="",
+            generation=1,
+            changelogs=directory / "changelogs",
+            enabled=False,
+            boot="",
+            leftovers=LeftoverRuns(),
+        )
         self.supervisor = Supervisor(
-            directories=self.directories,
-            runs=self.runs,
-            tracker=restart.tracker(),
-            clock=Ticking(),
-            cache=FileCache(directory / "cache"),
-            ticks=NoTicks(),  # type: ignore[arg-type]
-            restored=self.point,
-            resets_sinks=True,
-            open_ahead=self.open_ahead,
-            local_recovery=cast(LocalRecovery, local_recovery)
-            or LocalRecovery(
-                root="", generation=1, changelogs=directory / "changelogs", kept=False, boot="", left=Left()
+            machine=RecoveryStateMachine(restart.tracker(), lambda: 0.5),
+            launcher=Launcher(
+                directories=self.directories,
+                runs=self.runs,
+                cache=FileCache(directory / "cache"),
+                ticks=NoTicks(),  # type: ignore[arg-type]
+                local_recovery=recovery,
+                open_ahead=self.open_ahead,
+                find_damage=partial(restore_point.find_damage, self.catalog),
+                resets_sinks=True,
             ),
+            runs=self.runs,
+            local_recovery=recovery,
+            find_damage=partial(restore_point.find_damage, self.catalog),
+            clock=Ticking(),
+            restored=self.point,
+            token=TOKEN,
         )
         self.checkpoints = Checkpoints(self.catalog)
         self.supervisor.begin(self.checkpoints)  # type: ignore[arg-type]
         facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
-        self.definition = Definition("q", None, None, facts, (), ())  # type: ignore[arg-type]
+        self.definition = Definition("q", None, None, facts, AtLeastOnceSink("noop"), (), ())  # type: ignore[arg-type]
 
     def open_ahead(
         self, query_id: str, operators: tuple[OperatorRecord, ...], failed: Callable[[str], None]
@@ -201,18 +227,19 @@ def fails_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """What Spark says of each run."""
 
     def fail(text: str) -> None:
-        monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Spark(text))
+        monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Spark(text))
 
     return fail
 
 
 @pytest.mark.parametrize(
-    ("how", "says"), [("changed", "DamagedError: ..."), ("missing", "ObjectMissingError: ...")]
+    ("how", "error"),
+    [("changed", DamagedError("s", "k", "x", "y")), ("missing", ObjectMissingError("s", "k"))],
 )
 def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_take_instead(
-    setup: Setup, fails_with: Callable[[str], None], how: str, says: str
+    setup: Setup, fails_with: Callable[[str], None], how: str, error: Exception
 ) -> None:
-    fails_with(f"[STREAM_FAILED] Job aborted:\nTraceback ...\nchandy.storage.errors.{says}")
+    fails_with(of_a_task(error))
     key = setup.damage("shard", how)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(
@@ -233,8 +260,8 @@ def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(
 
 
 def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup, fails_with: Callable[[str], None]) -> None:
-    # Bytes that were damaged on their way, or a user's own text.
-    fails_with("DamagedError: only in passing")
+    # Bytes that were damaged on their way.
+    fails_with(of_a_task(DamagedError("s", "k", "x", "only in passing")))
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(QueryFailedError, match="only in passing"):
         query.awaitTermination(DEADLINE)
@@ -257,7 +284,7 @@ def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_com
             self.stopped.set()
             raise RuntimeError("the sink is full")
 
-    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Failing())
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Failing())
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(error):
         query.awaitTermination(DEADLINE)
@@ -270,7 +297,7 @@ class Unreachable:
         self.left = times
         self.transient = transient
         self.runs: list[Spark] = []
-        restore = supervisor.restore_query
+        restore = launcher.restore_query
 
         def restore_if_reachable(*args: Any) -> Any:
             if self.runs and self.left:
@@ -279,11 +306,13 @@ class Unreachable:
             return restore(*args)
 
         def start(*args: Any, **kwargs: Any) -> Spark:
-            self.runs.append(Running() if self.runs else Spark("StateLostError: the host is gone"))
+            self.runs.append(
+                Running() if self.runs else Spark(of_a_task(HostLostError("unix://x", "killed")))
+            )
             return self.runs[-1]
 
-        monkeypatch.setattr(supervisor, "restore_query", restore_if_reachable)
-        monkeypatch.setattr(supervisor, "start_spark", start)
+        monkeypatch.setattr(launcher, "restore_query", restore_if_reachable)
+        monkeypatch.setattr(launcher, "start_spark", start)
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
@@ -342,7 +371,7 @@ class Starts:
                 raise RuntimeError("the JVM is gone")
             return Running()
 
-        monkeypatch.setattr(supervisor, "start_spark", start)
+        monkeypatch.setattr(launcher, "start_spark", start)
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
@@ -374,10 +403,10 @@ FENCED = FencedError("file:///store", 1, 2, "another driver")
 def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     query = setup.supervisor.start(setup.definition)
     touched: list[object] = []
-    monkeypatch.setattr(supervisor, "restore_query", lambda *args: touched.append(args))
+    monkeypatch.setattr(launcher, "restore_query", lambda *args: touched.append(args))
     setup.checkpoints.fenced = FENCED
     setup.supervisor.host_lost("it was frozen for too long")
     with pytest.raises(FencedError):
@@ -389,16 +418,16 @@ def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
 def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_latest(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
     restored: list[int] = []
-    restore = supervisor.restore_query
+    restore = launcher.restore_query
 
     def note(*args: Any) -> Any:
         restored.append(setup.checkpoints.unsettled)
         return restore(*args)
 
-    monkeypatch.setattr(supervisor, "restore_query", note)
+    monkeypatch.setattr(launcher, "restore_query", note)
     setup.checkpoints.unsettled = 2
     setup.supervisor.host_lost("it was killed")
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
@@ -415,7 +444,7 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
         started.append(Running())
         return started[-1]
 
-    monkeypatch.setattr(supervisor, "start_spark", start)
+    monkeypatch.setattr(launcher, "start_spark", start)
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.must_fail(FENCED)
     # Behind it: what was lost meanwhile changes nothing any more.
@@ -447,7 +476,7 @@ def test_a_recovery_has_the_longest_of_its_restores_and_the_bytes_of_all() -> No
 def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     (run,) = setup.runs.all()
@@ -471,7 +500,7 @@ def test_a_runs_shards_are_opened_ahead_of_it(setup: Setup, monkeypatch: pytest.
         opened_before.append(len(setup.opened))
         return Running()
 
-    monkeypatch.setattr(supervisor, "start_spark", start)
+    monkeypatch.setattr(launcher, "start_spark", start)
     setup.supervisor.start(attrs.evolve(setup.definition, operators=(record,)))
     (run,) = setup.runs.all()
     assert setup.opened == [(run.query_id, (record,))]
@@ -487,7 +516,7 @@ def test_a_first_batch_that_commits_while_spark_starts_is_the_first(
         (directory / "commits" / str(progress.newest_committed(directory) + 1)).touch()
         return Running()
 
-    monkeypatch.setattr(supervisor, "start_spark", start)
+    monkeypatch.setattr(launcher, "start_spark", start)
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     eventually(lambda: recovery.first_batch is not None)
@@ -507,7 +536,7 @@ def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
                 raise RuntimeError(failure)
             return True
 
-    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Once())
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Once())
     query = setup.supervisor.start(attrs.evolve(setup.definition, name="new"))
     with contextlib.nullcontext() if failure is None else pytest.raises(QueryFailedError, match=failure):
         query.awaitTermination(DEADLINE)
@@ -525,7 +554,7 @@ def test_spark_is_told_whether_a_query_has_state_that_it_does_not_see(
         told.append(stateful)
         return Running()
 
-    monkeypatch.setattr(supervisor, "start_spark", start)
+    monkeypatch.setattr(launcher, "start_spark", start)
     setup.supervisor.start(attrs.evolve(setup.definition, operators=operators))
     assert told == [bool(operators)]
 
@@ -537,8 +566,8 @@ def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(
         raise PermissionError(f"{directory}/commits")
 
     run = Running()
-    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: run)
-    monkeypatch.setattr(supervisor.progress, "is_committed", unreadable)
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: run)
+    monkeypatch.setattr(launcher.progress, "is_committed", unreadable)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(QueryFailedError, match="commits"):
         query.awaitTermination(DEADLINE)
@@ -548,32 +577,32 @@ def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(
 # --- going on where queries stood ---------------------------------------------------------------------------
 
 
-class Left6:
+class LeftAt6:
     """A life before this one has left its query at batch 6."""
 
     def __init__(self, directory: Path) -> None:
         (directory / "commits").mkdir(parents=True)
         (directory / "commits" / "6").touch()
-        self.where = Stood(ResumePoint("before", 2, 6), directory)
+        self.where = ResumableRun(ResumePoint("before", 2, 6), directory)
         self.over_: list[str] = []
         self.order: list[str] = []
 
-    def left(self, *_: object) -> Stood:
+    def leftover(self, *_: object) -> ResumableRun:
         return self.where
 
-    def stood(self, *_: object) -> dict[str, Stood]:
+    def resumable(self, *_: object) -> dict[str, ResumableRun]:
         return {}
 
-    def note(self, *_: object) -> None:
+    def record(self, *_: object) -> None:
         self.order.append("noted")
 
-    def give_up(self) -> None:
+    def forget_leftovers(self) -> None:
         self.order.append("nobody else goes on")
 
-    def unnote(self, *_: object) -> None:
+    def erase_records(self, *_: object) -> None:
         self.order.append("not to be gone on from")
 
-    def over(self, query_ids: list[str]) -> None:
+    def delete_changelogs(self, query_ids: list[str]) -> None:
         self.over_ += query_ids
 
     def close(self) -> None:
@@ -581,20 +610,20 @@ class Left6:
 
 
 @pytest.fixture
-def left(tmp_path: Path) -> Left6:
-    return Left6(tmp_path / "left" / "1-q" / "checkpoint")
+def left(tmp_path: Path) -> LeftAt6:
+    return LeftAt6(tmp_path / "left" / "1-q" / "checkpoint")
 
 
 @pytest.fixture
-def going_on(tmp_path: Path, left: Left6, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
-    monkeypatch.setattr(supervisor, "start_spark", lambda *args, **kwargs: Running())
+def going_on(tmp_path: Path, left: LeftAt6, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     made = Setup(tmp_path, FixedDelay("0 s", attempts=3), left)
     yield made
     made.supervisor.close()
     made.directories.close()
 
 
-def test_a_query_goes_on_in_a_copy_of_where_it_stood(going_on: Setup, left: Left6) -> None:
+def test_a_query_goes_on_in_a_copy_of_where_it_stood(going_on: Setup, left: LeftAt6) -> None:
     going_on.supervisor.start(going_on.definition)
     (run,) = going_on.runs.all()
     assert progress.newest_committed(run.directory) == 6
@@ -618,11 +647,11 @@ def test_a_broken_changelog_sends_an_idle_query_back(going_on: Setup) -> None:
 
 
 def test_a_going_back_that_failed_half_way_leaves_no_run_to_go_on_from(
-    going_on: Setup, left: Left6, monkeypatch: pytest.MonkeyPatch
+    going_on: Setup, left: LeftAt6, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the next life could go on behind a sink that the second attempt has put back."""
     unnoted: list[list[str]] = []
-    monkeypatch.setattr(left, "unnote", lambda runs: unnoted.append([run.query_id for run in runs]))
+    monkeypatch.setattr(left, "erase_records", lambda runs: unnoted.append([run.query_id for run in runs]))
     going_on.supervisor.start(going_on.definition)
     (first,) = going_on.runs.all()
     starts: list[str] = []
@@ -633,7 +662,7 @@ def test_a_going_back_that_failed_half_way_leaves_no_run_to_go_on_from(
             raise RuntimeError("Spark does not start")
         return Running()
 
-    monkeypatch.setattr(supervisor, "start_spark", start)
+    monkeypatch.setattr(launcher, "start_spark", start)
     going_on.failed[0]("no state host starts")
     eventually(lambda: len(going_on.supervisor.recoveries) == 2)
     assert len(starts) == 2
@@ -644,22 +673,22 @@ def test_a_going_back_that_failed_half_way_leaves_no_run_to_go_on_from(
 
 
 def test_shards_that_cannot_be_opened_where_a_query_stood_send_it_back_once(
-    going_on: Setup, left: Left6, monkeypatch: pytest.MonkeyPatch
+    going_on: Setup, left: LeftAt6, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    restore = supervisor.restore_query
+    restore = launcher.restore_query
 
     def restoring(*args: Any) -> Any:
         left.order.append("put back")
         return restore(*args)
 
-    monkeypatch.setattr(supervisor, "restore_query", restoring)
+    monkeypatch.setattr(launcher, "restore_query", restoring)
     going_on.supervisor.start(going_on.definition)
     (failed,) = going_on.failed
     failed("no state host starts")
     eventually(lambda: len(going_on.supervisor.recoveries) == 2)
     (run,) = going_on.runs.all()
     assert [recovery.in_place for recovery in going_on.supervisor.recoveries] == [True, False]
-    assert run.stood is None
+    assert run.resumed is None
     assert left.over_[:1] == ["before"]
     # Were it killed in between, nobody may go on from a run whose sink has been put back.
     assert left.order == ["noted", "nobody else goes on", "not to be gone on from", "put back", "noted"]

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from chandy.coordinator.sinks.guarantee import Level, guarantee
-from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
+from chandy.coordinator.sinks.file_sink import FileSink
+from chandy.coordinator.sinks.guarantee import Level
 
 
-def facts(sink: SinkFacts) -> WriterFacts:
-    return WriterFacts(sink=sink, output_mode="append", trigger=Trigger.PROCESSING_TIME)
-
-
-def test_the_file_sink_is_exactly_once_by_path_and_by_table() -> None:
-    for sink in (
-        SinkFacts("parquet", path="/o", file_format=True),
-        SinkFacts("csv", table="t", file_format=True),
-    ):
-        found = guarantee(facts(sink))
-        assert found.level is Level.EXACTLY_ONCE
-        assert str(found).startswith("exactly once: the log of the ")
+def test_the_file_sink_is_exactly_once_and_says_why() -> None:
+    found = FileSink(Path("/o"), "parquet").guarantee
+    assert found.level is Level.EXACTLY_ONCE
+    assert str(found).startswith("exactly once: the log of the parquet sink ")
 
 
 @pytest.mark.parametrize(
@@ -35,6 +30,6 @@ def test_the_file_sink_is_exactly_once_by_path_and_by_table() -> None:
     ],
 )
 def test_other_sinks_are_at_least_once_and_say_why(format_: str, reason: str) -> None:
-    found = guarantee(facts(SinkFacts(format_)))
+    found = AtLeastOnceSink(format_).guarantee
     assert found.level is Level.AT_LEAST_ONCE
     assert reason in found.because

@@ -32,7 +32,6 @@ REFUSED: list[tuple[dict[str, object], str, str]] = [
     ),
     ({"sources": (*GOOD.sources, SourceFacts("socket", replayable=False))}, "read again", "'socket'"),
     ({"merged_operators": ("totals", "others")}, "operator 'totals'", "none"),
-    ({"sink": SinkFacts("memory")}, "restarts", "'memory' in output mode 'append'"),
 ]
 
 

@@ -37,7 +37,7 @@ class Held:
     times, fresh, values = BatchTimes(), frozenset(), None
 
     def begin(self):
-        self.spent = OperatorMetrics()
+        self.metrics = OperatorMetrics()
         return self
 
     def fetch(self, shards, keys):

@@ -1,0 +1,265 @@
+"""Makes runs of queries and starts them under Spark: their directories, their sinks, and who watches over them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import attrs
+
+from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
+from ...storage.files import FileCache
+from ...storage.logs import logger
+from ...storage.manifest import OperatorRecord
+from ..execution.executor import CheckpointExecutor
+from ..query import CheckpointedQuery, Definition
+from ..spark import progress
+from ..spark.seeding import seed
+from ..spark.starting import start as start_spark
+from ..spark.ticks import Ticks
+from .local_recovery import LocalRecovery
+from .metrics import RecoveryMetrics
+from .query_directories import QueryDirectories
+from .restore_point import Restored, RestorePoint, restore_query
+from .resume import ResumableRun
+from .runs import Run, Runs
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logger(__name__)
+
+_POLL_SECONDS: Final = 0.02
+_LONGEST_POLL_SECONDS: Final = 0.2
+_SLOWER: Final = 1.2
+"""From one look for a run's first commit to the next, from the one pause to the other."""
+
+OpenAhead = Callable[[str, tuple[OperatorRecord, ...], Callable[[str], None]], None]
+"""Begins to open the shards of operators, given Spark's id of their query, before that runs; tells why if it cannot."""
+
+
+FindDamage = Callable[[RestorePoint], DamagedCheckpointError | None]
+"""Finds out whether a checkpoint that could not be restored is damaged; None also if nobody can tell now."""
+
+
+class Watcher(Protocol):
+    """Who is told what becomes of runs; calls come from any thread."""
+
+    def run_made(self, run: Run) -> None:
+        """A run is the current one of its query; it has not started yet."""
+        ...
+
+    def run_ended(self, run: Run, error: Exception | None) -> None:
+        """A run has ended, by itself or with an error."""
+        ...
+
+    def first_commit(self, run: Run) -> None:
+        """A run has committed its first batch."""
+        ...
+
+    def shards_not_opened(self, query_id: str, why: str) -> None:
+        """Shards of the query with this Spark id could not be opened ahead."""
+        ...
+
+
+class Launcher:
+    """Makes and starts runs. Not for two threads at once."""
+
+    def __init__(
+        self,
+        *,
+        directories: QueryDirectories,
+        runs: Runs,
+        cache: FileCache,
+        ticks: Ticks,
+        local_recovery: LocalRecovery,
+        open_ahead: OpenAhead,
+        find_damage: FindDamage,
+        resets_sinks: bool,
+    ) -> None:
+        """Make a launcher.
+
+        Args:
+            directories: where working directories go.
+            runs: the current runs, which this changes.
+            cache: files that this machine has already.
+            ticks: told of every run before it begins.
+            local_recovery: what can be resumed, and records of what runs.
+            open_ahead: opens shards before their query runs.
+            find_damage: looks at a checkpoint that could not be restored.
+            resets_sinks: whether a sink that has batches already goes back to its beginning when there is no
+                checkpoint: an earlier life of this pipeline wrote them.
+        """
+        self._directories = directories
+        self._runs = runs
+        self._cache = cache
+        self._ticks = ticks
+        self._local_recovery = local_recovery
+        self._open_ahead = open_ahead
+        self._find_damage = find_damage
+        self.resets_sinks = resets_sinks
+        self.metrics: dict[str, RecoveryMetrics] = {}
+        """By Spark's id of a query the recovery that started its run."""
+        self._number = 0
+
+    def begin(self, executor: CheckpointExecutor, watcher: Watcher) -> None:
+        """Say who takes the checkpoints, and who watches over the runs."""
+        self._executor = executor
+        self._watcher = watcher
+
+    def restore(
+        self, definition: Definition, point: RestorePoint | None, resumed: ResumableRun | None, round: int
+    ) -> Run:
+        """Make a query's next run: resume a run, go to the checkpoint, or begin empty.
+
+        Args:
+            definition: the query.
+            point: the checkpoint that the pipeline's state grows from.
+            resumed: the run to resume.
+            round: how often the pipeline has gone back.
+
+        Raises:
+            DamagedCheckpointError: a file of the checkpoint is missing or damaged.
+            RestoreError: the query is new, and its sink has somebody's batches.
+        """
+        name, operators = definition.name, definition.operators
+        directory = self._directories.new_run(name)
+        if resumed is not None:
+            # The sink has what it had.
+            query_id, batch = seed(resumed.directory, directory), resumed.point.batch
+        else:
+            restored = self._go_to(point, definition, directory)
+            definition.sink.restore(name, restored.sink_log)
+            query_id, batch = restored.query_id, point.batch(name) if point else -1
+        run = self._put(Run(self._next_number(), definition, directory, query_id, resumed))
+        resume_point = resumed.point if resumed and resumed.point.needs_changelogs else None
+        at_checkpoint = point.operators(name, operators) if point else ()
+        self._executor.look(
+            lambda protocol: protocol.add_query(
+                name,
+                query_id,
+                batch=batch,
+                operators=operators,
+                restored=operators if resume_point else at_checkpoint,
+                sources=point.sources(name) if point else {},
+                reads=definition.reads,
+                resume_point=resume_point,
+            )
+        )
+        self._local_recovery.record(run, round, point)
+        self._open_ahead(query_id, operators, partial(self._watcher.shards_not_opened, query_id))
+        return run
+
+    def again(self, run: Run) -> Run:
+        """Make a run that takes the place of one that has ended: same directory, same batch, same state."""
+        return self._put(attrs.evolve(run, number=self._next_number(), spark=None, ended=False))
+
+    def start(self, run: Run, query: CheckpointedQuery, metrics: RecoveryMetrics) -> None:
+        """Start a run under Spark, and watch over it.
+
+        Args:
+            run: made by ``restore`` or ``again``.
+            query: the query as its user sees it.
+            metrics: of the recovery that the run belongs to.
+        """
+        began = time.monotonic()
+        definition = run.definition
+        self.metrics[run.query_id] = metrics
+        uids = [operator.uid for operator in definition.operators]
+        self._ticks.watch(uids, run.directory, no_data_batches=definition.facts.no_data_batches)
+        # Before the run begins: its first batch may have committed when it is followed.
+        first = progress.newest_committed(run.directory) + 1
+        location = definition.sink.location
+        run.spark = start_spark(
+            definition.writer,
+            location=str(run.directory),
+            table=definition.table,
+            query_name=definition.facts.query_name or definition.name,
+            output=None if location is None else str(location),
+            stateful=bool(definition.operators),
+        )
+        query.runs_as(run.spark)
+        metrics.starting += time.monotonic() - began
+        threading.Thread(
+            target=self._follow,
+            args=(run, run.spark, first, metrics),
+            name=f"chandy-{query.name}",
+            daemon=True,
+        ).start()
+
+    def stop(self, run: Run) -> None:
+        """Stop a run at once."""
+        run.ended = True
+        if run.spark is not None:
+            run.spark.stop()
+
+    def forget(self, name: str) -> None:
+        """Undo ``restore`` for a query that could not be started."""
+        run = self._runs.get(name)
+        self._executor.event(lambda protocol, now: protocol.remove_query(name, now))
+        self._runs.drop(name)
+        if run is not None:
+            self._directories.remove(run.directory)
+            self._local_recovery.delete_changelogs([run.query_id])
+
+    def remove(self, run: Run) -> None:
+        """Delete the directory of a run that is over, and what it had resumed."""
+        self.metrics.pop(run.query_id, None)
+        self._directories.remove(run.directory)
+        self.remove_resumed(run)
+
+    def remove_resumed(self, run: Run) -> None:
+        """Delete what a run has resumed: its shards are open by now, and have taken their changelogs over."""
+        if run.resumed is not None:
+            self._local_recovery.delete_changelogs([run.resumed.point.query_id])
+            self._directories.remove(run.resumed.directory)
+
+    def _go_to(self, point: RestorePoint | None, definition: Definition, directory: Path) -> Restored:
+        """Make a working directory as the checkpoint has it."""
+        if point is None or not point.has(definition.name):
+            if not self.resets_sinks:
+                definition.sink.check_new(definition.name)
+            return Restored(seed(directory / "nothing", directory), {})
+        try:
+            return restore_query(point, definition.name, directory, self._cache)
+        except (DamagedError, ObjectMissingError) as error:
+            raise self._find_damage(point) or error from None
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _put(self, run: Run) -> Run:
+        self._runs.put(run)
+        self._watcher.run_made(run)
+        return run
+
+    # --- following ------------------------------------------------------------------------------------------
+
+    def _follow(self, run: Run, spark: StreamingQuery, first: int, metrics: RecoveryMetrics) -> None:
+        """Wait for a run's first commit, and for its end."""
+        error: Exception | None = None
+        try:
+            self._await_commit(run, spark, first, metrics)
+            spark.awaitTermination()
+        except Exception as raised:  # noqa: BLE001 (whatever ends a query is an end to be dealt with)
+            error = raised
+        self._watcher.run_ended(run, error)
+
+    def _await_commit(self, run: Run, spark: StreamingQuery, first: int, metrics: RecoveryMetrics) -> None:
+        began, pause = time.monotonic(), _POLL_SECONDS
+        try:
+            # Rarely, the longer it takes: each question costs the driver time that the first batch is waiting for.
+            # PySpark takes parts of a second, other than its annotation says.
+            while not progress.is_committed(run.directory, first) and not spark.awaitTermination(pause):  # type: ignore[arg-type]
+                pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
+        finally:
+            # Also of a run that has ended by now, and of one that has failed in a later batch.
+            if progress.is_committed(run.directory, first):
+                metrics.first_batch = time.monotonic() - began
+                self._watcher.first_commit(run)
+                self.remove_resumed(run)

@@ -1,0 +1,132 @@
+"""The steps of ``rollback.go_back``, taken with Spark, the executor and the disk: one attempt to go back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+
+from ...storage.errors import StoreFailedError
+from ...storage.logs import logger
+from ..execution.executor import CheckpointExecutor
+from ..query import CheckpointedQuery
+from .launcher import Launcher
+from .local_recovery import LocalRecovery
+from .metrics import RecoveryMetrics
+from .restore_point import RestorePoint, base_point
+from .resume import ResumableRun
+from .runs import Run, Runs
+
+log = logger(__name__)
+
+
+@attrs.define(kw_only=True)
+class PipelineRollback:
+    """One attempt to take a pipeline back. It leaves ``superseded`` to the next attempt if it fails."""
+
+    cause: str
+    metrics: RecoveryMetrics
+    round: int
+    """How often the pipeline has gone back, this time included."""
+    initial: RestorePoint | None
+    """The checkpoint that this life began from."""
+    superseded: list[Run]
+    """Runs to clean up after: also those of attempts that have failed."""
+    executor: CheckpointExecutor
+    runs: Runs
+    wrapped: Mapping[str, CheckpointedQuery]
+    launcher: Launcher
+    local_recovery: LocalRecovery
+    on_state_given_up: Callable[[RestorePoint | None], None]
+    """Called with the checkpoint to go back to, once it is known."""
+    _earlier: list[Run] = attrs.field(factory=list, init=False)
+    _next: list[Run] = attrs.field(factory=list, init=False)
+    _began: float = attrs.field(factory=time.monotonic, init=False)
+
+    def check_not_fenced(self) -> None:
+        """Raise ``FencedError`` if another coordinator has taken the pipeline over."""
+        self.executor.check_not_fenced()
+
+    def stop_runs(self) -> None:
+        """Stop all runs of queries."""
+        self._earlier = self.runs.all()
+        for run in self._earlier:
+            self.launcher.stop(run)
+        self.superseded += self._earlier
+
+    def suspend_checkpoints(self) -> None:
+        """Abort the checkpoints under way, and start none."""
+        self.executor.event(lambda protocol, now: protocol.suspend(self.cause, now))
+
+    def settle_manifests(self) -> None:
+        """Wait until every manifest that is being written is written or has failed.
+
+        Raises:
+            StoreFailedError: the store does not answer; a later attempt may succeed.
+        """
+        if not self.executor.settle():
+            root = self.executor.look(lambda protocol: protocol.root)
+            why = "it does not answer, so nobody knows which checkpoint is the latest"
+            raise StoreFailedError(root, "the newest manifest", "finish writing", why, transient=True)
+
+    def choose_restore_point(self) -> RestorePoint | None:
+        """Return the latest checkpoint of this life's state, or the one that this life began from."""
+        point = self.executor.look(base_point) or self.initial
+        self.on_state_given_up(point)
+        self.metrics.checkpoint = point.manifest.id if point else None
+        return point
+
+    def find_resumable(self, point: RestorePoint | None) -> Mapping[str, ResumableRun]:
+        """Return by query the run that it can resume, for all queries or for none."""
+        return self.local_recovery.resumable(self._earlier, point)
+
+    def forget_resumable(self) -> None:
+        """See to it that no later life resumes these runs, or what an earlier life has left."""
+        # Queries that are still to come stood where these did.
+        self.local_recovery.forget_leftovers()
+        self.local_recovery.erase_records(self.superseded)
+
+    def queries(self) -> Iterable[str]:
+        """Return the names of the queries, in the order in which they were first started."""
+        self.metrics.stopping = time.monotonic() - self._began
+        return [run.definition.name for run in self._earlier]
+
+    def restore(self, query: str, point: RestorePoint | None, resumed: ResumableRun | None) -> None:
+        """Make a query's next run."""
+        began = time.monotonic()
+        self.metrics.in_place = resumed is not None
+        definition = self.wrapped[query].definition
+        self._next.append(self.launcher.restore(definition, point, resumed, self.round))
+        self.metrics.restoring += time.monotonic() - began
+
+    def release_runs(self) -> None:
+        """Tell the state hosts that the stopped runs are over."""
+        over = [run.query_id for run in self.superseded]
+        self.executor.event(lambda protocol, _: protocol.release(over))
+
+    def resume_checkpoints(self, point: RestorePoint | None) -> None:
+        """Take checkpoints again."""
+        self.executor.event(lambda protocol, now: protocol.resume(now))
+        if point is not None:
+            self.executor.look(lambda protocol: protocol.history.restored(point.manifest.id))
+
+    def start_runs(self) -> None:
+        """Start the new runs, but for queries that their user has stopped."""
+        log.warning(
+            "going back", checkpoint=self.metrics.checkpoint, cause=self.cause, in_place=self.metrics.in_place
+        )
+        for run in self._next:
+            query = self.wrapped[run.definition.name]
+            if query.is_stopped:
+                run.ended = True
+            else:
+                self.launcher.start(run, query, self.metrics)
+
+    def clean_up(self, *, resumed: bool) -> None:
+        """Delete what the stopped runs have left, but for what the new ones resume."""
+        for run in self.superseded:
+            self.launcher.remove(run)
+        if not resumed:
+            self.local_recovery.delete_changelogs([run.query_id for run in self.superseded])
+        self.superseded.clear()

@@ -1,0 +1,99 @@
+"""The steps of going back to a checkpoint, in their order; whoever takes them brings the I/O.
+
+Safety lies in the order, so it is written down once: the supervisor takes these steps with Spark and the store, the
+property test of the protocol takes them with a model of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeVar
+
+from .restore_point import RestorePoint
+
+R = TypeVar("R")
+
+
+class Steps(Protocol[R]):
+    """One attempt to take a pipeline back. ``R`` is what a query's next run can resume from."""
+
+    def check_not_fenced(self) -> None:
+        """Raise ``FencedError`` if another coordinator has taken the pipeline over."""
+        ...
+
+    def stop_runs(self) -> None:
+        """Stop all runs of queries."""
+        ...
+
+    def suspend_checkpoints(self) -> None:
+        """Abort the checkpoints under way, and start none."""
+        ...
+
+    def settle_manifests(self) -> None:
+        """Wait until every manifest that is being written is written or has failed; raise if nobody can tell."""
+        ...
+
+    def choose_restore_point(self) -> RestorePoint | None:
+        """Return the checkpoint that the state grew from; None: it grew from nothing."""
+        ...
+
+    def find_resumable(self, point: RestorePoint | None) -> Mapping[str, R]:
+        """Return by query the run that it can resume, for all queries or for none."""
+        ...
+
+    def forget_resumable(self) -> None:
+        """See to it that no later life resumes these runs, or what an earlier life has left."""
+        ...
+
+    def queries(self) -> Iterable[str]:
+        """Return the names of the queries."""
+        ...
+
+    def restore(self, query: str, point: RestorePoint | None, resumed: R | None) -> None:
+        """Make a query's next run: its directory, its sink, and its place in the checkpoint protocol."""
+        ...
+
+    def release_runs(self) -> None:
+        """Tell the state hosts that the stopped runs are over."""
+        ...
+
+    def resume_checkpoints(self, point: RestorePoint | None) -> None:
+        """Take checkpoints again."""
+        ...
+
+    def start_runs(self) -> None:
+        """Start the new runs."""
+        ...
+
+    def clean_up(self, *, resumed: bool) -> None:
+        """Delete what the stopped runs have left, but for what the new ones resume."""
+        ...
+
+
+def go_back(steps: Steps[R], *, resume: bool) -> None:
+    """Take a pipeline back to the checkpoint that its state grew from.
+
+    Args:
+        steps: what carries them out. An exception ends the attempt; the next one begins from the first step.
+        resume: whether queries may resume where they stood, if all of them can.
+    """
+    # Should there be a successor, the sinks and the directories are its own by now.
+    steps.check_not_fenced()
+    # Nothing may write into a sink, or commit, while it is put back.
+    steps.stop_runs()
+    # A checkpoint with a part of the state that is given up must not complete later.
+    steps.suspend_checkpoints()
+    # One whose manifest is being written may have completed: then it is the one to go back to.
+    steps.settle_manifests()
+    point = steps.choose_restore_point()
+    resumable = steps.find_resumable(point) if resume else {}
+    if not resumable:
+        # Before a sink is put back: behind one that was, nobody may resume.
+        steps.forget_resumable()
+    for query in steps.queries():
+        steps.restore(query, point, resumable.get(query))
+    steps.release_runs()
+    # A checkpoint takes all queries, so the last must be in its place first.
+    steps.resume_checkpoints(point)
+    steps.start_runs()
+    steps.clean_up(resumed=bool(resumable))

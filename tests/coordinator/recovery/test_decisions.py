@@ -1,0 +1,409 @@
+"""What is decided about failures, without a thread: single rules, and random interleavings of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from chandy.coordinator.errors import PipelineFailedError, PipelineStateLostError, QueryFailedError
+from chandy.coordinator.recovery import decisions as on
+from chandy.coordinator.recovery.decisions import RecoveryStateMachine
+from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart, RestartStrategy
+from chandy.storage import DamagedCheckpointError, FencedError
+from chandy.storage.errors import FailureCode
+
+BOOM = QueryFailedError("q", "boom")
+FENCED = FencedError("file:///store", 1, 2, "another driver")
+DAMAGED = DamagedCheckpointError("file:///store", "a.sst", "x", "y", 2, 1)
+TWO = FixedDelay("5 s", attempts=2)
+
+
+def machine(strategy: RestartStrategy = TWO, *queries: str) -> RecoveryStateMachine:
+    made = RecoveryStateMachine(strategy.tracker(), lambda: 0.5)
+    for number, query in enumerate(queries or ("q",)):
+        made.handle(on.RunStarted(query, number, f"id of {query}"), 0.0)
+    return made
+
+
+def failed(*codes: FailureCode, query: str = "q", run: int = 0, at: float = 1.0) -> on.RunEnded:
+    return on.RunEnded(query, run, on.Failure(BOOM, frozenset(codes)), at)
+
+
+def decisions(
+    made: RecoveryStateMachine, *events: on.Event, start: float = 1.0, step: float = 1.0
+) -> list[on.Decision]:
+    return [made.handle(event, start + number * step) for number, event in enumerate(events)]
+
+
+def replays(made: RecoveryStateMachine) -> bool:
+    """Whether a fresh machine decides the same about the logged events. Errors have no equality: their text has."""
+    again = RecoveryStateMachine(made.tracker.strategy.tracker(), lambda: 0.5)
+    return all(repr(again.handle(event, now)) == repr(decision) for now, event, decision in made.log)
+
+
+# --- in place or back ---------------------------------------------------------------------------------------
+
+
+def test_a_query_that_fails_alone_restarts_in_place_after_the_delay() -> None:
+    assert decisions(machine(), failed(), on.DelayOver()) == [
+        on.WaitToRestart(6.0, BOOM),
+        on.RestartInPlace(("q",), BOOM, 1.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("events", "resume"),
+    [
+        ([failed(FailureCode.HOST_LOST)], True),
+        ([on.HostLost("killed", 1.0)], True),
+        ([failed(FailureCode.STATE_UNUSABLE)], False),
+        ([on.CheckpointsFailed(BOOM, 1.0)], False),
+        # One loss that is not a host's alone spoils it, whichever comes first.
+        ([on.HostLost("killed", 1.0), failed(FailureCode.STATE_UNUSABLE)], False),
+        ([failed(FailureCode.STATE_UNUSABLE), on.HostLost("killed", 1.0)], False),
+        ([failed(FailureCode.HOST_LOST, FailureCode.STATE_UNUSABLE)], False),
+        # A query has failed alone, and then a host is lost while it waits.
+        ([failed(), on.HostLost("killed", 2.0)], True),
+    ],
+)
+def test_lost_state_sends_the_pipeline_back_and_resumes_it_if_only_hosts_were_lost(
+    events: list[on.Event], resume: bool
+) -> None:
+    made = machine()
+    decisions(made, *events)
+    decision = made.handle(on.DelayOver(), 9.0)
+    assert isinstance(decision, on.GoBack)
+    assert decision.resume is resume
+
+
+def test_several_queries_that_fail_in_one_delay_are_one_failure() -> None:
+    made = machine(FixedDelay("5 s", attempts=1), "q", "r")
+    found = decisions(made, failed(), failed(query="r", run=1), failed(), on.DelayOver())
+    assert found[0] == found[1] == found[2] == on.WaitToRestart(6.0, BOOM)
+    assert found[3] == on.RestartInPlace(("q", "r"), BOOM, 1.0)
+
+
+def test_a_query_that_has_restarted_is_not_restarted_again_for_another_that_has_not() -> None:
+    made = machine(TWO, "q", "r")
+    decisions(made, failed(), failed(query="r", run=1), on.DelayOver())
+    decisions(made, on.RunStarted("q", 2), on.RestartedInPlace("q"), start=7.0)
+    decisions(made, on.RestartFailed(PipelineFailedError("the JVM is gone"), final=False), start=9.0)
+    assert made.handle(on.DelayOver(), 20.0) == on.RestartInPlace(("r",), BOOM, 1.0)
+
+
+def test_an_end_of_a_run_that_is_over_changes_nothing() -> None:
+    made = machine()
+    made.handle(on.RunStarted("q", 1), 0.0)
+    assert decisions(made, failed(FailureCode.STATE_UNUSABLE), on.DelayOver()) == [on.DoNothing()] * 2
+    made.handle(on.RunStopped("q"), 0.0)
+    assert decisions(made, failed(run=1), on.DelayOver()) == [on.DoNothing()] * 2
+    assert made.loss is None
+
+
+def test_a_run_that_has_done_its_work_ends_its_query() -> None:
+    made = machine()
+    assert made.handle(on.RunEnded("q", 0, None, 1.0), 1.0) == on.EndQuery("q")
+    assert made.handle(failed(), 2.0) == on.DoNothing()
+
+
+def test_a_query_that_was_stopped_in_the_delay_does_not_restart() -> None:
+    assert decisions(machine(), failed(), on.RunStopped("q"), on.DelayOver())[-1] == on.DoNothing()
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_shards_that_cannot_be_opened_ahead_matter_if_their_state_lies_in_changelogs(needed: bool) -> None:
+    made = machine()
+    made.handle(on.RunStarted("q", 1, "id of q", needs_changelogs=needed), 0.0)
+    found = decisions(made, on.ShardsNotOpened("id of q", "no host", 1.0), on.DelayOver())
+    assert isinstance(found[1], on.GoBack) == needed
+    assert decisions(machine(), on.ShardsNotOpened("another", "no host", 1.0)) == [on.DoNothing()]
+
+
+# --- going back ---------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_was_noticed_before_the_state_was_given_up_is_behind_the_pipeline() -> None:
+    made = machine()
+    decisions(made, on.HostLost("first", 1.0), on.DelayOver(), on.StateGivenUp(), on.WentBack())
+    assert made.handle(on.HostLost("second, of the same accident", 2.5), 5.0) == on.DoNothing()
+    assert isinstance(made.handle(on.HostLost("another accident", 4.5), 6.0), on.WaitToRestart)
+
+
+def test_a_loss_during_the_way_back_sends_the_pipeline_back_again() -> None:
+    made = machine()
+    decisions(made, on.HostLost("first", 1.0), on.DelayOver(), on.StateGivenUp())
+    made.handle(on.HostLost("a host that was to open shards", 4.5), 4.5)
+    made.handle(on.WentBack(), 5.0)
+    made.handle(on.HostLost("the same host", 4.6), 6.0)
+    assert isinstance(made.handle(on.DelayOver(), 20.0), on.GoBack)
+
+
+def test_a_way_back_that_failed_half_way_is_gone_again_and_resumes_nothing() -> None:
+    made = machine()
+    decisions(made, on.HostLost("killed", 1.0), on.DelayOver(), on.StateGivenUp())
+    made.handle(on.RestartFailed(PipelineFailedError("no JVM"), final=False), 5.0)
+    decision = made.handle(on.DelayOver(), 20.0)
+    assert isinstance(decision, on.GoBack)
+    assert (decision.resume, decision.noticed_at) == (False, 1.0)
+
+
+# --- the end ------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_strategy_that_gives_up_fails_the_pipeline_with_the_last_failure() -> None:
+    assert decisions(machine(NoRestart()), failed()) == [on.FailForGood(BOOM)]
+    made = machine()
+    last = PipelineFailedError("the JVM is gone")
+    again = [on.DelayOver(), on.RestartFailed(last, final=False)]
+    found = decisions(made, failed(), *again, *again, step=10.0)
+    assert found[-1] == on.FailForGood(last)
+    assert made.failed is last
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        (on.FatalError(FENCED), FENCED),
+        (on.RunEnded("q", 0, on.Failure(BOOM, frozenset({FailureCode.UNREADABLE}), DAMAGED), 1.0), DAMAGED),
+    ],
+)
+def test_what_no_restart_can_mend_fails_the_pipeline_at_once(event: on.Event, error: Exception) -> None:
+    made = machine()
+    assert made.handle(event, 1.0) == on.FailForGood(error)
+    assert decisions(made, failed(), on.HostLost("x", 9.0), on.DelayOver()) == [on.DoNothing()] * 3
+
+
+def test_a_store_that_refuses_ends_a_way_back_for_good() -> None:
+    made = machine()
+    decisions(made, on.HostLost("killed", 1.0), on.DelayOver())
+    assert made.handle(on.RestartFailed(DAMAGED, final=True), 3.0) == on.FailForGood(DAMAGED)
+
+
+def test_nothing_restarts_while_the_pipeline_stops() -> None:
+    made = machine()
+    found = decisions(
+        made, failed(), on.StopRequested(), on.DelayOver(), on.HostLost("x", 3.0), on.DelayOver()
+    )
+    assert found[2:] == [on.DoNothing()] * 3
+    made.handle(on.StopWithdrawn(), 9.0)
+    # What was lost meanwhile is still lost.
+    assert isinstance(decisions(made, failed(), on.DelayOver(), start=10.0)[1], on.GoBack)
+
+
+def test_a_pipeline_that_has_run_long_enough_has_all_its_attempts_again() -> None:
+    strategy = ExponentialBackoff(initial="1 s", attempts=1, reset_after="10 s")
+    made = machine(strategy)
+    decisions(
+        made, failed(), on.DelayOver(), on.RunStarted("q", 1), on.RestartedInPlace("q"), on.FirstCommit()
+    )
+    assert isinstance(made.handle(failed(run=1), 30.0), on.WaitToRestart)
+    made.handle(on.RestartFailed(BOOM, final=False), 31.0)
+    assert isinstance(made.failed, QueryFailedError)
+
+
+def test_the_log_replays_a_run() -> None:
+    made = machine()
+    decisions(
+        made, failed(), on.HostLost("x", 2.0), on.DelayOver(), on.StateGivenUp(), on.WentBack(), failed()
+    )
+    assert len(made.log) == 7
+    assert replays(made)
+
+
+# --- whatever happens ---------------------------------------------------------------------------------------
+
+QUERIES = ("q", "r", "s")
+CODES = st.frozensets(st.sampled_from([FailureCode.HOST_LOST, FailureCode.STATE_UNUSABLE]), max_size=2)
+
+
+class Failures(RuleBasedStateMachine):
+    """Everything that can fail, in any order; beside it, what is really lost."""
+
+    @initialize(attempts=st.integers(0, 4))
+    def start(self, attempts: int) -> None:
+        self.machine = RecoveryStateMachine(FixedDelay("1 s", attempts=attempts).tracker(), lambda: 0.5)
+        self.now = 10.0
+        self.number = 0
+        self.runs: dict[str, int] = {}
+        self.lost = self.spoilt = False
+        self.final: Exception | None = None
+        self.stopping = False
+        for query in QUERIES:
+            self.begin(query)
+
+    def begin(self, query: str) -> None:
+        self.number += 1
+        self.runs[query] = self.number
+        self.tell(on.RunStarted(query, self.number))
+
+    def tell(self, event: on.Event) -> on.Decision:
+        self.now += 1.0
+        decision = self.machine.handle(event, self.now)
+        if self.final is not None:
+            assert isinstance(decision, on.DoNothing), (
+                "something is done about a pipeline that has failed for good"
+            )
+        if self.stopping:
+            assert not isinstance(decision, on.WaitToRestart | on.RestartInPlace | on.GoBack)
+        if isinstance(decision, on.FailForGood):
+            self.final = decision.error
+        return decision
+
+    @rule(query=st.sampled_from(QUERIES), codes=CODES, stale=st.booleans())
+    def a_run_fails(self, query: str, codes: frozenset[FailureCode], stale: bool) -> None:
+        if query not in self.runs:
+            return
+        number = self.runs[query] - stale
+        if not stale and self.final is None:
+            self.lost = self.lost or bool(codes)
+            self.spoilt = self.spoilt or FailureCode.STATE_UNUSABLE in codes
+        self.tell(on.RunEnded(query, number, on.Failure(BOOM, codes), self.now))
+
+    @rule()
+    def a_host_is_lost(self) -> None:
+        self.lost = True
+        self.tell(on.HostLost("killed", self.now + 0.5))
+
+    @rule()
+    def too_many_checkpoints_fail(self) -> None:
+        self.lost = self.spoilt = True
+        self.tell(on.CheckpointsFailed(BOOM, self.now))
+
+    @rule(query=st.sampled_from(QUERIES))
+    def a_query_is_stopped(self, query: str) -> None:
+        self.runs.pop(query, None)
+        self.tell(on.RunStopped(query))
+
+    @rule(query=st.sampled_from(QUERIES))
+    def a_query_fails_and_is_stopped_in_the_delay(self, query: str) -> None:
+        self.a_run_fails(query, frozenset(), stale=False)
+        self.a_query_is_stopped(query)
+        self.the_delay_is_over("no", final=False)
+
+    @rule()
+    def the_first_batch_commits(self) -> None:
+        self.tell(on.FirstCommit())
+
+    @rule()
+    def a_stop_begins_or_is_withdrawn(self) -> None:
+        self.stopping = not self.stopping
+        self.tell(on.StopRequested() if self.stopping else on.StopWithdrawn())
+
+    @rule(fails=st.sampled_from(["no", "before", "after"]), final=st.booleans())
+    def the_delay_is_over(self, fails: str, final: bool) -> None:
+        decision = self.tell(on.DelayOver())
+        match decision:
+            case on.RestartInPlace(queries):
+                assert not self.lost, "a query restarts in place although state is lost"
+                assert set(queries) <= set(self.runs), "a query restarts that was stopped"
+                for query in queries:
+                    if fails == "no":
+                        self.begin(query)
+                        self.tell(on.RestartedInPlace(query))
+            case on.GoBack(_, _, resume):
+                assert not (resume and self.spoilt), "changelogs are trusted that cannot be"
+                if fails != "before":
+                    self.lost = self.spoilt = False
+                    self.tell(on.StateGivenUp())
+                if fails == "no":
+                    for query in self.runs:
+                        self.begin(query)
+                    self.tell(on.WentBack())
+            case _:
+                return
+        if fails != "no":
+            self.tell(on.RestartFailed(PipelineFailedError("it could not start"), final))
+
+    @precondition(lambda self: self.final is None)
+    @invariant()
+    def what_is_lost_is_known(self) -> None:
+        if self.lost:
+            assert self.machine.loss is not None
+        if self.machine.loss is not None and self.spoilt:
+            assert not self.machine.loss.with_host
+
+    def teardown(self) -> None:
+        if hasattr(self, "machine"):
+            assert replays(self.machine)
+
+
+Failures.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+TestFailures = Failures.TestCase
+
+
+# --- does it find anything? ---------------------------------------------------------------------------------
+
+
+def restart_in_place_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecoveryStateMachine, "_lose", lambda machine, why, with_host: None)
+
+
+def trust_every_changelog(patch: pytest.MonkeyPatch) -> None:
+    right = RecoveryStateMachine._lose
+    patch.setattr(
+        RecoveryStateMachine, "_lose", lambda machine, why, with_host: right(machine, why, with_host=True)
+    )
+
+
+def restart_what_was_stopped(patch: pytest.MonkeyPatch) -> None:
+    right = RecoveryStateMachine._decide
+
+    def decide(machine: RecoveryStateMachine, event: on.Event, now: float) -> on.Decision:
+        return on.DoNothing() if isinstance(event, on.RunStopped) else right(machine, event, now)
+
+    patch.setattr(RecoveryStateMachine, "_decide", decide)
+
+
+def restart_while_stopping(patch: pytest.MonkeyPatch) -> None:
+    right = RecoveryStateMachine._decide
+
+    def decide(machine: RecoveryStateMachine, event: on.Event, now: float) -> on.Decision:
+        return on.DoNothing() if isinstance(event, on.StopRequested) else right(machine, event, now)
+
+    patch.setattr(RecoveryStateMachine, "_decide", decide)
+
+
+def go_on_after_the_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecoveryStateMachine, "_fail", lambda machine, error: on.FailForGood(error))
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        restart_in_place_whatever_is_lost,
+        trust_every_changelog,
+        restart_what_was_stopped,
+        restart_while_stopping,
+        go_on_after_the_end,
+    ],
+    ids=lambda bug: bug.__name__,
+)
+def test_the_machine_of_failures_finds(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            Failures,
+            settings=settings(
+                max_examples=200, stateful_step_count=25, deadline=None, derandomize=True, database=None
+            ),
+        )
+
+
+def test_a_lost_host_is_told_as_lost_state() -> None:
+    decision = machine(NoRestart()).handle(on.HostLost("state host a is gone", 1.0), 1.0)
+    assert isinstance(decision, on.FailForGood)
+    assert isinstance(decision.error, PipelineStateLostError)
+    assert "state host a is gone" in str(decision.error)
