@@ -1,6 +1,6 @@
-"""The driver side of Chandy: make a ``CheckpointCoordinator``, wrap queries, take checkpoints, restore.
+"""The driver side of Chandy: ``CheckpointCoordinator``, its configuration, and the objects that it returns.
 
-Names are imported when they are first used: the command line needs none of Spark.
+Names are imported when they are first used: the command line does not need Spark.
 """
 
 from __future__ import annotations

@@ -58,10 +58,10 @@ class CheckpointConfig:
     retained: int = attrs.field(default=3, validator=fields.whole(at_least=1))
     """Number of completed checkpoints that are kept; older ones are deleted. Savepoints do not count."""
     savepoints: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Storage URI below which savepoints are written.
+    """Storage URI below which savepoints are written: to ``<savepoints>/<pipeline>/<name>``.
 
-    None: a savepoint with a plain name goes to ``<storage>/<pipeline>/savepoints``, and one without a target is
-    refused.
+    A savepoint without a name is named by the time. None: a savepoint with a plain name is written to
+    ``<storage>/<pipeline>/savepoints/<name>``, and one without is refused.
     """
     restart: RestartStrategy = attrs.field(
         factory=ExponentialBackoff, validator=fields.instance(RestartStrategy)

@@ -15,7 +15,7 @@ class RecoveryMetrics:
     """
 
     cause: str
-    """The failure, or "start"."""
+    """Why the queries were started: the failure, or "start"."""
     checkpoint: int | None
     """The checkpoint that the state was restored from; None if it was not restored, or began empty."""
     in_place: bool

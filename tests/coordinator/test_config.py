@@ -1,4 +1,4 @@
-"""What a user can choose."""
+"""The configuration: defaults, durations, and values that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations as Spark writes them."""
+"""Reading and writing of durations."""
 
 from __future__ import annotations
 

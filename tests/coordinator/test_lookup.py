@@ -1,4 +1,4 @@
-"""Which state and which key a user means. Values that are read are in ``tests/integration/test_get.py``."""
+"""The state and the key that a user asks for. ``tests/integration/test_get.py`` reads values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of a pipeline's operators. Operators at work are in ``tests/integration``."""
+"""The records of a pipeline's operators. ``tests/integration`` runs operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def record(uid: str, query: str = "") -> OperatorRecord:
 
 
 def operators(tmp_path: Path, *known: OperatorRecord, restored: tuple[OperatorRecord, ...] = ()) -> Operators:
-    """Operators of which some are in place."""
+    """The operators of a pipeline that has some already."""
     manifest = Manifest(
         id=1,
         kind=CheckpointKind.MANUAL,
@@ -47,7 +47,7 @@ def operators(tmp_path: Path, *known: OperatorRecord, restored: tuple[OperatorRe
 
 
 def stream(**arguments: Any) -> KeyedStream:
-    """A stream of which nothing is looked at before what is wrong is found."""
+    """A stream for calls that fail before they look at its DataFrame."""
     return KeyedStream(**{"df": None, "key": ["k"], "uid": "new", "shards": 4, "parallelism": 1} | arguments)
 
 

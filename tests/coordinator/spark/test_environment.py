@@ -1,4 +1,4 @@
-"""Checks of Java and Spark."""
+"""Checks of Java, PySpark and the session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local directories by the names that users and Spark give them."""
+"""Local and remote paths, in each way in which they are written."""
 
 from __future__ import annotations
 

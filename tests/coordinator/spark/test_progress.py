@@ -1,4 +1,4 @@
-"""A working directory, made by hand in Spark's format; the integration tests use Spark's own."""
+"""Working directories that are written by hand in Spark's format. The integration tests use Spark's own."""
 
 from __future__ import annotations
 

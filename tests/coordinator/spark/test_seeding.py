@@ -1,4 +1,4 @@
-"""A fresh working directory out of the files of a checkpoint."""
+"""New working directories from the files of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of native state stores restore them after a batch."""
+"""The files of Spark's state stores that restore them as of a batch."""
 
 from __future__ import annotations
 

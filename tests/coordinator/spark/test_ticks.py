@@ -1,4 +1,4 @@
-"""What sources of ticks are told to watch. Sources at work are in ``tests/integration/test_time.py``."""
+"""What sources of ticks are told to watch. ``tests/integration/test_time.py`` runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which writers are refused."""
+"""Writers that are refused, and why."""
 
 from __future__ import annotations
 
