@@ -1,4 +1,4 @@
-"""The driver side of Chandy: make a ``CheckpointCoordinator``, wrap queries, take checkpoints, restore.
+"""The driver side of Chandy: ``CheckpointCoordinator``, its configuration, and the objects that it returns.
 
 The public names are in ``__init__.pyi``. Each is imported when it is first used: the command line starts through this
 package and must not load Spark.

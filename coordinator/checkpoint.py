@@ -1,4 +1,4 @@
-"""What a user gets of a completed checkpoint."""
+"""The description of a completed checkpoint that users get."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Checkpoint:
     id: int
     kind: CheckpointKind
     uri: str
-    """Where it is; for a savepoint this is what ``restore=`` takes."""
+    """Where it is stored; a savepoint is restored by ``restore=<this URI>``."""
     triggered_at: float
     """Seconds since 1970."""
     completed_at: float
@@ -22,10 +22,11 @@ class Checkpoint:
     size: int
     """Bytes that a restore reads."""
     new_bytes: int
-    """Bytes that it wrote."""
+    """Bytes that were written for it; the others it shares with earlier checkpoints."""
     shards: int
+    """Number of shards in it."""
     batches: dict[str, int]
-    """The cut: by query the last batch in it."""
+    """The cut: the last batch of each query that belongs to it."""
 
     @property
     def duration(self) -> float:

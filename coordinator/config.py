@@ -1,4 +1,4 @@
-"""What a user can choose about checkpoints and recovery, checked when it is chosen."""
+"""The configuration of a pipeline: what users set about checkpoints, recovery and resources, checked at once."""
 
 from __future__ import annotations
 
@@ -16,86 +16,117 @@ MIB = 1024 * 1024
 class CheckpointConfig:
     """How a pipeline is checkpointed, restored and restarted.
 
-    Durations are kept as they were given; the properties that end in ``_seconds`` read them.
+    Durations are stored as given; the properties that end in ``_seconds`` convert them.
 
     Raises:
-        ConfigError: a value cannot be used; it names the field, what was found and what is expected.
+        ConfigError: a value cannot be used. The error names the field, the value and what is accepted.
     """
 
     interval: Duration | None = attrs.field(
         default="10 s", validator=fields.optional(fields.positive_duration)
     )
-    """From one periodic checkpoint to the next; None: none are taken but those asked for by hand."""
-    min_pause: Duration = attrs.field(default="0 s", validator=fields.duration)
-    """The least time from the completion of a checkpoint to the next periodic one.
+    """Time from one periodic checkpoint to the next.
 
-    It counts from the last completion, not from a failure: after a failure the state is the least protected.
-    A checkpoint by hand and a savepoint do not wait for it.
+    If ``min_pause`` is longer, it is used instead. None: take no periodic checkpoints, only those that are
+    requested.
+    """
+    min_pause: Duration = attrs.field(default="0 s", validator=fields.duration)
+    """Least time from the completion of a checkpoint to the start of the next periodic one.
+
+    Failed checkpoints do not count: after a failure the next checkpoint is needed soon. Manual checkpoints and
+    savepoints do not wait for it.
     """
     initial_delay: Duration | None = attrs.field(default=None, validator=fields.optional(fields.duration))
-    """From the start to the first periodic checkpoint; None: by chance from min_pause to interval."""
-    timeout: Duration = attrs.field(default="10 min", validator=fields.positive_duration)
-    """How long a checkpoint may take until it is aborted."""
-    savepoint_timeout: Duration = attrs.field(default="1 h", validator=fields.positive_duration)
-    """The same for a savepoint, which uploads everything."""
-    max_concurrent: int = attrs.field(default=1, validator=fields.whole(at_least=1))
-    """How many checkpoints may be under way at once.
+    """Time from the start of the first query to the first periodic checkpoint.
 
-    A savepoint waits for its turn like any other, but then takes no place: the hour that it may need would
-    be an hour without periodic checkpoints.
+    None: a random time between ``min_pause`` and ``interval``, so that pipelines that start together do not all
+    write at once.
+    """
+    timeout: Duration = attrs.field(default="10 min", validator=fields.positive_duration)
+    """Longest time that a checkpoint may take. A checkpoint that takes longer is aborted."""
+    savepoint_timeout: Duration = attrs.field(default="1 h", validator=fields.positive_duration)
+    """Longest time that a savepoint may take. It is longer than ``timeout`` because a savepoint uploads everything."""
+    max_concurrent: int = attrs.field(default=1, validator=fields.whole(at_least=1))
+    """Number of checkpoints that may run at the same time.
+
+    A savepoint waits for its turn like a checkpoint, but does not count once it runs: it may take an hour, in which
+    no periodic checkpoint could start.
     """
     tolerable_failures: int = attrs.field(default=3, validator=fields.whole(at_least=0))
-    """How many checkpoints may fail in a row; one more fails the pipeline."""
+    """Number of checkpoints that may fail in a row. One more failure fails the pipeline."""
     max_queued: int = attrs.field(default=1000, validator=fields.whole(at_least=1))
-    """How many requests may wait."""
+    """Number of checkpoint requests that may wait. Further requests are refused."""
     retained: int = attrs.field(default=3, validator=fields.whole(at_least=1))
-    """How many of the newest completed checkpoints are kept. Savepoints are kept beside them, for ever."""
+    """Number of completed checkpoints that are kept; older ones are deleted. Savepoints do not count."""
     savepoints: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """URI under which savepoints go that are asked for without a place; None: such a request is refused."""
+    """Storage URI below which savepoints are written: to ``<savepoints>/<pipeline>/<name>``.
+
+    A savepoint without a name is named by the time. None: a savepoint with a plain name is written to
+    ``<storage>/<pipeline>/savepoints/<name>``, and one without is refused.
+    """
     restart: RestartStrategy = attrs.field(
         factory=ExponentialBackoff, validator=fields.instance(RestartStrategy)
     )
-    """What is done when the pipeline fails."""
-    host_memory: int = attrs.field(default=512 * MIB, validator=fields.whole(at_least=16 * MIB))
-    """Bytes of memory that one state host may use for state: half for RocksDB's caches and buffers, a quarter for
-    values that were used lately, a quarter for changes that wait for a checkpoint."""
-    work_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Directory for the queries' working checkpoint directories; None: a private one on the driver's machine.
+    """How often, and after which delay, the pipeline restarts when it fails.
 
-    Queries with state of Spark's own need one that all executors reach, where these are not the driver itself.
+    ``NoRestart``, ``FixedDelay`` or ``ExponentialBackoff``.
+    """
+    host_memory: int = attrs.field(default=512 * MIB, validator=fields.whole(at_least=16 * MIB))
+    """Memory that each state host may use for state, in bytes.
+
+    Half of it is for RocksDB's caches and buffers, a quarter for values that were used recently, and a quarter for
+    changes that no checkpoint has yet.
+    """
+    work_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
+    """Local path of the directory for the queries' working checkpoint directories.
+
+    A query with state of Spark's own needs one that all executors can reach, unless Spark runs in local mode.
+    None: a private directory on the driver's machine.
     """
     cache_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Directory on each machine for the state hosts' RocksDB, their changelogs, and files of snapshots for local
-    recovery; None: ``cache`` in the runtime directory, which is ``CHANDY_RUNTIME_DIR`` or below ``/tmp``."""
-    changelog: bool = attrs.field(default=True, validator=fields.instance(bool))
-    """Whether state hosts write down what each batch changes, below ``cache_dir``, until a checkpoint has it.
+    """Local path, on each machine, of the directory for the state hosts' RocksDB files, their changelogs, and the
+    snapshot files that local recovery uses.
 
-    Then a pipeline whose state host or whose driver was killed goes on where it stood, and runs no batch again, given
-    that the machine (Linux) has not been started anew meanwhile, that no other coordinator ran the pipeline since, and
-    that queries and operators are as they were; otherwise it goes back to the latest checkpoint. In local mode only,
-    and where workers run the driver's own Python.
+    None: ``cache`` in the runtime directory, which is ``CHANDY_RUNTIME_DIR`` or, if that is not set,
+    ``/tmp/chandy-<user id>``.
+    """
+    changelog: bool = attrs.field(default=True, validator=fields.instance(bool))
+    """Whether state hosts log what each batch changes, below ``cache_dir``, until a checkpoint contains it.
+
+    With a changelog, a pipeline whose state host or driver was killed goes on after its newest committed batch and
+    repeats none. This needs Linux, local mode, workers that run the driver's own Python, a machine that has not
+    been rebooted, no other coordinator on the pipeline in between, and the same queries and operators. Otherwise,
+    and without a changelog, the pipeline goes back to the latest checkpoint.
     """
     timer_period: Duration = attrs.field(default="1 s", validator=fields.positive_duration)
-    """How long a query is idle until a batch looks for timers of processing time: how late one may fire.
+    """Longest time that an idle query waits before it runs a batch for processing-time timers.
 
-    Timers of event time need none: their batch follows at once when the watermark has advanced.
+    A timer may fire this much late. Event-time timers do not need it: a batch for them follows as soon as the
+    watermark advances.
     """
     allow_unfenced: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Use a store that cannot create exclusively. Two drivers on one pipeline can then both go on."""
+    """Whether to accept a store that cannot create objects exclusively.
+
+    On such a store two drivers of one pipeline can both complete checkpoints. Only set it if there is never more than
+    one.
+    """
     allow_non_restored: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Restore although the checkpoint holds a query or an operator that the pipeline no longer has."""
+    """Whether to restore a checkpoint although it has queries or operators that the pipeline no longer has.
+
+    Their state is dropped.
+    """
     claim: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether a savepoint that is restored belongs to this pipeline from then on.
 
-    Such a savepoint is deleted when nothing needs it any more: a checkpoint has completed since, and the
-    coordinator that was restored from it has stopped. Otherwise nothing in it is ever changed or deleted.
+    A claimed savepoint is deleted when it is no longer needed: after a newer checkpoint has completed and the
+    coordinator that restored it has stopped. A savepoint that is not claimed is never changed or deleted.
     """
     history: int = attrs.field(default=32, validator=fields.whole(at_least=1))
-    """How many checkpoints that have ended the statistics show one by one."""
+    """Number of finished checkpoints that ``statistics()`` lists one by one."""
 
     @property
     def interval_seconds(self) -> float | None:
-        """From one periodic checkpoint to the next: the interval, or min_pause if that is longer."""
+        """``interval`` in seconds, or ``min_pause`` if that is longer; None without periodic checkpoints."""
         return None if self.interval is None else max(seconds(self.interval), self.min_pause_seconds)
 
     @property

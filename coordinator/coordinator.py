@@ -1,4 +1,4 @@
-"""The checkpoint coordinator: what a user makes on the driver, one for each pipeline."""
+"""The checkpoint coordinator: the object that users create on the driver, one for each pipeline."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .assembly import assemble
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .durations import Duration, seconds
-from .errors import CoordinatorStoppedError, DuplicateNameError, SavepointTargetError, SharedDirectoryError
-from .operators import KeyedStream
+from .errors import ArgumentError, CoordinatorStoppedError, SetupError
+from .operators import KeyedStream, taken
 from .protocol.events import ScheduleStarted
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery, Definition
@@ -50,8 +50,8 @@ log = logger(__name__)
 class CheckpointCoordinator:
     """Checkpoints the queries of one pipeline together, and restores them together.
 
-    Make one per pipeline on the driver, build operators with ``transform_with_state``, start queries with
-    ``start``. It is a context manager that stops on leaving. Its methods may be called from any thread.
+    Create one per pipeline on the driver, add operators with ``transform_with_state`` and the like, and start queries
+    with ``start``. It is a context manager: leaving it stops the pipeline. All methods may be called from any thread.
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class CheckpointCoordinator:
         config: CheckpointConfig | None = None,
         restore: str | int = restore_point.LATEST,
     ) -> None:
-        """Take the pipeline over: any earlier coordinator on it is fenced from here on.
+        """Take over the pipeline. Every earlier coordinator of the pipeline is fenced from now on.
 
         Args:
-            spark: the session; classic, not Spark Connect.
-            pipeline: name of the pipeline; stable across restarts, a safe file name.
-            storage: URI where checkpoints go; ``file:///...`` or a plain path, or a backend's.
-            config: how to checkpoint and restart.
-            restore: "latest" (from the beginning if there is no checkpoint), "none", the id of a checkpoint, or
-                the URI of a savepoint.
+            spark: the session; a classic one, not Spark Connect.
+            pipeline: name of the pipeline. Keep it across restarts; it must be a valid file name.
+            storage: URI of the store for checkpoints: a plain path, ``file:///...``, or the URI of another backend.
+            config: how to checkpoint and restart; None: the defaults.
+            restore: what to restore: "latest" (the latest checkpoint if there is one), "none", the id of a
+                checkpoint, or the URI of a savepoint.
 
         Raises:
-            ChandyError: one of its subclasses: the machine, the session, the storage or the checkpoint to
-                restore is not as it must be. Nothing has been started then.
+            ChandyError: the session, the storage or the checkpoint cannot be used; a subclass says which. Nothing
+                has been started.
         """
         # Not the whole environment: a session that runs has its Java, and asking for it takes half a second.
         check_session(spark)
@@ -114,30 +114,29 @@ class CheckpointCoordinator:
         output_mode: str = "append",
         initial_state: DataFrame | GroupedData | None = None,
     ) -> DataFrame:
-        """Run a PySpark ``StatefulProcessor`` of rows over a keyed stream, its state with this pipeline's checkpoints.
+        """Run a PySpark ``StatefulProcessor`` that takes rows. Checkpoints of the pipeline contain its state.
 
-        A processor is written for one of PySpark's two methods, and so for one of these two: this is
-        ``GroupedData.transformWithState``, the other is ``transform_with_state_in_pandas``.
+        It corresponds to ``GroupedData.transformWithState``. For a processor that takes pandas DataFrames use
+        ``transform_with_state_in_pandas``.
 
         Args:
             df: a streaming DataFrame.
             key: names of the columns to group by.
-            processor: as for ``GroupedData.transformWithState``.
-            output: schema of the rows that it yields; DDL or a ``StructType``.
-            uid: name of the operator, unique in the pipeline and stable across restarts.
-            shards: slices of the key space; fixed for the operator's life.
-            parallelism: tasks that run it, at most as many as shards; None: Spark's default parallelism.
+            processor: the same as for ``GroupedData.transformWithState``.
+            output: schema of the rows that the processor yields: DDL or a ``StructType``.
+            uid: name of the operator, unique in the pipeline. State is restored by it: keep it across restarts.
+            shards: number of slices of the key space. It cannot be changed while the operator has state.
+            parallelism: number of tasks that run the operator, at most ``shards``; None: Spark's default parallelism.
             time_mode: "None", "ProcessingTime" (timers and times to live by the time of the batch) or "EventTime"
-                (timers by the watermark, rows that are late are dropped).
-            output_mode: "append" or "update"; it makes no difference here, for all rows that a processor yields
-                go out.
-            initial_state: rows that the operator's state begins with, a DataFrame that has the key columns; it may
-                be grouped, as PySpark takes it. It is computed here and now, but only if the operator is not in
-                the restored checkpoint; ``handleInitialState`` is called in the operator's first batch.
+                (timers by the watermark; late rows are dropped).
+            output_mode: "append" or "update". Both mean the same: all rows that the processor yields are output.
+            initial_state: rows with which the operator's state begins: a DataFrame with the key columns, which may be
+                grouped as for PySpark. It is computed by this call, and only if the operator is not in the
+                restored checkpoint. The operator's first batch calls ``handleInitialState``.
 
         Raises:
-            ChandyError: one of its subclasses: an argument cannot be used, or the restored checkpoint's state of
-                this uid does not fit.
+            ChandyError: an argument cannot be used, or the operator does not fit the restored checkpoint; a subclass
+                says which.
         """
         with self._growing():
             return self._operators.with_processor(
@@ -164,12 +163,13 @@ class CheckpointCoordinator:
         output_mode: str = "append",
         initial_state: DataFrame | GroupedData | None = None,
     ) -> DataFrame:
-        """Run a PySpark ``StatefulProcessor`` of pandas DataFrames: ``GroupedData.transformWithStateInPandas``.
+        """Run a PySpark ``StatefulProcessor`` that takes pandas DataFrames.
 
-        It gets the rows of a key as DataFrames of at most 10,000 rows and yields DataFrames with the columns of
-        the output; ``chandy.state.processors.frames`` says which types the columns have.
+        It corresponds to ``GroupedData.transformWithStateInPandas``. The processor gets the rows of a key as
+        DataFrames of at most 10,000 rows, and yields DataFrames with the columns of the output. The types of the
+        columns are described in ``chandy.state.processors.frames``.
 
-        Args, Raises: as for ``transform_with_state``.
+        The arguments and errors are those of ``transform_with_state``.
         """
         with self._growing():
             return self._operators.with_processor(
@@ -193,17 +193,17 @@ class CheckpointCoordinator:
         shards: int = 16,
         parallelism: int | None = None,
     ) -> DataFrame:
-        """Run an ``ArrowProcessor`` over a keyed stream: many keys at a time, as whole columns.
+        """Run an ``ArrowProcessor``, which processes many keys at a time as whole columns.
 
         Args:
             df: a streaming DataFrame.
             key: names of the columns to group by.
-            processor: gets keys, their rows and their states, returns output and new states.
-            output: schema of its output; DDL or a ``StructType``.
-            uid, shards, parallelism: as for ``transform_with_state``.
+            processor: takes keys, their rows and their states; returns output and new states.
+            output: schema of the output: DDL or a ``StructType``.
+            uid, shards, parallelism: see ``transform_with_state``.
 
         Raises:
-            ChandyError: as for ``transform_with_state``.
+            ChandyError: see ``transform_with_state``.
         """
         with self._growing():
             stream = KeyedStream(df=df, key=key, uid=uid, shards=shards, parallelism=parallelism)
@@ -222,25 +222,25 @@ class CheckpointCoordinator:
     ) -> DataFrame:
         """Keep running aggregates by key: ``aggregate(df, by=["carrier"], uid="delays", total=("delay", "sum"))``.
 
-        For each batch there is one row for every key that has rows in it: the key, and the totals of all its rows
-        so far, with nulls, NaN and types as Spark SQL has them. The functions are count (of ``"*"`` all rows), sum,
-        mean, min, max, first, last, variance, stddev, var_pop, stddev_pop and approx_distinct. First and last
-        go by batches; inside of a batch it is open which row comes first, as in Spark.
+        Each batch outputs one row for every key that it has rows of: the key, and the aggregates of all rows of the
+        key so far. Nulls, NaN and types are as in Spark SQL. The functions are count (of ``"*"``: all rows), sum,
+        mean, min, max, first, last, variance, stddev, var_pop, stddev_pop and approx_distinct. First and last follow
+        the order of the batches; the order of rows within a batch is undefined, as in Spark.
 
         Args:
             df: a streaming DataFrame.
             by: names of the columns to group by.
-            uid, shards, parallelism: as for ``transform_with_state``.
-            combine: whether rows of one key are combined before they are sent to the key's task, so that a
-                frequent key makes no slow task; "auto": as long as that makes them fewer. False saves a round of Python
-                tasks, which makes batches of few rows shorter.
-            columns: by name of the output's column the name of a column and a function. For an output column that
-                is to be called as an argument is, ``shards`` for example, choose another name here, and rename it
-                in what is returned: ``.withColumnRenamed("total", "shards")``.
+            uid, shards, parallelism: see ``transform_with_state``.
+            combine: whether to combine the rows of a key before they are sent to the key's task, so that a frequent
+                key does not slow that task down; "auto": as long as this reduces their number. False saves a stage
+                of Python tasks, which makes small batches faster.
+            columns: the output columns: each name with a pair of an input column and a function. If an output column
+                must have the name of an argument, such as ``shards``, choose another name here and rename it in the
+                result: ``.withColumnRenamed("total", "shards")``.
 
         Raises:
-            ChandyError: as for ``transform_with_state``. A sum that does not fit into its type any more fails the
-                query with an ``AggregateOverflowError``.
+            ChandyError: see ``transform_with_state``. If a sum exceeds its type, the query fails with an
+                ``AggregateOverflowError``.
         """
         with self._growing():
             stream = KeyedStream(df=df, key=by, uid=uid, shards=shards, parallelism=parallelism)
@@ -249,22 +249,22 @@ class CheckpointCoordinator:
     def start(
         self, writer: DataStreamWriter, *, name: str, table: str | None = None, reads: Sequence[str] = ()
     ) -> CheckpointedQuery:
-        """Start a query of the pipeline, from the restored checkpoint if it was there.
+        """Start a query of the pipeline. It goes on from the restored checkpoint if it is part of that.
 
-        As Spark does with queries that have state of its own, one with operators of this pipeline is not planned
-        adaptively, unless the session sets ``spark.sql.adaptive.streaming.stateless.enabled``.
+        A query with operators of this pipeline is not planned adaptively, unless the session sets
+        ``spark.sql.adaptive.streaming.stateless.enabled``. Spark does the same for queries with state of its own.
 
         Args:
-            writer: any writer of a streaming DataFrame, not started; it must not set ``checkpointLocation``.
-            name: unique in the pipeline and stable across restarts.
-            table: start by ``toTable`` with this name instead of ``start``.
-            reads: names of queries of this pipeline whose output this one reads; they must have been started.
-                The cut of a checkpoint is then consistent across them. Queries for which nothing is said are
-                taken to read from those started before them.
+            writer: the writer of any streaming DataFrame, not started. It must not set ``checkpointLocation``.
+            name: name of the query, unique in the pipeline. Progress is restored by it: keep it across restarts.
+            table: table to start the query on by ``toTable``; None: start it by ``start``.
+            reads: names of the pipeline's queries whose output this one reads; they must have been started. Then the
+                cut of a checkpoint is consistent across them. By default a query is assumed to read the output of
+                all queries that were started before it.
 
         Raises:
-            ChandyError: one of its subclasses: the query cannot be checkpointed, or the restored state of it
-                does not fit. Nothing has been started then.
+            ChandyError: the query cannot be checkpointed, or does not fit the restored checkpoint; a subclass says
+                which. Nothing has been started.
         """
         with self._growing():
             return self._start(writer, name, table, tuple(reads))
@@ -274,13 +274,19 @@ class CheckpointCoordinator:
     ) -> CheckpointedQuery:
         validate_name("query", name)
         if name in self._names:
-            raise DuplicateNameError("query name", name)
+            raise taken("query name", name)
         self._executor.read(lambda machine: machine.check_reads(name, reads))
         facts = plan.facts(writer, table=table)
         check(facts)
         sink = sink_of(writer, facts)
         if facts.native_state and self._config.work_dir is None and not session.is_local_mode(self._spark):
-            raise SharedDirectoryError(name, str(self._spark.sparkContext.master))
+            raise SetupError(
+                f"query {name!r} cannot be started",
+                f"a working directory that all executors of {self._spark.sparkContext.master} can reach, because "
+                "Spark keeps state of its own for the query",
+                "a directory of the driver's machine",
+                "set CheckpointConfig.work_dir to a directory that is mounted on all machines",
+            )
         restore_point.check_query(self._taken.point, name, facts.operators, self._config.allow_non_restored)
         definition = Definition(
             name=name,
@@ -301,21 +307,24 @@ class CheckpointCoordinator:
     # --- checkpoints ----------------------------------------------------------------------------------------
 
     def checkpoint(self) -> Future[Checkpoint]:
-        """Take a checkpoint now. The future has it, or raises the ``CheckpointError`` that ended it."""
+        """Take a checkpoint now. The future returns it, or raises the ``CheckpointError`` that ended it."""
         self._check_running()
         return self._executor.request(CheckpointKind.MANUAL)
 
     def savepoint(self, target: str | None = None) -> Future[Checkpoint]:
-        """Take a savepoint: self-contained, never deleted by retention, movable as a folder.
+        """Take a savepoint: a self-contained checkpoint that retention never deletes and that can be moved as a folder.
 
         Args:
-            target: URI or absolute path of a new or empty folder, or a plain name under
+            target: URI or absolute path of a new or empty folder, or a plain name below
                 ``CheckpointConfig.savepoints`` (by default ``<storage>/<pipeline>/savepoints``). None: a folder
-                named by the time under ``CheckpointConfig.savepoints``, which must be set then.
+                below ``CheckpointConfig.savepoints``, which must be set, that is named by the current time.
+
+        Returns:
+            A future of the savepoint; it raises the ``CheckpointError`` that ended it.
 
         Raises:
-            SavepointTargetError: neither a target nor a default.
-            InvalidPlaceError: the target is no place that can be written.
+            ArgumentError: there is neither a target nor a default.
+            InvalidPlaceError: the target is not a URI that can be written to.
         """
         self._check_running()
         return self._executor.request(CheckpointKind.SAVEPOINT, target=self._savepoint_uri(target))
@@ -324,7 +333,12 @@ class CheckpointCoordinator:
         default = self._config.savepoints
         if target is None:
             if default is None:
-                raise SavepointTargetError("none")
+                raise ArgumentError(
+                    "a savepoint cannot be taken",
+                    "a target, or a default for it in CheckpointConfig.savepoints",
+                    "neither",
+                    "call savepoint(NAME) or savepoint(URI), or set CheckpointConfig.savepoints",
+                )
             target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{secrets.token_hex(3)}"
         if "/" not in target:
             validate_name("savepoint", target)
@@ -335,17 +349,17 @@ class CheckpointCoordinator:
         return open_store(target).uri
 
     def statistics(self) -> Statistics:
-        """Counts, a bounded history with every shard's part, and percentiles over completed checkpoints."""
+        """Return counts, the latest checkpoints with the part of each shard, and percentiles over completed ones."""
         return self._executor.statistics()
 
     @property
     def recoveries(self) -> tuple[RecoveryMetrics, ...]:
-        """The starts and restarts of this coordinator's queries, and what their time went into."""
+        """Metrics of the starts and restarts of this coordinator's queries, oldest first."""
         return tuple(self._supervisor.recoveries)
 
     @property
     def restored(self) -> Checkpoint | None:
-        """The checkpoint that this coordinator began from; None: from the beginning."""
+        """The checkpoint that this coordinator restored when it was created; None if there was none."""
         point = self._taken.point
         return Checkpoint.of(point.manifest, point.root) if point else None
 
@@ -357,36 +371,36 @@ class CheckpointCoordinator:
     # --- state ----------------------------------------------------------------------------------------------
 
     def get(self, operator: str, key: Any, state: str | None = None) -> Any:
-        """Return what a state variable holds for a key now: after the newest committed batch of its query.
+        """Return the current value of a state variable for a key: after the newest committed batch of its query.
 
-        After a restore, before the first batch, that is what the checkpoint has.
+        After a restore and before the first batch, it is the value in the checkpoint.
 
         Args:
-            operator: uid of an operator whose query runs.
-            key: the values of the key columns as a tuple or as a dict by column, or the value itself if the key is
-                one column.
+            operator: uid of an operator whose query is running.
+            key: the values of the key columns as a tuple or as a dict by column, or the value itself if there is one
+                key column.
             state: name of the state variable; None: the only one.
 
         Returns:
-            A ``Row`` for value state, a list of them for list state, a dict of them by the map's keys (as tuples)
-            for map state; None if there is none for the key, or it has expired.
+            For value state a ``Row``; for list state a list of ``Row``; for map state a dict of ``Row`` by the map's
+            keys, which are tuples. None if the key has no value or the value has expired.
 
         Raises:
-            NoSuchOperatorError, UnknownStateError: there is no such operator or state.
-            KeyShapeError: the key has other columns than the operator's.
+            PipelineNameError: there is no such operator or state.
+            ArgumentError: the key has other columns than the operator.
             QueryNotRunningError: the operator's query has not been started, or has ended.
-            StateLostError, StateUnreachableError: its state host is gone; the pipeline is about to go back.
+            StateLostError, StateUnreachableError: its state host has ended; the pipeline is about to restart.
         """
         self._check_running()
         return self._lookup.get(self._operators.record(operator), key, state)
 
     def metrics(self, operator: str) -> OperatorMetrics:
-        """Return what an operator's tasks have spent their time on since its state hosts began with its query.
+        """Return the metrics of an operator: what its tasks spent time on, summed since its shards were opened.
 
         Raises:
-            NoSuchOperatorError: there is no such operator.
+            PipelineNameError: there is no such operator.
             QueryNotRunningError: the operator's query has not been started.
-            StateLostError, StateUnreachableError: a state host is gone.
+            StateLostError, StateUnreachableError: a state host has ended.
         """
         self._check_running()
         return self._lookup.metrics(self._operators.record(operator))
@@ -396,21 +410,21 @@ class CheckpointCoordinator:
     def stop(self, savepoint: str | None = None, timeout: Duration = "1 min") -> Checkpoint | None:
         """Stop the pipeline gracefully: running batches commit first.
 
-        An operator or a query that another thread is adding is waited for, and so is another thread's stop.
+        It waits for other threads that are adding an operator or a query, or are stopping the pipeline.
 
         Args:
-            savepoint: where to take a savepoint of the stopped pipeline, as in ``savepoint``.
-            timeout: how long to wait for running batches. One that takes longer is stopped; it counts for
-                nothing and runs again after a restore.
+            savepoint: target of a savepoint of the stopped pipeline, as in ``savepoint``; None: take none.
+            timeout: longest time to wait for running batches. A batch that takes longer is cancelled: it has no
+                effect, and runs again after a restore.
 
         Returns:
-            The savepoint, if one was asked for.
+            The savepoint; None if none was requested.
 
         Raises:
-            CheckpointError: the savepoint failed. The queries run again then, and the coordinator with them.
-            PipelineFailedError: the pipeline has failed for good meanwhile: it runs no more.
-            SavepointTargetError, InvalidPlaceError: as for ``savepoint``; nothing was stopped.
-            CoordinatorStoppedError: a savepoint was asked for, and the coordinator has stopped already.
+            CheckpointError: the savepoint failed. The queries have been started again and the coordinator goes on.
+            PipelineFailedError: the savepoint failed, and the pipeline cannot go on.
+            InvalidPlaceError: as for ``savepoint``; nothing was stopped.
+            CoordinatorStoppedError: a savepoint was requested, but the coordinator has already stopped.
         """
         with self._changing:
             if self._stopped:
@@ -448,7 +462,7 @@ class CheckpointCoordinator:
 
     @contextmanager
     def _growing(self) -> Iterator[None]:
-        """Something is added to the pipeline, by one thread at a time."""
+        """Let one thread at a time add something to the pipeline, while the pipeline runs."""
         with self._changing:
             self._check_running()
             yield

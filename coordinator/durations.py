@@ -1,4 +1,4 @@
-"""Durations as Spark writes them, in and out of seconds."""
+"""Durations: reads what users write, as Spark does, into seconds, and writes seconds as text."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from datetime import timedelta
 from decimal import Decimal
 
-from .errors import DurationError
+from .errors import ConfigError
 
 Duration = str | timedelta
 """What a user may give: text such as ``"10 s"`` or ``"1 hour 30 minutes"``, or a ``timedelta``."""
 
 LONGEST = timedelta(days=36_500)
-"""The longest duration taken: what waits for one breaks beyond ``threading.TIMEOUT_MAX``, some 292 years."""
+"""The longest duration that is accepted. Waiting longer than ``threading.TIMEOUT_MAX``, 292 years, is an error."""
 
 _NAMES = {
     "604800": "w week weeks",
@@ -32,10 +32,10 @@ _PARTS = re.compile(_PART)
 
 
 def seconds(value: Duration) -> float:
-    """The length of a duration.
+    """Return the length of a duration in seconds.
 
-    Units are those of Spark's intervals that have a fixed length, weeks to microseconds, in full or short,
-    in any case, with or without Spark's leading word ``interval``. Parts add up.
+    The units are those of Spark's intervals that have a fixed length, from weeks to microseconds, in full or
+    abbreviated. Case does not matter, and Spark's leading word ``interval`` may be there. Parts add up.
 
     Args:
         value: such as ``"10 s"``, ``"1 hour 30 minutes"``, ``"250 ms"`` or a ``timedelta``.
@@ -44,25 +44,25 @@ def seconds(value: Duration) -> float:
         Seconds, 0 or more.
 
     Raises:
-        DurationError: it is no duration, is negative or is longer than ``LONGEST``.
+        ConfigError: it is not a duration, it is negative, or it is longer than ``LONGEST``.
     """
     if isinstance(value, timedelta):
         length = value.total_seconds()
     elif isinstance(value, str) and _TEXT.fullmatch(written := value.lower()):
         parts = _PARTS.findall(written)
         if not all(unit in _UNITS for _, unit in parts):
-            raise DurationError(repr(value))
-        # Decimal, because 700 * 0.001 is not 0.7 in binary.
+            raise _invalid(value)
+        # Decimal: in binary, 700 * 0.001 is not 0.7.
         length = float(sum(Decimal(number) * _UNITS[unit] for number, unit in parts))
     else:
-        raise DurationError(repr(value))
+        raise _invalid(value)
     if not 0 <= length <= LONGEST.total_seconds():
-        raise DurationError(repr(value))
+        raise _invalid(value)
     return length
 
 
 def text(length: float) -> str:
-    """A duration in words that ``seconds`` reads back, to the microsecond; ``"1 h 30 min"`` for 5400."""
+    """Write a duration, to the microsecond, so that ``seconds`` reads it back: 5400 is ``"1 h 30 min"``."""
     rest = round(length * 1_000_000)
     words = []
     for size, unit in _WRITTEN:
@@ -70,3 +70,11 @@ def text(length: float) -> str:
         words += [f"{number} {unit}"] if number else []
     words += [f"{rest} us"] if rest else []
     return " ".join(words) or "0 s"
+
+
+def _invalid(value: object) -> ConfigError:
+    expected = (
+        'a duration of 0 or more and at most 100 years, such as "10 s", "5 minutes", "1 hour 30 minutes" or '
+        '"250 ms" (weeks to microseconds), or a timedelta'
+    )
+    return ConfigError("invalid duration", expected, repr(value))

@@ -1,4 +1,4 @@
-"""The current value of a key while its query runs: where it is, and how it is asked for."""
+"""Reads the current state of running queries from the state hosts, by key, and their operators' metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..state.rpc.metrics import OperatorMetrics
 from ..storage.files import FileCache
 from ..storage.open import open_store
 from ..storage.snapshots import restore_files
-from .errors import KeyShapeError, QueryNotRunningError, StateUnreachableError, UnknownStateError
+from .errors import ArgumentError, PipelineNameError, QueryNotRunningError, StateUnreachableError
 from .execution.executor import CheckpointExecutor
 from .protocol.shard_assignment import ShardLocations
 from .recovery.runs import Runs
@@ -41,7 +41,7 @@ T = TypeVar("T")
 _ATTEMPTS = 100
 _PAUSE_SECONDS = 0.02
 _SHARD_MEMORY = 16 * 1024 * 1024
-"""Bytes for the RocksDB of one restored shard, which is read once."""
+"""Bytes of memory for the RocksDB of a restored shard, which is read once."""
 
 
 @attrs.frozen
@@ -52,15 +52,15 @@ class Lookup:
     checkpointing: CheckpointExecutor
     runs: Runs
     token: str
-    """What a state host demands of those who call it."""
+    """The token with which calls to state hosts are authenticated."""
     cache: FileCache
-    """Files that this machine has already."""
+    """Files of snapshots that this machine already has."""
     changelogs: Path
-    """The folder of all changelogs."""
+    """The directory of all changelogs."""
     clock: Callable[[], float]
 
     def get(self, operator: OperatorRecord, key: Any, state: str | None) -> Any:
-        """Return what a state variable of an operator holds for a key, as ``CheckpointCoordinator.get`` says."""
+        """Return the value of a state variable for a key; see ``CheckpointCoordinator.get``."""
         name = choose_state(operator, state)
         schema = from_json(operator.key_schema)
         values = key_values(operator.uid, schema, key)
@@ -73,7 +73,7 @@ class Lookup:
         return lookup_state(operator.states[name], state_name, encoded, fetch, int(self.clock() * 1000))
 
     def metrics(self, operator: OperatorRecord) -> OperatorMetrics:
-        """Return what the tasks of an operator have spent, as ``CheckpointCoordinator.spent`` says."""
+        """Return the metrics of an operator; see ``CheckpointCoordinator.metrics``."""
         if not operator.query:
             raise QueryNotRunningError(operator.uid, operator.query)
         places = self._places(operator)
@@ -87,16 +87,16 @@ class Lookup:
     def _fetch(
         self, operator: OperatorRecord, schema: StructType, key: tuple[Any, ...], keys: Sequence[bytes]
     ) -> list[bytes | None]:
-        """Return what the shard of ``key`` holds under ``keys``."""
+        """Return the values of ``keys``, encoded keys of the one shard that ``key`` belongs to."""
         for _ in range(_ATTEMPTS):
             run = self.runs.get(operator.query) if operator.query else None
             if run is None or run.ended:
                 raise QueryNotRunningError(operator.uid, operator.query)
             places = self._places(operator)
-            # Where the state is changes while a query begins, or goes back to a checkpoint.
+            # The shards move while a query starts or goes back to a checkpoint.
             if places.query_id == run.query_id:
                 committed = newest_committed(run.directory)
-                # A changelog goes when hosts have taken it over.
+                # A changelog is deleted once hosts have replayed it.
                 with contextlib.suppress(ChangelogBrokenError):
                     found = self._fetch_from(places, committed, operator, schema, key, keys)
                     if self._places(operator) == places:
@@ -119,7 +119,7 @@ class Lookup:
         request = ReadValues(places.query_id, operator.uid, tuple(k.hex() for k in keys), committed)
         for address in places.addresses:
             found = self._call(address, "read", request, Values).values
-            # Which shard has the key is not asked: no more than one of them does.
+            # It does not matter which shard has the key: only one of them does.
             if any(value is not None for value in found):
                 return [None if value is None else bytes.fromhex(value) for value in found]
         if places.untouched:
@@ -136,7 +136,7 @@ class Lookup:
             client.close()
 
     def _shard_of(self, schema: StructType, key: tuple[Any, ...], shards: int) -> int:
-        """Return the shard of a key, by Spark's own hash function."""
+        """Return the number of a key's shard, computed by Spark's own hash function."""
         row = self.spark.createDataFrame([key], schema).toDF(*(f"c{at}" for at in range(len(schema))))
         found = row.select(F.pmod(F.xxhash64(*row.columns), F.lit(shards))).first()
         assert found is not None, "a row was given"
@@ -150,10 +150,10 @@ class Lookup:
         resume_point: ResumePoint | None,
         keys: Sequence[bytes],
     ) -> list[bytes | None]:
-        """Read a shard that no host has: what it comes from, and what its changelog leads to from there."""
+        """Read a shard that no host has opened yet: from its snapshot and its changelog."""
         if source is None and resume_point is None:
             return [None] * len(keys)
-        # A driver has RocksDB only if it comes to this.
+        # Imported here: most drivers never need RocksDB.
         from ..state.host.batches import NOTHING
         from ..state.host.memory import Memory
         from ..state.host.shard import Shard
@@ -174,31 +174,45 @@ class Lookup:
 
 
 def choose_state(operator: OperatorRecord, state: str | None) -> str:
-    """Return the name of the state variable that a user means; None stands for the only one.
+    """Return the name of the state variable that a user asks for; None stands for the only one.
 
     Raises:
-        UnknownStateError: there is none of this name, or there are several to choose from.
+        PipelineNameError: there is none of this name, or no name was given and there are several.
     """
     known = tuple(sorted(name for name in operator.states if not name.startswith(HIDDEN)))
     if state is None and len(known) == 1:
         return known[0]
     if state is None or state not in known:
-        raise UnknownStateError(operator.uid, state, known)
+        raise PipelineNameError(
+            f"operator {operator.uid!r} cannot be asked for this state",
+            f"one of its states ({', '.join(known) or 'it has none'})",
+            "no name" if state is None else repr(state),
+            "name one: get(..., state=NAME)",
+        )
     return state
 
 
 def key_values(uid: str, schema: StructType, key: Any) -> tuple[Any, ...]:
-    """Return the values of the key columns that a user gives: a tuple, a dict by column, or one single value.
+    """Return the values of the key columns from what a user gives: a tuple, a dict by column, or a single value.
 
     Raises:
-        KeyShapeError: they are not those of the operator's key columns.
+        ArgumentError: the key has other columns than the operator.
     """
     names = schema.names
     if isinstance(key, Mapping):
         if set(key) != set(names):
-            raise KeyShapeError(uid, tuple(names), repr(key))
+            raise _wrong_key(uid, names, key)
         return tuple(key[name] for name in names)
     values = tuple(key) if isinstance(key, tuple | list) else (key,)
     if len(values) != len(names):
-        raise KeyShapeError(uid, tuple(names), repr(key))
+        raise _wrong_key(uid, names, key)
     return values
+
+
+def _wrong_key(uid: str, names: Sequence[str], key: Any) -> ArgumentError:
+    return ArgumentError(
+        f"operator {uid!r} has no such key",
+        f"values of the key columns {', '.join(names)}",
+        repr(key),
+        "pass a tuple in this order, a dict by column, or the value itself if there is one column",
+    )

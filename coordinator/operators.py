@@ -1,4 +1,4 @@
-"""The operators of a pipeline: puts them into DataFrames, and knows their records."""
+"""The operators of a pipeline: adds them to DataFrames, and keeps their records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..state.processors.processor import ProcessorSpec, processor_spec
 from ..state.processors.style import PandasSettings
 from ..storage.keys import validate_name
 from ..storage.manifest import OperatorRecord
-from .errors import DuplicateNameError, NoSuchOperatorError, OperatorMovedError, UnknownOperatorError
+from .errors import PipelineNameError, RestoreError
 from .recovery.restore_point import check_operator
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class KeyedStream:
-    """A stream that goes through an operator of its own: what is said of every operator, whatever it does."""
+    """The input of an operator, with the arguments that all kinds of operators have."""
 
     df: DataFrame
     key: Sequence[str]
@@ -45,34 +45,34 @@ class KeyedStream:
     uid: str
     shards: int
     parallelism: int | None
-    """Tasks that run the operator; None: Spark's default parallelism, at most as many as shards."""
+    """Number of tasks that run the operator; None: Spark's default parallelism, at most ``shards``."""
 
     @property
     def tasks(self) -> int:
-        """Tasks that run the operator.
+        """Number of tasks that run the operator.
 
         Raises:
-            DefinitionError: none is said, and ``shards`` is no number of shards.
+            DefinitionError: ``parallelism`` is None and ``shards`` is not a valid number of shards.
         """
         return self.default_tasks if self.parallelism is None else self.parallelism
 
     @property
     def default_tasks(self) -> int:
-        """Spark's default parallelism, at most as many as shards."""
+        """Spark's default parallelism, at most ``shards``."""
         shard_ranges.check(self.shards, parallelism=1)
         return min(self.df.sparkSession.sparkContext.defaultParallelism, self.shards)
 
 
 @attrs.define
 class Operators:
-    """The operators of one pipeline. An operator belongs to no query until one that has it was started."""
+    """The operators of one pipeline. An operator belongs to a query once that query has started."""
 
     endpoint: Endpoint
-    """Where tasks and state hosts find the coordinator."""
+    """Where tasks and state hosts reach the coordinator."""
     restored: RestorePoint | None
-    """The checkpoint that states go on from; None: all begin empty."""
+    """The checkpoint that states are restored from; None: all states begin empty."""
     directories: QueryDirectories
-    """Where initial states are written down."""
+    """Where initial states are stored."""
     ticks: Ticks
     _records: dict[str, OperatorRecord] = attrs.field(factory=dict, init=False)
 
@@ -89,11 +89,11 @@ class Operators:
         output_mode: str,
         initial_state: DataFrame | GroupedData | None,
     ) -> DataFrame:
-        """Return what a ``StatefulProcessor`` makes of a stream.
+        """Return the output of a ``StatefulProcessor`` over a stream.
 
         Args:
             stream: the stream.
-            style: whether the processor is one of rows or of DataFrames.
+            style: whether the processor takes rows or pandas DataFrames.
             processor, output, time_mode, output_mode, initial_state: as for
                 ``CheckpointCoordinator.transform_with_state``.
 
@@ -124,7 +124,7 @@ class Operators:
     def with_arrow_processor(
         self, stream: KeyedStream, *, processor: ArrowProcessor, output: str | StructType
     ) -> DataFrame:
-        """Return what an ``ArrowProcessor`` makes of a stream.
+        """Return the output of an ``ArrowProcessor`` over a stream.
 
         Args:
             stream: the stream.
@@ -159,20 +159,20 @@ class Operators:
         return self._put_in(needed, made.spec, made.combiner)
 
     def _free(self, uid: str) -> str:
-        """Return the uid of an operator that is to be, if it can be one and is not taken."""
+        """Return the uid of a new operator if it is valid and not taken."""
         validate_name("operator uid", uid)
         if uid in self._records:
-            raise DuplicateNameError("operator uid", uid)
+            raise taken("operator uid", uid)
         return uid
 
     def _before(self, uid: str) -> OperatorRecord | None:
-        """The operator in the restored checkpoint."""
+        """Return the record of an operator in the restored checkpoint; None if there is none."""
         return self.restored.operator(uid) if self.restored else None
 
     def _with_initial_state(
         self, stream: KeyedStream, spec: ProcessorSpec, initial_state: DataFrame | GroupedData
     ) -> ProcessorSpec:
-        """Write an initial state down, unless there is restored state in its place."""
+        """Store the rows of an initial state, unless the operator's state is restored."""
         rows = initial_rows(initial_state, stream.key, stream.df)
         if self._before(stream.uid) is not None:
             return spec
@@ -188,7 +188,7 @@ class Operators:
         time_mode: TimeMode = TimeMode.NONE,
         dropped: Sequence[str] = (),
     ) -> DataFrame:
-        """Put an operator into the pipeline; its states take up what the restored checkpoint has."""
+        """Add an operator to the pipeline. Its states continue those of the restored checkpoint."""
         uid = stream.uid
         task = operator_task(
             stream.df,
@@ -205,51 +205,74 @@ class Operators:
         record = check_operator(self.restored, declared)
         kept = {name: state for name, state in record.states.items() if name not in dropped}
         self._records[uid] = attrs.evolve(record, states=kept)
-        # The record knows states that are no longer declared, too; the task has nothing to do with them.
+        # The record also has states that are no longer declared. The task does not need them.
         states = {name: record.states[name] for name in declared.states}
         return task.with_states(states).over(self.ticks.attach(stream.df, uid, time_mode), combiner)
 
     # --- records --------------------------------------------------------------------------------------------
 
     def record(self, uid: str) -> OperatorRecord:
-        """What is known of an operator.
+        """Return the record of an operator.
 
         Raises:
-            NoSuchOperatorError: there is none of this uid.
+            PipelineNameError: there is no operator with this uid.
         """
         found = self._records.get(uid)
         if found is None:
-            raise NoSuchOperatorError(uid, tuple(sorted(self._records)))
+            raise PipelineNameError(
+                f"there is no operator {uid!r}",
+                f"the uid of an operator of this pipeline ({', '.join(sorted(self._records)) or 'it has none yet'})",
+                repr(uid),
+            )
         return found
 
     def of_query(self, query: str, uids: Iterable[str]) -> tuple[OperatorRecord, ...]:
-        """The operators of a query that is about to start, as parts of it.
+        """Return the records of the operators of a query that is about to start, with the query's name.
 
         Raises:
-            UnknownOperatorError: one is none of this pipeline's.
-            DuplicateNameError: one is in another query already.
-            OperatorMovedError: one was in another query in the restored checkpoint.
+            PipelineNameError: one was not created by this coordinator, or is part of another query.
+            RestoreError: one was part of another query in the restored checkpoint.
         """
         return tuple(self._of_query(query, uid) for uid in uids)
 
     def _of_query(self, query: str, uid: str) -> OperatorRecord:
         record = self._records.get(uid)
         if record is None:
-            raise UnknownOperatorError(uid, query)
+            raise PipelineNameError(
+                f"query {query!r} has an operator that this coordinator does not know",
+                "operators that were created by this coordinator's methods",
+                repr(uid),
+                "create the DataFrame again with this coordinator",
+            )
         if record.query:
-            raise DuplicateNameError("operator uid", uid)
+            raise taken("operator uid", uid)
         was = self._before(uid)
         if was is not None and was.query != query:
-            raise OperatorMovedError(uid, was.query, query)
+            raise RestoreError(
+                f"operator {uid!r} does not fit the checkpoint",
+                f"it to be part of query {was.query!r}, whose batches its state belongs to",
+                f"it in query {query!r}",
+                "keep the query's name, or give the operator another uid to begin with empty state",
+            )
         return attrs.evolve(record, query=query)
 
     def started(self, records: Iterable[OperatorRecord]) -> None:
-        """The query that these are part of, as ``of_query`` gave them, has started."""
+        """Record that the query of these operators, as returned by ``of_query``, has started."""
         self._records.update({record.uid: record for record in records})
 
 
+def taken(what: str, name: str) -> PipelineNameError:
+    """Return the error for a name that something else of the pipeline has already."""
+    return PipelineNameError(
+        f"{what} {name!r} is taken",
+        f"each {what} once in a pipeline, because state and progress are restored by it",
+        f"{name!r} a second time",
+        "choose another name",
+    )
+
+
 def _check_no_column(**arguments: object) -> None:
-    """Refuse an output column that has the name of an argument: Python has taken it for that."""
+    """Refuse an output column with the name of an argument: Python passes it as that argument."""
     for name, given in arguments.items():
         if isinstance(given, tuple):
             expected = (

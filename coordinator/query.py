@@ -1,4 +1,4 @@
-"""A wrapped query as its user sees it: used like PySpark's ``StreamingQuery``, and alive across restarts."""
+"""The query object that users get: like PySpark's ``StreamingQuery``, but it survives restarts."""
 
 from __future__ import annotations
 
@@ -20,44 +20,46 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Definition:
-    """What a query is, whichever run of it."""
+    """What a query consists of; the same for all of its runs."""
 
     name: str
     writer: DataStreamWriter
     table: str | None
+    """The table that it is started on by ``toTable``; None: it is started by ``start``."""
     facts: WriterFacts
     sink: Sink
     operators: tuple[OperatorRecord, ...]
     reads: tuple[str, ...]
+    """Names of the pipeline's queries whose output it reads."""
 
 
 class CheckpointedQuery:
-    """A query of a pipeline. Under it Spark's query may fail and start again; this one goes on.
+    """A query of a pipeline. It survives when Spark's query fails and starts again.
 
-    The methods and properties are those of ``pyspark.sql.streaming.StreamingQuery`` and mean the same; what
-    they tell of the engine they tell of the current run.
+    Its methods and properties are those of ``pyspark.sql.streaming.StreamingQuery``. Those that describe Spark's
+    query describe the current run.
     """
 
     def __init__(self, definition: Definition, stop: Callable[[str], None]) -> None:
         self.definition = definition
         self.guarantee: Guarantee = definition.sink.guarantee
-        """Exactly-once or at-least-once for the sink, and because of what. State is always exactly-once."""
+        """Whether the sink is exactly once or at least once, and why. State is always exactly once."""
         self.is_stopped = False
-        """Whether its user has stopped it, so that it does not start again with the pipeline."""
+        """Whether the user has stopped it. Then it does not restart with the pipeline."""
         self._stop = stop
         self._run: StreamingQuery | None = None
         self._done = threading.Event()
         self._error: Exception | None = None
 
-    # --- what the supervisor says ---------------------------------------------------------------------------
+    # --- called by the supervisor ---------------------------------------------------------------------------
 
     def runs_as(self, query: StreamingQuery) -> None:
-        """A run has started; a query that had ended lives again."""
+        """Record that a run has started; also of a query that had ended."""
         self._run, self._error = query, None
         self._done.clear()
 
     def ended(self, error: Exception | None = None) -> None:
-        """There will be no further run."""
+        """Record that there will be no further run."""
         self._error = error
         self._done.set()
 
@@ -70,7 +72,7 @@ class CheckpointedQuery:
 
     @property
     def id(self) -> str:
-        """Spark's id of the query; a new one after the pipeline went back to a checkpoint."""
+        """Spark's id of the query; it changes when the pipeline goes back to a checkpoint."""
         return str(self._current.id)
 
     @property
@@ -80,39 +82,39 @@ class CheckpointedQuery:
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """Whether the query runs, or is about to run again."""
+        """Whether the query is running or about to restart."""
         return not self._done.is_set()
 
     @property
     def status(self) -> dict[str, Any]:
-        """The current run's status."""
+        """Status of the current run."""
         return self._current.status
 
     @property
     def recentProgress(self) -> list[Any]:  # noqa: N802
-        """The current run's last progress updates."""
+        """The latest progress updates of the current run."""
         return list(self._current.recentProgress)
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802
-        """The current run's last progress update; None if it has made none."""
+        """The latest progress update of the current run; None if there is none yet."""
         return self._current.lastProgress
 
     def exception(self) -> Exception | None:
-        """Why the query has ended, None if it runs or has ended well."""
+        """Return the error that ended the query; None if it is running or was stopped."""
         return self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
-        """Wait for the end of the query, restarts included.
+        """Wait until the query ends; a restart is not an end.
 
         Args:
-            timeout: seconds to wait; None: for ever.
+            timeout: seconds to wait; None: no limit.
 
         Returns:
-            Whether it has ended, if a timeout was given; else None.
+            Whether it has ended, if there is a timeout; otherwise None.
 
         Raises:
-            ChandyError: the query has failed for good.
+            ChandyError: the query failed and does not restart.
         """
         ended = self._done.wait(timeout)
         if self._error is not None:
@@ -120,15 +122,15 @@ class CheckpointedQuery:
         return ended if timeout is not None else None
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait until the current run has processed all that was there when this was called; for tests."""
+        """Wait until the current run has processed all data that is available now; for tests."""
         self._current.processAllAvailable()
 
     def explain(self, extended: bool = False) -> None:
-        """Print the plan of the last batch."""
+        """Print the plan of the latest batch."""
         self._current.explain(extended)
 
     def stop(self) -> None:
-        """Stop the query for good, at once. ``CheckpointCoordinator.stop`` lets the running batch commit first."""
+        """Stop the query at once and for good. ``CheckpointCoordinator.stop`` lets running batches commit first."""
         self._stop(self.name)
 
     @property

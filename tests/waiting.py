@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-DEADLINE = 30.0
-"""Seconds; it only ends a test that fails."""
+DEADLINE = 90.0
+"""Seconds; it only ends a test that fails. Starting Spark on a busy machine takes a good part of it."""
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
+def eventually(condition: Callable[[], bool], what: str = "the condition") -> None:
+    """Wait until a condition holds; the error of a test that waits in vain says for what."""
     deadline = time.monotonic() + DEADLINE
     while not condition():
-        assert time.monotonic() < deadline, "did not happen"
+        assert time.monotonic() < deadline, f"{what} did not come about in {DEADLINE:g} s"
         time.sleep(0.005)

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ...state.rpc.calls import ActionServer, Call, Stream
 from ...state.rpc.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, ShardsRestored, TaskFailure
-from ..errors import DriverAddressError
+from ..errors import SetupError
 from .executor import CheckpointExecutor
 
 
@@ -41,10 +41,15 @@ def listen(host: str, token: str) -> Service:
     """Listen on a free port of ``host``; every call must present the token.
 
     Raises:
-        DriverAddressError: the host is no address of this machine.
+        SetupError: the host is not an address of this machine.
     """
     try:
         server = ActionServer(f"grpc://{host}:0", token, {})
     except pa.ArrowException as error:
-        raise DriverAddressError(host, str(error)) from error
+        raise SetupError(
+            "the coordinator cannot listen for state hosts",
+            f"a free port of {host!r}",
+            str(error),
+            "set spark.driver.host to a name or an address of this machine that the executors reach",
+        ) from error
     return Service(f"grpc://{host}:{server.port}", server)

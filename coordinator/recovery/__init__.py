@@ -1,1 +1,1 @@
-"""Keeps the pipeline's queries running: restart in place, restore from a checkpoint, local recovery."""
+"""Keeps the pipeline's queries running: restarts in place, restores from a checkpoint, recovers locally."""

@@ -125,7 +125,7 @@ class Launcher:
 
         Raises:
             DamagedCheckpointError: a file of the checkpoint is missing or damaged.
-            SinkNotEmptyError: the query is new, and its sink has somebody's batches.
+            RestoreError: the query is new, and its sink has somebody's batches.
         """
         name, operators = definition.name, definition.operators
         directory = self._directories.new_run(name)
@@ -170,7 +170,8 @@ class Launcher:
         began = time.monotonic()
         definition = run.definition
         self.metrics[run.query_id] = metrics
-        self._ticks.watch(definition, run.directory)
+        uids = [operator.uid for operator in definition.operators]
+        self._ticks.watch(uids, run.directory, no_data_batches=definition.facts.no_data_batches)
         # Before the run begins: its first batch may have committed when it is followed.
         first = progress.newest_committed(run.directory) + 1
         location = definition.sink.location

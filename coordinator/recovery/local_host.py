@@ -1,7 +1,8 @@
-"""In local mode the only executor is here: its state host starts ahead of the tasks, and opens their shards.
+"""Starts the state host of local mode before any task does, and has it restore the shards meanwhile.
 
-Else the tasks of the first batch do that, one after the other: when Spark has planned the batch and PySpark has
-started its workers. That takes seconds, in which state can be restored.
+In local mode the only executor is the driver itself. Elsewhere the tasks of the first batch start their state hosts,
+once Spark has planned the batch and PySpark has started its workers. That takes seconds, in which state can already
+be restored.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class LocalHost:
     """The state host of a session in local mode."""
 
     def __init__(self, endpoint: Endpoint, executor_root: str) -> None:
-        """Start nothing yet.
+        """Create the handle of a host; ``open`` starts the host.
 
         Args:
-            endpoint: what the host is told, the same as tasks would tell it.
+            endpoint: where the host finds the coordinator; the same that tasks pass to it.
             executor_root: root directory of the executor's files, by which its tasks find the host.
         """
         self._endpoint = endpoint
@@ -39,12 +40,12 @@ class LocalHost:
         self._threads: list[threading.Thread] = []
 
     def open(self, query_id: str, operators: Iterable[OperatorRecord], failed: Callable[[str], None]) -> None:
-        """Have the shards of a query's operators opened ahead of its first batch; return at once.
+        """Open the shards of a query's operators in the background, before its first batch.
 
         Args:
             query_id: Spark's id of the query.
-            operators: the query's.
-            failed: told why, if that cannot be done. Tasks will ask for the same, and tell, too.
+            operators: the query's operators.
+            failed: called with the reason if this fails. Tasks open the same shards later, and report it as well.
         """
         requests = [OpenShards(query_id, one.uid, tuple(range(len(one.shards)))) for one in operators]
         if requests:
@@ -55,7 +56,7 @@ class LocalHost:
             thread.start()
 
     def close(self) -> None:
-        """Wait until nothing is being started any more."""
+        """Wait for the starts that are in progress."""
         for thread in self._threads:
             thread.join()
 
@@ -69,20 +70,20 @@ class LocalHost:
             finally:
                 client.close()
         except Exception as error:  # noqa: BLE001 (see ``open``)
-            log.warning("shards are not opened ahead", error=str(error))
+            log.warning("could not open shards ahead of the first batch", error=str(error))
             failed(str(error))
 
 
 def is_here(spark: SparkSession) -> bool:
-    """Whether a session's only state host is on this machine, and may be started by its driver.
+    """Return whether a session has its only state host on this machine, and the driver may start it.
 
-    Not so where workers run another Python than the driver: theirs is the one that a host has.
+    It may not if workers run another Python than the driver: a state host must run theirs.
     """
     return is_local_mode(spark) and is_this_python(spark.sparkContext.pythonExec)
 
 
 def local_host(spark: SparkSession, endpoint: Endpoint) -> LocalHost | None:
-    """Return the state host of a session that has it here; None if tasks run anywhere else."""
+    """Return the state host of a session in local mode; None for any other session."""
     if not is_here(spark):
         return None
     from pyspark import SparkFiles
@@ -91,4 +92,4 @@ def local_host(spark: SparkSession, endpoint: Endpoint) -> LocalHost | None:
 
 
 def leave_to_tasks(query_id: str, operators: Iterable[OperatorRecord], failed: Callable[[str], None]) -> None:
-    """Open nothing ahead: for sessions without a ``LocalHost``."""
+    """Do nothing: stands for ``LocalHost.open`` in a session that has no ``LocalHost``."""

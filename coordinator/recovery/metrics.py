@@ -1,4 +1,4 @@
-"""How long recoveries took, and of what they consisted."""
+"""Metrics of recoveries: how long each took, and for what."""
 
 from __future__ import annotations
 
@@ -9,45 +9,49 @@ from ...state.rpc.messages import ShardsRestored
 
 @attrs.define
 class RecoveryMetrics:
-    """One start of the pipeline's queries from a checkpoint, or of one query in place, and what its time went into."""
+    """One recovery: all queries were started from a checkpoint, or one query was restarted in place.
+
+    The parts are durations in seconds.
+    """
 
     cause: str
+    """Why the queries were started: the failure, or "start"."""
     checkpoint: int | None
-    """The checkpoint that state was restored from; None: none was, or it began empty."""
+    """The checkpoint that the state was restored from; None if it was not restored, or began empty."""
     in_place: bool
-    """Whether queries went on where they stood, with the batch that was next; else they went on from the checkpoint."""
+    """Whether the queries went on after their newest committed batch, and not from the checkpoint."""
     begun_at: float
-    """Seconds since 1970; the parts follow from there."""
+    """Time at which the recovery began, in seconds since 1970. ``waiting`` is before it, the other parts after."""
     waiting: float = 0.0
-    """Seconds before that, from the moment when the failure was noticed: the delay of the restart strategy, and
-    attempts that failed. 0 for a start."""
+    """From the detection of the failure to ``begun_at``: the delay of the restart strategy, and failed attempts.
+    0 for a start."""
     stopping: float = 0.0
-    """Seconds to stop what was still running."""
+    """To stop the queries that were still running."""
     restoring: float = 0.0
-    """Seconds to bring the queries' progress back and seed their directories."""
+    """To restore the queries' progress and create their working directories."""
     starting: float = 0.0
-    """Seconds for Spark to start the queries."""
+    """For Spark to start the queries."""
     first_batch: float | None = None
-    """Seconds from there to the first commit: Spark plans, hosts restore shards, the batch runs. None: not yet."""
+    """From there to the first commit: planning by Spark, restoring of shards, the batch itself; None: not yet."""
     ahead: float = 0.0
-    """Seconds in which shards were restored while no task waited for them: beside the other parts, not one of them."""
+    """For shards that were restored before a task needed them. It overlaps with other parts and is not one of them."""
     files: float = 0.0
-    """Seconds of the first batch in which files of the state were found or downloaded, and verified."""
+    """Part of ``first_batch``: to find or download the state's files and verify them. Shards are restored in parallel:
+    it is that of the task that waited longest, and so is ``opening``."""
     opening: float = 0.0
-    """Seconds of the first batch in which RocksDB was opened. Shards are restored side by side: this is the longest
-    that any task had to wait for its shards, and so is ``files``."""
+    """Part of ``first_batch``: to open RocksDB."""
     found_bytes: int = 0
-    """Of the state's files, what was on the machines already."""
+    """Bytes of the state's files that the machines already had."""
     downloaded_bytes: int = 0
-    """Of the state's files, what came from the store."""
+    """Bytes of the state's files that came from the store."""
 
     @property
     def noticed_at(self) -> float:
-        """When the failure was noticed, in seconds since 1970."""
+        """When the failure was detected, in seconds since 1970."""
         return self.begun_at - self.waiting
 
     def restored(self, shards: ShardsRestored) -> None:
-        """Take word of shards that were restored in the first batch."""
+        """Record that shards were restored."""
         if shards.files + shards.opening > self.files + self.opening:
             self.files, self.opening = shards.files, shards.opening
         self.ahead = max(self.ahead, shards.ahead)
@@ -56,6 +60,6 @@ class RecoveryMetrics:
 
     @property
     def total(self) -> float | None:
-        """Seconds from the beginning, or from the notice of the failure, to the first commit; None: not yet."""
+        """Seconds from the start, or from the detection of the failure, to the first commit; None: not yet."""
         parts = self.waiting + self.stopping + self.restoring + self.starting
         return None if self.first_batch is None else parts + self.first_batch

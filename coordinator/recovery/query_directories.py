@@ -1,4 +1,4 @@
-"""The coordinator's own directory on the driver's machine: the queries' working checkpoint directories."""
+"""The coordinator's private directory on the driver's machine, with the queries' working checkpoint directories."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ...state.local.directories import private_directory, runtime_directory
 from ...state.local.workspace import Workspace
 
 WORKING_DIRECTORY = "checkpoint"
-"""Name of the working checkpoint directory in the folder of a run."""
+"""Name of the working checkpoint directory in the directory of a run."""
 RECORD = "run.json"
-"""Name of the file beside it that says whose it was: then the next life of the pipeline may want it."""
+"""Name of the file next to it that says which run it belongs to. A directory with one is kept for local recovery."""
 
 
 class QueryDirectories:
-    """A directory that lives as long as its coordinator, or until the next one if that is killed."""
+    """The directory of one coordinator. If its driver is killed, the next coordinator deletes it."""
 
     def __init__(self, base: Path | None, pipeline: str) -> None:
-        """Make the directory below ``base``; None: where Chandy keeps what lives on this machine only."""
+        """Create the directory below ``base``; None: below Chandy's runtime directory."""
         self.base = base or private_directory(runtime_directory()) / "queries"
         self._workspace = Workspace.create(
             self.base,
@@ -29,26 +29,26 @@ class QueryDirectories:
         self._runs = 0
 
     def new_run(self, query: str) -> Path:
-        """A path for the working checkpoint directory of a query; nothing is there yet."""
+        """Return a path for the working checkpoint directory of a query; it does not exist yet."""
         self._runs += 1
         folder = self._workspace.path / f"{self._runs}-{query}"
         folder.mkdir()
         return folder / WORKING_DIRECTORY
 
     def ticks(self) -> Path:
-        """The folder for what sources of ticks watch."""
+        """Return the directory for the files that tell sources of ticks what to watch."""
         folder = self._workspace.path / "ticks"
         folder.mkdir(exist_ok=True)
         return folder
 
     def initial_state(self, uid: str) -> Path:
-        """A folder for the rows that an operator's state begins with."""
+        """Return a directory for the rows of an operator's initial state."""
         folder = self._workspace.path / "initial" / uid
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def remove(self, run: Path) -> None:
-        """Delete the working directory of a run that is over."""
+        """Delete the working directory of a run that has ended."""
         shutil.rmtree(run.parent, ignore_errors=True)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Restart strategies: whether a pipeline that failed starts again, and after how long.
+"""Restart strategies: whether a failed pipeline restarts, and after which delay.
 
 The terms and the exponential schedule are those of Flink's restart strategies (``fixed-delay`` and
-``exponential-delay``). As in the latter, a failure that comes while a restart is waiting belongs to the
-failure that it waits for: a lost host fails several queries, and that is one failure of the pipeline.
+``exponential-delay``). As in the latter, failures during the delay before a restart count as one with the failure
+that caused it: a lost host fails several queries, but that is one failure of the pipeline.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from ..durations import Duration, seconds
 
 
 class RestartStrategy(abc.ABC):
-    """What a pipeline does when it fails: a value, checked when it is made."""
+    """What a pipeline does when it fails: an immutable value, checked when it is created."""
 
     __slots__ = ()
 
     @abc.abstractmethod
     def backoff(self, attempt: int, random: Callable[[], float]) -> float | None:
-        """Seconds before a restart, or None to give up.
+        """Return the seconds to wait before a restart; None: give up.
 
         Args:
-            attempt: restarts before this one since the pipeline was last stable.
-            random: gives numbers from 0 to below 1, as ``random.random`` does.
+            attempt: number of earlier restarts since the pipeline was last stable.
+            random: returns a number of at least 0 and below 1, like ``random.random``.
         """
 
     def is_stable(self, period: float) -> bool:
-        """Whether a pipeline that has run for ``period`` seconds counts its restarts anew."""
+        """Return whether restarts are counted from 0 again once a pipeline has run for ``period`` seconds."""
         return False
 
     def tracker(self) -> RestartTracker:
-        """A tracker that has seen no failure."""
+        """Return a tracker that has counted no failure."""
         return RestartTracker(self)
 
 
 @attrs.define
 class RestartTracker:
-    """Counts the failures of one pipeline by a strategy. Times are seconds on any one clock."""
+    """Counts the failures of one pipeline for a strategy. Times are seconds of one clock, whichever it is."""
 
     strategy: RestartStrategy
     attempt: int = 0
-    """Restarts since the pipeline was last stable."""
+    """Number of restarts since the pipeline was last stable."""
     restart_at: float | None = None
-    """When the restart that is waiting begins; None if none waits."""
+    """When the next restart begins; None if none is waiting."""
     running_since: float | None = None
-    """When the pipeline was last back; None if it has never been, or has failed since."""
+    """When the pipeline last recovered; None if it never has, or has failed since."""
 
     def failed(self, now: float, random: Callable[[], float]) -> float | None:
-        """Take a failure.
+        """Record a failure.
 
         Args:
             now: the time.
-            random: gives numbers from 0 to below 1, as ``random.random`` does.
+            random: returns a number of at least 0 and below 1, like ``random.random``.
 
         Returns:
             Seconds to wait before the restart; None: give up.
@@ -73,9 +73,10 @@ class RestartTracker:
         return delay
 
     def recovered(self, now: float) -> None:
-        """Take word that the pipeline runs again.
+        """Record that the pipeline runs again.
 
-        It is stable some time from here, not from the restart: an hour of restoring is no hour of running.
+        The time until it is stable counts from here, not from the restart: restoring for an hour is not running for
+        an hour.
         """
         self.restart_at = None
         self.running_since = now
@@ -86,47 +87,50 @@ class NoRestart(RestartStrategy):
     """Give up at the first failure."""
 
     def backoff(self, attempt: int, random: Callable[[], float]) -> float | None:
-        """None: give up."""
+        """Return None: give up."""
         return None
 
 
 @attrs.frozen
 class FixedDelay(RestartStrategy):
-    """Restart some times, each after the same delay. The count never begins anew."""
+    """Restart a fixed number of times, each after the same delay. The count is never reset."""
 
     delay: Duration = attrs.field(default="1 s", validator=fields.duration)
-    """From the failure to the restart."""
+    """Time from a failure to the restart."""
     attempts: int = attrs.field(default=1, validator=fields.whole(at_least=0))
-    """Restarts before giving up."""
+    """Number of restarts. One more failure ends the pipeline."""
 
     def backoff(self, attempt: int, random: Callable[[], float]) -> float | None:
-        """The delay, while attempts are left."""
+        """Return the delay while attempts are left."""
         return seconds(self.delay) if attempt < self.attempts else None
 
 
 @attrs.frozen
 class ExponentialBackoff(RestartStrategy):
-    """Restart after delays that grow with every attempt, and begin anew once the pipeline is stable."""
+    """Restart after a delay that grows with every attempt, and is reset once the pipeline is stable."""
 
     initial: Duration = attrs.field(default="1 s", validator=fields.positive_duration)
-    """The first delay, and the least."""
+    """First delay, and the shortest."""
     maximum: Duration = attrs.field(default="1 min", validator=fields.positive_duration)
-    """The longest delay; no shorter than the first."""
+    """Longest delay; at least ``initial``."""
     multiplier: float = attrs.field(default=2.0, validator=fields.number(1, 1000))
-    """By how much each delay is longer than the one before."""
+    """Factor by which each delay is longer than the one before."""
     jitter: float = attrs.field(default=0.1, validator=fields.number(0, 1))
-    """The share of a delay that chance adds or takes, so that many pipelines do not restart at once."""
+    """Share of a delay that is randomly added or subtracted, so that many pipelines do not restart at once."""
     reset_after: Duration = attrs.field(default="1 h", validator=fields.positive_duration)
-    """How long a pipeline must run to be stable (Flink's ``reset-backoff-threshold``)."""
+    """Time that a pipeline must run to be stable: then restarts are counted from 0 again, and the delay is ``initial``.
+
+    It is ``reset-backoff-threshold`` in Flink.
+    """
     attempts: int | None = attrs.field(default=10, validator=fields.optional(fields.whole(at_least=0)))
-    """Restarts before giving up, counted since the pipeline was last stable; None: never give up."""
+    """Number of restarts since the pipeline was last stable. One more failure ends it; None: never give up."""
 
     def __attrs_post_init__(self) -> None:
         if seconds(self.maximum) < seconds(self.initial):
-            fields.refuse(self, "maximum", self.maximum, f"no less than initial ({self.initial})")
+            fields.refuse(self, "maximum", self.maximum, f"at least initial ({self.initial})")
 
     def backoff(self, attempt: int, random: Callable[[], float]) -> float | None:
-        """``initial * multiplier ** attempt`` give or take the jitter, within initial and maximum."""
+        """Return ``initial * multiplier ** attempt``, plus or minus the jitter, between ``initial`` and ``maximum``."""
         if self.attempts is not None and attempt >= self.attempts:
             return None
         least, most = seconds(self.initial), seconds(self.maximum)
@@ -138,5 +142,5 @@ class ExponentialBackoff(RestartStrategy):
         return max(least, min(delay, most))
 
     def is_stable(self, period: float) -> bool:
-        """Whether the pipeline has run for ``reset_after``."""
+        """Return whether the pipeline has run for ``reset_after``."""
         return period >= seconds(self.reset_after)

@@ -26,7 +26,7 @@ from ...storage.manifest import CheckpointKind, Manifest, OperatorRecord
 from ...storage.open import open_store
 from ...storage.snapshots import restore_files
 from ...storage.verification import missing_object, newest_intact, verify
-from ..errors import KeySchemaError, NonRestoredError, ShardCountError
+from ..errors import RestoreError
 from ..protocol.state_machine import CheckpointStateMachine
 from ..spark.seeding import seed
 
@@ -199,15 +199,25 @@ def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> Oper
     """Return an operator with all versions of its states; refuse one that cannot take up its restored state.
 
     Raises:
-        ShardCountError, KeySchemaError, StateSchemaError: what differs.
+        RestoreError, StateSchemaError: the shards, the key columns or a state differ.
     """
     was = point.operator(operator.uid) if point else None
     if was is None:
         return operator
     if len(was.shards) != len(operator.shards):
-        raise ShardCountError(operator.uid, len(was.shards), len(operator.shards))
+        raise RestoreError(
+            f"operator {operator.uid!r} does not fit the checkpoint",
+            f"{len(was.shards)} shards",
+            f"{len(operator.shards)}",
+            f"use shards={len(was.shards)}: the number of shards never changes; change the parallelism instead",
+        )
     if not same_key(was.key_schema, operator.key_schema):
-        raise KeySchemaError(operator.uid, was.key_schema, operator.key_schema)
+        raise RestoreError(
+            f"operator {operator.uid!r} does not fit the checkpoint",
+            f"the key columns {was.key_schema}",
+            operator.key_schema,
+            "use the same key, or give the operator with the new key another uid",
+        )
     states = {
         name: evolve(was.states.get(name), now, operator.uid, name) for name, now in operator.states.items()
     }
@@ -220,13 +230,18 @@ def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allo
     """Refuse a query that would leave restored state behind.
 
     Raises:
-        NonRestoredError: the checkpoint has operators of this query that the query no longer has.
+        RestoreError: the checkpoint has operators of this query that the query no longer has.
     """
     if point is None or allow_non_restored:
         return
     left = [op.uid for op in point.manifest.operators if op.query == name and op.uid not in set(uids)]
     if left:
-        raise NonRestoredError(point.manifest.id, name, tuple(left))
+        raise RestoreError(
+            f"query {name!r} does not fit checkpoint {point.manifest.id}",
+            "all operators of the query that are in the checkpoint",
+            f"no {', '.join(map(repr, left))}",
+            "keep these uids, or drop their state by CheckpointConfig(allow_non_restored=True)",
+        )
 
 
 def restore_query(point: RestorePoint, name: str, directory: Path, cache: FileCache | None) -> Restored:

@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 
 from ...storage.logs import logger
-from ..errors import SinkNotEmptyError
+from ..errors import RestoreError
 from . import file_sink_log
 from .guarantee import Guarantee, Level
 from .sink import Sink
@@ -41,10 +41,15 @@ class FileSink(Sink):
         """Refuse a directory whose log has batches already.
 
         Raises:
-            SinkNotEmptyError: it has.
+            RestoreError: it has.
         """
         if (newest := file_sink_log.newest(self.path)) >= 0:
-            raise SinkNotEmptyError(query, str(self.path), newest)
+            raise RestoreError(
+                f"query {query!r} cannot begin with its first batch",
+                f"no log of earlier batches in its output {self.path}, because Spark would skip as many batches",
+                f"one up to batch {newest}",
+                "choose another path, delete this one, or restore the checkpoint that belongs to it",
+            )
 
     def files_at(self, batch: int) -> dict[str, Path]:
         """Return the files of the log after a batch."""

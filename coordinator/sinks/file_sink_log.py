@@ -16,7 +16,7 @@ from pathlib import Path
 
 import attrs
 
-from ..errors import IncompleteDirectoryError
+from ..errors import incomplete
 from ..spark.compact_log import entry_number, names_at
 from ..spark.progress import Files
 
@@ -64,7 +64,7 @@ def files_at(output: Path, batch: int) -> Files:
     compacted = [entry_number(name) for name in chosen if name.endswith(".compact")]
     for number in range(compacted[0] or 0 if compacted else 0, batch + 1):
         if number not in numbers:
-            raise IncompleteDirectoryError(str(output / LOG), batch, f"entry {number}")
+            raise incomplete(str(output / LOG), batch, f"entry {number}")
     return {name: output / LOG / name for name in chosen}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import UnrestartableSinkError
+from ..errors import WriterError
 from ..spark import plan
 from ..spark.local_path import local_path
 from .at_least_once import AtLeastOnceSink
@@ -25,12 +25,17 @@ def sink_of(writer: DataStreamWriter, facts: WriterFacts) -> Sink:
         facts: what it would start.
 
     Raises:
-        UnrestartableSinkError: Spark does not let a query with this sink go on from a checkpoint.
-        RemotePathError: a file sink's output directory is not on this machine's file system.
+        WriterError: Spark does not restart a query with this sink, or a file sink's output directory is not on this
+            machine's file system.
     """
     sink = facts.sink
     if sink.format.lower() == "memory" and facts.output_mode != "complete":
-        raise UnrestartableSinkError(sink.format, facts.output_mode)
+        raise WriterError(
+            "the query cannot be checkpointed",
+            "a sink with which Spark restarts a query",
+            f"{sink.format!r} in output mode {facts.output_mode!r}",
+            "use foreachBatch, a file format, or outputMode('complete')",
+        )
     path = plan.output_path(writer, sink)
     if path is None:
         return AtLeastOnceSink(sink.format)

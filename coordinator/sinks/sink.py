@@ -37,7 +37,7 @@ class Sink(abc.ABC):
             query: the query's name, for the error.
 
         Raises:
-            SinkNotEmptyError: the sink has batches that this pipeline did not write.
+            RestoreError: the sink has batches that this pipeline did not write.
         """
         return
 

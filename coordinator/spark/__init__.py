@@ -1,1 +1,1 @@
-"""Everything that knows Spark: its plans, sessions, settings, and the files of its queries."""
+"""Spark's internals: plans, sessions, settings, and the files of queries' checkpoint directories."""

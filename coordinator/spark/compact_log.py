@@ -1,7 +1,7 @@
-"""Which files of a compacting log of Spark's, a file source's or sink's, hold what was so at a batch.
+"""The names of files in the compacting logs of Spark's file source and file sink.
 
-Such a log has a file ``<n>`` for each batch; every tenth or so is ``<n>.compact`` instead and repeats all
-before it, which are deleted some time later.
+Such a log has a file ``<n>`` for each batch. About every tenth is a ``<n>.compact`` instead: it repeats all entries
+before it, whose files Spark deletes some time later.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ _ENTRY = re.compile(r"(\d+)(\.compact)?")
 
 
 def entry_number(name: str) -> int | None:
-    """Return the number of the batch that a file of a log is for, None if it is no entry."""
+    """Return the batch number of a log file; None if the file is not an entry."""
     found = _ENTRY.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def names_at(names: Iterable[str], batch: int) -> list[str]:
-    """Choose the latest compact file up to ``batch`` and the entries after it; keep what is no entry.
+    """Choose the files that have the log as of ``batch``: its latest compact file and the entries after it.
 
-    An entry's checksum by Spark (``<entry>.crc``) goes with the entry.
+    The checksum of an entry (``<entry>.crc``) is chosen with the entry. Files that are not entries are kept.
     """
     numbers = {name: entry_number(name.removesuffix(".crc")) for name in names}
     compacted = (

@@ -1,4 +1,4 @@
-"""Checks for what the coordinator runs on: PySpark 4.3, Java 17, a session whose driver is here."""
+"""Checks of what the coordinator runs on: PySpark 4.3, Java 17 or newer, a session with a JVM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import MissingJavaError, SparkConnectError, UnsupportedSparkError
+from ..errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK = (4, 3)
-"""Major and minor version of Spark whose checkpoint directory Chandy reads and writes."""
+"""Version of Spark, major and minor, whose checkpoint directories Chandy can read and write."""
 JAVA = 17
-"""The oldest Java that this Spark runs on."""
+"""Oldest version of Java that this Spark runs on."""
 
 
 def check_environment(environ: Mapping[str, str] = os.environ) -> None:
-    """Check PySpark's version and that a Java is there, before a session is made.
+    """Check PySpark and Java, before a session is created.
 
     Raises:
-        UnsupportedSparkError: PySpark is missing or not 4.3.x.
-        MissingJavaError: no Java, or one older than 17.
+        SetupError: PySpark is missing or is not 4.3.x, or Java is missing or is older than 17.
     """
     check_pyspark(_pyspark_version())
     _check_java(environ)
@@ -37,28 +36,39 @@ def check_session(spark: SparkSession) -> None:
     """Check that the session's driver is this process.
 
     Raises:
-        SparkConnectError: it is a Spark Connect client.
+        SetupError: the session is a Spark Connect client, which has neither a plan nor a JVM here.
     """
     kind = type(spark)
     if kind.__module__.startswith("pyspark.sql.connect"):
-        raise SparkConnectError(f"{kind.__module__}.{kind.__qualname__}")
+        raise SetupError(
+            "the session cannot be used",
+            "a SparkSession whose driver is this process",
+            f"a Spark Connect session ({kind.__module__}.{kind.__qualname__})",
+            "run the pipeline in the driver: create the session by SparkSession.builder.master(...) instead of "
+            ".remote(...)",
+        )
 
 
 def check_pyspark(version: str | None) -> None:
-    """Check a version of PySpark; None: there is none.
+    """Check a version of PySpark; None: it is not installed.
 
     Raises:
-        UnsupportedSparkError: it is not 4.3.x.
+        SetupError: it is not 4.3.x.
     """
     numbers = re.match(r"(\d+)\.(\d+)\.", version or "")
     if numbers is None or (int(numbers[1]), int(numbers[2])) != SPARK:
-        raise UnsupportedSparkError(version or "no PySpark")
+        raise SetupError(
+            "this PySpark cannot be used",
+            "PySpark 4.3",
+            version or "no PySpark",
+            'install it: pip install "pyspark>=4.3,<4.4"',
+        )
 
 
 def java_major(text: str) -> int | None:
-    """Return the major version in what ``java -version`` prints, None if there is none.
+    """Return the major version from the output of ``java -version``; None if there is none in it.
 
-    Java 8 and older call themselves 1.8 and so on.
+    Java 8 and older write 1.8 and so on.
     """
     found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if found is None:
@@ -83,8 +93,18 @@ def _check_java(environ: Mapping[str, str]) -> None:
             [program, "-version"], capture_output=True, text=True, timeout=60, env=dict(environ)
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingJavaError(program, f"none ({error})") from error
+        raise _unusable_java(program, f"none ({error})") from error
     text = done.stderr + done.stdout
     major = java_major(text)
     if major is None or major < JAVA:
-        raise MissingJavaError(program, text.strip().splitlines()[0] if text.strip() else "no answer")
+        raise _unusable_java(program, text.strip().splitlines()[0] if text.strip() else "no answer")
+
+
+def _unusable_java(program: str, found: str) -> SetupError:
+    return SetupError(
+        f"Spark cannot run on {program}",
+        f"Java {JAVA} or newer",
+        found,
+        f"install a JDK of version {JAVA} or 21, such as openjdk-{JAVA}-jre-headless, and set JAVA_HOME to it or put "
+        "its java on PATH",
+    )

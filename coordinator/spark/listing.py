@@ -1,4 +1,4 @@
-"""Lists folders that Spark writes into meanwhile, and links what must not vanish."""
+"""Lists directories while Spark writes into them, and links files that Spark may delete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def numbers_in(folder: Path) -> list[int]:
-    """Return the numbers that name files of a folder, in any order; none if there is no folder."""
+    """Return the file names of a directory that are numbers, in any order; nothing if there is no directory."""
     try:
         return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
     except FileNotFoundError:
@@ -17,7 +17,7 @@ def numbers_in(folder: Path) -> list[int]:
 
 
 def folders_in(folder: Path) -> list[str]:
-    """Return the names of a folder's folders, sorted; none if there is no folder."""
+    """Return the names of the subdirectories of a directory, sorted; nothing if there is no directory."""
     try:
         return sorted(path.name for path in folder.iterdir() if path.is_dir())
     except FileNotFoundError:
@@ -25,9 +25,9 @@ def folders_in(folder: Path) -> list[str]:
 
 
 def files_below(root: Path) -> Iterator[str]:
-    """Yield the files at any depth below ``root`` relative to it, without hidden ones.
+    """Yield the files at any depth below ``root``, relative to it, except hidden ones.
 
-    Hidden are Hadoop's checksums, which go stale when files are moved, and Spark's temporary files.
+    Hidden files are Hadoop's checksums, which are wrong once files move, and Spark's temporary files.
     """
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -37,10 +37,10 @@ def files_below(root: Path) -> Iterator[str]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Make an immutable file appear at ``target`` too, by a hard link where the file systems allow.
+    """Make an immutable file available at ``target`` too: by a hard link, or by a copy where links are impossible.
 
     Raises:
-        FileNotFoundError: ``source`` is gone.
+        FileNotFoundError: ``source`` no longer exists.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""Reads a DataStreamWriter's facts out of the JVM, by py4j: its options, its sink and its analyzed plan."""
+"""Reads from the JVM, by py4j, what a DataStreamWriter is set to: its options, its sink and its analyzed plan."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _OWN_CATALOG = "spark_catalog"
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _MANY_WATERMARKS = "spark.sql.streaming.statefulOperator.allowMultiple"
 
-# By class name in org.apache.spark.sql.execution.streaming.
+# The keys are class names in org.apache.spark.sql.execution.streaming.
 _TRIGGERS = {
     "ProcessingTimeTrigger": Trigger.PROCESSING_TIME,
     "AvailableNowTrigger$": Trigger.AVAILABLE_NOW,
@@ -29,7 +28,7 @@ _TRIGGERS = {
     "RealTimeTrigger": Trigger.REAL_TIME,
 }
 
-# Logical operators for which Spark keeps state when their input is a stream.
+# Logical operators for which Spark keeps state if their input is a stream.
 _STATEFUL = frozenset(
     {
         "Aggregate",
@@ -44,7 +43,7 @@ _STATEFUL = frozenset(
     }
 )
 
-# Logical operators whose input always goes through a shuffle.
+# Logical operators whose input is always shuffled.
 _SHUFFLES = (_STATEFUL - {"GlobalLimit"}) | {"RepartitionByExpression"}
 
 _FILE_SOURCES = (
@@ -54,11 +53,13 @@ _FILE_SOURCES = (
 
 
 def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
-    """Read what a writer would start; ``table`` is the argument of ``toTable`` if it is to be started so.
+    """Read what a writer would start, without changing it.
 
-    The writer is left as it was. Its dataframe's session must be one with a JVM (``check_session``).
+    Args:
+        writer: the writer. Its session must have a JVM (``check_session``).
+        table: the argument of ``toTable`` if the query is started by that.
     """
-    # Neither PySpark nor Spark has a public way to what a writer holds.
+    # Neither PySpark nor Spark has a public interface to the settings of a writer.
     spark, plan = writer._spark, writer._df._jdf.queryExecution().analyzed()
     options = field(writer._jwrite, "extraOptions")
     nodes = list(_nodes(plan))
@@ -72,7 +73,6 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         operators=tuple(dict.fromkeys(uid for node in nodes if (uid := _operator(node)) is not None)),
         merged_operators=tuple(dict.fromkeys(_merged(plan))),
         native_state=any(_is_stateful(node) for node in nodes),
-        state_provider=spark.conf.get(_PROVIDER) or "",
         sources=tuple(source for node in nodes if (source := _source(node)) is not None),
         no_data_batches=spark.conf.get(_NO_DATA_BATCHES) == "true",
         single_watermark=spark.conf.get(_MANY_WATERMARKS) == "false",
@@ -80,7 +80,7 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
 
 
 def has_ticks(df: DataFrame) -> bool:
-    """Say whether a source of ticks is in a DataFrame's plan."""
+    """Return whether the plan of a DataFrame has a source of ticks."""
     return _ticks(df._jdf.queryExecution().analyzed())
 
 
@@ -89,10 +89,10 @@ def _ticks(plan: Any) -> bool:
 
 
 def output_path(writer: DataStreamWriter, sink: SinkFacts) -> str | None:
-    """Return where a file sink's output directory is; None for a sink that has none.
+    """Return the output directory of a file sink; None for any other sink.
 
-    A table that does not exist yet is where ``toTable`` would create it. The result is as Hadoop writes it:
-    not percent-encoded, and with a scheme unless it is local.
+    For a table that does not exist yet, it is the directory that ``toTable`` would create. The result is written as
+    in Hadoop: not percent-encoded, and with a scheme unless it is local.
     """
     if not sink.file_format:
         return None
@@ -129,7 +129,7 @@ def _get(options: Any, name: str) -> str | None:
 
 
 def _options(options: Any) -> dict[str, str]:
-    """Return a Scala map of options with its keys in lower case: Spark does not mind theirs."""
+    """Return a Scala map of options with its keys in lower case: to Spark their case does not matter."""
     found: dict[str, str] = {}
     pairs = options.iterator()
     while pairs.hasNext():
@@ -165,16 +165,16 @@ def _operator(node: Any) -> str | None:
 
 
 def _merged(plan: Any, merged: bool = False) -> Iterator[str]:
-    """Yield the operators whose partitions Spark numbers anew, or merges, within their own stage.
+    """Yield the operators whose partitions Spark renumbers or merges within their own stage.
 
-    A task tells by the number of its partition which shards are its own. A union and a coalesce change the
-    numbers of the stage below them, down to where a shuffle begins it.
+    A task knows its shards by the number of its partition. A union and a coalesce change these numbers in the stage
+    below them, down to the shuffle that it begins with.
     """
     if merged and (uid := _operator(plan)) is not None:
         yield uid
     kind, children = _kind(plan), plan.children()
     if kind == "Union" and all(_ticks(children.apply(at)) for at in range(1, children.size())):
-        # Ticks come behind the input and without partitions of their own: its numbers stay.
+        # Ticks come after the input and have no partitions: the input's numbers stay.
         pass
     elif kind == "Union" or (kind == "Repartition" and not plan.shuffle()):
         merged = True
@@ -198,7 +198,7 @@ def _source(node: Any) -> SourceFacts | None:
 
 
 def _source_facts(name: str, implementation: str, clean_source: str | None) -> SourceFacts:
-    # A socket keeps nothing; Spark's memory streams lose what they hold with the process.
+    # A socket keeps nothing, and Spark's memory streams end with the process.
     lasts = not any(mark in implementation for mark in ("TextSocket", "MemoryStream"))
     replayable = lasts and name.lower() != "socket"
     clean = (clean_source or "off").lower()
@@ -211,9 +211,9 @@ def _sink(spark: Any, format_: str, path: str | None, table: str | None) -> Sink
 
 
 def _table_provider(spark: Any, table: str, format_: str) -> str | None:
-    """Return the format of a table, existing or to be created; None if it is not in Spark's own catalog.
+    """Return the format of a table, whether it exists or is to be created; None if it is not in Spark's own catalog.
 
-    A catalog of another make (Iceberg, ...) writes its tables in its own way, whatever the format says.
+    Other catalogs (Iceberg, ...) write their tables in their own way, whatever the format.
     """
     identifier = _own_table(spark, table)
     if identifier is None:
@@ -226,7 +226,7 @@ def _table_provider(spark: Any, table: str, format_: str) -> str | None:
 
 
 def _own_table(spark: Any, table: str) -> Any:
-    """Return Spark's identifier of a table in its own catalog, None if the name leads elsewhere."""
+    """Return Spark's identifier of a table in its own catalog; None if the name is of another catalog."""
     state = spark._jsparkSession.sessionState()
     sequence = state.sqlParser().parseMultipartIdentifier(table)
     parts = [str(sequence.apply(at)) for at in range(sequence.size())]

@@ -1,4 +1,4 @@
-"""Reads a query's working directory: what it has planned and committed, and what restores a batch."""
+"""Reads a query's working checkpoint directory: its planned and committed batches, and the files that restore one."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...state.operators.batch_log import newest_committed as newest_committed
-from ..errors import FilesVanishedError, IncompleteDirectoryError
+from ..errors import IncompleteDirectoryError, incomplete
 from .compact_log import names_at
 from .listing import files_below, folders_in, link_or_copy, numbers_in
 from .state_files import state_files_at
 
 METADATA = "metadata"
-"""The file with the query's id."""
+"""Name of the file with the query's id."""
 
 Files = dict[str, Path]
-"""Files by their name inside a directory, with ``/`` between parts."""
+"""Paths of files by their names relative to a directory, with ``/`` between the parts."""
 
 _ATTEMPTS = 5
 
 
 def newest_planned(directory: Path) -> int:
-    """Return the newest batch in the offset log, -1 if none has been planned."""
+    """Return the newest batch in the offset log; -1 if none has been planned."""
     return max(numbers_in(directory / "offsets"), default=-1)
 
 
 def is_committed(directory: Path, batch: int) -> bool:
-    """Say whether a batch has committed, as far as Spark still keeps its record."""
+    """Return whether a batch has committed; False, too, once Spark has deleted its record."""
     return (directory / "commits" / str(batch)).exists()
 
 
 def query_id(directory: Path) -> str | None:
-    """Return Spark's id of the query whose working directory this is, None if none has been started in it."""
+    """Return Spark's id of the query of a working directory; None if no query has been started in it."""
     try:
         return str(json.loads((directory / METADATA).read_text())["id"])
     except FileNotFoundError:
@@ -41,27 +41,28 @@ def query_id(directory: Path) -> str | None:
 
 
 def files_at(directory: Path, batch: int) -> Files:
-    """Return the least files with which a query goes on at ``batch`` + 1; none for batch -1.
+    """Return the files that a query needs to go on with batch ``batch`` + 1, and no others; none for batch -1.
 
-    The query may be running. Spark may delete a file that is named here any moment: ``hold`` keeps them.
+    The query may be running, and Spark may delete any of the files at any moment: ``hold`` keeps them.
 
     Raises:
-        IncompleteDirectoryError: the batch has not committed, or what restores it is gone.
-        FileNotFoundError: Spark has deleted a file while it was read; list again.
+        IncompleteDirectoryError: the batch has not committed, or files that restore it are gone.
+        FileNotFoundError: Spark deleted a file while it was read; list again.
     """
     if batch < 0:
         return {}
     logged = [METADATA, f"offsets/{batch}", f"commits/{batch}"]
-    # Spark also reads the batch before the last. Async progress tracking leaves gaps between numbers.
+    # Spark also reads the batch before the last one. Asynchronous progress tracking leaves gaps between the numbers.
     before = max((number for number in numbers_in(directory / "offsets") if number < batch), default=None)
     if before is not None:
         logged.append(f"offsets/{before}")
     for name in logged:
         if not (directory / name).exists():
-            raise IncompleteDirectoryError(str(directory), batch, name)
+            raise incomplete(str(directory), batch, name)
     names = logged + [f"{name}.crc" for name in logged if (directory / f"{name}.crc").exists()]
     for source in folders_in(directory / "sources"):
-        # A source's numbers never run ahead of the batches; one too many is what a crash leaves as well.
+        # An entry has at most the number of the batch that needs it, so none is missed. One too many does no harm:
+        # a crash leaves one, too.
         found = names_at(files_below(directory / "sources" / source), batch)
         names += [f"sources/{source}/{name}" for name in found]
     names += state_files_at(directory, batch)
@@ -69,29 +70,28 @@ def files_at(directory: Path, batch: int) -> Files:
 
 
 def hold(list_files: Callable[[], Files], target: Path) -> Files:
-    """List files that Spark may delete any moment, and link or copy them to where it cannot.
+    """Link or copy files that Spark may delete at any moment to a directory where it does not.
 
     Args:
-        list_files: the listing, e.g. ``lambda: files_at(directory, batch)``.
-        target: the folder for the links; whatever is in it goes.
+        list_files: lists the files, e.g. ``lambda: files_at(directory, batch)``.
+        target: the directory for the links; its contents are deleted.
 
     Returns:
-        The links by the names that the listing gave.
+        The links by the names in the listing.
 
     Raises:
-        IncompleteDirectoryError: the listing still raises it when repeated.
-        FilesVanishedError: files go on vanishing between listing and link.
+        IncompleteDirectoryError: files are missing each time they are listed, or vanish before they are linked.
     """
     for attempt in range(_ATTEMPTS):
         shutil.rmtree(target, ignore_errors=True)
         try:
             return _link_all(list_files(), target)
         except (FileNotFoundError, IncompleteDirectoryError) as error:
-            # What a clean-up deleted under this listing, the next listing does not need.
+            # Spark deleted old files in between: the next listing does not need them.
             if attempt < _ATTEMPTS - 1:
                 continue
             if isinstance(error, FileNotFoundError):
-                raise FilesVanishedError(str(error.filename), _ATTEMPTS) from error
+                raise _vanished(str(error.filename)) from error
             raise
     raise AssertionError("unreachable")
 
@@ -101,3 +101,12 @@ def _link_all(files: Files, target: Path) -> Files:
     for name, path in files.items():
         link_or_copy(path, held[name])
     return held
+
+
+def _vanished(name: str) -> IncompleteDirectoryError:
+    return IncompleteDirectoryError(
+        "the files of a batch cannot be kept",
+        "files to exist until they are linked",
+        f"{name} deleted right after it was listed, {_ATTEMPTS} times in a row",
+        "have Spark keep more batches: raise spark.sql.streaming.minBatchesToRetain (100 by default)",
+    )

@@ -1,4 +1,4 @@
-"""What the coordinator needs of a Spark session: where its driver is, and the Python of its workers."""
+"""What the coordinator reads from a Spark session and sets in it: the driver's address, the workers' Python."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ DAEMON: Final = "spark.python.daemon.module"
 
 
 def use_this_python(spark: SparkSession) -> None:
-    """Have local workers run by this interpreter, with the PySpark that it has.
+    """Make local workers use this interpreter, and the PySpark that is installed in it.
 
-    PySpark takes the ``python3`` of the PATH, which is another one, without Chandy, wherever a virtual
-    environment is used without being activated. What the user has chosen stays.
+    PySpark uses the ``python3`` on PATH. If a virtual environment is used without being activated, that is another
+    Python, without Chandy. What the user has set stays.
     """
     if not is_local_mode(spark):
         return
@@ -32,14 +32,14 @@ def use_this_python(spark: SparkSession) -> None:
     if "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
     if is_this_python(context.pythonExec):
-        # Spark looks for this one whenever it needs a worker; PySpark has no way to it once the session is there.
+        # Spark reads this setting whenever it needs a worker. PySpark cannot change it once the session exists.
         context._jsc.sc().conf().setIfMissing(DAEMON, daemon.__name__)
 
 
 def is_this_python(command: str) -> bool:
-    """Whether a command for Python starts the interpreter that runs this, with the packages that it has.
+    """Return whether a Python command starts the interpreter of this process, with the same packages.
 
-    Virtual environments have links to one file: the folder tells them apart, not the name.
+    Virtual environments link to one file: the directory tells them apart, not the name.
     """
     found = shutil.which(command)
     own = Path(sys.executable)
@@ -47,7 +47,7 @@ def is_this_python(command: str) -> bool:
 
 
 def is_local_mode(spark: SparkSession) -> bool:
-    """Whether driver and executor are one process; ``local-cluster`` has executors of its own."""
+    """Return whether driver and executor are one process; in ``local-cluster`` mode they are not."""
     return re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)) is not None
 
 
@@ -59,7 +59,7 @@ def java_process(spark: SparkSession) -> int:
 
 
 def driver_host(spark: SparkSession) -> str:
-    """The address at which executors reach this driver; loopback in local mode."""
+    """Return the address at which executors reach this driver: loopback in local mode."""
     if is_local_mode(spark):
         return "127.0.0.1"
     return str(spark.sparkContext.getConf().get("spark.driver.host", socket.gethostname()))

@@ -1,4 +1,4 @@
-"""Starts a DataStreamWriter on a working directory, as often as needed, and leaves the writer as it was."""
+"""Starts the query of a DataStreamWriter on a working directory, any number of times, without changing the writer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-"""Spark's setting for how a query writes its logs and state."""
+"""Spark's setting for the class by which a query writes its logs and state."""
 LOCAL_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-"""The one that does not fork a process for each file on a local file system."""
+"""The class that does not start a process for each file on a local file system."""
 
 ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
-"""Spark's setting for whether a query in which it sees no state is planned anew while each batch runs."""
+"""Spark's setting for whether it plans the batches of a query without state of its own adaptively."""
 
 _BEFORE_SOURCES = ("Initializing StreamExecution", "Initializing sources")
 _SOURCES_DEADLINE = 5.0
@@ -47,20 +47,20 @@ def start(
 ) -> StreamingQuery:
     """Start the writer's query with ``location`` as its checkpoint directory.
 
-    One writer can be started many times, on one location after another or on several at once; its
-    ``foreachBatch`` or ``foreach`` function stays with it. Its options are afterwards what they were.
+    A writer can be started many times, on several locations, one after the other or at once. It keeps its
+    ``foreachBatch`` or ``foreach`` function, and its options are not changed.
 
     Args:
         writer: what to start.
-        location: a path or URI. On the local file system the query's logs are written without forking
-            processes, unless the user has chosen a file manager.
-        table: start by ``toTable`` with this name.
+        location: a path or URI. On the local file system Spark writes the query's logs without starting processes,
+            unless the user has set a file manager.
+        table: the name to start it with by ``toTable``; None: start it by ``start``.
         query_name: Spark's name for the query; None: the writer's own.
-        output: where a file sink writes (``output_path``); its log uses the same file manager, so one that is
-            not local keeps Spark's own choice.
-        stateful: whether the query has operators whose state Spark does not see. Like a query with state of Spark's
-            own it is then not planned adaptively, unless the user has set that: the partitions of such an operator
-            are as many as it has tasks, and planning each batch's stages anew takes a tenth of a small batch.
+        output: the output directory of a file sink (``output_path``). Its log uses the same file manager: if it is
+            not local, Spark's default stays.
+        stateful: whether the query has operators of Chandy. Like a query with state of Spark's own, it is then not
+            planned adaptively, unless the user has set that: an operator has as many partitions as tasks, and
+            adaptive planning takes a tenth of the time of a small batch.
     """
     spark = writer._spark
     if is_local(location):
@@ -78,8 +78,8 @@ def start(
 
 
 def _await_sources(query: StreamingQuery) -> None:
-    # A query copies its session as it starts, but makes its sources a little later and with the session
-    # itself, and their logs have a file manager too. One that takes longer gets slower logs, no more.
+    # A query copies the session's settings when it starts, but creates its sources a little later and with the
+    # session itself. Their logs have a file manager, too. If this takes longer, those logs are slower, nothing else.
     deadline = time.monotonic() + _SOURCES_DEADLINE
     while query.isActive and query.status["message"] in _BEFORE_SOURCES and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
@@ -87,7 +87,7 @@ def _await_sources(query: StreamingQuery) -> None:
 
 @contextmanager
 def _options_restored(writer: DataStreamWriter) -> Iterator[None]:
-    # Options cannot be taken back by Spark's interface. The map that holds them is immutable.
+    # Spark cannot remove an option. The map that has the options is immutable.
     java = writer._jwrite
     options = field(java, "extraOptions")
     try:
@@ -100,7 +100,7 @@ def _options_restored(writer: DataStreamWriter) -> Iterator[None]:
 
 @contextmanager
 def _unless_set(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set, inside of the ``with``, those settings of a session that the user has not."""
+    """Set, within the ``with``, those settings of a session that the user has not set."""
     own = {name: value for name, value in wanted.items() if spark.conf.get(name, None) is None}
     try:
         for name, value in own.items():

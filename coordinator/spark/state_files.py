@@ -1,9 +1,9 @@
-"""Which files of Spark's native state stores restore them after a batch.
+"""Chooses the files of Spark's own state stores that restore them as of a batch.
 
-The format is Spark 4.3's: a store's version after batch N is N+1, and each store has a folder
+The format is that of Spark 4.3. The version of a store after batch N is N+1. Each store has a directory
 ``state/<operator>/<partition>/[<store>/]`` with full snapshots (``.snapshot`` of the HDFS-backed provider,
-``.zip`` of RocksDB) and deltas (``.delta``, ``.changelog``). With state format v2 a file's name is
-``<version>_<unique id>.<kind>``, and the commit log says which ids a batch committed.
+``.zip`` of RocksDB) and deltas (``.delta``, ``.changelog``). In state format v2 a file is called
+``<version>_<unique id>.<kind>``, and the commit log lists the ids that a batch committed.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from pathlib import Path
 
 import attrs
 
-from ..errors import IncompleteDirectoryError
+from ..errors import incomplete
 from .listing import files_below, numbers_in
 
 _VERSIONED = re.compile(
     r"(?P<version>\d+)(?:_(?P<id>[^.]+))?\.(?P<kind>delta|changelog|snapshot|zip)(?P<checksum>\.crc)?"
 )
 _SNAPSHOTS = frozenset({"snapshot", "zip"})
-# What transformWithState writes when a query starts is named by the batch, with a unique id or without.
+# Files that transformWithState writes when a query starts are named by the batch, with or without a unique id.
 _BY_BATCH = re.compile(r"\d+/(?:_metadata/v2|_stateSchema/[^/]+)/(?P<batch>\d+)(?:_[^/]+)?")
 
 
 @attrs.frozen
 class StateFile:
-    """A versioned file of a native state store, read from its name."""
+    """A versioned file of one of Spark's state stores, as its name describes it."""
 
     name: str
     version: int
     unique_id: str | None
-    """The id that state format v2 puts into the name."""
+    """The id in the name in state format v2."""
     full: bool
-    """A snapshot, as opposed to a delta."""
+    """Whether it is a snapshot, not a delta."""
     checksum: bool
-    """Spark's own checksum of the file with the same name without ``.crc``."""
+    """Whether it is Spark's checksum of the file with the same name without ``.crc``."""
 
     @staticmethod
     def parse(name: str) -> StateFile | None:
-        """Return what a file name says, None if it is no versioned file's."""
+        """Parse a file name; return None if it is not that of a versioned file."""
         found = _VERSIONED.fullmatch(name)
         if found is None:
             return None
@@ -54,16 +54,16 @@ class StateFile:
 def choose(
     files: Iterable[StateFile], version: int, ids: Mapping[int, frozenset[str]]
 ) -> list[StateFile] | None:
-    """Choose what restores a state store at ``version``: the latest snapshot up to it, and the deltas after.
+    """Choose the files that restore a state store at ``version``: the latest snapshot up to it, and later deltas.
 
     Args:
         files: the store's versioned files.
         version: the version to restore, 1 or more.
-        ids: by version the unique ids that committed, where the commit log still says. A version that is not
-            in it has only files that committed, as the directory was seeded with just these.
+        ids: the committed unique ids by version, as far as the commit log still has them. For other versions all
+            files are committed ones: the directory was filled with these alone.
 
     Returns:
-        The files, None if something in the chain is missing.
+        The files; None if one of the chain is missing.
     """
     by_version: defaultdict[int, list[StateFile]] = defaultdict(list)
     for file in files:
@@ -82,10 +82,10 @@ def choose(
 
 
 def state_files_at(directory: Path, batch: int) -> list[str]:
-    """Return the state files that restore all native operators after ``batch``, relative to the directory.
+    """Return the files that restore all of Spark's state stores after ``batch``, relative to the directory.
 
     Raises:
-        IncompleteDirectoryError: some store cannot be restored at that batch.
+        IncompleteDirectoryError: a store cannot be restored at that batch.
     """
     root = directory / "state"
     names: list[str] = []
@@ -104,8 +104,7 @@ def state_files_at(directory: Path, batch: int) -> list[str]:
         operator, partition = folder.split("/")[:2]
         chosen = choose(files, batch + 1, _ids_of(committed, operator, int(partition)))
         if chosen is None:
-            missing = f"state/{folder} at version {batch + 1}"
-            raise IncompleteDirectoryError(str(directory), batch, missing)
+            raise incomplete(str(directory), batch, f"state/{folder} at version {batch + 1}")
         for file in chosen:
             names.append(f"{folder}/{file.name}")
             if file.name.endswith(".zip"):
@@ -119,9 +118,9 @@ def _was_there(name: str, batch: int) -> bool:
 
 
 def _shared_files(root: Path, folder: str, snapshot: str) -> Iterator[str]:
-    """Yield the immutable files that a RocksDB snapshot shares with others.
+    """Yield the immutable files that a RocksDB snapshot shares with other snapshots.
 
-    The zip's ``metadata`` is a version line and a JSON object that lists files in ``SSTs/`` and ``logs/``.
+    The file ``metadata`` in the zip is a version line and a JSON object that lists files of ``SSTs/`` and ``logs/``.
     """
     with zipfile.ZipFile(root / folder / snapshot) as archive:
         record = json.loads(archive.read("metadata").split(b"\n", 1)[1])
@@ -134,11 +133,11 @@ def _shared_files(root: Path, folder: str, snapshot: str) -> Iterator[str]:
 
 
 _Ids = dict[str, list[list[str]]]
-"""By operator, for each partition, the ids of its stores."""
+"""The ids of the stores of each partition, by operator."""
 
 
 def _read_ids(commits: Path, batch: int) -> dict[int, _Ids]:
-    """Return by state version the ids that the commit log has, up to the version after ``batch``."""
+    """Return the ids in the commit log by state version, up to the version after ``batch``."""
     found: dict[int, _Ids] = {}
     for number in numbers_in(commits):
         if number > batch:
@@ -146,7 +145,7 @@ def _read_ids(commits: Path, batch: int) -> dict[int, _Ids]:
         try:
             lines = (commits / str(number)).read_text().splitlines()
         except FileNotFoundError:
-            # Spark has just purged it, together with the state that it speaks of.
+            # Spark has just deleted it, together with the state of that batch.
             continue
         ids = json.loads(lines[1]).get("stateUniqueIds") if len(lines) > 1 else None
         if ids:

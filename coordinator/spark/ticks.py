@@ -1,7 +1,8 @@
-"""Gives ticks to the operators that wait for time, and has them watch the runs of their queries."""
+"""Adds sources of ticks to operators with timers, and tells these sources which run of the query to watch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,6 @@ import attrs
 
 from ...state.operators.ticks import TICKS, TickTarget, with_ticks
 from ...state.operators.time_mode import TimeMode
-from ..query import Definition
 from . import plan
 
 if TYPE_CHECKING:
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 @attrs.define
 class Ticks:
-    """Which operators of a pipeline have timers, and of which time.
+    """The operators of a pipeline that have timers, and their time modes.
 
-    There is one source of ticks for an operator with timers and for all that is behind it in its query.
+    One source of ticks serves an operator with timers and all operators after it in its query.
     """
 
     folder: Path
-    """Where the sources find what they watch; it exists."""
+    """Existing directory with a file for each source that says what to watch."""
     period_ms: int
-    """Milliseconds that a query is idle until a batch looks for timers of processing time."""
+    """Milliseconds that a query is idle before it runs a batch for processing-time timers."""
     _modes: dict[str, TimeMode] = attrs.field(factory=dict)
 
     def attach(self, df: DataFrame, uid: str, mode: TimeMode) -> DataFrame:
-        """Return the input of an operator, with a source of ticks if its timers need one.
+        """Return the input of an operator, with a source of ticks if the operator has timers.
 
         Args:
             df: the input.
-            uid: the operator.
-            mode: its time mode.
+            uid: the operator's uid.
+            mode: the operator's time mode.
         """
         if mode is TimeMode.NONE:
             return df
@@ -44,25 +44,22 @@ class Ticks:
             return df
         return with_ticks(df, self._target(uid), f"{TICKS}_{uid.encode().hex()}")
 
-    def watch(self, definition: Definition, directory: Path) -> None:
-        """Have the sources of a query watch the run that is about to begin.
+    def watch(self, uids: Iterable[str], directory: Path, *, no_data_batches: bool) -> None:
+        """Make the sources of a query watch the run that is about to begin.
 
         Args:
-            definition: the query.
+            uids: the query's operators.
             directory: the working checkpoint directory of the run.
+            no_data_batches: whether the query may run batches without data; if not, there are no ticks.
         """
-        modes = {mode for operator in definition.operators if (mode := self._modes.get(operator.uid))}
-        if not modes:
-            return
-        wanted = definition.facts.no_data_batches
+        modes = {uid: mode for uid in uids if (mode := self._modes.get(uid))}
         target = TickTarget(
             directory=str(directory),
-            event_time=wanted and TimeMode.EVENT in modes,
-            period_ms=self.period_ms if wanted and TimeMode.PROCESSING in modes else None,
+            event_time=no_data_batches and TimeMode.EVENT in modes.values(),
+            period_ms=self.period_ms if no_data_batches and TimeMode.PROCESSING in modes.values() else None,
         )
-        for operator in definition.operators:
-            if operator.uid in self._modes:
-                target.write(self._target(operator.uid))
+        for uid in modes:
+            target.write(self._target(uid))
 
     def _target(self, uid: str) -> Path:
         return self.folder / f"{uid}.json"

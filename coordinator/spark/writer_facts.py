@@ -1,4 +1,4 @@
-"""What a DataStreamWriter would start, as plain values, and whether that can be checkpointed at all."""
+"""What a DataStreamWriter would start, as plain values, and the check that it can be checkpointed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ import enum
 
 import attrs
 
-from ..errors import (
-    AsyncProgressError,
-    CheckpointLocationError,
-    CleanSourceError,
-    MergedOperatorError,
-    UnreplayableSourceError,
-    UnsupportedTriggerError,
-)
+from ..errors import WriterError
 
 
 class Trigger(enum.StrEnum):
@@ -31,9 +24,9 @@ class SourceFacts:
     """One streaming source of a query."""
 
     name: str
-    """Its format, or its class where it has no short name."""
+    """Its format, or its class if it has no short name."""
     replayable: bool
-    """Whether it gives the same records again for the same offsets, in another process too."""
+    """Whether it returns the same records for the same offsets, also in another process."""
     clean_source: str | None = None
     """The option ``cleanSource`` of a file source, in lower case; None if it is off."""
 
@@ -47,62 +40,84 @@ class SinkFacts:
     table: str | None = None
     """The table of ``toTable``."""
     file_format: bool = False
-    """Whether Spark's own file sink writes it, which keeps a log of its batches in the output directory."""
-
-    @property
-    def foreach_batch(self) -> bool:
-        """Whether a user's function takes each batch."""
-        return self.format.lower() == "foreachbatch"
+    """Whether Spark's own file sink writes it: that sink keeps a log of its batches in the output directory."""
 
 
 @attrs.frozen
 class WriterFacts:
-    """A query that has not been started."""
+    """What a writer is set to. Nothing has been started."""
 
     sink: SinkFacts
     output_mode: str
     trigger: Trigger
     checkpoint_location: str | None = None
-    """The writer's own option; what the session sets as a default does not count, an option goes first."""
+    """The writer's own option. The session's default does not count: an option overrides it."""
     query_name: str | None = None
     async_progress: bool = False
-    """Whether the query writes its logs behind its batches, and not for each."""
+    """Whether the query writes its logs asynchronously, later than it runs the batches."""
     operators: tuple[str, ...] = ()
-    """Uids of the Chandy operators in the plan, each once, in plan order."""
+    """Uids of the Chandy operators in the plan, without duplicates, in the order of the plan."""
     merged_operators: tuple[str, ...] = ()
-    """Those of them below a union or a coalesce without a shuffle in between."""
+    """Those of ``operators`` that are below a union or a coalesce without a shuffle in between."""
     native_state: bool = False
-    """Whether Spark keeps state of its own for the query: an aggregate, a join of streams, duplicates, ..."""
-    state_provider: str = ""
-    """Class of the state store provider for that state."""
+    """Whether Spark keeps state of its own for the query: for an aggregate, a join of streams, deduplication, ..."""
     sources: tuple[SourceFacts, ...] = ()
     no_data_batches: bool = True
-    """Whether Spark may run a batch without data: ``spark.sql.streaming.noDataMicroBatches.enabled``."""
+    """Whether Spark may run batches without data: ``spark.sql.streaming.noDataMicroBatches.enabled``."""
     single_watermark: bool = False
-    """Whether Spark takes for late what lies before a batch's own watermark, as in ``batch_log.batch_times``."""
+    """Whether a row is late by the batch's own watermark instead of the one before (``batch_log.batch_times``)."""
 
 
 def check(facts: WriterFacts) -> None:
-    """Refuse what could not be checkpointed or restored.
+    """Refuse a writer that cannot be checkpointed or restored.
 
     Raises:
-        CheckpointLocationError: the writer sets ``checkpointLocation``.
-        UnsupportedTriggerError: continuous or real-time processing has no micro-batches.
-        AsyncProgressError: the logs do not tell which batch is the newest.
-        CleanSourceError: a file source removes what it has read.
-        UnreplayableSourceError: a source cannot be read again.
-        MergedOperatorError: an operator's tasks could not tell which shards are theirs.
+        WriterError: it sets its own checkpoint location, has no micro-batches or logs them late, reads what it cannot
+            read again, or has an operator whose tasks cannot know their shards.
     """
     if facts.checkpoint_location is not None:
-        raise CheckpointLocationError(facts.checkpoint_location)
+        raise _refused(
+            "no option checkpointLocation",
+            repr(facts.checkpoint_location),
+            "remove the option: the coordinator gives the query a new directory after each restore",
+        )
     if facts.trigger in (Trigger.CONTINUOUS, Trigger.REAL_TIME):
-        raise UnsupportedTriggerError(facts.trigger.value)
+        raise _refused(
+            "a trigger that runs micro-batches, because barriers are placed between them",
+            f"trigger({facts.trigger.value}=...)",
+            "use processingTime, availableNow or once",
+        )
     if facts.async_progress:
-        raise AsyncProgressError()
+        raise _refused(
+            "a log entry for each batch before it runs, because a barrier is placed behind the newest one",
+            "the option asyncProgressTrackingEnabled",
+            "remove the option",
+        )
     for source in facts.sources:
-        if source.clean_source is not None:
-            raise CleanSourceError(source.name, source.clean_source)
-        if not source.replayable:
-            raise UnreplayableSourceError(source.name)
+        _check_source(source)
     if facts.merged_operators:
-        raise MergedOperatorError(facts.merged_operators[0])
+        raise _refused(
+            f"a shuffle between operator {facts.merged_operators[0]!r} and a union or coalesce, which renumber the "
+            "partitions by which the operator's tasks know their shards",
+            "none",
+            "call .repartition(n) on the operator's output first",
+        )
+
+
+def _check_source(source: SourceFacts) -> None:
+    if source.clean_source is not None:
+        raise _refused(
+            f"cleanSource to be off for {source.name}, because a restore reads again what came after the checkpoint",
+            repr(source.clean_source),
+            "remove the option, and delete files that are older than the oldest checkpoint by other means",
+        )
+    if not source.replayable:
+        raise _refused(
+            "sources that can be read again from an offset",
+            repr(source.name),
+            "write what it sends to files or Kafka first, and read those",
+        )
+
+
+def _refused(expected: str, found: str, advice: str) -> WriterError:
+    return WriterError("the query cannot be checkpointed", expected, found, advice)

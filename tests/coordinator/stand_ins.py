@@ -1,4 +1,4 @@
-"""Plain objects in the place of Spark's."""
+"""Plain objects that stand in for Spark's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Spark:
-    """A session and all that belongs to it."""
+    """A session, and the objects that are reached from it."""
 
     version = "4.3.0"
 

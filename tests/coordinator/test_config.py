@@ -1,4 +1,4 @@
-"""What a user can choose."""
+"""The configuration: defaults, durations, and values that are refused."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_a_value_that_cannot_be_used_is_refused_by_its_field(field: str, wrong: 
         CheckpointConfig(**{field: wrong})
     error = caught.value
     assert isinstance(error, ChandyError)
-    assert (error.field, error.found) == (f"CheckpointConfig.{field}", repr(wrong))
-    assert all(part in str(error) for part in (error.field, error.found, error.expected))
+    assert (error.what, error.found) == (f"invalid CheckpointConfig.{field}", repr(wrong))
+    assert all(part in str(error) for part in (error.what, error.found, error.expected))
 
 
 def test_every_field_is_checked() -> None:

@@ -1,4 +1,4 @@
-"""The coordinator's own life, from its making to its stop, on a session and on runs that are plain objects."""
+"""Creating and stopping a coordinator. The session and the runs of queries are plain objects."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from chandy.coordinator.errors import (
     ChandyError,
     CheckpointError,
     CoordinatorStoppedError,
-    DriverAddressError,
     PipelineFailedError,
+    SetupError,
 )
 from chandy.coordinator.execution.service import Service, listen
 from chandy.coordinator.protocol.reasons import Reason
@@ -37,12 +37,12 @@ from .stand_ins import Spark
 
 
 def cluster(host: str = "127.0.0.1") -> Any:
-    """A session on a cluster."""
+    """A session whose master is a cluster."""
     return Spark("spark://master:7077", **{"spark.driver.host": host})
 
 
 class Run:
-    """A run of a query that goes on until it is stopped."""
+    """A run of a query that never ends by itself."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -61,7 +61,7 @@ class Run:
 
 
 class Lock:
-    """A lock as the coordinator's, which tells when somebody has to wait for it."""
+    """A lock like the coordinator's that records when a thread has to wait for it."""
 
     def __init__(self) -> None:
         self.awaited = threading.Event()
@@ -77,7 +77,7 @@ class Lock:
 
 
 class Other:
-    """Another thread that calls something."""
+    """A call in another thread."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.found: object = None
@@ -103,7 +103,7 @@ class Other:
 
 
 class Pipeline:
-    """A coordinator, and the runs of its queries."""
+    """A coordinator and the runs of its queries."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs: list[Run] = []
@@ -123,7 +123,7 @@ class Pipeline:
         return self.coordinator.start(writer, name=name)
 
     def meanwhile(self, call: Callable[[], object]) -> Other:
-        """Have another thread call something; return when it has ended, or waits for the coordinator."""
+        """Call something in another thread; return when the call has ended or waits for the coordinator's lock."""
         self.lock.awaited.clear()
         other = Other(call)
         eventually(lambda: other.ended or self.lock.awaited.is_set())
@@ -288,7 +288,7 @@ def threads() -> set[threading.Thread]:
 
 def test_an_address_that_is_not_the_drivers_is_refused_before_anybody_is_fenced(tmp_path: Path) -> None:
     before = threads()
-    with pytest.raises(DriverAddressError, match=r"203\.0\.113\.7"):
+    with pytest.raises(SetupError, match=r"203\.0\.113\.7"):
         made(cluster("203.0.113.7"), tmp_path)
     assert not threads() - before
     assert not directories(tmp_path / "work")

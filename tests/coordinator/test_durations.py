@@ -1,4 +1,4 @@
-"""Durations as Spark writes them."""
+"""Reading and writing of durations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chandy.coordinator.durations import LONGEST, seconds, text
-from chandy.coordinator.errors import DurationError
+from chandy.coordinator.errors import ConfigError
 
 UNITS = {
     "week": 604_800_000_000,
@@ -67,7 +67,7 @@ def test_a_duration_is_read_as_spark_writes_it(given_text: str, length: float) -
     ],
 )
 def test_a_text_that_is_no_duration_is_refused_and_named(wrong: str) -> None:
-    with pytest.raises(DurationError) as caught:
+    with pytest.raises(ConfigError) as caught:
         seconds(wrong)
     assert caught.value.found == repr(wrong)
     assert repr(wrong) in str(caught.value)
@@ -75,20 +75,20 @@ def test_a_text_that_is_no_duration_is_refused_and_named(wrong: str) -> None:
 
 
 def test_a_negative_timedelta_is_refused() -> None:
-    with pytest.raises(DurationError):
+    with pytest.raises(ConfigError):
         seconds(timedelta(microseconds=-1))
 
 
 @pytest.mark.parametrize("number", [10, 1.5, None, b"10 s"])
 def test_a_number_without_a_unit_is_refused(number: object) -> None:
-    with pytest.raises(DurationError):
+    with pytest.raises(ConfigError):
         seconds(number)  # type: ignore[arg-type]
 
 
 def test_a_duration_that_no_timer_can_wait_for_is_refused() -> None:
     assert seconds(LONGEST) == 3_153_600_000
     for too_long in ("36501 days", "999999999999999 weeks", LONGEST + timedelta(microseconds=1)):
-        with pytest.raises(DurationError):
+        with pytest.raises(ConfigError):
             seconds(too_long)
 
 

@@ -1,4 +1,4 @@
-"""Which state and which key a user means. Values that are read are in ``tests/integration/test_get.py``."""
+"""The state and the key that a user asks for. ``tests/integration/test_get.py`` reads values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from chandy.coordinator.errors import KeyShapeError, UnknownStateError
+from chandy.coordinator.errors import ArgumentError, PipelineNameError
 from chandy.coordinator.lookup import choose_state, key_values
 from chandy.storage.manifest import OperatorRecord, StateRecord
 
@@ -32,9 +32,10 @@ def test_the_only_state_need_not_be_named() -> None:
 def test_a_state_that_cannot_be_meant_is_refused_with_those_that_can(
     states: tuple[str, ...], wanted: str | None
 ) -> None:
-    with pytest.raises(UnknownStateError) as caught:
+    with pytest.raises(PipelineNameError) as caught:
         choose_state(operator(*states), wanted)
-    assert caught.value.known == tuple(name for name in states if not name.startswith("$"))
+    known = ", ".join(name for name in states if not name.startswith("$")) or "it has none"
+    assert caught.value.expected == f"one of its states ({known})"
     assert "'op'" in str(caught.value)
 
 
@@ -59,6 +60,6 @@ def test_a_key_is_a_tuple_a_dict_or_a_single_value(
 
 @pytest.mark.parametrize("key", ["x", ("x",), ("x", 1, 2), {"k": "x"}, {"k": "x", "m": 1}])
 def test_a_key_of_other_columns_is_refused(key: Any) -> None:
-    with pytest.raises(KeyShapeError) as caught:
+    with pytest.raises(ArgumentError) as caught:
         key_values("op", TWO, key)
     assert "k, n" in str(caught.value)

@@ -1,10 +1,9 @@
-"""What the tests of whole pipelines share: input files, a processor, and waiting for conditions."""
+"""What the tests of whole pipelines share: input files and a processor."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ Make = Callable[..., CheckpointCoordinator]
 """Makes a coordinator on the test's storage."""
 EVENTS = "k string, v long"
 TOTALS = "k string, n long, total long"
-DEADLINE = 90.0
 
 
 class Totals(StatefulProcessor):
@@ -74,11 +72,3 @@ def last_totals(output: DataFrame) -> dict[str, tuple[int, int]]:
     """The last row of each key in the output of ``Totals``, whose counts grow."""
     rows = output.groupBy("k").agg(F.max("n"), F.max("total")).collect()
     return {row[0]: (row[1], row[2]) for row in rows}
-
-
-def eventually(condition: Callable[[], bool], what: str = "the condition") -> None:
-    """Wait until a condition holds; fail after a long time."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come about in {DEADLINE} s"
-        time.sleep(0.02)

@@ -20,7 +20,8 @@ from chandy.state.local.changelog import FOLDER
 from chandy.state.local.directories import runtime_directory
 from chandy.state.local.locks import FileLock
 
-from .support import TOTALS, Events, Make, Totals, eventually
+from ..waiting import eventually
+from .support import TOTALS, Events, Make, Totals
 
 pytestmark = pytest.mark.spark
 # Workers do not have the tests' modules: what the tests define travels by value.

@@ -24,7 +24,8 @@ from chandy.coordinator.spark.progress import newest_committed, newest_planned
 from chandy.storage.catalog import Catalog
 from chandy.storage.open import open_store, pipeline_uri
 
-from .support import TOTALS, Events, Make, Totals, eventually, last_totals
+from ..waiting import eventually
+from .support import TOTALS, Events, Make, Totals, last_totals
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,8 @@ from pyspark.sql.streaming import StatefulProcessor
 from chandy.coordinator import CheckpointCoordinator
 from chandy.state.operators.ticks import TICKS
 
-from .support import Make, eventually
+from ..waiting import eventually
+from .support import Make
 
 pytestmark = pytest.mark.spark
 # Workers do not have the tests' modules: what the tests define travels by value.

@@ -8,8 +8,7 @@ import queue
 import secrets
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,25 +24,21 @@ from chandy.state.rpc.messages import (
     Ack,
     AskBatch,
     BatchAnswer,
-    BatchTimes,
     BeginTask,
-    ClaimAnswer,
     ClaimShards,
     Decline,
     Endpoint,
     Heartbeat,
     HostHello,
     Order,
-    RestoreSource,
-    ShardId,
     ShardsRestored,
     SnapshotOrder,
     TaskFailure,
 )
 from chandy.storage.errors import ChandyError
 
-DEADLINE = 30.0
-
+from ..waiting import eventually
+from .fake_control import FakeControl, order
 
 Changed = dict[bytes, bytes | None]
 
@@ -55,27 +50,16 @@ class StaleQueryError(ChandyError):
         return "expected query q, found another"
 
 
-class FakeCoordinator:
-    """``Control`` on a real Flight server; a test sets what it answers and reads what it was told."""
+class FakeCoordinator(FakeControl):
+    """``Control`` on a real Flight server, and the hosts that call it."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.directory = directory
         self.token = secrets.token_hex(16)
-        self.asked: list[AskBatch] = []
-        self.claims: list[ClaimShards] = []
-        self.restored: list[ShardsRestored] = []
-        self.acks: queue.Queue[Ack] = queue.Queue()
-        self.declines: queue.Queue[Decline] = queue.Queue()
-        self.reports: list[TaskFailure] = []
         self.hellos: list[HostHello] = []
-        self.sources: dict[tuple[str, int], RestoreSource] = {}
-        self.elsewhere: dict[int, str] = {}
-        self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
-        self.times: dict[int, BatchTimes] = {}
         self.stale: set[str] = set()
         self.silent = threading.Event()
-        self.claim_gate = threading.Event()
-        self.claim_gate.set()
         self._streams: list[queue.Queue[Order | None]] = []
         self._server: ActionServer | None = None
         self._port = 0
@@ -101,10 +85,10 @@ class FakeCoordinator:
         actions = {
             "ask": Call(AskBatch, self.ask),
             "claim": Call(ClaimShards, self.claim),
-            "restored": Call(ShardsRestored, self.restored.append),
-            "ack": Call(Ack, self.acks.put),
-            "decline": Call(Decline, self.declines.put),
-            "report": Call(TaskFailure, self.reports.append),
+            "restored": Call(ShardsRestored, self.restored),
+            "ack": Call(Ack, self.ack),
+            "decline": Call(Decline, self.decline),
+            "report": Call(TaskFailure, self.report),
             "orders": Stream(HostHello, self.orders),
         }
         self._server = ActionServer(f"grpc://127.0.0.1:{self._port}", self.token, actions)
@@ -119,16 +103,10 @@ class FakeCoordinator:
             server.shutdown()
 
     def ask(self, ask: AskBatch) -> BatchAnswer:
-        self.asked.append(ask)
+        answer = super().ask(ask)
         if ask.query_id in self.stale:
             raise StaleQueryError
-        return BatchAnswer(self.ahead.get(ask.batch, ()), self.times.get(ask.batch, BatchTimes()))
-
-    def claim(self, claim: ClaimShards) -> ClaimAnswer:
-        self.claims.append(claim)
-        self.claim_gate.wait(DEADLINE)
-        granted = {s: self.sources.get((claim.uid, s)) for s in claim.shards if s not in self.elsewhere}
-        return ClaimAnswer(granted, {s: a for s, a in self.elsewhere.items() if s in claim.shards})
+        return answer
 
     def orders(self, hello: HostHello) -> Iterator[Order]:
         self.hellos.append(hello)
@@ -150,27 +128,8 @@ class FakeCoordinator:
     def order(
         self, checkpoint: int, cut: int, shards: tuple[int, ...] = (0, 1), **more: object
     ) -> SnapshotOrder:
-        """An order for shards of operator "op" of query "q"."""
-        values: dict[str, object] = {"root": self.store, "base": None}
-        values |= {"triggered_at": time.time(), "seconds_left": 60.0} | more
-        ids = tuple(ShardId("op", shard) for shard in shards)
-        return SnapshotOrder(checkpoint, "query", "q", cut, ids, **values)  # type: ignore[arg-type]
-
-    def acked(self) -> Ack:
-        """The next acknowledgement; a decline instead is a failure."""
-        end = time.monotonic() + DEADLINE
-        while time.monotonic() < end:
-            with contextlib.suppress(queue.Empty):
-                return self.acks.get(timeout=0.02)
-            if not self.declines.empty():
-                raise AssertionError(self.declines.get().error)
-        raise AssertionError("no acknowledgement")
-
-    def restore_from(self, ack: Ack, batch: int) -> None:
-        """Let claims get the state of an acknowledged checkpoint."""
-        for snapshot in ack.snapshots:
-            source = RestoreSource(self.store, ack.checkpoint, batch, snapshot.handle)
-            self.sources[snapshot.shard.uid, snapshot.shard.shard] = source
+        """An order for shards of operator "op" of query "q", to this coordinator's store."""
+        return order(self.store, checkpoint, cut, shards, **more)
 
     def connect(self, executor: str = "executor", lease_seconds: float = 10.0) -> TaskClient:
         """What a task does: find or start the host of its executor."""
@@ -226,17 +185,8 @@ class FakeCoordinator:
         """Let an access apply changes that are plain lists."""
         access.apply([self.entries(shards, keys, values)])
 
-    @staticmethod
-    def eventually(condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition of another process or thread; the deadline only ends a test that fails."""
-        end = time.monotonic() + DEADLINE
-        while not condition():
-            if time.monotonic() > end:
-                raise AssertionError(f"did not happen: {what}")
-            threading.Event().wait(0.005)
-
     def wait_for_end(self, pid: int) -> None:
-        self.eventually(lambda: not running(pid), f"end of process {pid}")
+        eventually(lambda: not running(pid), f"end of process {pid}")
 
 
 def running(pid: int) -> bool:

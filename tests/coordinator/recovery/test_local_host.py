@@ -63,7 +63,7 @@ def test_what_goes_wrong_is_logged_and_told(
     failed: list[str] = []
     host.open("q", [OPERATOR], failed.append)
     host.close()
-    assert "shards are not opened ahead" in caplog.text
+    assert "could not open shards ahead" in caplog.text
     assert "runtime" in failed[0] or "path" in failed[0]
     assert len(failed) == 1
     assert coordinator.hellos == []

@@ -180,4 +180,4 @@ def test_each_pipeline_has_its_own_count() -> None:
 def test_a_strategy_that_makes_no_sense_is_refused_at_once(make: Callable[[], object], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
-    assert caught.value.field == field
+    assert caught.value.what == f"invalid {field}"

@@ -119,7 +119,7 @@ class Checkpoints:
 
 
 class NoTicks:
-    def watch(self, definition: Definition, directory: Path) -> None:
+    def watch(self, uids: list[str], directory: Path, *, no_data_batches: bool) -> None:
         pass
 
 

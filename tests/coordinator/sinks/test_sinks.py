@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chandy.coordinator.errors import SinkNotEmptyError, WriterError
+from chandy.coordinator.errors import RestoreError, WriterError
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.sinks.recognition import sink_of
@@ -87,7 +87,7 @@ def test_the_file_sink_goes_back_to_what_a_checkpoint_has_kept(sink: FileSink, t
 def test_a_new_query_does_not_write_into_the_output_of_a_stranger(sink: FileSink) -> None:
     sink.check_new("q")
     write_batch(sink.path, 0)
-    with pytest.raises(SinkNotEmptyError, match="out"):
+    with pytest.raises(RestoreError, match="out"):
         sink.check_new("q")
     assert names(sink.path) == {"part-0"}
 

@@ -1,4 +1,4 @@
-"""Which files of a compacting log hold what was so at a batch."""
+"""The files that have a compacting log as of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local directories by the names that users and Spark give them."""
+"""Local and remote paths, in each way in which they are written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chandy.coordinator.errors import RemotePathError
+from chandy.coordinator.errors import WriterError
 from chandy.coordinator.spark.local_path import is_local, local_path
 
 
@@ -26,7 +26,7 @@ def test_nothing_is_percent_decoded() -> None:
 
 @pytest.mark.parametrize("location", ["s3://bucket/a", "hdfs://host/a", "file://host/a", "dbfs:/a"])
 def test_other_file_systems_are_refused_by_name(location: str) -> None:
-    with pytest.raises(RemotePathError) as caught:
+    with pytest.raises(WriterError) as caught:
         local_path(location, role="output of a file sink")
-    assert caught.value.path == location
+    assert caught.value.found == repr(location)
     assert "output of a file sink" in str(caught.value)

@@ -1,4 +1,4 @@
-"""What the coordinator asks of a Spark session and does to it, with a stand-in for one."""
+"""What the coordinator reads from a Spark session and sets in it. The session is a plain object."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_this_python_is_known_by_any_of_its_names(
 
 
 def environment(folder: Path) -> Path:
-    """Make what a virtual environment has of Python; return the folder."""
+    """Make a folder with the links that a virtual environment has to Python; return it."""
     folder.mkdir()
     for name in ("python", "python3"):
         (folder / name).symlink_to(sys.executable)

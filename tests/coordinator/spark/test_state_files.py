@@ -1,4 +1,4 @@
-"""Which files of native state stores restore them after a batch."""
+"""The files of Spark's state stores that restore them as of a batch."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_store_that_cannot_be_restored_is_named(tmp_path: Path) -> None:
     write(tmp_path / "state" / "0" / "1" / "5.delta")
     with pytest.raises(IncompleteDirectoryError) as caught:
         state_files_at(tmp_path, 4)
-    assert caught.value.missing == "state/0/1 at version 5"
+    assert caught.value.found == "no state/0/1 at version 5"
 
 
 def test_a_query_without_state_has_no_state_files(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ from chandy.storage.codec import to_json
 from chandy.storage.files import FileCache
 from chandy.storage.layout import is_shared
 
+from ...waiting import eventually
+
 A, B, C, D = b"a", b"b", b"c", b"d"
 
 
@@ -374,7 +376,7 @@ def test_a_snapshot_holds_exactly_the_cut_while_later_batches_are_applied(coordi
         ack = coordinator.acked()
     coordinator.kill_host()
     coordinator.ahead.clear()
-    coordinator.restore_from(ack, 1)
+    coordinator.restore_from(ack, coordinator.store, 1)
     keys = [A, B, C, D, b"e2"]
     assert coordinator.read(coordinator.connect(), 2, keys) == {
         A: b"1", B: b"0", C: filler(0), D: b"1", b"e2": None
@@ -394,7 +396,7 @@ def test_after_a_host_is_killed_the_next_one_has_exactly_the_acknowledged_state(
         coordinator.fetch(access, [1], [A])
     with pytest.raises(HostLostError):
         client.begin(coordinator.task(2))
-    coordinator.restore_from(ack, 0)
+    coordinator.restore_from(ack, coordinator.store, 0)
     again = coordinator.connect()
     assert coordinator.read(again, 1, [A, B]) == {A: b"0", B: filler(1)}
     assert len({hello.host for hello in coordinator.hellos}) == 2
@@ -421,7 +423,7 @@ def test_tasks_run_while_another_restores(coordinator: Any) -> None:
     coordinator.claim_gate.clear()
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(coordinator.read, client, 0, [A], (5,))
-        coordinator.eventually(lambda: len(coordinator.claims) == 2, "the claim")
+        eventually(lambda: len(coordinator.claims) == 2, "the claim")
         assert coordinator.read(client, 1, [A]) == {A: b"0"}
         assert not slow.done()
         coordinator.claim_gate.set()
@@ -473,7 +475,7 @@ def test_a_short_break_of_the_order_stream_is_survived(coordinator: Any) -> None
     coordinator.run(client, 0, {A: b"0"})
     coordinator.stop()
     coordinator.start()
-    coordinator.eventually(lambda: len(coordinator.hellos) == 2, "the second hello")
+    eventually(lambda: len(coordinator.hellos) == 2, "the second hello")
     first, second = coordinator.hellos
     assert first == second
     assert coordinator.read(client, 1, [A]) == {A: b"0"}
@@ -519,7 +521,7 @@ def test_released_shards_are_deleted(coordinator: Any) -> None:
     shards = coordinator.directory / "cache" / "hosts" / coordinator.hellos[-1].host / "shards"
     assert len(list(shards.iterdir())) == 2
     coordinator.push(ReleaseOrder("q"))
-    coordinator.eventually(lambda: list(shards.iterdir()) == [], "deletion of the shards")
+    eventually(lambda: list(shards.iterdir()) == [], "deletion of the shards")
     coordinator.run(client, 0, {A: b"other"})
     assert len(coordinator.claims) == 2
 

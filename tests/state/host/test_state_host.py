@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
 import random
 import shutil
 import threading
@@ -35,24 +34,17 @@ from chandy.state.local.changelog import admit, covers, shard_folder
 from chandy.state.rpc.messages import (
     AbortOrder,
     Ack,
-    AskBatch,
-    BatchAnswer,
     BatchTimes,
     BeginTask,
-    ClaimAnswer,
-    ClaimShards,
     CompleteOrder,
-    Decline,
     OpenShards,
     ReadValues,
     ReleaseOrder,
     RestoreSource,
     ResumePoint,
-    ShardId,
     ShardsRestored,
     SnapshotOrder,
     StopOrder,
-    TaskFailure,
 )
 from chandy.storage.errors import ChandyError, DamagedError, ObjectMissingError, StoreFailedError
 from chandy.storage.files import FileCache
@@ -62,53 +54,7 @@ from chandy.storage.retrying import RetryingStore, RetryPolicy
 from chandy.storage.store import Store
 
 from ...waiting import DEADLINE, eventually
-
-
-class Coordinator:
-    """``Control`` as a plain object."""
-
-    def __init__(self) -> None:
-        self.asked: list[AskBatch] = []
-        self.claims: list[ClaimShards] = []
-        self.told: queue.Queue[ShardsRestored] = queue.Queue()
-        self.acks: queue.Queue[Ack] = queue.Queue()
-        self.declines: queue.Queue[Decline] = queue.Queue()
-        self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
-        self.times = BatchTimes()
-        self.sources: dict[int, RestoreSource] = {}
-        self.resume_point: ResumePoint | None = None
-        self.elsewhere: dict[int, str] = {}
-        self.refusal: Exception | None = None
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def ask(self, ask: AskBatch) -> BatchAnswer:
-        self.asked.append(ask)
-        assert self.gate.wait(DEADLINE)
-        if self.refusal:
-            raise self.refusal
-        return BatchAnswer(self.ahead.get(ask.batch, ()), self.times)
-
-    def claim(self, claim: ClaimShards) -> ClaimAnswer:
-        self.claims.append(claim)
-        assert self.gate.wait(DEADLINE)
-        if self.refusal:
-            raise self.refusal
-        granted = {shard: self.sources.get(shard) for shard in claim.shards if shard not in self.elsewhere}
-        elsewhere = {s: a for s, a in self.elsewhere.items() if s in claim.shards}
-        return ClaimAnswer(granted, elsewhere, self.resume_point)
-
-    def restored(self, restored: ShardsRestored) -> None:
-        self.told.put(restored)
-
-    def ack(self, ack: Ack) -> None:
-        self.acks.put(ack)
-
-    def decline(self, decline: Decline) -> None:
-        self.declines.put(decline)
-
-    def report(self, failure: TaskFailure) -> None:
-        raise NotImplementedError
+from ..fake_control import FakeControl, order
 
 
 class GatedStore(LocalStore):
@@ -144,7 +90,7 @@ class Setup:
     ) -> None:
         self.directory = directory
         self.cache_bytes = cache_bytes
-        self.control = Coordinator()
+        self.control = FakeControl()
         self.store = f"file://{directory / 'store'}"
         self.state_host = self.another("host", open_store)
 
@@ -182,31 +128,19 @@ class Setup:
         self.stage(batch, values, shards)
 
     def order(self, checkpoint: int, cut: int, shards: tuple[int, ...] = (0,), **more: Any) -> SnapshotOrder:
-        values: dict[str, Any] = {"root": self.store, "base": None}
-        values |= {"triggered_at": time.time(), "seconds_left": 60.0} | more
-        return SnapshotOrder(
-            checkpoint, "query", "q", cut, tuple(ShardId("op", shard) for shard in shards), **values
-        )
+        return order(self.store, checkpoint, cut, shards, **more)
 
     def acked(self) -> Ack:
-        end = time.monotonic() + DEADLINE
-        while time.monotonic() < end:
-            try:
-                return self.control.acks.get(timeout=0.02)
-            except queue.Empty:
-                assert self.control.declines.empty(), self.control.declines.get().error
-        raise AssertionError("no acknowledgement")
+        return self.control.acked()
 
     def declined(self) -> str:
-        return self.control.declines.get(timeout=DEADLINE).error
+        return self.control.declined()
 
     def state_of(
         self, ack: Ack, cut: int, keys: list[bytes], shard: int = 0, root: str = ""
     ) -> list[bytes | None]:
         """The values of keys that another host restores from an acknowledged checkpoint."""
-        for snapshot in ack.snapshots:
-            source = RestoreSource(root or self.store, ack.checkpoint, cut, snapshot.handle)
-            self.control.sources[snapshot.shard.shard] = source
+        self.control.restore_from(ack, root or self.store, cut)
         state_host = self.another(f"reader-{ack.checkpoint}-{shard}")
         state_host.begin(self.task(cut + 100, (shard,), query_id="restored"))
         try:
@@ -231,11 +165,11 @@ def big(text: bytes) -> bytes:
 
 
 def test_the_coordinator_is_asked_once_a_batch_for_all_tasks(setup: Setup) -> None:
-    setup.control.gate.clear()
+    setup.control.ask_gate.clear()
     with ThreadPoolExecutor(4) as pool:
         tasks = [pool.submit(setup.state_host.begin, setup.task(0, (shard,))) for shard in range(4)]
         eventually(lambda: bool(setup.control.asked))
-        setup.control.gate.set()
+        setup.control.ask_gate.set()
         for task in tasks:
             task.result(DEADLINE)
     assert [ask.batch for ask in setup.control.asked] == [0]
@@ -267,7 +201,7 @@ def test_shards_of_another_host_are_named_and_asked_for_again_the_next_time(setu
 
 
 def test_the_times_of_a_batch_come_with_it(setup: Setup) -> None:
-    setup.control.times = BatchTimes(1000, 900, 800)
+    setup.control.times[0] = BatchTimes(1000, 900, 800)
     assert setup.state_host.begin(setup.task(0)).times == BatchTimes(1000, 900, 800)
 
 
@@ -867,18 +801,18 @@ def test_an_order_that_comes_after_its_abort_is_ignored(setup: Setup) -> None:
 
 
 def test_a_shard_that_is_being_restored_is_waited_for(setup: Setup) -> None:
-    setup.control.gate.clear()
+    setup.control.ask_gate.clear()
     with ThreadPoolExecutor(1) as pool:
         task = pool.submit(setup.state_host.begin, setup.task(0))
         eventually(lambda: bool(setup.control.asked))
-        setup.control.gate.set()
+        setup.control.ask_gate.set()
         task.result(DEADLINE)
-    setup.control.gate.clear()
+    setup.control.claim_gate.clear()
     with ThreadPoolExecutor(1) as pool:
         task = pool.submit(setup.state_host.begin, setup.task(0, (1,)))
         eventually(lambda: len(setup.control.claims) == 2)
         setup.state_host.obey(setup.order(1, -1, (0, 1)))
-        setup.control.gate.set()
+        setup.control.claim_gate.set()
         task.result(DEADLINE)
     assert len(setup.acked().snapshots) == 2
 

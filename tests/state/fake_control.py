@@ -1,0 +1,103 @@
+"""The coordinator as state hosts see it: a plain object that answers them and records what they say."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any
+
+from chandy.state.rpc.messages import (
+    Ack,
+    AskBatch,
+    BatchAnswer,
+    BatchTimes,
+    ClaimAnswer,
+    ClaimShards,
+    Decline,
+    RestoreSource,
+    ResumePoint,
+    ShardId,
+    ShardsRestored,
+    SnapshotOrder,
+    TaskFailure,
+)
+
+from ..waiting import DEADLINE
+
+
+class FakeControl:
+    """``Control`` as a plain object: a test sets what it answers and reads what it was told."""
+
+    def __init__(self) -> None:
+        self.asked: list[AskBatch] = []
+        self.claims: list[ClaimShards] = []
+        self.told: queue.Queue[ShardsRestored] = queue.Queue()
+        self.acks: queue.Queue[Ack] = queue.Queue()
+        self.declines: queue.Queue[Decline] = queue.Queue()
+        self.reports: list[TaskFailure] = []
+        self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
+        self.times: dict[int, BatchTimes] = {}
+        self.sources: dict[int, RestoreSource] = {}
+        self.resume_point: ResumePoint | None = None
+        self.elsewhere: dict[int, str] = {}
+        self.refusal: Exception | None = None
+        self.ask_gate, self.claim_gate = threading.Event(), threading.Event()
+        self.ask_gate.set()
+        self.claim_gate.set()
+
+    def ask(self, ask: AskBatch) -> BatchAnswer:
+        self.asked.append(ask)
+        assert self.ask_gate.wait(DEADLINE)
+        if self.refusal:
+            raise self.refusal
+        return BatchAnswer(self.ahead.get(ask.batch, ()), self.times.get(ask.batch, BatchTimes()))
+
+    def claim(self, claim: ClaimShards) -> ClaimAnswer:
+        self.claims.append(claim)
+        assert self.claim_gate.wait(DEADLINE)
+        if self.refusal:
+            raise self.refusal
+        granted = {shard: self.sources.get(shard) for shard in claim.shards if shard not in self.elsewhere}
+        elsewhere = {s: a for s, a in self.elsewhere.items() if s in claim.shards}
+        return ClaimAnswer(granted, elsewhere, self.resume_point)
+
+    def restored(self, restored: ShardsRestored) -> None:
+        self.told.put(restored)
+
+    def ack(self, ack: Ack) -> None:
+        self.acks.put(ack)
+
+    def decline(self, decline: Decline) -> None:
+        self.declines.put(decline)
+
+    def report(self, failure: TaskFailure) -> None:
+        self.reports.append(failure)
+
+    def acked(self) -> Ack:
+        """The next acknowledgement; a decline instead is a failure."""
+        end = time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            try:
+                return self.acks.get(timeout=0.02)
+            except queue.Empty:
+                assert self.declines.empty(), self.declines.get().error
+        raise AssertionError("no acknowledgement")
+
+    def declined(self) -> str:
+        """The error of the next decline."""
+        return self.declines.get(timeout=DEADLINE).error
+
+    def restore_from(self, ack: Ack, root: str, batch: int) -> None:
+        """Let claims get the state of an acknowledged checkpoint."""
+        for snapshot in ack.snapshots:
+            source = RestoreSource(root, ack.checkpoint, batch, snapshot.handle)
+            self.sources[snapshot.shard.shard] = source
+
+
+def order(store: str, checkpoint: int, cut: int, shards: tuple[int, ...], **more: object) -> SnapshotOrder:
+    """An order for shards of operator "op" of query "q"; ``more`` takes the place of what it usually has."""
+    values: dict[str, Any] = {"root": store, "base": None}
+    values |= {"triggered_at": time.time(), "seconds_left": 60.0} | more
+    ids = tuple(ShardId("op", shard) for shard in shards)
+    return SnapshotOrder(checkpoint, "query", "q", cut, ids, **values)

@@ -1,0 +1,209 @@
+"""Which modules may import which, read from the source: imports for types alone and inside of functions count, too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import chandy.storage
+
+ROOT = Path(chandy.storage.__path__[0]).parent
+PACKAGES = ("coordinator", "barrier", "state", "storage")
+"""Each may import from those after it."""
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("", "cli"),
+    ("coordinator",),
+    ("assembly",),
+    ("config", "lookup", "operators"),
+    ("recovery",),
+    ("query",),
+    ("execution", "sinks"),
+    ("spark",),
+    ("fields",),
+    ("checkpoint", "durations"),
+    ("errors",),
+    ("protocol",),
+)
+"""The packages and modules of the coordinator, the face first. Each may import from the layers after its own."""
+APART = {("spark", "protocol")}
+"""Imports that the layers would allow: what knows Spark and what decides about checkpoints do not know each other."""
+PURE = {
+    "__future__",
+    "abc",
+    "attrs",
+    "bisect",
+    "collections",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "typing",
+}
+"""What the decisions in ``protocol`` may import from outside of Chandy: no threads, clocks, files, sockets or Spark."""
+
+
+def sources() -> dict[str, str]:
+    """The sources of all modules by name, without the leading ``chandy``; a package's own code has the package's."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = path.read_text()
+    return found
+
+
+SOURCES = sources()
+
+
+def imported(name: str, source: str, known: Mapping[str, object]) -> Iterator[str]:
+    """Yield the modules that a module imports: those of Chandy as in ``known``, others by their first part."""
+    is_package = any(other.startswith(f"{name}.") for other in known)
+    parents = name.split(".") if is_package else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _named(alias.name.split("."), known)
+        elif isinstance(node, ast.ImportFrom):
+            base = parents[: len(parents) - node.level + 1] if node.level else []
+            for alias in node.names:
+                yield from _named([*base, *(node.module or "").split("."), alias.name], known)
+
+
+def _named(parts: list[str], known: Mapping[str, object]) -> Iterator[str]:
+    own = [part for part in parts if part]
+    if own[0] == "chandy":
+        own = own[1:]
+    elif own[0] not in PACKAGES:
+        yield own[0]
+        return
+    # The longest prefix that is a module: what follows is a name in it.
+    for length in range(len(own), 0, -1):
+        if (module := ".".join(own[:length])) in known:
+            yield module
+            return
+
+
+IMPORTS = {name: set(imported(name, source, SOURCES)) for name, source in SOURCES.items()}
+
+
+def part_of(name: str) -> str:
+    """The package or module of the coordinator that a module is or belongs to."""
+    return [*name.split("."), ""][1]
+
+
+def layer_of(name: str) -> int:
+    part = part_of(name)
+    at = next((at for at, layer in enumerate(LAYERS) if part in layer), None)
+    assert at is not None, f"coordinator.{part} has no layer: give it one in LAYERS"
+    return at
+
+
+def is_upward(name: str, other: str) -> bool:
+    """Whether an import points up, or to a neighbour that it must not know."""
+    package, target = name.split(".")[0], other.split(".")[0]
+    if package != target:
+        return PACKAGES.index(package) > PACKAGES.index(target)
+    if package != "coordinator" or part_of(name) == part_of(other):
+        return False
+    return layer_of(name) >= layer_of(other) or (part_of(name), part_of(other)) in APART
+
+
+# --- the rules ----------------------------------------------------------------------------------------------
+
+
+def test_no_modules_import_each_other() -> None:
+    try:
+        TopologicalSorter(IMPORTS).prepare()
+    except CycleError as error:
+        pytest.fail(f"a cycle of imports: {' <- '.join(error.args[1])}")
+
+
+def test_imports_point_down() -> None:
+    upward = [
+        f"{name} imports {other}"
+        for name, others in IMPORTS.items()
+        for other in sorted(others & SOURCES.keys())
+        if is_upward(name, other)
+    ]
+    assert not upward, "\n".join(upward)
+
+
+def test_decisions_about_checkpoints_use_values_alone() -> None:
+    impure = [
+        f"{name} imports {other}"
+        for name, others in IMPORTS.items()
+        if name.startswith("coordinator.protocol")
+        for other in sorted(others - SOURCES.keys() - PURE)
+    ]
+    assert not impure, "\n".join(impure)
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [name for name, source in SOURCES.items() if not ast.get_docstring(ast.parse(source))]
+    assert not silent, "\n".join(silent)
+
+
+# --- what the rules look at ---------------------------------------------------------------------------------
+
+
+def test_all_modules_are_looked_at() -> None:
+    assert {name.split(".")[0] for name in SOURCES} == set(PACKAGES)
+    assert {part_of(name) for name in SOURCES if name.startswith("coordinator")} >= {"", "spark", "errors"}
+
+
+@pytest.mark.parametrize(
+    ("source", "modules"),
+    [
+        ("from .b import c", {"coordinator.p.b"}),
+        ("from . import b", {"coordinator.p.b"}),
+        ("from .. import q", {"coordinator.q"}),
+        ("from ..q import c", {"coordinator.q"}),
+        ("from ...state.s import c", {"state.s"}),
+        ("from chandy.state.s import c", {"state.s"}),
+        ("import chandy.state.s", {"state.s"}),
+        ("from ...state import s, c", {"state.s", "state"}),
+        ("import threading, os.path", {"threading", "os"}),
+        ("from collections.abc import Iterator", {"collections"}),
+        ("if TYPE_CHECKING:\n    from ..q import c", {"coordinator.q"}),
+        ("def f():\n    from ..q import c", {"coordinator.q"}),
+    ],
+)
+def test_an_import_is_seen_however_it_is_written(source: str, modules: set[str]) -> None:
+    known = dict.fromkeys(
+        [
+            "coordinator",
+            "coordinator.p",
+            "coordinator.p.a",
+            "coordinator.p.b",
+            "coordinator.q",
+            "state",
+            "state.s",
+        ]
+    )
+    assert set(imported("coordinator.p.a", source, known)) == modules
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "upward"),
+    [
+        ("storage.catalog", "state.errors", True),
+        ("state.errors", "storage.errors", False),
+        ("coordinator.spark.plan", "coordinator.sinks.sink", True),
+        ("coordinator.sinks.sink", "coordinator.execution.executor", True),
+        ("coordinator.spark.plan", "coordinator.protocol.reasons", True),
+        ("coordinator.recovery.runs", "coordinator.spark.plan", False),
+        ("coordinator.recovery.runs", "coordinator.recovery.launcher", False),
+        ("coordinator.recovery.runs", "coordinator", True),
+        ("coordinator", "coordinator.coordinator", False),
+    ],
+)
+def test_an_import_that_points_up_is_told_from_one_that_points_down(
+    name: str, other: str, upward: bool
+) -> None:
+    assert is_upward(name, other) is upward
