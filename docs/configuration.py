@@ -34,8 +34,8 @@ config = CheckpointConfig(
 )
 ```
 
-Fields of a `CheckpointConfig` are given by name. All fields are checked at once: a value that cannot be used is an error
-that names the field, what was expected and what was found.
+Fields of a `CheckpointConfig` are given by name. All fields are checked at once. A value that cannot be used is
+an error that names the field, what was expected and what was found.
 
 A **`Duration`** is text such as `"10 s"`, `"250 ms"` or `"1 hour 30 minutes"`, or a `datetime.timedelta`. The units are
 those of Spark's intervals from weeks to microseconds, in full or short. Months and years are not among them.
