@@ -6,7 +6,7 @@ BIN := .venv/bin
 RUN := $(BIN)/python -m
 STAMP := .venv/.installed
 
-.PHONY: demo test unit lint types bench clean
+.PHONY: demo test unit lint types docs bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
@@ -26,7 +26,11 @@ lint: $(STAMP)
 types: $(STAMP)
 	mkdir -p build/types/chandy
 	for part in coordinator barrier state storage; do ln -sfn ../../../$$part build/types/chandy/$$part; done
-	MYPYPATH=build/types $(BIN)/mypy -p chandy.coordinator -p chandy.barrier -p chandy.state -p chandy.storage -p benchmarks
+	MYPYPATH=build/types $(BIN)/mypy -p chandy.coordinator -p chandy.barrier -p chandy.state -p chandy.storage -p benchmarks -p docs
+
+# The pages that are written from the code. A test fails while they differ from it.
+docs: $(STAMP)
+	$(RUN) docs.configuration
 
 # All benchmarks, with JSON and charts in benchmarks/results; about three hours. One of them: python -m benchmarks NAME.
 bench: $(STAMP) java

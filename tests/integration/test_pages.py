@@ -1,0 +1,101 @@
+"""What README.md and the docs tell users to paste works when it is pasted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from chandy.coordinator import CheckpointCoordinator
+from chandy.coordinator.cli import main
+from chandy.storage import open_store
+
+from ..pages import PAGES, README, Block, blocks, commands
+
+# Fixtures.
+from ..storage.conftest import moto, s3_keys, s3_uri  # noqa: F401
+from ..storage.servers import BUCKET, Server
+from .support import eventually
+
+pytestmark = pytest.mark.spark
+
+RUN = [page for page in PAGES if page != README and any(block.language == "python" for block in blocks(page))]
+
+
+def test_the_quick_start_runs_twice_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    (code,) = (block.code for block in blocks(README) if block.language == "python")
+    storage = str(tmp_path / "storage")
+    assert "/tmp/chandy-quickstart" in code
+    (tmp_path / "quickstart.py").write_text(code.replace("/tmp/chandy-quickstart", storage))
+    outputs = [run(tmp_path, sys.executable, "quickstart.py") for _ in range(2)]
+    assert "restored: None" in outputs[0]
+    for output in outputs:
+        assert "checkpoint: Checkpoint(id=" in output
+        assert "savepoint: Checkpoint(id=" in output
+    assert "restored: Checkpoint(id=" in outputs[1]
+    found = [
+        command.words for block in blocks(README) for command in commands(block) if block.language == "sh"
+    ]
+    told = [words for words in found if words[0] == "chandy"]
+    assert [words[1] for words in told] == ["list", "show", "verify"]
+    for _, command, place in told:
+        assert place == "/tmp/chandy-quickstart"
+        assert run(tmp_path, str(Path(sys.executable).with_name("chandy")), command, storage)
+
+
+def run(folder: Path, *command: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "CHANDY_RUNTIME_DIR": str(folder / "r")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    return done.stdout
+
+
+@pytest.fixture
+def s3(moto: Server, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """The bucket that pages speak of, where the environment says that S3 is."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{moto.port}")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    service = open_store(s3_uri(moto)).store.fs  # type: ignore[attr-defined]
+    if "my-bucket" not in {place["Name"] for place in service.call_s3("list_buckets")["Buckets"]}:
+        service.call_s3("create_bucket", Bucket="my-bucket")
+    assert BUCKET != "my-bucket"
+
+
+@pytest.fixture
+def names() -> Iterator[dict[str, Any]]:
+    """What the code of a page knows by name; coordinators that it leaves running are stopped."""
+    # Workers cannot import a page: its classes travel by value, as those of a script do.
+    found: dict[str, Any] = {"__name__": "__main__", "Path": Path, "eventually": eventually}
+    yield found
+    for coordinator in [value for value in found.values() if isinstance(value, CheckpointCoordinator)]:
+        coordinator.stop(timeout="1 s")
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs(
+    page: Path, spark: SparkSession, s3: None, names: dict[str, Any], tmp_path: Path
+) -> None:
+    for block in blocks(page):
+        code = block.code.replace("/tmp/", f"{tmp_path}/")
+        if block.language == "python":
+            # Blank lines in front: errors name the line of the page.
+            exec(compile("\n" * block.line + code, str(page), "exec"), names)
+        elif block.language == "sh":
+            for command in commands(Block(page, block.line, "sh", code)):
+                if command.words[0] == "chandy":
+                    done = CliRunner().invoke(main, command.words[1:])
+                    assert done.exit_code == command.exit_code, (command, done.output, done.exception)
