@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ class Watch:
     note: Callable[[str], None]
     """Shows a line to the user."""
     patience: Patience = attrs.field(factory=Patience)
+    clock: Callable[[], float] = time.monotonic
 
     def events(self) -> Iterator[Event]:
         """Yield what the driver tells, until it has ended well.
@@ -53,30 +55,30 @@ class Watch:
         Raises:
             DriverFailedError: it failed, died or stood still.
         """
-        step_at, limit, died_at = time.monotonic(), self.patience.notice, None
+        step_at, died_at, noticed = self.clock(), math.inf, False
         while True:
             try:
                 event = self.life.next_event(_POLL_SECONDS)
             except TimeoutError:
-                now = time.monotonic()
                 if not self.life.is_alive:
-                    died_at = died_at or now
-                    if now - died_at >= _JVM_SECONDS:
-                        break
-                elif now - step_at >= self.patience.give_up:
-                    raise DriverFailedError(self._hung(now - step_at)) from None
-                elif now - step_at >= limit:
-                    limit = self.patience.give_up
-                    self.note(self._waiting(now - step_at))
-                continue
-            if event is None:
+                    died_at = min(died_at, self.clock())
+            else:
+                if event is None:
+                    break
+                if event["event"] == FAILED:
+                    raise DriverFailedError(self.failed(event["why"]))
+                yield event
+                # Checkpoints are no steps: they go on while the stream stands still.
+                if event["event"] != "checkpoint":
+                    step_at, noticed = self.clock(), False
+            now = self.clock()
+            if now - died_at >= _JVM_SECONDS:
                 break
-            if event["event"] == FAILED:
-                raise DriverFailedError(self.failed(event["why"]))
-            # Checkpoints are no steps: they go on while the stream stands still.
-            if event["event"] != "checkpoint":
-                step_at, limit = time.monotonic(), self.patience.notice
-            yield event
+            if now - step_at >= self.patience.give_up:
+                raise DriverFailedError(self._hung(now - step_at))
+            if now - step_at >= self.patience.notice and not noticed:
+                noticed = True
+                self.note(self._waiting(now - step_at))
         if (code := self.life.exit_code()) != 0:
             raise DriverFailedError(self._died(code))
 
