@@ -13,6 +13,8 @@ from pathlib import Path
 
 from benchmarks.lives import say
 
+from ..waiting import DEADLINE
+
 FACTS = {
     "coordinator": {"restored": None, "batch": None},
     "query": {"in_place": True},
@@ -29,11 +31,11 @@ def main(folder: Path) -> None:
             case "days":
                 say("batch", batch=batch, days=int(number))
             case "hang":
-                signal.pause()
+                _hang(folder)
             case "orphan":
                 # It holds stdout, as a JVM does that outlives its driver.
                 if os.fork() == 0:
-                    signal.pause()
+                    _hang(folder)
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "fail":
@@ -43,6 +45,13 @@ def main(folder: Path) -> None:
                 raise SystemExit(int(number))
             case _:
                 say(name, **FACTS.get(name, {}))
+
+
+def _hang(folder: Path) -> None:
+    """Wait to be killed; leave a mark at last if nobody does."""
+    signal.sigtimedwait([], DEADLINE)
+    (folder / "outlived").touch()
+    os._exit(0)
 
 
 if __name__ == "__main__":

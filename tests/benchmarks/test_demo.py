@@ -109,6 +109,7 @@ def play(stage: Stage, *scripts: str) -> tuple[str, str]:
     pids = stage.folder / "pids"
     for pid in pids.read_text().split() if pids.exists() else ():
         eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+    assert not (stage.folder / "outlived").exists(), "a process was left alone"
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue(), re.sub(r"process \d+", "process N", str(caught.value))
 

@@ -29,6 +29,7 @@ class Driver:
 
     def next_event(self, timeout: float) -> Event | None:
         after, name = self.script[0] if self.script else (float("inf"), "")
+        assert self.now < 1000 + 10 * PATIENCE.give_up, "it was not given up"
         if after > self.waited + timeout:
             self.waited += timeout
             self.now += timeout
