@@ -35,6 +35,14 @@ from .watching import DriverFailedError, Patience, Watch
 PLAIN_WIDTH = 120
 """Columns of the tables where there is no terminal."""
 SHOWN_DIFFERENCES = 20
+_START: Final = "starting Python"
+_PHASES: Final = {
+    "process": "starting Spark",
+    "session": "starting the coordinator",
+    "coordinator": "starting the query",
+    "query": "streaming",
+    "stopped": "checking the result with a batch job",
+}
 
 
 @attrs.frozen
@@ -106,7 +114,7 @@ class Screen:
 
     def note(self, text: str, style: str = "") -> None:
         """Print a line that stays."""
-        self.console.print(Text(text, style))
+        self.console.print(Text(text, style), soft_wrap=True)
 
     def days(self, done: int) -> None:
         """So many days have been processed."""
@@ -124,16 +132,6 @@ class Screen:
             self.note(f"  {what} {event['id']} failed: {event['reason']}", "yellow")
         elif event["kind"] != "periodic":
             self.note(f"  {what} {event['id']} completed in {event['seconds']:.2f} s", "cyan")
-
-
-_START: Final = "starting Python"
-_PHASES: Final = {
-    "process": "starting Spark",
-    "session": "starting the coordinator",
-    "coordinator": "starting the query",
-    "query": "streaming",
-    "stopped": "checking the result with a batch job",
-}
 
 
 @attrs.define
