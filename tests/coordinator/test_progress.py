@@ -24,9 +24,8 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-def offsets(entry: int, *, version: int = 1) -> str:
+def offsets(entry: int, *, version: int = 1, name: str = "") -> str:
     """The offset log's file of a batch that ends with an entry of the log of a file source."""
-    name = "" if version == 1 else "0:"
     return f'v{version}\n{{"batchWatermarkMs":0}}\n{name}{{"logOffset":{entry}}}'
 
 
@@ -64,14 +63,17 @@ def test_the_least_files_of_a_batch_are_named(work: Path) -> None:
     assert all(path.is_file() for path in files.values())
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("version", "source", "name"), [(1, "0", ""), (2, "0", "0:"), (2, "clicks", "clicks:")]
+)
 def test_a_source_goes_as_far_as_its_offset_says_though_it_is_ahead_of_the_batch(
-    work: Path, version: int
+    work: Path, version: int, source: str, name: str
 ) -> None:
     # Killed before batch 2 was planned, the query has taken entries 2 and 3 in one batch.
-    write(work / "offsets" / "2", offsets(3, version=version))
+    (work / "sources" / "0").rename(work / "sources" / source)
+    write(work / "offsets" / "2", offsets(3, version=version, name=name))
     sources = [name for name in progress.files_at(work, 2) if name.startswith("sources")]
-    assert sources == ["sources/0/0", "sources/0/1", "sources/0/2", "sources/0/3"]
+    assert sources == [f"sources/{source}/{entry}" for entry in range(4)]
 
 
 def test_a_source_without_a_log_of_files_goes_by_the_batch(work: Path) -> None:
