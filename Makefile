@@ -5,6 +5,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 STAMP := .venv/.installed
+# Where packages have other names than their folders, setuptools says at every editable installation, in a frame of
+# asterisks, that a folder might hide a package. None here can: no folder is named chandy. This one warning alone is off.
+UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 
 .PHONY: demo test unit lint types docs bench clean
 
@@ -39,10 +42,11 @@ bench: $(STAMP) java
 $(STAMP): setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or newer is needed, found $$($(PYTHON) --version). Say PYTHON=... to name another one."; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(RUN) pip install --quiet --upgrade pip
-	$(RUN) pip install --quiet --editable '.[test,examples]'
-	touch $@
+	@echo "Installing Chandy, PySpark and what the tests need into .venv; this takes a minute or more."
+	@$(PYTHON) -m venv .venv
+	@$(RUN) pip install --quiet --upgrade pip
+	@$(UNWARNED) $(RUN) pip install --quiet --editable '.[test,examples]'
+	@touch $@
 
 .PHONY: java
 java:

@@ -1,20 +1,22 @@
 """The demo, ``python -m benchmarks.demo``: a year of flights through a pipeline whose driver is killed half-way.
 
 A first driver process streams flights through a keyed operator and takes checkpoints, until it is killed with
-SIGKILL. A second one goes on to the end: where the first one stood, by the latest checkpoint and the changelogs that
-were written since, or, should one of these not do, from the checkpoint. Then the result of both lives is compared
-with that of a plain batch job over all flights. This process only looks on: it starts no Spark.
+SIGKILL: half-way, or after as many flights as ``--kill-after-rows`` says. A second one goes on to the end: where the
+first one stood, by the latest checkpoint and the changelogs that were written since, or, should one of these not do,
+from the checkpoint. Then the result of both lives is compared with that of a plain batch job over all flights. This
+process only looks on: it starts no Spark.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import click
@@ -28,35 +30,54 @@ from chandy.storage.uri import join_uri
 
 from .flights import Day, read_flights, write_days
 from .lives import Event, Life, await_hosts, runtime
+from .watching import DriverFailedError, Patience, Watch
 
 PLAIN_WIDTH = 120
 """Columns of the tables where there is no terminal."""
 SHOWN_DIFFERENCES = 20
+_START: Final = "starting Python"
+_PHASES: Final = {
+    "process": "starting Spark",
+    "session": "starting the coordinator",
+    "coordinator": "starting the query",
+    "query": "streaming",
+    "stopped": "checking the result with a batch job",
+}
 
 
 @attrs.frozen
 class Course:
-    """What happens at which batch of the stream."""
+    """The stream, and when its first driver is killed. All is counted in input, see ``file_source``."""
 
     days: tuple[Day, ...]
     days_per_batch: int
+    kill_after: int
+    """Flights that are processed at least before the first driver is killed."""
+    kill_delay: float = 0.0
+    """Seconds from there to the kill."""
+
+    @property
+    def flights(self) -> int:
+        """How many there are."""
+        return self.flights_after(len(self.days))
 
     @property
     def batches(self) -> int:
-        """How many there are."""
+        """How many there are if none has to take the input of two."""
         return math.ceil(len(self.days) / self.days_per_batch)
 
-    def batch_at(self, part: float) -> int:
-        """The batch at a part of the way from 0 to 1."""
-        return round(self.batches * part)
+    def flights_after(self, days: int) -> int:
+        """How many flights the first days have."""
+        return sum(day.flights for day in self.days[:days])
 
-    def days_after(self, batch: int) -> int:
-        """How many days have been processed when a batch has committed."""
-        return min(len(self.days), (batch + 1) * self.days_per_batch)
+    def days_with(self, flights: int) -> int:
+        """How many of the first days have so many flights at least."""
+        counts = itertools.accumulate(day.flights for day in self.days)
+        return next((days for days, count in enumerate(counts, 1) if count >= flights), len(self.days))
 
-    def date_after(self, batch: int) -> str:
-        """The last day of a batch."""
-        return self.days[self.days_after(batch) - 1].date
+    def date_after(self, days: int) -> str:
+        """The last one of the first days; "" of none."""
+        return self.days[days - 1].date if days else ""
 
 
 class Screen:
@@ -76,9 +97,7 @@ class Screen:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._bar: TaskID = self._progress.add_task(
-            "starting", total=sum(day.flights for day in course.days), date=""
-        )
+        self._bar: TaskID = self._progress.add_task("starting", total=course.flights, date="")
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -90,15 +109,16 @@ class Screen:
     def phase(self, name: str) -> None:
         """Say beside the bar what goes on."""
         self._progress.update(self._bar, description=name)
+        if not self.console.is_terminal:
+            self.note(f"  {name}")
 
     def note(self, text: str, style: str = "") -> None:
         """Print a line that stays."""
-        self.console.print(Text(text, style))
+        self.console.print(Text(text, style), soft_wrap=True)
 
-    def batch(self, batch: int) -> None:
-        """A batch has committed."""
-        done = self._course.days_after(batch)
-        flights, date = sum(day.flights for day in self._course.days[:done]), self._course.date_after(batch)
+    def days(self, done: int) -> None:
+        """So many days have been processed."""
+        flights, date = self._course.flights_after(done), self._course.date_after(done)
         self._progress.update(self._bar, completed=flights, date=date)
         part = done / len(self._course.days)
         if not self.console.is_terminal and part >= self._next_line:
@@ -121,43 +141,40 @@ class Story:
     checkpoints: list[tuple[int, Event]] = attrs.field(factory=list)
     """Each with the life that took it."""
     newest_batch: int = -1
+    days: int = 0
+    """How many have been processed."""
+    phase: str = _START
+    """What the driver is at."""
     moments: dict[str, float] = attrs.field(factory=dict)
     """When the second driver got where, in seconds since 1970."""
     restored: Event = attrs.field(factory=dict)
     recovery: Event = attrs.field(factory=dict)
     result: Event = attrs.field(factory=dict)
 
+    def next_life(self) -> None:
+        """The first driver is dead, and a second one is about to start."""
+        self.phase = _START
+        self.moments.clear()
+
     def take(self, life: int, event: Event, screen: Screen) -> None:
         """Note and show one event of the first or second life."""
         match event["event"]:
             case "batch":
-                self.newest_batch = event["batch"]
-                screen.batch(event["batch"])
+                self.newest_batch, self.days = event["batch"], event["days"]
+                screen.days(self.days)
             case "checkpoint":
                 self.checkpoints.append((life, event))
                 screen.checkpoint(event)
-            case "coordinator" if life == 2:
-                self.restored = event
-                self.moments["coordinator"] = event["at"]
             case "recovery":
                 self.recovery = event
             case "result":
                 self.result = event
             case name:
+                if name == "coordinator":
+                    self.restored = event
                 self.moments[name] = event["at"]
-                screen.phase(_PHASES.get(name, ""))
-
-
-_PHASES = {
-    "process": "Spark starts",
-    "session": "the coordinator starts",
-    "query": "streaming",
-    "stopped": "checking with a batch job",
-}
-
-
-class DemoFailed(Exception):
-    """The demo could not be carried through."""
+                self.phase = _PHASES.get(name, self.phase)
+                screen.phase(self.phase)
 
 
 @click.command()
@@ -166,7 +183,35 @@ class DemoFailed(Exception):
 @click.option(
     "--storage", help="URI where checkpoints go, s3://... for instance; by default the work folder."
 )
-def main(keep: bool, days_per_batch: int, storage: str | None) -> None:
+@click.option(
+    "--kill-after-rows", type=click.IntRange(min=1), help="Flights before the kill; by default half of them."
+)
+@click.option(
+    "--kill-delay", type=click.FloatRange(min=0), default=0.0, help="Seconds from there to the kill."
+)
+@click.option(
+    "--notice",
+    type=click.FloatRange(min=0),
+    default=Patience().notice,
+    show_default=True,
+    help="Seconds without progress after which the demo says so.",
+)
+@click.option(
+    "--give-up",
+    type=click.FloatRange(min=0),
+    default=Patience().give_up,
+    show_default=True,
+    help="Seconds without progress after which it stops the driver and fails.",
+)
+def main(
+    keep: bool,
+    days_per_batch: int,
+    storage: str | None,
+    kill_after_rows: int | None,
+    kill_delay: float,
+    notice: float,
+    give_up: float,
+) -> None:
     """Kill the driver of a stream of 336,776 flights half-way, go on, check every aircraft."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -174,91 +219,131 @@ def main(keep: bool, days_per_batch: int, storage: str | None) -> None:
     began = time.monotonic()
     # Resolved: a socket's path is long enough without the links of a temporary folder.
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
-    log = folder / "driver.log"
     # A place that is the demo's alone: it must find no checkpoint of an earlier one.
     storage = join_uri(storage, folder.name) if storage else (folder / "checkpoints").as_uri()
+    stage = Stage(folder, storage, Patience(notice, give_up))
     try:
-        days = write_days(read_flights(), folder / "flights")
-        course = Course(tuple(days), days_per_batch)
+        console.print("Writing a year of flights, a file a day")
+        days = tuple(write_days(read_flights(), folder / "flights"))
+        flights = sum(day.flights for day in days)
+        course = Course(days, days_per_batch, kill_after_rows or flights // 2, kill_delay)
+        if course.kill_after >= flights:
+            raise click.BadParameter(f"there are {flights:,} flights", param_hint="--kill-after-rows")
         console.print(
-            f"[bold]{sum(day.flights for day in days):,} flights[/] of {len(days)} days in {course.batches} batches: "
+            f"[bold]{flights:,} flights[/] of {len(days)} days in {course.batches} batches: "
             "flights, mean and worst delay per aircraft, a checkpoint every 3 s"
         )
-        story, killed_at = _run(console, course, folder, storage, log)
-        if not story.result:
-            raise DemoFailed("the second driver ended before it had a result")
-        _show(console, course, story, killed_at)
-    except (DemoFailed, TimeoutError) as error:
-        tail = log.read_text(errors="replace")[-3000:] if log.exists() else ""
-        console.print(Text(f"{tail}\nThe demo failed: {error}", "red"))
-        raise SystemExit(2) from error
+        story, killed_at = run(console, course, stage)
+        _show(console, story, killed_at)
+    except DriverFailedError as error:
+        # The log is there.
+        keep = True
+        console.print(Text(str(error), "red"), soft_wrap=True)
+        raise SystemExit(2) from None
     finally:
         # The hosts of a driver that was killed end by themselves when their lease is lost.
         ended = await_hosts(folder)
         if keep:
-            console.print(f"Kept {folder}; try: chandy list {storage}")
+            console.print(f"Kept {folder}; try: chandy list {storage}", soft_wrap=True)
         elif ended:
             shutil.rmtree(folder, ignore_errors=True)
     if not ended:
         console.print(Text(f"A state host still runs; its log is below {runtime(folder)}", "red"))
         raise SystemExit(2)
-    console.print(f"{time.monotonic() - began:.0f} s altogether; nothing is left running.")
+    seconds = time.monotonic() - began
+    console.print(f"{seconds:.0f} s altogether, {story.newest_batch + 1} batches; nothing is left running.")
     if story.result["sink_differs"] or story.result["state_differs"] or story.result["repeated"]:
         raise SystemExit(1)
 
 
-def _run(console: Console, course: Course, folder: Path, storage: str, log: Path) -> tuple[Story, float]:
-    """Let the first driver run until it is killed, and the second to its end; return when the kill was."""
+@attrs.frozen
+class Stage:
+    """Where drivers run, and how they are watched."""
+
+    folder: Path
+    storage: str
+    """URI where checkpoints go."""
+    patience: Patience = attrs.field(factory=Patience)
+    driver: str = "benchmarks.driver"
+    """The module that each driver runs."""
+
+    @property
+    def log(self) -> Path:
+        """What the drivers print."""
+        return self.folder / "driver.log"
+
+    def start(self, *arguments: str) -> Life:
+        """Start a driver."""
+        given = [str(self.folder), f"--storage={self.storage}", *arguments]
+        return Life(given, module=self.driver, folder=self.folder, log=self.log)
+
+    def watch(self, name: str, life: Life, story: Story, course: Course, screen: Screen) -> Watch:
+        """Follow a driver."""
+
+        def doing() -> str:
+            date = course.date_after(story.days)
+            return f"{story.phase}, after {date}" if story.phase == _PHASES["query"] and date else story.phase
+
+        return Watch(name, life, self.log, doing, screen.note, self.patience)
+
+
+def run(console: Console, course: Course, stage: Stage) -> tuple[Story, float]:
+    """Let the first driver run until it is killed, and the second to its end; return when the kill was.
+
+    Raises:
+        DriverFailedError: a driver failed, died by itself or stood still.
+    """
     story = Story()
-    arguments = [str(folder), f"--days-per-batch={course.days_per_batch}", f"--batches={course.batches}"]
-    arguments.append(f"--storage={storage}")
-    kill_at = course.batch_at(0.5)
+    arguments = [f"--days={len(course.days)}", f"--days-per-batch={course.days_per_batch}"]
     with Screen(console, course) as screen:
-        first = [*arguments, f"--checkpoint-at={course.batch_at(0.25)}"]
-        with Life(first, folder=folder, log=log) as life:
+        checkpoint_after = course.days_with(course.kill_after // 2)
+        with stage.start(*arguments, f"--checkpoint-after={checkpoint_after}") as life:
             screen.note(f"first driver: process {life.pid}")
-            for event in life.events():
+            watch = stage.watch("first driver", life, story, course, screen)
+            for event in watch.events():
                 story.take(1, event, screen)
-                # Without a checkpoint there would be nothing to go back to.
-                if story.newest_batch >= kill_at and story.checkpoints:
+                if course.flights_after(story.days) >= course.kill_after:
                     break
             else:
-                raise DemoFailed("the first driver ended by itself")
+                raise DriverFailedError(watch.failed("it ended before it was killed"))
+            time.sleep(course.kill_delay)
             killed_at = life.kill()
-            last = story.newest_batch
             screen.note(
-                f"SIGKILL to process {life.pid} and its JVM, after {course.date_after(last)} (batch {last})",
+                f"SIGKILL to process {life.pid} and its JVM, after {course.date_after(story.days)} "
+                f"(batch {story.newest_batch})",
                 "bold red",
             )
-            second = [*arguments, f"--savepoint-at={course.batch_at(0.75)}"]
-            with Life(second, folder=folder, log=log) as next_life:
+            story.next_life()
+            savepoint_after = course.days_with(course.flights * 3 // 4)
+            with stage.start(*arguments, f"--savepoint-after={savepoint_after}") as next_life:
                 screen.note(f"second driver: process {next_life.pid}")
-                story.moments = {"start": next_life.started_at}
-                for event in next_life.events():
+                watch = stage.watch("second driver", next_life, story, course, screen)
+                for event in watch.events():
                     story.take(2, event, screen)
                     if event["event"] == "query":
-                        screen.note(_way_on(course, story.restored, event["in_place"]), "bold green")
-                code = next_life.wait()
-        if code != 0:
-            raise DemoFailed(f"the second driver ended with code {code}")
+                        screen.note(_way_on(story.restored, event["in_place"]), "bold green")
+                if not story.result:
+                    raise DriverFailedError(watch.failed("it ended before it had a result"))
     return story, killed_at
 
 
-def _way_on(course: Course, restored: Event, in_place: bool) -> str:
+def _way_on(restored: Event, in_place: bool) -> str:
     """Say from where the second driver goes on."""
     checkpoint, batch = restored["restored"], restored["batch"]
     if in_place:
-        return f"goes on where that stood, with checkpoint {checkpoint} and the changelogs since; no batch runs again"
-    return (
-        f"goes back to checkpoint {checkpoint}: {course.date_after(batch)} (batch {batch}); what came after it "
-        "runs again"
-    )
+        known = (
+            "the changelogs" if checkpoint is None else f"checkpoint {checkpoint} and the changelogs since"
+        )
+        return f"goes on where that stood, with {known}; no batch runs again"
+    if checkpoint is None:
+        return "begins anew: there was no checkpoint yet"
+    return f"goes back to checkpoint {checkpoint}, to the end of batch {batch}; what came after it runs again"
 
 
 # --- what is shown at the end -------------------------------------------------------------------------------
 
 
-def _show(console: Console, course: Course, story: Story, killed_at: float) -> None:
+def _show(console: Console, story: Story, killed_at: float) -> None:
     for table in (
         _checkpoints(story.checkpoints),
         _recovery(story, killed_at),
@@ -302,21 +387,28 @@ def _checkpoints(taken: Sequence[tuple[int, Event]]) -> Table:
 
 def _recovery(story: Story, killed_at: float) -> Table:
     at, inside = story.moments, story.recovery
+    checkpoint = story.restored["restored"]
+    found = "no checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
     steps = [
         ("a new process starts and imports Python's modules", at["process"] - killed_at),
         ("Spark session starts", at["session"] - at["process"]),
         (
-            f"coordinator fences the dead driver and finds checkpoint {story.restored['restored']}",
+            f"coordinator fences the dead driver and finds {found}",
             at["coordinator"] - at["session"],
         ),
         ("operator and query are defined and checked", inside["begun_at"] - at["coordinator"]),
         ("progress restored: offsets, commits, logs of source and sink", inside["restoring"]),
         ("Spark starts the query", inside["starting"]),
-        ("state host starts, shards are restored, the first batch commits", inside["first_batch"]),
     ]
+    end = "to the start of the query: no input was left"
+    if inside["first_batch"] is not None:
+        end = "to the first batch committed"
+        steps.append(
+            ("state host starts, shards are restored, the first batch commits", inside["first_batch"])
+        )
     total = sum(seconds for _, seconds in steps)
     rows: list[list[str | Text]] = [[step, f"{seconds:.2f} s"] for step, seconds in steps]
-    rows.append([Text("from the kill to the first batch committed", "bold"), Text(f"{total:.2f} s", "bold")])
+    rows.append([Text(f"from the kill {end}", "bold"), Text(f"{total:.2f} s", "bold")])
     return _table("Recovery", ["step", "time"], rows)
 
 

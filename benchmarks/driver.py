@@ -5,6 +5,7 @@ It tells what happens as lines of JSON on stdout; Spark's own noise goes there a
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import sys
 import time
@@ -27,13 +28,15 @@ from chandy.state import read_state
 from chandy.storage.open import pipeline_uri
 
 from . import flights
+from .file_source import reported_entry
 from .lives import say
+from .watching import FAILED
 
 PIPELINE, QUERY, UID = "flights", "delays", "delays"
 SAVEPOINT = "three-quarters"
 SHARDS = 16
 _POLL_SECONDS = 0.1
-_DEADLINE_SECONDS = 300.0
+_CHECKPOINT_SECONDS = 60.0
 
 
 @attrs.frozen
@@ -71,6 +74,8 @@ def session(work: Work) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        # A query that has nothing left to do must say soon how far it is.
+        .config("spark.sql.streaming.noDataProgressEventInterval", "1s")
         .config("spark.local.dir", str(work.spark))
         .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={work.spark}")
         .config("spark.sql.warehouse.dir", str(work.spark / "warehouse"))
@@ -80,23 +85,32 @@ def session(work: Work) -> SparkSession:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.option("--days", type=int, required=True, help="How many files there are in the whole stream.")
 @click.option("--days-per-batch", type=int, required=True)
-@click.option("--batches", type=int, required=True, help="How many there are in the whole stream.")
 @click.option("--storage", required=True, help="URI where checkpoints go.")
-@click.option("--checkpoint-at", type=int, help="Take a checkpoint by hand after this batch.")
-@click.option("--savepoint-at", type=int, help="Take a savepoint after this batch.")
+@click.option("--checkpoint-after", type=int, help="Take a checkpoint by hand after so many days.")
+@click.option("--savepoint-after", type=int, help="Take a savepoint after so many days.")
 def main(
     folder: Path,
+    days: int,
     days_per_batch: int,
-    batches: int,
     storage: str,
-    checkpoint_at: int | None,
-    savepoint_at: int | None,
+    checkpoint_after: int | None,
+    savepoint_after: int | None,
 ) -> None:
     """Run the pipeline from its latest checkpoint to the end of the stream, then check the result."""
     say("process")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
-    work = Work(folder, storage)
+    try:
+        _run(Work(folder, storage), days, days_per_batch, checkpoint_after, savepoint_after)
+    except Exception as error:
+        say(FAILED, why=_first_line(error))
+        raise
+
+
+def _run(
+    work: Work, days: int, days_per_batch: int, checkpoint_after: int | None, savepoint_after: int | None
+) -> None:
     spark = session(work)
     spark.sparkContext.setLogLevel("ERROR")
     say("session")
@@ -120,17 +134,19 @@ def main(
         query = coordinator.start(writer, name=QUERY)
         say("query", guarantee=str(query.guarantee), in_place=coordinator.recoveries[0].in_place)
         told: set[int] = set()
-        for batch in _batches(query, batches):
-            if batch is not None:
-                say("batch", batch=batch)
-            if checkpoint_at is not None and batch is not None and batch >= checkpoint_at:
-                checkpoint_at = None
-                coordinator.checkpoint()
-            if savepoint_at is not None and batch is not None and batch >= savepoint_at:
-                savepoint_at = None
-                coordinator.savepoint(SAVEPOINT)
+        asked = []
+        for position in positions(query, days, days_per_batch):
+            if position is not None:
+                say("batch", batch=position.batch, days=position.days)
+            if checkpoint_after is not None and position is not None and position.days >= checkpoint_after:
+                checkpoint_after = None
+                asked.append(coordinator.checkpoint())
+            if savepoint_after is not None and position is not None and position.days >= savepoint_after:
+                savepoint_after = None
+                asked.append(coordinator.savepoint(SAVEPOINT))
             _tell_checkpoints(coordinator, told)
-        last = coordinator.checkpoint().result(timeout=60)
+        concurrent.futures.wait(asked, timeout=_CHECKPOINT_SECONDS)
+        last = coordinator.checkpoint().result(timeout=_CHECKPOINT_SECONDS)
         _tell_checkpoints(coordinator, told)
         _tell_recovery(coordinator.recoveries[0])
     say("stopped")
@@ -138,22 +154,50 @@ def main(
     spark.stop()
 
 
-def _batches(query: CheckpointedQuery, count: int) -> Iterator[int | None]:
-    """Yield each newest batch that has committed, up to the last; None when there is none newer."""
-    newest, deadline = -1, time.monotonic() + _DEADLINE_SECONDS
-    while newest < count - 1:
+def _first_line(error: BaseException) -> str:
+    """The cause of an error in a line: its kind and what it says first."""
+    lines = str(error).strip().splitlines()
+    return ": ".join([type(error).__name__, *lines[:1]])
+
+
+@attrs.frozen
+class Position:
+    """How far the stream is."""
+
+    days: int
+    """How many have been processed."""
+    batch: int
+    """The newest batch. How many days it ends with cannot be told from its number, see ``file_source``."""
+
+
+def positions(query: CheckpointedQuery, days: int, days_per_batch: int) -> Iterator[Position | None]:
+    """Yield how far a stream is, each time that it has got further, until all days are processed; else None.
+
+    Raises:
+        QueryEndedError: the query has ended before.
+    """
+    done = 0
+    while done < days:
         if not query.isActive:
-            raise RuntimeError(f"The query ended at batch {newest} of {count}") from query.exception()
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"The query is at batch {newest} of {count} after {_DEADLINE_SECONDS:g} s")
-        progress = query.lastProgress
-        # An idle query reports, too, and with the number of the batch that will be next.
-        if progress is not None and progress["numInputRows"] > 0 and progress["batchId"] > newest:
-            newest = progress["batchId"]
-            yield newest
+            cause = query.exception()
+            raise QueryEndedError(done, days, cause) from cause
+        report = query.lastProgress
+        taken = 0 if report is None else min(days, (reported_entry(report) + 1) * days_per_batch)
+        if report is not None and taken > done:
+            done = taken
+            # A query that is idle reports the batch that will be next.
+            yield Position(done, report["batchId"] - (report["numInputRows"] == 0))
         else:
             time.sleep(_POLL_SECONDS)
             yield None
+
+
+class QueryEndedError(Exception):
+    """The query has ended before the end of its input."""
+
+    def __init__(self, done: int, days: int, cause: BaseException | None) -> None:
+        why = "it was stopped" if cause is None else _first_line(cause)
+        super().__init__(f"the query ended after {done} of {days} days: {why}")
 
 
 def _tell_checkpoints(coordinator: CheckpointCoordinator, told: set[int]) -> None:

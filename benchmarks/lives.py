@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -91,14 +92,19 @@ class Life:
         Raises:
             TimeoutError: it was silent for too long.
         """
-        while True:
-            try:
-                event = self._events.get(timeout=_DEADLINE_SECONDS)
-            except queue.Empty:
-                raise TimeoutError(f"The driver said nothing for {_DEADLINE_SECONDS:g} s") from None
-            if event is None:
-                return
+        while (event := self.next_event(_DEADLINE_SECONDS)) is not None:
             yield event
+
+    def next_event(self, timeout: float) -> Event | None:
+        """Return the next event; None if the driver and its JVM have ended.
+
+        Raises:
+            TimeoutError: there is none in so many seconds.
+        """
+        try:
+            return self._events.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError(f"The driver said nothing for {timeout:g} s") from None
 
     def await_event(self, name: str) -> Event:
         """Return the next event of this name; those before it are passed over.
@@ -114,7 +120,9 @@ class Life:
 
     def kill(self) -> float:
         """Kill driver and JVM with SIGKILL; return when that was, in seconds since 1970."""
-        os.killpg(self.pid, signal.SIGKILL)
+        # It may have ended by itself.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         killed_at = time.time()
         self._process.wait()
         return killed_at
@@ -123,6 +131,10 @@ class Life:
         """Wait until the driver and its JVM have ended; return the driver's exit code."""
         # Both hold the pipe: it ends with the last of them.
         self._reader.join()
+        return self._process.wait()
+
+    def exit_code(self) -> int:
+        """Wait until the driver has ended, though its JVM may live; return the exit code, minus a signal's number."""
         return self._process.wait()
 
     def _read(self) -> None:
@@ -138,7 +150,8 @@ class Life:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
+        # The pipe is open as long as one process of the group lives.
+        if self._reader.is_alive():
             self.kill()
         self.wait()
         assert self._process.stdout is not None

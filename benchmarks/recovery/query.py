@@ -4,11 +4,12 @@ The parent gives out a ``Place``, a folder that both know, and drives the stream
 
     feed = Feed(course, place)
     last = feed.fill()                   # writes the files of the filling; the number of the last one
-    feed.await_commit(last, life)        # the moment when batch ``last`` had committed, seconds since 1970
+    feed.await_commit(last, life)        # the moment when the batch of file ``last`` had committed, seconds since 1970
     place.ask_to_raise(); feed.next()    # the sink raises in the next batch, once
 
-A file is a batch, and both have the same number: the source takes one file at a time. So a batch has committed when
-its file in Spark's commit log is there, and nobody in the child has to look. In the child::
+The source takes one file at a time, so a file is an entry of the source's log, and both have the same number. A file
+has been processed when a batch has committed whose offset is that entry or a later one (``file_source``): Spark's logs
+say so, and nobody in the child has to look. In the child::
 
     spark = session(place, **{"spark.some.setting": "value"})
     rows = stream(spark, place)                              # of k long, v string
@@ -30,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .. import stage
+from ..file_source import committed_entry
 from ..lives import Life, paths, say
 from . import rows
 from .scenario import Course
@@ -74,9 +76,9 @@ class Place:
             return False
         return True
 
-    def has_committed(self, batch: int) -> bool:
-        """Whether a batch is in a commit log that is there; the query's runs may be going meanwhile."""
-        return any(paths(self.folder, f"{self.commit_logs}/{batch}"))
+    def has_committed(self, file: int) -> bool:
+        """Whether a run that is there has processed a file; the query's runs may be going meanwhile."""
+        return any(committed_entry(log.parent) >= file for log in paths(self.folder, self.commit_logs))
 
     @property
     def _raise(self) -> Path:
@@ -93,13 +95,13 @@ class Feed:
         place.input.mkdir(parents=True)
 
     def fill(self) -> int:
-        """Write every key once; return the number of the last batch of these."""
+        """Write every key once; return the number of the last file of these."""
         for table in rows.fill(self._course):
             self._write(table)
         return self._written - 1
 
     def next(self) -> int:
-        """Write a small batch; return its number."""
+        """Write the file of a small batch; return its number."""
         return self._write(rows.touch(self._course, self._written))
 
     def replayed(self, life: Life) -> None:
@@ -107,19 +109,21 @@ class Feed:
         for _ in range(self._course.replayed):
             self.await_commit(self.next(), life)
 
-    def await_commit(self, batch: int, life: Life) -> float:
-        """Wait until a batch has committed; return the moment, in seconds since 1970.
+    def await_commit(self, file: int, life: Life) -> float:
+        """Wait until the batch of a file has committed; return the moment, in seconds since 1970.
 
         Raises:
             RuntimeError: the child has ended.
             TimeoutError: it took too long.
         """
         deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not self._place.has_committed(batch):
+        while not self._place.has_committed(file):
             if not life.is_alive:
-                raise RuntimeError(f"The driver has ended before batch {batch}: {self._place.log}")
+                raise RuntimeError(
+                    f"The driver has ended before file {file} was processed: {self._place.log}"
+                )
             if time.monotonic() > deadline:
-                raise TimeoutError(f"Batch {batch} has not committed in {_DEADLINE_SECONDS:g} s")
+                raise TimeoutError(f"File {file} has not been processed in {_DEADLINE_SECONDS:g} s")
             time.sleep(_POLL_SECONDS)
         return time.time()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ Files = dict[str, Path]
 """Paths of files by their names relative to a directory, with ``/`` between the parts."""
 
 _ATTEMPTS = 5
+_FILE_OFFSET = re.compile(r'\{"logOffset":(\d+)\}')
+"""How a file source writes down where a batch ends."""
 
 
 def newest_planned(directory: Path) -> int:
@@ -60,13 +63,29 @@ def files_at(directory: Path, batch: int) -> Files:
         if not (directory / name).exists():
             raise incomplete(str(directory), batch, name)
     names = logged + [f"{name}.crc" for name in logged if (directory / f"{name}.crc").exists()]
+    ends = _source_ends(directory, batch)
     for source in folders_in(directory / "sources"):
-        # An entry has at most the number of the batch that needs it, so none is missed. One too many does no harm:
-        # a crash leaves one, too.
-        found = names_at(files_below(directory / "sources" / source), batch)
+        found = names_at(files_below(directory / "sources" / source), ends.get(source, batch))
         names += [f"sources/{source}/{name}" for name in found]
     names += state_files_at(directory, batch)
     return {name: directory / name for name in sorted(names)}
+
+
+def _source_ends(directory: Path, batch: int) -> dict[str, int]:
+    """Return for each file source, by the name of its folder, the entry of its log that a batch ends with.
+
+    It may be a later one than the batch's number says. The source writes its log before the offset log, so a query that
+    is killed between the two leaves an entry without a batch, and the next batch ends with the entry after it.
+    """
+    # A version, the batch's times, then a line for each source; in version 2 the source's name is ahead of its offset.
+    lines = (directory / "offsets" / str(batch)).read_text().splitlines()[2:]
+    ends = {}
+    for number, line in enumerate(lines):
+        name, brace, offset = line.partition("{")
+        found = _FILE_OFFSET.fullmatch(brace + offset)
+        if found is not None:
+            ends[name.rstrip(":") or str(number)] = int(found[1])
+    return ends
 
 
 def hold(list_files: Callable[[], Files], target: Path) -> Files:

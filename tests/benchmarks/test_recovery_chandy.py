@@ -26,26 +26,31 @@ NOBODY = 2**31 - 1
 # --- commits ------------------------------------------------------------------------------------------------
 
 
-def commit(folder: Path, run: str, batch: int) -> Path:
-    """Have a run of the query commit a batch; return its commit log."""
-    log = folder / "work" / "pipeline" / run / "checkpoint" / "commits"
-    log.mkdir(parents=True, exist_ok=True)
-    (log / str(batch)).touch()
-    return log
+def commit(folder: Path, run: str, batch: int, file: int) -> None:
+    """Have a run of the query commit a batch that ends with a file."""
+    directory = folder / "work" / "pipeline" / run / "checkpoint"
+    for log in ("offsets", "commits"):
+        (directory / log).mkdir(parents=True, exist_ok=True)
+    (directory / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"logOffset":{file}}}')
+    (directory / "commits" / str(batch)).touch()
 
 
-def test_a_batch_has_committed_when_any_run_has_it_in_its_log(tmp_path: Path) -> None:
+def test_a_file_has_been_processed_when_any_run_has_committed_a_batch_that_ends_there_or_later(
+    tmp_path: Path,
+) -> None:
     place = Place(tmp_path, COMMIT_LOGS)
     assert not place.has_committed(0)
-    commit(tmp_path, "1-totals", 0)
-    commit(tmp_path, "2-totals", 12)
-    assert [batch for batch in range(20) if place.has_committed(batch)] == [0, 12]
+    commit(tmp_path, "1-totals", batch=0, file=0)
+    assert [file for file in range(20) if place.has_committed(file)] == [0]
+    # Of files 8 to 12 two were taken in one batch.
+    commit(tmp_path, "2-totals", batch=11, file=12)
+    assert [file for file in range(20) if place.has_committed(file)] == list(range(13))
 
 
 def test_runs_that_go_while_they_are_looked_at_have_committed_nothing(
     tmp_path: Path, going: Callable[[Path], None]
 ) -> None:
-    commit(tmp_path, "1-totals", 0)
+    commit(tmp_path, "1-totals", batch=0, file=0)
     going(tmp_path / "work" / "pipeline")
     assert not Place(tmp_path, COMMIT_LOGS).has_committed(0)
     assert list((tmp_path / "work").iterdir()) == []
@@ -59,7 +64,7 @@ class Silent:
 
     def __init__(self, arguments: list[str], *, folder: Path, **_: Any) -> None:
         self.is_alive = True
-        commit(folder, "1-totals", 0)
+        commit(folder, "1-totals", batch=0, file=0)
 
     def await_event(self, name: str) -> None:
         raise TimeoutError(f"nothing was said of {name}")

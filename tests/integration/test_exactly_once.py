@@ -36,7 +36,7 @@ from chandy.coordinator import (
     Reason,
 )
 from chandy.coordinator.recovery import launcher
-from chandy.coordinator.sinks.file_sink_log import newest
+from chandy.coordinator.recovery.run_record import may_be_alive
 from chandy.coordinator.spark import starting
 from chandy.state.errors import HostLostError
 from chandy.state.local.changelog import FOLDER
@@ -45,7 +45,17 @@ from chandy.storage.errors import FencedError
 from chandy.storage.open import open_store
 
 from . import drivers
-from .drivers import EVENT, Output, add_file, answer, chained, seen, trouble
+from .drivers import (
+    EVENT,
+    Output,
+    add_file,
+    answer,
+    answer_of_batches,
+    chained,
+    files_sunk,
+    seen,
+    trouble,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -191,6 +201,11 @@ class Driver:
             if found[0] in ("died", "ended"):
                 raise AssertionError(f"no {event}, but {self.events}:\n{self.log}")
 
+    def wait_for_files(self, files: int) -> None:
+        """Wait until so many input files are in the sink."""
+        while max(self.all("stands") + self.all("sank"), default=0) < files:
+            self.wait("sank" if self.all("stands") else "stands")
+
     def kill(self) -> None:
         """Kill it as a machine does that fails: Python and Java at once. Its state hosts live on."""
         if self._killed:
@@ -254,9 +269,9 @@ class Feed:
             self.files += 1
 
     def taken(self, event: list[str]) -> None:
-        """Take word of a batch."""
+        """Keep ahead of what is in the sink."""
         if event[0] == "sank":
-            self.add(int(event[1]) + 1 + AHEAD - self.files)
+            self.add(int(event[1]) + AHEAD - self.files)
 
 
 def rows(spark: SparkSession, out: Path) -> Counter[Output]:
@@ -291,8 +306,7 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
         spare.tell()
         # Among these files is every key: what comes out shows the whole state.
         feed.add(AHEAD)
-        while newest(tmp_path / "out") < feed.files - 1:
-            spare.wait("sank")
+        spare.wait_for_files(feed.files)
         spare.tell()
         spare.wait("stopped")
         lives.append(spare)
@@ -317,6 +331,40 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
     # Of hosts and drivers that were killed nothing is left, either.
     until(lambda: not hosts(runtime), "all leases are over")
     assert not left_over(runtime)
+
+
+def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entries_for_one_batch(
+    spark: SparkSession, tmp_path: Path, local: Path, classes: Path
+) -> None:
+    feed = Feed(tmp_path / "in")
+    marks, out = tmp_path / "marks", tmp_path / "out"
+    marks.mkdir()
+    (marks / "4-0-held").touch()
+    driver = Driver(tmp_path, local, classes, marks=str(marks))
+    try:
+        driver.wait("warm")
+        driver.tell()
+        until(lambda: (4, 0) in seen(marks), "batch 4 is about to go into the sink")
+    finally:
+        driver.kill()
+    (run,) = (local / "queries").glob("*/*/run.json")
+    until(lambda: not may_be_alive(json.loads(run.read_text())["java"]), "the JVM is gone")
+    # What is there if it is killed a moment earlier: the source has logged its file, and no batch is planned.
+    directory = run.parent / "checkpoint"
+    (directory / "offsets" / "4").unlink()
+    assert (directory / "sources" / "0" / "4").exists()
+
+    with coordinate(spark, tmp_path, interval=None) as coordinator:
+        query = coordinator.start(parquet(chained(coordinator, spark, feed.folder), out), name="chained")
+        assert coordinator.recoveries[0].in_place
+        sunk(coordinator, query, out, feed.files)
+        assert coordinator.checkpoint().result(DEADLINE).batches == {"chained": 6}
+    # The checkpoint has every entry of the source's log: else files would be taken for others.
+    feed.add(3)
+    with coordinate(spark, tmp_path, interval=None) as coordinator:
+        frame = chained(coordinator, spark, feed.folder, files_per_batch=100)
+        coordinator.start(parquet(frame, out), name="chained").processAllAvailable()
+    assert rows(spark, out) == answer_of_batches([[0], [1], [2], [3], [4, 5], [6], [7], [8, 9, 10]])
 
 
 def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
@@ -359,8 +407,7 @@ def test_a_task_that_fails_after_it_has_applied_its_batch_counts_once(
     try:
         driver.wait("warm")
         driver.tell()
-        while newest(tmp_path / "out") < feed.files - 1:
-            driver.wait("sank")
+        driver.wait_for_files(feed.files)
         driver.tell()
         driver.wait("stopped")
     finally:
@@ -402,7 +449,7 @@ def test_a_query_that_fails_while_its_hosts_live_runs_the_same_batch_again_and_n
             parquet(frame.mapInArrow(trouble(marks), frame.schema), tmp_path / "out"), name="chained"
         )
         host = until_one_host(local)
-        sunk(query, tmp_path / "out", feed.files - 1)
+        sunk(coordinator, query, tmp_path / "out", feed.files)
         assert hosts(local) == host
         assert [(one.in_place, one.checkpoint) for one in coordinator.recoveries] == [
             (False, None),
@@ -436,7 +483,7 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
     with coordinate(spark, tmp_path, interval="500 ms", attempts=30, changelog=changelog) as coordinator:
         query = coordinator.start(parquet(chained(coordinator, spark, feed.folder), out), name="chained")
         for times in (1, 2, 1, 2):
-            sunk(query, out, newest(out) + chance.randint(1, 3))
+            sunk(coordinator, query, out, files_sunk(coordinator, out) + chance.randint(1, 3))
             if times == 2:
                 coordinator.checkpoint().result(DEADLINE)
             # The second time while the next one restores its shards, or right after.
@@ -449,9 +496,9 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
                 os.kill(pid, signal.SIGKILL)
                 until(lambda pid=pid: until_one_host(local) != {pid}, "another host")
             feed.add(AHEAD)
-            sunk(query, out, newest(out) + 1)
+            sunk(coordinator, query, out, files_sunk(coordinator, out) + 1)
             assert len(host_directories(local)) == 1, "the next host removes what the last one left"
-        sunk(query, out, feed.files - 1)
+        sunk(coordinator, query, out, feed.files)
         recoveries = coordinator.recoveries[1:]
         assert len(recoveries) >= 5
         # One that is killed before the first batch after a failure leaves the pipeline to the checkpoint.
@@ -481,7 +528,7 @@ def test_going_back_begins_anew_as_a_whole_when_it_fails_half_way(
         # As of a task that finds its host gone before anybody else does.
         failing = frame.mapInArrow(trouble(marks, HostLostError.__name__), frame.schema)
         query = coordinator.start(parquet(failing, tmp_path / "out"), name="chained")
-        sunk(query, tmp_path / "out", feed.files - 1)
+        sunk(coordinator, query, tmp_path / "out", feed.files)
         assert [one.in_place for one in coordinator.recoveries] == [False, False]
     assert len(set(starts)) == 3
     assert rows(spark, tmp_path / "out") == answer(range(feed.files))
@@ -599,15 +646,15 @@ def collected(frame: DataFrame) -> list[Output]:
     return sorted(tuple(row) for row in frame.collect())
 
 
-def sunk(query: CheckpointedQuery, out: Path, batch: int) -> None:
-    """Wait until a batch is in the sink."""
+def sunk(coordinator: CheckpointCoordinator, query: CheckpointedQuery, out: Path, files: int) -> None:
+    """Wait until so many input files are in the sink."""
 
     def reached() -> bool:
         if query.exception() is not None:
             raise AssertionError(query.exception())
-        return newest(out) >= batch
+        return files_sunk(coordinator, out) >= files
 
-    until(reached, f"batch {batch} in the sink")
+    until(reached, f"{files} files in the sink")
 
 
 def until_one_host(runtime: Path) -> set[int]:

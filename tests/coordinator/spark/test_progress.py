@@ -16,12 +16,17 @@ def work(tmp_path: Path) -> Path:
     folder = tmp_path / "work"
     write(folder / "metadata", '{"id":"0c7d"}')
     for batch in range(5):
-        write(folder / "offsets" / str(batch))
+        write(folder / "offsets" / str(batch), offsets(batch))
         write(folder / "offsets" / f".{batch}.crc")
         write(folder / "sources" / "0" / str(batch))
     for batch in range(4):
         write(folder / "commits" / str(batch))
     return folder
+
+
+def offsets(entry: int, *, version: int = 1, name: str = "") -> str:
+    """The offset log's file of a batch that ends with an entry of the log of a file source."""
+    return f'v{version}\n{{"batchWatermarkMs":0}}\n{name}{{"logOffset":{entry}}}'
 
 
 def write(path: Path, content: str = "x") -> None:
@@ -56,6 +61,25 @@ def test_the_least_files_of_a_batch_are_named(work: Path) -> None:
         "sources/0/2",
     ]
     assert all(path.is_file() for path in files.values())
+
+
+@pytest.mark.parametrize(
+    ("version", "source", "name"), [(1, "0", ""), (2, "0", "0:"), (2, "clicks", "clicks:")]
+)
+def test_a_source_goes_as_far_as_its_offset_says_though_it_is_ahead_of_the_batch(
+    work: Path, version: int, source: str, name: str
+) -> None:
+    # Killed before batch 2 was planned, the query has taken entries 2 and 3 in one batch.
+    (work / "sources" / "0").rename(work / "sources" / source)
+    write(work / "offsets" / "2", offsets(3, version=version, name=name))
+    sources = [name for name in progress.files_at(work, 2) if name.startswith("sources")]
+    assert sources == [f"sources/{source}/{entry}" for entry in range(4)]
+
+
+def test_a_source_without_a_log_of_files_goes_by_the_batch(work: Path) -> None:
+    write(work / "offsets" / "2", 'v1\n{"batchWatermarkMs":0}\n-\n1234')
+    sources = [name for name in progress.files_at(work, 2) if name.startswith("sources")]
+    assert sources == ["sources/0/0", "sources/0/1", "sources/0/2"]
 
 
 def test_before_the_first_batch_nothing_is_needed(work: Path) -> None:
