@@ -147,7 +147,7 @@ def files_sunk(coordinator: CheckpointCoordinator, out: Path) -> int:
     Not by the number of its newest batch: of a query that is killed between its source's log and the offset log, the
     next life plans one batch for two entries of the source's log.
     """
-    run = coordinator._runs.get("chained")
+    run = coordinator._supervisor._runs.get("chained")
     if run is None:
         return 0
     try:
