@@ -11,7 +11,7 @@ from .barrier import Barrier
 class Gate:
     """The barriers of one query, and the batches that have passed.
 
-    A barrier is placed after every batch that has passed, and every batch that passes later is told of it. Both are
+    A barrier is placed after every batch that has passed, and every batch that passes later learns of it. Both are
     decided here, one after the other, so all shards see a barrier between the same two batches.
     """
 

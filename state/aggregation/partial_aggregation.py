@@ -60,7 +60,7 @@ class PartialAggregation:
     key: str
     """Schema of the key columns as Spark's JSON."""
     always: bool
-    """Whether never to give up."""
+    """Whether to merge to the end, even if it hardly reduces the number of rows."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Combine the rows of one partition."""

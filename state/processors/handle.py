@@ -132,7 +132,7 @@ class StateHandle(StatefulProcessorHandle):
         schema: StructType | str,
         ttlDurationMs: int | None = None,  # noqa: N803
     ) -> ListState:
-        """Declare a list state; with a time to live, every element expires by itself.
+        """Declare a list state; with a time to live, each element expires separately.
 
         Args, Raises: as for ``getValueState``.
         """
@@ -150,7 +150,7 @@ class StateHandle(StatefulProcessorHandle):
         valueSchema: StructType | str,  # noqa: N803
         ttlDurationMs: int | None = None,  # noqa: N803
     ) -> MapState:
-        """Declare a map state; with a time to live, every entry expires by itself.
+        """Declare a map state; with a time to live, each entry expires separately.
 
         Args:
             stateName: as for ``getValueState``.

@@ -14,14 +14,14 @@ from pyspark.sql.types import IntegerType, StructType
 from chandy.state.format.keys import KeyCodec
 from chandy.state.operators import engine
 from chandy.state.operators.dataframe import SHARD
-from chandy.state.operators.engine import RuntimeContext
+from chandy.state.operators.engine import OperatorSpec, RuntimeContext
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors.initial_state import InitialState
 from chandy.state.processors.processor import ProcessorSpec, processor_spec
 from chandy.state.processors.style import PandasSettings, StyleName
 from chandy.state.rpc.messages import BatchTimes
 
-from .fakes import FakeShards
+from .fakes import FakeAccess, FakeShards
 
 SHARDS = 4
 KEY = StructType().add("k", "string")
@@ -33,6 +33,21 @@ RUN = "22222222-2222-2222-2222-222222222222"
 
 def shard_of(key: str | None) -> int:
     return len(key or "") % SHARDS
+
+
+def run_operator(
+    spec: OperatorSpec,
+    batches: Iterable[pa.RecordBatch],
+    access: FakeAccess,
+    *,
+    key: StructType = KEY,
+    number: int = 7,
+    shards: int = 16,
+) -> list[pa.RecordBatch]:
+    """Run one batch of an operator in a task that has all shards; return its output."""
+    context = RuntimeContext("op", QUERY, RUN, number, 0, range(shards), access.times)
+    with spec.open(context) as operator:
+        return list(engine.run(operator, iter(batches), KeyCodec(key), SHARD, access))
 
 
 class Pipeline:
@@ -93,11 +108,9 @@ class Pipeline:
         self, spec: ProcessorSpec, rows: list[tuple[Any, ...]], times: BatchTimes
     ) -> list[dict[str, Any]]:
         access = self.shards.begin(times, range(SHARDS))
-        context = RuntimeContext("delays", QUERY, RUN, self.number, 0, range(SHARDS), times)
-        codec = KeyCodec(StructType([self.schema[name] for name in self.key]))
-        batches = iter(self.table(rows).to_batches())
-        with spec.open(context) as operator:
-            output = list(engine.run(operator, batches, codec, SHARD, access))
+        key = StructType([self.schema[name] for name in self.key])
+        batches = self.table(rows).to_batches()
+        output = run_operator(spec, batches, access, key=key, number=self.number, shards=SHARDS)
         self.sizes = [part.num_rows for part in output]
         return [row for part in output for row in part.to_pylist()]
 

@@ -13,12 +13,11 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 from chandy.state.aggregation import partial_aggregation
 from chandy.state.aggregation.aggregate_operator import aggregation
 from chandy.state.errors import AggregateOverflowError, DefinitionError
-from chandy.state.format.keys import KeyCodec
 from chandy.state.operators import engine
 from chandy.state.operators.dataframe import SHARD
-from chandy.state.rpc.messages import BatchTimes
 
 from ..fakes import FakeShards
+from ..pipeline import run_operator
 
 INPUT = StructType().add("k", StringType()).add("v", LongType()).add("x", DoubleType())
 COLUMNS = {
@@ -64,11 +63,8 @@ def run(aggregation, shards, *tasks):
             batches if aggregation.combiner is None else aggregation.combiner.function(iter(batches))
         )
     ]
-    here = engine.RuntimeContext("op", "query", "run", 7, 0, range(16), BatchTimes())
-    codec = KeyCodec(StructType([INPUT["k"]]))
-    with cloudpickle.loads(cloudpickle.dumps(aggregation.spec)).open(here) as operator:
-        accumulators = list(engine.run(operator, iter(sent), codec, SHARD, shards.begin()))
-    return {row.pop("k"): row for part in accumulators for row in part.to_pylist()}, sum(map(len, sent))
+    parts = run_operator(cloudpickle.loads(cloudpickle.dumps(aggregation.spec)), sent, shards.begin())
+    return {row.pop("k"): row for part in parts for row in part.to_pylist()}, sum(map(len, sent))
 
 
 def model(rows):
@@ -107,10 +103,10 @@ def test_totals_are_those_of_all_rows_so_far_for_each_key_of_the_batch(batches, 
         patch.setattr(partial_aggregation, "SAMPLE", sample)
         patch.setattr(partial_aggregation, "ROWS", most)
         patch.setattr(engine, "CHUNK", 2)
-        for accumulators in batches:
-            rows = [row for part in accumulators for row in part]
+        for parts in batches:
+            rows = [row for part in parts for row in part]
             seen += rows
-            found, _ = run(plan, shards, [batch(plan, part) for part in accumulators])
+            found, _ = run(plan, shards, [batch(plan, part) for part in parts])
             assert found == {key: row for key, row in model(seen).items() if key in dict(rows)}
 
 

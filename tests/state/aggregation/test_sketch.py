@@ -61,10 +61,10 @@ def test_a_big_set_has_the_registers_of_the_definition(count):
 
 def test_sparse_and_dense_sketches_unite():
     values = hashes(3000)
-    accumulators = pa.concat_arrays(
+    sketches = pa.concat_arrays(
         [sketch_of(values[:2000]), sketch_of(values[1900:2100]), sketch_of(values[2100:]), sketch_of([7])]
     )
-    one, other = union(accumulators, np.array([0, 3, 4])).to_pylist()
+    one, other = union(sketches, np.array([0, 3, 4])).to_pylist()
     assert one == by_definition(values)
     assert other == sketch_of([7])[0].as_py()
 

@@ -15,15 +15,14 @@ from pyspark.sql.types import (
 )
 
 from chandy.state.errors import AggregateOverflowError, DefinitionError, OutputTypeError, ProcessorError
-from chandy.state.format.keys import KeyCodec
 from chandy.state.operators import engine
 from chandy.state.operators.arrow_processor import ArrowProcessor, ArrowResult, arrow_spec
 from chandy.state.operators.dataframe import SHARD
 from chandy.state.rpc.messages import BatchTimes
 
 from ..fakes import FakeShards
+from ..pipeline import run_operator
 
-KEY = StructType().add("k", StringType())
 INPUT = StructType().add("k", StringType()).add("v", LongType())
 OUTPUT = StructType().add("k", StringType()).add("n", LongType(), False).add("total", LongType())
 COUNT = StructType().add("n", LongType(), False)
@@ -61,10 +60,8 @@ def batch(rows, shard=None):
 
 def run(processor, shards, *batches, output=OUTPUT):
     spec = arrow_spec(INPUT, uid="op", processor=processor, output=output)
-    here = engine.RuntimeContext("op", "query", "run", 7, 0, range(16), TIMES)
-    with spec.open(here) as operator:
-        made = list(engine.run(operator, iter(batches), KeyCodec(KEY), SHARD, shards.begin(TIMES)))
-    return [row for part in made for row in part.to_pylist()]
+    parts = run_operator(spec, batches, shards.begin(TIMES))
+    return [row for part in parts for row in part.to_pylist()]
 
 
 def of(function, states=Totals.states):

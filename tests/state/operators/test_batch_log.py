@@ -1,8 +1,7 @@
-"""The logs of batches in a working directory, made by hand in Spark's formats; ``test_time.py`` uses Spark's own."""
+"""The times of batches are read from the logs in a working directory."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,7 @@ from chandy.state.errors import UnreadableFileError
 from chandy.state.operators.batch_log import batch_times, newest_committed, watermark_after
 from chandy.state.rpc.messages import BatchTimes
 
-
-def plan(directory: Path, batch: int, *, watermark: int, timestamp: int, version: str = "v1") -> None:
-    metadata = {"batchWatermarkMs": watermark, "batchTimestampMs": timestamp, "conf": {"a.b": "c\nd"}}
-    source = '{"logOffset":0}' if version == "v1" else '0:{"logOffset":0}'
-    write(directory / "offsets" / str(batch), f"{version}\n{json.dumps(metadata)}\n{source}\n-")
-
-
-def commit(directory: Path, batch: int, *, watermark: int, version: str = "v1") -> None:
-    write(directory / "commits" / str(batch), f'{version}\n{{"nextBatchWatermarkMs":{watermark}}}')
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+from ..batch_logs import commit, plan, write
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from chandy.state.operators.ticks import TickReader, TickSource, TickTarget, is_due
 
-from .test_batch_log import commit, plan
+from ..batch_logs import commit, plan
 
 BEFORE = {"batch": -1}
 LONG_AGO = 1_000
