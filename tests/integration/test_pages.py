@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.cli import main
-from chandy.storage import open_store
+from chandy.storage.open import open_store
 
 from ..pages import PAGES, README, Block, blocks, commands
 
