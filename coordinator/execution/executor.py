@@ -44,9 +44,9 @@ from ...storage.errors import (
 )
 from ...storage.layout import pack_key, savepoint_key, trigger_key
 from ...storage.logs import logger
-from ...storage.manifest import CheckpointKind, Manifest, QueryRecord
+from ...storage.manifest import CheckpointKind, QueryRecord
 from ...storage.open import open_store
-from ...storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint
+from ...storage.savepoint import claim_savepoint, discard_savepoint
 from ...storage.snapshots import SnapshotWriter, copy_snapshot
 from ...storage.store import Store
 from ..checkpoint import Checkpoint
@@ -58,6 +58,7 @@ from ..protocol.reasons import Reason
 from ..protocol.requests import Request
 from ..protocol.state_machine import CheckpointStateMachine, Outcome
 from ..protocol.statistics import Statistics
+from .commit import commit_steps
 from .order_streams import OrderStreams
 
 log = logger(__name__)
@@ -449,7 +450,8 @@ class CheckpointExecutor:
             self._failed(order.checkpoint, Reason.FINALIZE_CHECKPOINT_FAILURE, error)
             return
         try:
-            self._commit(manifest, root)
+            for _ in commit_steps(manifest, root, self._catalog, open_store, self._be_patient):
+                pass
         except FencedError as error:
             self._failed(order.checkpoint, Reason.FENCED, error)
             self._on_failure(error)
@@ -459,16 +461,6 @@ class CheckpointExecutor:
             self._failed(order.checkpoint, Reason.FINALIZE_CHECKPOINT_FAILURE, error)
         else:
             self.handle(on.Finalized(manifest))
-
-    def _commit(self, manifest: Manifest, root: str) -> None:
-        """Make a manifest durable: the commit point of its checkpoint."""
-        self._catalog.check_not_fenced(manifest.generation)
-        if manifest.kind is CheckpointKind.SAVEPOINT:
-            commit_savepoint(open_store(root), manifest, self._be_patient)
-            self._catalog.check_not_fenced(manifest.generation)
-        else:
-            self._catalog.commit(manifest, self._be_patient)
-            self._catalog.confirm(manifest, self._be_patient)
 
     def _be_patient(self, error: StoreFailedError) -> bool:
         """Wait until a store may be asked again; return whether to ask it: not once the coordinator has closed."""

@@ -22,7 +22,7 @@ from ..pages import PAGES, README, Block, blocks, commands
 # Fixtures.
 from ..storage.conftest import moto, s3_keys, s3_uri  # noqa: F401
 from ..storage.servers import BUCKET, Server
-from .support import eventually
+from ..waiting import eventually
 
 pytestmark = pytest.mark.spark
 

@@ -1,9 +1,10 @@
 """The protocol as a whole against whatever can happen to it: hosts, tasks, stores and coordinators that fail.
 
-The coordinator's decisions (``CheckpointStateMachine``), those of state hosts (``ShardBatches``, ``SnapshotOrders``,
-``SnapshotBases``), the catalog with its fencing, retention and deletion are the real ones. Around them everything is a
-small model, which takes one step when it is told to: Spark's batches of two queries, one of which reads the other's
-output; what shards hold, or the real shards; orders and acknowledgements on their way; the threads of the driver.
+The coordinator's decisions (``CheckpointStateMachine``, ``RecoveryStateMachine``), the steps of committing a manifest
+and of going back, the decisions of state hosts (``ShardBatches``, ``SnapshotOrders``, ``SnapshotBases``), the catalog
+with its fencing, retention and deletion are the real ones. Around them everything is a small model, which takes one
+step when it is told to: Spark's batches of two queries, one of which reads the other's output; what shards hold, or the
+real shards; orders and acknowledgements on their way; the threads of the driver.
 
 A state's value is the list of the records that made it. So a state is right if it is exactly that of the
 records before the query's offset at the cut, in their order.
@@ -36,7 +37,8 @@ from hypothesis.stateful import (
 from chandy.barrier.barrier import Barrier
 from chandy.barrier.gate import Gate
 from chandy.coordinator.config import CheckpointConfig
-from chandy.coordinator.errors import CheckpointError, StaleQueryError, StateLostError
+from chandy.coordinator.errors import CheckpointError, QueryFailedError, StaleQueryError, StateLostError
+from chandy.coordinator.execution import commit
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import state_machine as protocol_module
@@ -46,8 +48,11 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
-from chandy.coordinator.recovery import local_recovery
-from chandy.coordinator.recovery.restore_point import RestorePoint
+from chandy.coordinator.recovery import decisions, resume, rollback
+from chandy.coordinator.recovery.decisions import RecoveryStateMachine
+from chandy.coordinator.recovery.restart import FixedDelay
+from chandy.coordinator.recovery.restore_point import RestorePoint, base_point
+from chandy.coordinator.recovery.run_record import RunRecord, base_of, fits
 from chandy.state.errors import CannotGoBackError, ShardMissingError, ShardRefusedError
 from chandy.state.host.batches import ShardBatches, check_together
 from chandy.state.host.changes import Changes
@@ -78,7 +83,7 @@ from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError
 from chandy.storage.fencing import voided_by
 from chandy.storage.layout import MANIFEST, manifest_key, pack_key, savepoint_key, shared_key, trigger_key
 from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
-from chandy.storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint, read_savepoint
+from chandy.storage.savepoint import claim_savepoint, discard_savepoint, read_savepoint
 from chandy.storage.store import Store
 
 from ...builders import MemoryStore
@@ -443,9 +448,10 @@ class Run:
     committed: int
     sunk: int
     """The newest batch whose output can be read; it is readable before the batch has committed."""
+    number: int
     stands: bool = False
-    stood: ResumePoint | None = None
-    """Where it goes on from, if that is not a checkpoint."""
+    resumed: ResumePoint | None = None
+    """Where it resumed; None: it came from a checkpoint."""
     done: set[ShardId] = attrs.field(factory=set)
     """Shards for which a task of the running batch has succeeded."""
 
@@ -484,8 +490,8 @@ class Life:
         first = 1 if restore == "latest" else read_savepoint(world.open(restore)).id + 1
         started = self.catalog.take_over("driver", world.now, first)
         self.root = ROOT if restore == "latest" else restore
-        self.point = self.catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
-        self.initial = self.point, self.root
+        point = self.catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
+        self.initial = self.point = RestorePoint(point, self.root) if point else None
         self.found = {manifest.id for manifest in self.catalog.completed()}
         limits = CheckpointConfig(
             interval="10 s",
@@ -498,7 +504,7 @@ class Life:
             max_queued=20,
         ).limits
         completed = tuple(self.catalog.completed())
-        base = self.point.id if self.point and self.root == ROOT else None
+        base = point.id if point and self.root == ROOT else None
         self.new_protocol = lambda: CheckpointStateMachine(
             pipeline="pipeline",
             generation=started.generation,
@@ -519,24 +525,23 @@ class Life:
         self.attempts: list[Attempt] = []
         self.answers: dict[tuple[str, int], set[int]] = {}
         self.cuts: dict[tuple[int, str], int] = {}
-        self.lost = False
-        self.wrong = False
-        """Whether state is lost for another reason than that its host is gone."""
-        self.fenced = False
+        self.recovery = RecoveryStateMachine(FixedDelay("0 s", attempts=10**9).tracker(), lambda: 0.5)
+        self.round = 0
+        self.recorded: dict[str, int] = {}
+        """By Spark's id of a run the round that its record has; a later life resumes no other."""
+        self.superseded: list[Run] = []
         self.triggered = 0
         self.outcomes: dict[Request, Manifest | CheckpointError] = {}
         for executor in ("a", "b"):
             self.join(executor)
-        stood: dict[str, tuple[ResumePoint, Run]] = {}
+        resumable: Mapping[str, Resumable] = {}
         if left is not None and restore == "latest":
             record = left.record()
-            if local_recovery.fits(
-                record, generation=started.generation, point=self.restore_point, boot=record.boot
-            ):
-                stood = self.where_they_stood(left.runs)
-        self.base = local_recovery.base_of(self.restore_point)
+            if fits(record, generation=started.generation, point=self.point, boot=record.boot):
+                resumable = self.resumable(left.recorded_runs, self.point, leftover=True)
+        self.base = base_of(self.point)
         for query in SHARDS:
-            self.restore(query, stood.get(query))
+            self.restore(query, self.point, resumable.get(query))
 
     # --- events and instructions ----------------------------------------------------------------------------
 
@@ -585,10 +590,11 @@ class Life:
                 case do.Reject(request, error):
                     assert request not in self.outcomes
                     self.outcomes[request] = error
-                case do.GoBack():
-                    self.lost = True
-                case do.FailPipeline():
-                    self.lost = self.wrong = True
+                case do.GoBack(why):
+                    self.recovery.handle(decisions.HostLost(why, self.world.tick()), self.world.tick())
+                case do.FailPipeline(failed):
+                    event = decisions.CheckpointsFailed(failed, self.world.tick())
+                    self.recovery.handle(event, self.world.tick())
 
     def choose_cut(self, choose: do.ChooseCut) -> Iterator[None]:
         try:
@@ -635,25 +641,15 @@ class Life:
         self.handle(on.ShardsCopied(order.checkpoint, order.query, handles, 1))
 
     def finalize(self, checkpoint: int) -> Iterator[None]:
-        """As ``CheckpointExecutor._finalize``; between any two of its calls to the store anything can happen."""
+        """As ``CheckpointExecutor._finalize``; between any two calls to the store anything can happen."""
         yield
         manifest = self.protocol.manifest(checkpoint, self.world.tick())
         if manifest is None:
             return
         root = self.protocol.pending[checkpoint].root
         try:
-            self.catalog.check_not_fenced(manifest.generation)
-            yield
-            if manifest.kind is CheckpointKind.SAVEPOINT:
-                commit_savepoint(self.world.open(root), manifest)
-                yield
-                self.catalog.check_not_fenced(manifest.generation)
-            else:
-                self.catalog.commit(manifest)
-                yield
-                self.catalog.confirm(manifest)
+            yield from commit.commit_steps(manifest, root, self.catalog, self.world.open)
         except FencedError as error:
-            self.fenced = True
             self.handle(on.CheckpointFailed(checkpoint, Reason.FENCED, str(error)))
             self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
         except ChandyError as error:
@@ -722,59 +718,66 @@ class Life:
 
     # --- queries --------------------------------------------------------------------------------------------
 
-    @property
-    def restore_point(self) -> RestorePoint | None:
-        return RestorePoint(self.point, self.root) if self.point else None
-
-    def record(self) -> local_recovery.RunRecord:
+    def record(self) -> RunRecord:
         """What the driver leaves of its queries if it is killed."""
-        generation = self.protocol.generation
-        return local_recovery.RunRecord(ROOT, generation, 0, self.base, "boot", "", "", (), None)
+        return RunRecord(ROOT, self.protocol.generation, self.round, self.base, "boot", "", "", (), None)
 
-    def where_they_stood(self, runs: Mapping[str, Run]) -> dict[str, tuple[ResumePoint, Run]]:
-        """As ``LocalRecovery.stood``: where all queries stood, if the changelogs of all their shards lead there."""
-        found: dict[str, tuple[ResumePoint, Run]] = {}
-        for query, run in runs.items():
-            records = self.point.queries if self.point else ()
-            after = next((record.batch for record in records if record.name == query), -1)
-            where = ResumePoint(run.query_id, after, run.committed)
-            wanted = set(range(after + 1, run.committed + 1))
-            changelogs = [self.world.changelogs.get((run.query_id, shard), {}) for shard in shards_of(query)]
-            again = run.stood is not None and run.stood.batch == run.committed
-            if (
-                again
-                or run.committed < after
-                or not all(wanted <= set(changelog) for changelog in changelogs)
-            ):
-                return {}
-            found[query] = where, run
-        return found
+    @property
+    def recorded_runs(self) -> dict[str, Run]:
+        """The runs whose records are there, of the newest round alone."""
+        newest = max(self.recorded.values(), default=0)
+        return {query: run for query, run in self.runs.items() if self.recorded.get(run.query_id) == newest}
 
-    def restore(self, query: str, stood: tuple[ResumePoint, Run] | None = None) -> None:
-        record = next((q for q in self.point.queries if q.name == query), None) if self.point else None
+    def resumable(
+        self, runs: Mapping[str, Run], point: RestorePoint | None, leftover: bool = False
+    ) -> Mapping[str, Resumable]:
+        """As ``LocalRecovery``: by query the run that it resumes, if all of them can."""
+        if len(runs) < len(SHARDS):
+            return {}
+        found = resume.resume_points(
+            {query: self.candidate(run, point, leftover) for query, run in runs.items()}
+        )
+        return {query: (where, runs[query]) for query, where in found.items()}
+
+    def candidate(self, run: Run, point: RestorePoint | None, leftover: bool) -> resume.Candidate:
+        restored = point.batch(run.query) if point else -1
+        wanted = set(range(restored + 1, run.committed + 1))
+        changelogs = [self.world.changelogs.get((run.query_id, shard), {}) for shard in shards_of(run.query)]
+        return resume.Candidate(
+            run.query_id,
+            restored=restored,
+            committed=run.committed,
+            sink_is_ahead=False,
+            has_changelogs=all(wanted <= set(changelog) for changelog in changelogs),
+            resumed_at=run.resumed.batch if run.resumed and not leftover else None,
+        )
+
+    def restore(self, query: str, point: RestorePoint | None, resumed: Resumable | None = None) -> None:
+        record = next((q for q in point.manifest.queries if q.name == query), None) if point else None
         batch, end = -1, 0
         sources: dict[ShardId, RestoreSource] = {}
         restored: tuple[OperatorRecord, ...] = ()
-        if self.point is not None and record is not None:
-            batch, end = record.batch, json.loads(self.files(self.root, record.files)["offsets"])
-            checkpoint = self.point.id if self.root == ROOT else -1
-            restored = tuple(op for op in self.point.operators if op.query == query)
-            sources = {
-                ShardId(operator.uid, number): RestoreSource(self.root, checkpoint, batch, handle)
-                for operator in restored
-                for number, handle in enumerate(operator.shards)
-                if handle is not None
-            }
-        query_id = f"{query}-{next(_unique)}"
         operators = (OperatorRecord(uid_of(query), query, "{}", {}, (None,) * SHARDS[query]),)
+        if point is not None and record is not None:
+            batch, end = record.batch, json.loads(self.files(point.root, record.files)["offsets"])
+            restored, sources = point.operators(query, operators), point.sources(query)
+        query_id, number = f"{query}-{next(_unique)}", next(_unique)
         stands = query in self.runs and self.runs[query].stands
-        run = Run(query, query_id, {batch: end}, batch, batch, stands)
-        if stood is not None:
-            where, before = stood
-            if where.batch > where.after:
-                restored = operators
-            run = attrs.evolve(before, query_id=query_id, ends=dict(before.ends), stands=stands, done=set())
-            run.stood = where
+        run = Run(query, query_id, {batch: end}, batch, batch, number, stands)
+        resume_point = None
+        if resumed is not None:
+            where, before = resumed
+            if where.needs_changelogs:
+                restored, resume_point = operators, where
+            run = attrs.evolve(
+                before,
+                query_id=query_id,
+                number=number,
+                ends=dict(before.ends),
+                stands=stands,
+                resumed=where,
+                done=set(),
+            )
         added = on.QueryAdded(
             query,
             query_id,
@@ -783,27 +786,57 @@ class Life:
             restored=restored,
             sources=sources,
             reads=READS[query],
-            resume_point=run.stood if stood and run.stood and run.stood.batch > run.stood.after else None,
+            resume_point=resume_point,
         )
         self.handle(added)
         self.runs[query] = run
+        self.recorded[query_id] = self.round
+        started = decisions.RunStarted(query, number, query_id, resume_point is not None)
+        self.recovery.handle(started, self.world.tick())
 
-    def go_back(self, go_on: bool = False) -> None:
-        """As ``Supervisor._go_back``: the whole pipeline goes to the checkpoint that its state grew from, or where
-        changelogs lead to from there."""
-        self.handle(on.Suspended("state lost"))
-        self.settle()
-        go_on = go_on and not self.wrong
-        self.lost = self.wrong = False
-        base = next((m for m in self.protocol.completed if m.id == self.protocol.base), None)
-        self.point, self.root = (base, ROOT) if base else self.initial
-        self.base = local_recovery.base_of(self.restore_point)
-        over = [run.query_id for run in self.runs.values()]
-        stood = self.where_they_stood(self.runs) if go_on else {}
-        for query in SHARDS:
-            self.restore(query, stood.get(query))
-        self.handle(on.Released(tuple(over)))
-        self.handle(on.Restored(self.point.id if self.point else None))
+    # --- failures -------------------------------------------------------------------------------------------
+
+    @property
+    def lost(self) -> bool:
+        """Whether the pipeline must go back."""
+        return self.recovery.loss is not None or (
+            self.recovery.outage is not None and self.recovery.outage.is_whole
+        )
+
+    def task_failed(self, run: Run, error: ChandyError) -> None:
+        """A task has failed so often that its query fails."""
+        codes = frozenset({error.code}) if error.code else frozenset()
+        failure = decisions.Failure(QueryFailedError(run.query, str(error)), codes)
+        ended = decisions.RunEnded(run.query, run.number, failure, self.world.tick())
+        self.recovery.handle(ended, self.world.tick())
+
+    def recover(self, fails_at: str = "", checked: bool = False) -> None:
+        """Do what is decided once the restart delay is over, as ``Supervisor`` does.
+
+        Args:
+            fails_at: the step back that fails.
+            checked: whether it was checked just before that there is no successor.
+        """
+        decision = self.recovery.handle(decisions.DelayOver(), self.world.tick())
+        match decision:
+            case decisions.RestartInPlace(queries):
+                for query in queries:
+                    run = self.runs[query]
+                    run.number = next(_unique)
+                    run.done.clear()
+                    started = decisions.RunStarted(query, run.number, run.query_id)
+                    self.recovery.handle(started, self.world.tick())
+                    self.recovery.handle(decisions.RestartedInPlace(query), self.world.tick())
+            case decisions.GoBack(_, _, resumes):
+                try:
+                    rollback.go_back(Rollback(self, fails_at, checked), resume=resumes)
+                except FencedError as error:
+                    self.recovery.handle(decisions.RestartFailed(error, final=True), self.world.tick())
+                    self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
+                except StoreDownError as error:
+                    self.recovery.handle(decisions.RestartFailed(error, final=False), self.world.tick())
+                else:
+                    self.recovery.handle(decisions.WentBack(), self.world.tick())
 
     def plan(self, run: Run, size: int) -> None:
         if run.planned > run.committed:
@@ -822,8 +855,7 @@ class Life:
         except StaleQueryError:
             return None
         except (StateLostError, CannotGoBackError, ShardMissingError) as error:
-            self.lost = True
-            self.wrong = self.wrong or not isinstance(error, StateLostError)
+            self.task_failed(run, error)
             return None
         return Attempt(run, run.planned, held)
 
@@ -894,6 +926,87 @@ class Life:
     @property
     def open_tasks(self) -> list[tuple[Host, Task]]:
         return [(host, task) for host in self.hosts.values() for task in host.open_tasks]
+
+
+Resumable = tuple[ResumePoint, Run]
+STEPS = (
+    "stop_runs",
+    "suspend_checkpoints",
+    "settle_manifests",
+    "forget_resumable",
+    "restore",
+    "release_runs",
+)
+
+
+@attrs.define
+class Rollback:
+    """The steps back of one life, each of which may fail."""
+
+    life: Life
+    fails_at: str
+    checked: bool
+    _began: bool = False
+
+    def step(self, name: str) -> None:
+        if name == self.fails_at:
+            raise StoreDownError
+
+    def check_not_fenced(self) -> None:
+        if not self.checked:
+            self.life.catalog.check_not_fenced(self.life.protocol.generation)
+
+    def stop_runs(self) -> None:
+        self.step("stop_runs")
+        self.life.superseded += self.life.runs.values()
+
+    def suspend_checkpoints(self) -> None:
+        self.step("suspend_checkpoints")
+        self.life.handle(on.Suspended("state lost"))
+
+    def settle_manifests(self) -> None:
+        self.step("settle_manifests")
+        self.life.settle()
+
+    def choose_restore_point(self) -> RestorePoint | None:
+        life = self.life
+        life.point = base_point(life.protocol) or life.initial
+        life.base = base_of(life.point)
+        life.round += 1
+        life.recovery.handle(decisions.StateGivenUp(), life.world.tick())
+        return life.point
+
+    def find_resumable(self, point: RestorePoint | None) -> Mapping[str, Resumable]:
+        return self.life.resumable(self.life.runs, point)
+
+    def forget_resumable(self) -> None:
+        self.step("forget_resumable")
+        for run in self.life.superseded:
+            self.life.recorded.pop(run.query_id, None)
+
+    def queries(self) -> tuple[str, ...]:
+        return tuple(SHARDS)
+
+    def restore(self, query: str, point: RestorePoint | None, resumed: Resumable | None) -> None:
+        if self._began:
+            self.step("restore")
+        self._began = True
+        self.life.restore(query, point, resumed)
+
+    def release_runs(self) -> None:
+        self.step("release_runs")
+        self.life.handle(on.Released(tuple(run.query_id for run in self.life.superseded)))
+
+    def resume_checkpoints(self, point: RestorePoint | None) -> None:
+        self.life.handle(on.Restored(point.manifest.id if point else None))
+
+    def start_runs(self) -> None:
+        pass
+
+    def clean_up(self, *, resumed: bool) -> None:
+        for run in self.life.superseded:
+            self.life.recorded.pop(run.query_id, None)
+        self.life.superseded.clear()
 
 
 class World:
@@ -1067,8 +1180,11 @@ class Machine(RuleBasedStateMachine):
                 life.apply(attempt)
 
     @rule(query=QUERY)
-    def a_query_restarts_in_place(self, query: str) -> None:
-        self.world.life.runs[query].done.clear()
+    def a_query_fails_and_restarts(self, query: str) -> None:
+        """In place, unless state is lost, too."""
+        life = self.world.life
+        life.task_failed(life.runs[query], StoreDownError())
+        life.recover()
 
     @rule(query=QUERY)
     def a_query_stops_or_is_started_again(self, query: str) -> None:
@@ -1183,10 +1299,23 @@ class Machine(RuleBasedStateMachine):
                 life.handle(on.HostLeft(HostHello(name, name, "machine", executor, 1)))
         life.join(executor)
 
+    @rule(query=QUERY, chance=SMALL)
+    def all_hosts_die_and_die_again_when_one_query_has_got_further(self, query: str, chance: int) -> None:
+        life = self.world.life
+        if chance > 3 or life.lost:
+            return
+        for _ in range(2):
+            life.hosts.clear()
+            life.join("a")
+            life.join("b")
+            life.recover()
+            life.batch(query, 3, 0)
+
     @precondition(lambda self: self.world.life.lost)
-    @rule(go_on=st.booleans(), asks=st.booleans())
-    def the_pipeline_goes_back(self, go_on: bool, asks: bool) -> None:
-        self.world.life.go_back(go_on)
+    @rule(fails_at=st.sampled_from(("", "", "", *STEPS)), asks=st.booleans())
+    def the_pipeline_goes_back(self, fails_at: str, asks: bool) -> None:
+        self.world.life.recover(fails_at)
+        # Also half-way back: then nothing may come of it yet.
         if asks:
             self.asked(self.world.life, "", batches=False)
 
@@ -1202,8 +1331,8 @@ class Machine(RuleBasedStateMachine):
                 claim = ClaimShards(first.name, run.query_id, shard.uid, (shard.shard,))
                 try:
                     answer = life.handle(on.ShardsClaimed(claim))
-                except StateLostError:
-                    life.lost = True
+                except StateLostError as error:
+                    life.task_failed(run, error)
                     return
                 if shard.shard in answer.granted:
                     first.open(run.query_id, shard, answer.granted[shard.shard], answer.resume_point)
@@ -1221,7 +1350,10 @@ class Machine(RuleBasedStateMachine):
         self.world.begin("latest")
         self.asked(self.world.life, before)
         if gives_up:
-            zombie.go_back()
+            # It looked for a successor just before there was one.
+            lost = decisions.HostLost("the zombie has lost a host", self.world.tick())
+            zombie.recovery.handle(lost, self.world.tick())
+            zombie.recover(checked=True)
         zombie.quiet()
         self.world.life.quiet()
 
@@ -1251,7 +1383,7 @@ class Machine(RuleBasedStateMachine):
         assert successor.protocol.next_id > before, "an id is used again"
         if restore == "latest" and before:
             assert successor.point is not None
-            assert successor.point.id >= before
+            assert successor.point.manifest.id >= before
         if asks:
             self.asked(successor, "", batches=False)
 
@@ -1277,7 +1409,7 @@ class Machine(RuleBasedStateMachine):
         life.handle(on.Tick())
         life.quiet()
         if life.lost:
-            life.go_back()
+            life.recover()
         for query in SHARDS:
             life.runs[query].stands = False
             life.batch(query, 3, 0)
@@ -1287,7 +1419,7 @@ class Machine(RuleBasedStateMachine):
         while isinstance(outcome, CheckpointError) and outcome.reason is Reason.IO_EXCEPTION:
             # A zombie had used the id already; it does nothing more.
             if life.lost:
-                life.go_back()
+                life.recover()
             outcome = self.outcome(life)
         assert isinstance(outcome, Manifest), outcome
         world.check()
@@ -1448,14 +1580,13 @@ def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
 
 
 def announce_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
-    def finalize(life: Life, checkpoint: int) -> Iterator[None]:
-        manifest = life.protocol.manifest(checkpoint, life.world.tick())
-        if manifest is not None:
-            life.handle(on.Finalized(manifest))
-            yield
-            life.catalog.commit(manifest)
+    right = commit.commit_steps
 
-    patch.setattr(Life, "finalize", finalize)
+    def commit_steps(*given: Any) -> Iterator[None]:
+        next(right(*given))
+        yield
+
+    patch.setattr(commit, "commit_steps", commit_steps)
 
 
 def never_look_for_a_successor(patch: pytest.MonkeyPatch) -> None:
@@ -1525,7 +1656,27 @@ def let_something_in_that_is_no_event(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointStateMachine, "_start_schedule", start)
 
 
+def keep_on_restarting_in_place(patch: pytest.MonkeyPatch) -> None:
+    """Lost state is no reason to go back."""
+    patch.setattr(RecoveryStateMachine, "_lose", lambda machine, why, with_host: None)
+
+
+def resume_one_query_without_the_other(patch: pytest.MonkeyPatch) -> None:
+    def resume_points(runs: Mapping[str, resume.Candidate]) -> dict[str, ResumePoint]:
+        return {query: where for query, run in runs.items() if (where := resume.resume_point(run))}
+
+    patch.setattr(resume, "resume_points", resume_points)
+
+
+def take_checkpoints_while_going_back(patch: pytest.MonkeyPatch) -> None:
+    """Checkpoints of the state that is given up go on."""
+    patch.setattr(CheckpointStateMachine, "_suspend", lambda machine, cause, now: None)
+
+
 BUGS = [
+    keep_on_restarting_in_place,
+    resume_one_query_without_the_other,
+    take_checkpoints_while_going_back,
     apply_before_the_snapshot,
     count_an_acknowledgement_twice,
     cut_two_shards_differently,
