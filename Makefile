@@ -14,12 +14,12 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
 
-test: $(STAMP) java
-	$(RUN) pytest
+# Spark and the servers want the machine for themselves; what needs neither runs on all cores.
+test: java unit
+	$(RUN) pytest -m "spark or server"
 
-# The tests that need neither Spark nor servers.
 unit: $(STAMP)
-	$(RUN) pytest -m "not spark and not server"
+	$(RUN) pytest -m "not spark and not server" --numprocesses auto
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
