@@ -315,7 +315,7 @@ def test_a_sink_that_takes_only_some_rows_of_a_batch_fails_before_state_is_lost(
     rows_by_key = events.stream(spark).selectExpr("concat(k, v) as k", "v")
     out = totals(coordinator, rows_by_key, parallelism=parallelism)
     query = coordinator.start(out.writeStream.foreachBatch(peek), name="q")
-    with pytest.raises(QueryFailedError, match="left early"):
+    with pytest.raises(QueryFailedError, match="stopped early"):
         query.awaitTermination(90)
 
 
