@@ -54,9 +54,10 @@ class RunStarted:
 
 @attrs.frozen
 class RunStopped:
-    """A run was stopped on purpose: its end is no failure."""
+    """A run was stopped on purpose: its end means nothing."""
 
     query: str
+    run: int
 
 
 @attrs.frozen
@@ -178,9 +179,10 @@ class DoNothing:
 
 @attrs.frozen
 class EndQuery:
-    """A query has done its work: tell its user."""
+    """A run of a query has done its work: tell the user, unless another run has taken its place meanwhile."""
 
     query: str
+    run: int
 
 
 @attrs.frozen
@@ -279,8 +281,9 @@ class RecoveryStateMachine:
         match event:
             case RunStarted(query):
                 self._runs[query] = event
-            case RunStopped(query):
-                self._runs.pop(query, None)
+            case RunStopped(query, run):
+                if self._is_current(query, run):
+                    del self._runs[query]
             case FirstCommit():
                 self.tracker.recovered(now)
             case StopRequested():
@@ -317,19 +320,22 @@ class RecoveryStateMachine:
         return DoNothing()
 
     def _run_ended(self, event: RunEnded, now: float) -> Decision:
-        run = self._runs.get(event.query)
-        if run is None or run.run != event.run:
+        if not self._is_current(event.query, event.run):
             # It was stopped, or another has taken its place.
             return DoNothing()
         if event.failure is None:
             del self._runs[event.query]
-            return EndQuery(event.query)
+            return EndQuery(event.query, event.run)
         if event.failure.damage is not None:
             return self._fail(event.failure.damage)
         if event.failure.codes & {FailureCode.HOST_LOST, FailureCode.STATE_UNUSABLE}:
             unusable = FailureCode.STATE_UNUSABLE in event.failure.codes
             self._lose(str(event.failure.error), with_host=not unusable)
         return self._wait(event.failure.error, event.noticed_at, now, event.query)
+
+    def _is_current(self, query: str, run: int) -> bool:
+        current = self._runs.get(query)
+        return current is not None and current.run == run
 
     def _needs_changelogs(self, query_id: str) -> bool:
         return any(run.query_id == query_id and run.needs_changelogs for run in self._runs.values())

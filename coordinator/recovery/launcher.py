@@ -54,6 +54,10 @@ class Watcher(Protocol):
         """A run is the current one of its query; it has not started yet."""
         ...
 
+    def run_stopped(self, run: Run) -> None:
+        """A run is about to be stopped on purpose."""
+        ...
+
     def run_ended(self, run: Run, error: Exception | None) -> None:
         """A run has ended, by itself or with an error."""
         ...
@@ -195,6 +199,7 @@ class Launcher:
     def stop(self, run: Run) -> None:
         """Stop a run at once."""
         run.ended = True
+        self._watcher.run_stopped(run)
         if run.spark is not None:
             run.spark.stop()
 
@@ -204,6 +209,7 @@ class Launcher:
         self._executor.handle(QueryRemoved(name))
         self._runs.drop(name)
         if run is not None:
+            self._watcher.run_stopped(run)
             self._directories.remove(run.directory)
             self._local_recovery.delete_changelogs([run.query_id])
 

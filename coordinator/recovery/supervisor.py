@@ -134,6 +134,10 @@ class Supervisor:
         needs_changelogs = run.resumed is not None and run.resumed.point.needs_changelogs
         self._decide(on.RunStarted(run.definition.name, run.number, run.query_id, needs_changelogs))
 
+    def run_stopped(self, run: Run) -> None:
+        """Note that a run is stopped on purpose."""
+        self._decide(on.RunStopped(run.definition.name, run.number))
+
     def run_ended(self, run: Run, error: Exception | None) -> None:
         """Report the end of a run."""
         self._events.put(_Ended(run, error, self._clock()))
@@ -173,7 +177,6 @@ class Supervisor:
                 metrics.restoring = time.monotonic() - began
                 self._launcher.start(run, query, metrics)
             except BaseException:
-                self._decide(on.RunStopped(definition.name))
                 self._launcher.forget(definition.name)
                 raise
             self._queries[definition.name] = query
@@ -250,10 +253,8 @@ class Supervisor:
             self._local_recovery.delete_changelogs([run.query_id])
 
     def _stop(self, run: Run) -> None:
-        name = run.definition.name
-        self._decide(on.RunStopped(name))
         self._launcher.stop(run)
-        self._queries[name].ended()
+        self._queries[run.definition.name].ended()
 
     def _report_stop(self, run: Run) -> None:
         """End the checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
@@ -328,11 +329,11 @@ class Supervisor:
 
     def _carry_out(self, decision: on.Decision) -> None:
         match decision:
-            case on.EndQuery(name):
-                # A query may end before ``start`` has noted it.
+            case on.EndQuery(name, number):
+                # A query may end before ``start`` has noted it, and another run may take its place before this one.
                 with self._changing:
                     run = self._runs.get(name)
-                    if run is not None and not run.ended:
+                    if run is not None and run.number == number and not run.ended:
                         run.ended = True
                         self._queries[name].ended()
             case on.WaitToRestart(until, cause):

@@ -38,6 +38,7 @@ from chandy.coordinator import (
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.run_record import may_be_alive
 from chandy.coordinator.spark import starting
+from chandy.state import failure_marks
 from chandy.state.errors import HostLostError
 from chandy.state.local.changelog import FOLDER
 from chandy.storage.catalog import Catalog
@@ -119,7 +120,13 @@ def host_directories(runtime: Path) -> set[str]:
 
 def with_shards(runtime: Path) -> set[str]:
     """The hosts, by their directories, that have opened or restored shards, or are at it."""
-    return {path.parent.parent.name for path in (runtime / "cache" / "hosts").glob("*/shards/*")}
+    found = set()
+    for host in host_directories(runtime):
+        # A host that ends removes its directory.
+        with contextlib.suppress(FileNotFoundError):
+            if any((host / "shards").iterdir()):
+                found.add(host.name)
+    return found
 
 
 def left_over(runtime: Path) -> list[str]:
@@ -526,7 +533,9 @@ def test_going_back_begins_anew_as_a_whole_when_it_fails_half_way(
     with coordinate(spark, tmp_path, interval="300 ms") as coordinator:
         frame = chained(coordinator, spark, feed.folder)
         # As of a task that finds its host gone before anybody else does.
-        failing = frame.mapInArrow(trouble(marks, HostLostError.__name__), frame.schema)
+        lost = HostLostError("unix://host", "killed")
+        failure_marks.mark(lost, coordinator._operators.endpoint.token)
+        failing = frame.mapInArrow(trouble(marks, lost.__notes__[0]), frame.schema)
         query = coordinator.start(parquet(failing, tmp_path / "out"), name="chained")
         sunk(coordinator, query, tmp_path / "out", feed.files)
         assert [one.in_place for one in coordinator.recoveries] == [False, False]

@@ -106,19 +106,30 @@ def test_an_end_of_a_run_that_is_over_changes_nothing() -> None:
     made = machine()
     made.handle(on.RunStarted("q", 1), 0.0)
     assert decisions(made, failed(FailureCode.STATE_UNUSABLE), on.DelayOver()) == [on.DoNothing()] * 2
-    made.handle(on.RunStopped("q"), 0.0)
+    made.handle(on.RunStopped("q", 1), 0.0)
     assert decisions(made, failed(run=1), on.DelayOver()) == [on.DoNothing()] * 2
     assert made.loss is None
 
 
+def test_a_run_that_is_stopped_on_the_way_back_does_not_end_its_query() -> None:
+    """Spark reports its end like that of a run that has done its work."""
+    made = machine()
+    made.handle(on.RunStopped("q", 0), 1.0)
+    assert made.handle(on.RunEnded("q", 0, None, 1.0), 2.0) == on.DoNothing()
+    # The stop of a run that is over says nothing about the one in its place.
+    made.handle(on.RunStarted("q", 1), 3.0)
+    made.handle(on.RunStopped("q", 0), 4.0)
+    assert made.handle(on.RunEnded("q", 1, None, 5.0), 5.0) == on.EndQuery("q", 1)
+
+
 def test_a_run_that_has_done_its_work_ends_its_query() -> None:
     made = machine()
-    assert made.handle(on.RunEnded("q", 0, None, 1.0), 1.0) == on.EndQuery("q")
+    assert made.handle(on.RunEnded("q", 0, None, 1.0), 1.0) == on.EndQuery("q", 0)
     assert made.handle(failed(), 2.0) == on.DoNothing()
 
 
 def test_a_query_that_was_stopped_in_the_delay_does_not_restart() -> None:
-    assert decisions(machine(), failed(), on.RunStopped("q"), on.DelayOver())[-1] == on.DoNothing()
+    assert decisions(machine(), failed(), on.RunStopped("q", 0), on.DelayOver())[-1] == on.DoNothing()
 
 
 @pytest.mark.parametrize("needed", [True, False])
@@ -282,8 +293,7 @@ class Failures(RuleBasedStateMachine):
 
     @rule(query=st.sampled_from(QUERIES))
     def a_query_is_stopped(self, query: str) -> None:
-        self.runs.pop(query, None)
-        self.tell(on.RunStopped(query))
+        self.tell(on.RunStopped(query, self.runs.pop(query, 0)))
 
     @rule(query=st.sampled_from(QUERIES))
     def a_query_fails_and_is_stopped_in_the_delay(self, query: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import launcher, restore_point
-from chandy.coordinator.recovery.decisions import RecoveryStateMachine
+from chandy.coordinator.recovery.decisions import EndQuery, RecoveryStateMachine
 from chandy.coordinator.recovery.launcher import Launcher
 from chandy.coordinator.recovery.local_recovery import LeftoverRuns, LocalRecovery
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
@@ -449,6 +449,23 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
     setup.supervisor.close()
     assert len(started) == 1
     assert started[0].stopped.is_set()
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was decided while the pipeline was going back, and is carried out afterwards."""
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
+    query = setup.supervisor.start(setup.definition)
+    (first,) = setup.runs.all()
+    setup.supervisor.host_lost("it was killed")
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    setup.supervisor._carry_out(EndQuery("q", first.number))
+    assert query.isActive
+    (second,) = setup.runs.all()
+    setup.supervisor._carry_out(EndQuery("q", second.number))
+    assert not query.isActive
 
 
 def restored(host: str, files: float, opening: float, found: int, downloaded: int) -> ShardsRestored:
