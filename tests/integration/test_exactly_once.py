@@ -124,8 +124,8 @@ def with_shards(runtime: Path) -> set[str]:
     for host in host_directories(runtime):
         # A host that ends removes its directory.
         with contextlib.suppress(FileNotFoundError):
-            if any((host / "shards").iterdir()):
-                found.add(host.name)
+            if any((runtime / "cache" / "hosts" / host / "shards").iterdir()):
+                found.add(host)
     return found
 
 
