@@ -13,17 +13,16 @@ import click
 from .report import RESULTS, Options, Report, console
 
 BENCHMARKS = {
-    "recovery": "from a failure to the first new batch, and of what that time consists, beside Spark and Flink",
+    "recovery": "the time from a failure to the first new batch, and its parts, beside Spark and Flink",
     "throughput": "rows a second of every interface, beside Spark's own",
-    "checkpoint_cost": "what checkpoints take from a stream that runs, and what they write",
+    "checkpoint_cost": "what checkpoints cost a running stream, and what they write",
     "scale": "the coordinator's own time and memory with 10 to 10,000 shards",
     "latency": "the smallest batch, beside native queries with state and without",
     "aggregate": "where the time of running aggregates goes, beside Spark's own count",
-    "operator": "one processor over real flights, with and without checkpoints, beside PySpark's own operator",
-    "growth": "what a key costs as the state grows, and what that cost is made of",
+    "growth": "what a key costs as the state grows, and what that cost consists of",
     "store_requests": "requests and seconds of a checkpoint on a store that is 30 ms away",
 }
-"""By the name of its module, what a benchmark shows. A module has ``run(options)`` and ``draw(report, path)``."""
+"""What each benchmark shows, by the name of its module. A module has ``run(options)`` and ``draw(report, path)``."""
 
 
 def measure(name: str, options: Options, json: Path | None, charts: Sequence[Path]) -> None:
@@ -40,10 +39,12 @@ def measure(name: str, options: Options, json: Path | None, charts: Sequence[Pat
 
 
 def measure_all(options: Options, folder: Path) -> list[str]:
-    """Run every benchmark in a process of its own, for what a JVM has been through is in its pace; return who failed.
+    """Run all benchmarks, and return the names of those that failed.
+
+    Each one has a process of its own, because the history of a JVM changes its speed.
 
     Args:
-        options: for each of them.
+        options: the options of each benchmark.
         folder: takes figures and charts.
     """
     failed = []
@@ -61,20 +62,22 @@ _LIST = "\n".join(f"  {name}: {what}\n" for name, what in BENCHMARKS.items())
 
 @click.command(epilog=f"\b\nBenchmarks:\n{_LIST}")
 @click.argument("name", type=click.Choice([*BENCHMARKS, "all"]))
-@click.option("--quick", is_flag=True, help="Small sizes, to see that it works.")
-@click.option("--repetitions", type=click.IntRange(min=1), help="Turns of each contestant.")
-@click.option("--json", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here.")
+@click.option("--quick", is_flag=True, help="Use small sizes, to see that it works.")
+@click.option("--repetitions", type=click.IntRange(min=1), help="Number of turns of each contestant.")
+@click.option(
+    "--json", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures to this file."
+)
 @click.option(
     "--chart",
     "charts",
     type=click.Path(dir_okay=False, path_type=Path),
     multiple=True,
-    help="Draw them here: .png or .svg; may be given again.",
+    help="Draw them in this file: .png or .svg. May be repeated.",
 )
 def main(
     name: str, quick: bool, repetitions: int | None, json: Path | None, charts: tuple[Path, ...]
 ) -> None:
-    """Measure Chandy beside what one would use instead, in one run.
+    """Measure Chandy beside its alternatives in one run.
 
     ``all`` runs every benchmark and writes JSON and charts (PNG and SVG) into ``benchmarks/results``.
     """

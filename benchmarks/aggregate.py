@@ -1,8 +1,8 @@
 """Where the time of ``coordinator.aggregate`` goes, beside Spark's own ``groupBy().count()``.
 
-A count by key, on two cores, as a stream that has warmed up, in turns. Beside the two there are streams that do only a
-part of the work and show what it costs: reading the source; giving every row to Python as Arrow; combining in
-Python and sending what is left. What a batch of Chandy takes beyond these is its operator: state and output.
+A count by key on two cores, measured after a warm-up, in turns. Further streams do only a part of the work and show
+what it costs: they read the source, give every row to Python as Arrow, or combine the rows in Python and shuffle the
+partial results. The rest of the time of a Chandy batch is its operator: state and output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COUNT: Final = "Spark groupBy().count()"
 CONTESTANTS: Final = (SOURCE, TO_PYTHON, COMBINED, AGGREGATE, UNCOMBINED, COUNT)
 
 GOAL: Final = 3.0
-"""How many times Spark's rows a second the aggregate is meant to reach."""
+"""The goal of the aggregate: rows a second, as a multiple of Spark's."""
 WARM_UP: Final = 4
 BATCHES: Final = 10
 WORKLOADS: Final = (
@@ -74,7 +74,7 @@ def run(options: Options) -> Report:
                 for name, streams in found.items()
             ]
             for name in (AGGREGATE, UNCOMBINED, TO_PYTHON):
-                # Of rows a second, so that of times is the other way round.
+                # The ratio is of rows a second, so the times are divided the other way round.
                 ratios[f"{workload.name}: {name} / {COUNT}"] = paired_ratio(
                     found[COUNT], found[name], _batch_ms
                 )
@@ -136,5 +136,4 @@ def _chandy(spark: SparkSession, name: str, source: DataFrame, folder: Path) -> 
         writer = frame.writeStream.format("noop").outputMode("append").trigger(availableNow=True)
         query = coordinator.start(writer, name="counts")
         query.awaitTermination()
-        completed = coordinator.statistics().counts.completed
-        return measured(name, query.recentProgress, WARM_UP, completed)
+        return measured(name, query.recentProgress, WARM_UP)

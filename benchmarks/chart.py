@@ -1,4 +1,4 @@
-"""Draws the charts of benchmarks, to be read on a light page and on a dark one."""
+"""Draws the charts of benchmarks, for light and for dark pages."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _INK = "#7d8590"
-"""Reads on white and on black."""
+"""Readable on white and on black."""
 _OWN, _PEER = "#2f81f7", "#9e9e9e"
 
 
 def bars(path: Path, *, title: str, axis: str, rounds: Mapping[str, Sequence[float]]) -> None:
-    """Draw a bar as long as the median of each contestant's rounds; Chandy's own in another colour.
+    """Draw a bar for the median of each contestant's rounds. Chandy's bars have another colour.
 
     Args:
-        path: where to; its suffix says the format, ``.png`` or ``.svg``.
-        title: over the chart.
-        axis: what is measured.
-        rounds: each contestant's figures.
+        path: the file. Its suffix is the format, ``.png`` or ``.svg``.
+        title: the title of the chart.
+        axis: the label of the axis.
+        rounds: the figures of each contestant.
     """
     names = list(rounds)[::-1]
     medians = [median(rounds[name]) for name in names]
@@ -48,7 +48,7 @@ def lines(
     series: Mapping[str, Sequence[tuple[float, float]]],
     y_scale: Literal["linear", "log"] = "linear",
 ) -> None:
-    """Draw a line for each series of points, over a logarithmic x axis; a linear y axis begins at 0."""
+    """Draw a line for each series of points over a logarithmic x axis. A linear y axis begins at 0."""
     figure, axes = _axes(height=4.5)
     for name, points in series.items():
         axes.plot(*zip(*points, strict=True), marker="o", label=name)
@@ -63,13 +63,13 @@ def lines(
 
 
 def stacked(path: Path, *, title: str, axis: str, parts: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw a bar for each contestant that consists of its parts, one after the other.
+    """Draw a stacked bar of its parts for each contestant.
 
     Args:
-        path: where to; its suffix says the format.
-        title: over the chart.
-        axis: what is measured.
-        parts: each contestant's figures by part; a part has one colour wherever it occurs.
+        path: the file. Its suffix is the format.
+        title: the title of the chart.
+        axis: the label of the axis.
+        parts: the figures of each contestant by part. A part has the same colour in all bars.
     """
     names = list(parts)[::-1]
     figure, axes = _axes(height=1.8 + 0.45 * len(names))
@@ -90,13 +90,13 @@ def stacked(path: Path, *, title: str, axis: str, parts: Mapping[str, Mapping[st
 def _many_colors(count: int) -> list[Any]:
     from matplotlib import colormaps
 
-    # Ten strong colours first, then their pale ones.
+    # The ten strong colours come first, then their pale variants.
     paired = colormaps["tab20"]
     return [paired(number) for number in (*range(0, 20, 2), *range(1, 20, 2))][:count]
 
 
 def _axes(height: float) -> tuple[Any, Axes]:
-    # Not at the top: it takes a second, and only this needs it.
+    # Imported here: the import takes a second, and only charts need it.
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""The same per-key counter for every interface: rows, pandas, Arrow columns; native and Chandy."""
+"""The same per-key counter for every interface: rows, pandas and Arrow columns."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FILLER = "0123456789abcdef"
 
 
 def payload(size: int, count: int) -> str:
-    """Return ``size`` characters that change with the count, as a value that a processor keeps."""
+    """Return a value of ``size`` characters that changes with the count."""
     return (f"{count:016}" + _FILLER * (size // len(_FILLER) + 1))[:size]
 
 
 class _Counter(StatefulProcessor):
-    """Counts rows by key; keeps ``size`` further bytes a key that change with every update."""
+    """Counts rows by key. Stores ``size`` further bytes for each key, which change with every update."""
 
     def __init__(self, size: int = 0) -> None:
         self._size = size

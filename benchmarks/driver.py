@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import click
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import (
     CheckpointConfig,

@@ -1,7 +1,7 @@
-"""Puts distance between a client and a server: ``python -m benchmarks.far PORT TO SECONDS``.
+"""Simulates distance between a client and a server: ``python -m benchmarks.far PORT TO SECONDS``.
 
-A proxy that hands on every byte so many seconds after it came, in either direction. That is what distance does: it
-delays, and limits no throughput by itself.
+The proxy forwards every byte so many seconds after it arrived, in either direction. Like real distance, it delays the
+data and does not limit the throughput.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 PIECE: Final = 256 * 1024
-"""Bytes that are taken at a time."""
+"""Bytes that are read at a time."""
 UNDER_WAY: Final = 256
-"""Pieces that are under way at most in one direction; then the sender waits."""
+"""The most pieces that are in flight in one direction. Then the sender waits."""
 
 
 async def carry(
@@ -25,14 +25,14 @@ async def carry(
     now: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
-    """Hand on pieces in their order until an empty one ends them, each ``delay`` seconds after it came.
+    """Forward pieces in order, each ``delay`` seconds after it arrived. An empty piece ends the stream.
 
     Args:
-        read: gives the next piece.
+        read: returns the next piece.
         write: takes a piece.
-        delay: seconds.
-        now: the time in seconds.
-        sleep: waits so many seconds.
+        delay: in seconds.
+        now: returns the time in seconds.
+        sleep: waits for a number of seconds.
     """
     on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(UNDER_WAY)
 
@@ -58,7 +58,7 @@ async def carry(
 
 
 async def serve(port: int, to: int, delay: float) -> None:
-    """Listen on a port of this machine, and connect each client to another port."""
+    """Listen on a port of this machine, and connect each client to another port of it."""
 
     async def connect(near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
         far_reader, far = await asyncio.open_connection("127.0.0.1", to)
@@ -82,7 +82,7 @@ async def _one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, d
     await carry(
         lambda: reader.read(PIECE), write, delay, now=asyncio.get_running_loop().time, sleep=asyncio.sleep
     )
-    # The other direction may go on.
+    # The other direction may continue.
     if writer.can_write_eof():
         writer.write_eof()
 

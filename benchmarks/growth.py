@@ -1,13 +1,12 @@
-"""What a key costs as the state grows, and what that cost is made of.
+"""What a key costs as the state grows, and what that cost consists of.
 
-A running count on two cores. First every key of the state comes once; then batches of 100,000 rows fall on keys at
-random, so that the larger the state, the fewer of them were used lately. Microseconds are those of a batch, or of the
-tasks that ran it side by side, for each key that it had.
+A running count on two cores. First every key arrives once. Then come batches of 100,000 rows on random keys. The
+larger the state, the fewer of these keys were used recently. Times are microseconds for each key of a batch: of the
+batch itself, or of its tasks, which run in parallel.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from statistics import median
@@ -15,13 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
 from . import keyed
 from .chart import lines
+from .file_source import write_file
 from .report import Options, Report, console
 from .stage import measured, stage
 
@@ -31,7 +30,7 @@ TOUCHED: Final = 100_000
 BATCHES: Final = 12
 WARM_UP: Final = 2
 _FILLED: Final = 250_000
-"""Keys in a file while the state grows."""
+"""Keys in each file while the state is filled."""
 
 
 def run(options: Options) -> Report:
@@ -88,7 +87,7 @@ def _measure(spark: SparkSession, size: int, touched: int, folder: Path) -> dict
         query.processAllAvailable()
         metrics = coordinator.metrics("counts").minus(before)
         stream = measured("growth", query.recentProgress[batches:], WARM_UP)
-    # Files of the state host may be going at the same time.
+    # The state host may still be deleting its own files.
     shutil.rmtree(folder, ignore_errors=True)
     per_key = 1e6 / metrics.keys
     seconds = median(stream.batch_seconds)
@@ -107,9 +106,7 @@ def _measure(spark: SparkSession, size: int, touched: int, folder: Path) -> dict
 
 
 def _write(files: Path, number: int, keys: np.ndarray[Any, np.dtype[np.int64]]) -> int:
-    # Spark must not see a file that is not whole; it passes over names that begin with a dot.
-    hidden, path = files / f".{number:06}", files / f"{number:06}.parquet"
-    pq.write_table(pa.table({"k": keys, "v": np.zeros(len(keys), np.int64)}), hidden)
-    os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
-    hidden.rename(path)
+    write_file(
+        pa.table({"k": keys, "v": np.zeros(len(keys), np.int64)}), files / f"{number:06}.parquet", number
+    )
     return number + 1

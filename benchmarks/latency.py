@@ -1,21 +1,22 @@
-"""How short a micro-batch can be that goes through keyed state, Chandy's and Spark's, beside one without any.
+"""How short a micro-batch with keyed state can be, with Chandy and with Spark, compared with one without state.
 
 A counter by key over tiny batches, on two cores. Spark's ``rate-micro-batch`` source gives every batch the same few
-rows, in two partitions; a batch begins as soon as the one before has committed. What is measured is Spark's
-``triggerExecution`` of each batch of a warm stream, and its parts as Spark reports them. Contestants take turns in one
-session: a block of batches each, in an order that alternates. Ratios compare the medians of blocks of the same turn,
+rows, in two partitions. A batch begins as soon as the one before has committed. The benchmark measures Spark's
+``triggerExecution`` of each batch after a warm-up, and its parts as Spark reports them. Contestants take turns in one
+session. Each runs a block of batches, and the order alternates. Ratios compare the medians of blocks of the same turn,
 and are medians over the turns. A percentile is over all batches of all turns.
 
-Three streams without state show what a batch costs in any case: Spark's plan alone; rows through a shuffle to Python
-and back, as PySpark does it; and the same acknowledged at once (``chandy.state.operators.prompt``), as Chandy does it,
-the floor of everything in Python. They run with the setting by which Spark's logs are written without forking
-processes, which Chandy chooses by itself for local directories. Streams with Spark's own state (RocksDB with changelog
-checkpointing) run as they come, and once more with that setting ("tuned"). Chandy takes a checkpoint every ten seconds.
+Three streams without state show what every batch costs: Spark's plan alone; rows through a shuffle to Python and back,
+as PySpark does it; and the same with acknowledgements at once (``chandy.state.operators.quick_ack``), as Chandy does
+it. The last one is the lower bound of everything in Python. These streams use the file manager that writes Spark's logs
+without forking processes, which Chandy chooses by itself for local directories. Streams with Spark's own state
+(RocksDB with changelog checkpointing) run with Spark's defaults, and once more with that file manager ("tuned"). Chandy
+takes a checkpoint every ten seconds.
 
-All columns are in milliseconds. ``p50_ms`` is the median of the blocks' medians, which ``least`` and ``greatest`` span;
-``shortest`` is a single batch. ``logs`` (Spark's ``walCommit`` and ``commitOffsets``), ``planning``, ``running``
-(``addBatch``) and ``other`` are medians. ``task`` is what Chandy's tasks take once their batch has begun, by its own
-account, a task's mean; two run side by side; ``input`` and ``state`` are the waits for Spark and the state host in it.
+All columns are in milliseconds. ``p50_ms`` is the median of the blocks' medians. ``least`` and ``greatest`` are their
+range. ``shortest`` is a single batch. ``logs`` (Spark's ``walCommit`` and ``commitOffsets``), ``planning``, ``running``
+(``addBatch``) and ``other`` are medians. ``task`` is the mean time of a Chandy task from the beginning of its batch, by
+Chandy's own metrics. Two tasks run in parallel. ``input`` and ``state`` are its waits for Spark and the state host.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any, Final
 import attrs
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 from chandy.state.aggregation.aggregate_operator import Combine
@@ -45,7 +46,7 @@ from .stage import DEFAULT_MANAGER, balanced, file_manager, stage
 
 PLAIN: Final = "no state"
 PYTHON: Final = "no state, through Python"
-PYTHON_PROMPT: Final = "no state, through Python, prompt"
+PYTHON_QUICK_ACK: Final = "no state, through Python, quick ACK"
 COUNT: Final = "Spark groupBy().count()"
 COUNT_TUNED: Final = "Spark groupBy().count(), tuned"
 SPARK_ROWS: Final = "PySpark transformWithState"
@@ -58,7 +59,7 @@ ARROW: Final = "Chandy transform_with_arrow"
 CONTESTANTS: Final = (
     PLAIN,
     PYTHON,
-    PYTHON_PROMPT,
+    PYTHON_QUICK_ACK,
     COUNT,
     COUNT_TUNED,
     SPARK_ROWS,
@@ -69,13 +70,13 @@ CONTESTANTS: Final = (
     ARROW,
 )
 PEERS: Final = {
-    AGGREGATE: (COUNT, COUNT_TUNED, PYTHON_PROMPT),
-    UNCOMBINED: (COUNT, COUNT_TUNED, PYTHON_PROMPT),
-    ROWS: (SPARK_ROWS, SPARK_ROWS_TUNED, PYTHON_PROMPT),
-    ARROW: (COUNT, COUNT_TUNED, PYTHON_PROMPT),
-    PYTHON_PROMPT: (PLAIN, PYTHON),
+    AGGREGATE: (COUNT, COUNT_TUNED, PYTHON_QUICK_ACK),
+    UNCOMBINED: (COUNT, COUNT_TUNED, PYTHON_QUICK_ACK),
+    ROWS: (SPARK_ROWS, SPARK_ROWS_TUNED, PYTHON_QUICK_ACK),
+    ARROW: (COUNT, COUNT_TUNED, PYTHON_QUICK_ACK),
+    PYTHON_QUICK_ACK: (PLAIN, PYTHON),
 }
-"""Whose batches each contestant's are compared with."""
+"""The contestants with which each one is compared."""
 _AS_IT_COMES: Final = frozenset({COUNT, SPARK_ROWS})
 
 PARTS: Final = {
@@ -83,28 +84,28 @@ PARTS: Final = {
     "planning": ("queryPlanning",),
     "running": ("addBatch",),
 }
-"""Columns of a batch's parts: Spark's names of what they are the sum of."""
+"""The columns of a batch's parts. Each is the sum of these times, by Spark's names."""
 OTHER: Final = "other"
-"""The column of what is none of these."""
+"""The column of the rest of a batch."""
 
 SIZES: Final = (1, 100, 1_000)
-"""Rows of a batch."""
+"""Numbers of rows in a batch."""
 KEYS: Final = 10
 _POLL_SECONDS: Final = 0.2
 _BATCH_SECONDS: Final = 60.0
-"""After so long without a batch a stream is given up."""
+"""A stream without a new batch for so many seconds is given up."""
 
 
 @attrs.frozen
 class Length:
-    """How many batches a stream has."""
+    """The number of batches of a stream."""
 
     warm_up: int
     batches: int
 
     @property
     def last(self) -> int:
-        """Number of the last batch that counts, the first one being 0."""
+        """The number of the last measured batch. The first batch of the stream is 0."""
         return self.warm_up + self.batches - 1
 
 
@@ -117,9 +118,9 @@ class Block:
     """The measured batches of one stream."""
 
     batches: tuple[Mapping[str, float], ...]
-    """Of each the milliseconds by Spark's name of the part, ``triggerExecution`` among them."""
+    """The milliseconds of each batch's parts by Spark's names, with ``triggerExecution``."""
     metrics: OperatorMetrics | None = None
-    """What Chandy's tasks spent meanwhile."""
+    """The metrics of Chandy's tasks in these batches."""
 
     @property
     def totals(self) -> tuple[float, ...]:
@@ -133,12 +134,12 @@ class Block:
 
 
 def block(progress: Sequence[Any], length: Length, metrics: OperatorMetrics | None = None) -> Block:
-    """Cut warm-up and what came after the end off a stream's progress reports.
+    """Select the measured batches from a stream's progress reports.
 
     Args:
-        progress: Spark's reports, one a batch; those of batches without rows do not count.
-        length: how many batches do.
-        spent: goes with them.
+        progress: Spark's reports, one for each batch. Batches without rows are ignored.
+        length: the number of batches to skip and to measure.
+        metrics: the metrics of these batches.
     """
     counted = [
         one for one in progress if one["numInputRows"] > 0 and length.warm_up <= one["batchId"] <= length.last
@@ -149,13 +150,13 @@ def block(progress: Sequence[Any], length: Length, metrics: OperatorMetrics | No
 
 
 def parts(batch: Mapping[str, float]) -> dict[str, float]:
-    """Return what a batch consists of, by column; the parts' sum is the batch's milliseconds."""
+    """Return the parts of a batch by column. They add up to the batch's milliseconds."""
     known = {column: sum(batch.get(name, 0) for name in names) for column, names in PARTS.items()}
     return {**known, OTHER: batch["triggerExecution"] - sum(known.values())}
 
 
 def task_parts(blocks: Sequence[Block]) -> dict[str, float]:
-    """Return the milliseconds of a Chandy task, and of its waits; means over all blocks, zeros if there was none."""
+    """Return the mean milliseconds of a Chandy task and of its waits over all blocks, or zeros without tasks."""
     total = OperatorMetrics()
     for one in blocks:
         total.add(one.metrics or OperatorMetrics())
@@ -164,7 +165,7 @@ def task_parts(blocks: Sequence[Block]) -> dict[str, float]:
 
 
 def row(size: int, contestant: str, blocks: Sequence[Block]) -> dict[str, Any]:
-    """Return a contestant's line of the table, in milliseconds: figures of blocks, of all batches, and parts."""
+    """Return a contestant's row of the table, in milliseconds: figures of blocks and of all batches, and parts."""
     batches = [batch for one in blocks for batch in one.batches]
     totals = [total for one in blocks for total in one.totals]
     medians = [one.p50 for one in blocks]
@@ -215,7 +216,7 @@ def run(options: Options) -> Report:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw of what a batch of one size consists."""
+    """Draw the parts of a batch of one size."""
     sizes = sorted({one["rows"] for one in report.rows})
     size = sizes[len(sizes) // 2]
     labels = {
@@ -234,7 +235,7 @@ def draw(report: Report, path: Path) -> None:
 
 
 class Contest:
-    """The contestants over batches of one size; each stream has folders of its own."""
+    """Runs the contestants with batches of one size, each stream in folders of its own."""
 
     def __init__(self, spark: SparkSession, size: int, folder: Path) -> None:
         self._spark = spark
@@ -242,9 +243,9 @@ class Contest:
         self._folder = folder
 
     def run(self, contestant: str, length: Length) -> Block:
-        """Run one stream, and end it after its last batch."""
+        """Run one stream, and stop it after its last batch."""
         self._folder.mkdir(exist_ok=True)
-        # A new name each time: a host that is ending may still write into the folder of the stream before.
+        # Each stream has a new folder: the previous host may still be writing into the old one.
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         try:
             native = self._native(contestant)
@@ -271,8 +272,8 @@ class Contest:
         match contestant:
             case name if name == PLAIN:
                 return lambda rows: (rows.select("k", F.lit(1).alias("n")), "append")
-            case name if name in (PYTHON, PYTHON_PROMPT):
-                through = with_quick_ack if name == PYTHON_PROMPT else iter
+            case name if name in (PYTHON, PYTHON_QUICK_ACK):
+                through = with_quick_ack if name == PYTHON_QUICK_ACK else iter
                 return lambda rows: (
                     rows.select("k", F.lit(1).cast("long").alias("n"))
                     .repartitionById(2, F.expr("cast(pmod(xxhash64(k), 2) as int)"))
@@ -320,14 +321,14 @@ def _operator(coordinator: CheckpointCoordinator, contestant: str, rows: DataFra
 
 
 def _await(query: Any, batch: int) -> None:
-    """Wait until a batch of a query has been reported; the source never ends."""
+    """Wait until a query has reported a batch. The source never ends."""
     deadline, seen = time.monotonic() + _BATCH_SECONDS, -1
     while seen < batch:
         if not query.isActive:
             raise RuntimeError(f"the query has ended: {query.exception()}")
         if time.monotonic() > deadline:
             raise TimeoutError(f"no batch after number {seen} in {_BATCH_SECONDS:g} s")
-        # Rarely: each look takes time from the batches, and the same from everybody's.
+        # Poll rarely: each poll takes time from the batches, the same for all contestants.
         time.sleep(_POLL_SECONDS)
         last = query.lastProgress
         if last is not None and last["batchId"] > seen:

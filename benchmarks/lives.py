@@ -1,4 +1,4 @@
-"""A driver as a child process: its events as it tells them, its death, and the end of all that it started."""
+"""Runs a driver as a child process: reads its events, kills it, and waits for the end of all that it started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOSTS_DEADLINE_SECONDS = 30.0
 
 
 class Life:
-    """One run of a driver, in a process group with the JVM that it starts. It is told things by files."""
+    """One run of a driver, in a process group with the JVM that it starts. The parent talks to it through files."""
 
     def __init__(
         self,
@@ -39,15 +39,15 @@ class Life:
         """Start the process.
 
         Args:
-            arguments: of the driver.
-            module: the driver's; it tells its events by ``say``.
-            folder: where it and all below it keep their files.
-            log: takes what they print.
-            environment: variables beside those that this process has.
+            arguments: the arguments of the driver.
+            module: the module of the driver. It sends its events by ``say``.
+            folder: takes all files of the driver and its child processes.
+            log: takes their output.
+            environment: variables in addition to those of this process.
         """
         self.started_at = time.time()
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        # What Spark leaves behind when it is killed is then in that folder and goes with it.
+        # Files that a killed Spark leaves behind are then in this folder and are deleted with it.
         temporary = folder / "tmp"
         temporary.mkdir(exist_ok=True)
         given = os.environ | dict(environment or {})
@@ -57,8 +57,7 @@ class Life:
             "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [given.get("PYTHONPATH")])]),
             "TMPDIR": str(temporary),
         }
-        # Peers come with their bytecode, from their packages: a checkout that may not keep its own would be compiled
-        # in every process anew.
+        # The peers' packages are installed with bytecode. Without it, every process would compile this checkout again.
         variables.pop("PYTHONDONTWRITEBYTECODE", None)
         self._log = log.open("a")
         self._process = subprocess.Popen(
@@ -70,7 +69,7 @@ class Life:
             errors="replace",
             cwd=folder,
             env=variables,
-            # A group of its own, so that the JVM dies in the same moment.
+            # Driver and JVM share a process group, so that one signal kills both.
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -78,49 +77,49 @@ class Life:
 
     @property
     def pid(self) -> int:
-        """The driver's process."""
+        """The process id of the driver."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether the driver has not ended."""
+        """Whether the driver is running."""
         return self._process.poll() is None
 
     def events(self) -> Iterator[Event]:
-        """Yield what the driver tells, until it has ended.
+        """Yield the events of the driver until it has ended.
 
         Raises:
-            TimeoutError: it was silent for too long.
+            TimeoutError: no event came for too long.
         """
         while (event := self.next_event(_DEADLINE_SECONDS)) is not None:
             yield event
 
     def next_event(self, timeout: float) -> Event | None:
-        """Return the next event; None if the driver and its JVM have ended.
+        """Return the next event, or None if the driver and its JVM have ended.
 
         Raises:
-            TimeoutError: there is none in so many seconds.
+            TimeoutError: no event came within ``timeout`` seconds.
         """
         try:
             return self._events.get(timeout=timeout)
         except queue.Empty:
-            raise TimeoutError(f"The driver said nothing for {timeout:g} s") from None
+            raise TimeoutError(f"The driver sent no event for {timeout:g} s") from None
 
     def await_event(self, name: str) -> Event:
-        """Return the next event of this name; those before it are passed over.
+        """Return the next event of this name, and skip the events before it.
 
         Raises:
             RuntimeError: the driver has ended.
-            TimeoutError: it was silent for too long.
+            TimeoutError: no event came for too long.
         """
         for event in self.events():
             if event["event"] == name:
                 return event
-        raise RuntimeError(f"The driver has ended before it told of {name!r}: {self._log.name}")
+        raise RuntimeError(f"The driver ended before it sent {name!r}. Its log: {self._log.name}")
 
     def kill(self) -> float:
-        """Kill driver and JVM with SIGKILL; return when that was, in seconds since 1970."""
-        # It may have ended by itself.
+        """Kill driver and JVM with SIGKILL, and return the time in seconds since 1970."""
+        # The driver may have ended by itself.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         killed_at = time.time()
@@ -128,13 +127,13 @@ class Life:
         return killed_at
 
     def wait(self) -> int:
-        """Wait until the driver and its JVM have ended; return the driver's exit code."""
-        # Both hold the pipe: it ends with the last of them.
+        """Wait until the driver and its JVM have ended, and return the driver's exit code."""
+        # Driver and JVM both hold the pipe, so it ends with the last of them.
         self._reader.join()
         return self._process.wait()
 
     def exit_code(self) -> int:
-        """Wait until the driver has ended, though its JVM may live; return the exit code, minus a signal's number."""
+        """Wait until the driver has ended; its JVM may live on. Return the exit code, negative for a signal."""
         return self._process.wait()
 
     def _read(self) -> None:
@@ -150,7 +149,7 @@ class Life:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The pipe is open as long as one process of the group lives.
+        # The pipe is open as long as any process of the group lives.
         if self._reader.is_alive():
             self.kill()
         self.wait()
@@ -160,26 +159,26 @@ class Life:
 
 
 def say(event: str, **facts: Any) -> None:
-    """Tell the parent, from within the child; whoever reads its stdout knows an event by its first bytes."""
+    """Send an event to the parent, from the child. The parent recognizes events on stdout by their first bytes."""
     line = json.dumps({"event": event, "at": time.time(), **facts}) + "\n"
     os.write(sys.stdout.fileno(), line.encode())
 
 
 def runtime(folder: Path) -> Path:
-    """Where the state hosts of all lives meet their tasks; a short name, for socket paths must be short."""
+    """Return the runtime directory of the state hosts of all lives. Its name is short: socket paths are limited."""
     return folder / "r"
 
 
 def await_hosts(folder: Path) -> bool:
-    """Wait until no state host lives any more; return whether that is so.
+    """Wait until no state host runs any more. Return False if one still runs after the deadline.
 
-    One that ends takes its meeting place with it, one that is killed leaves a socket that nobody listens on.
+    A host that ends deletes its discovery directory. A host that is killed leaves a socket on which nobody listens.
     """
-    # Of no concern to a child, which must not be slower for it.
-    from chandy.state.host.discovery import is_listening
+    # Imported here, because children do not need it and must start fast.
+    from chandy.state.host.discovery import DISCOVERY_FOLDER, is_listening
 
     deadline = time.monotonic() + _HOSTS_DEADLINE_SECONDS
-    while any(map(is_listening, paths(runtime(folder) / "meet", "*/*.sock"))):
+    while any(map(is_listening, paths(runtime(folder) / DISCOVERY_FOLDER, "*/*.sock"))):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
@@ -187,6 +186,6 @@ def await_hosts(folder: Path) -> bool:
 
 
 def paths(folder: Path, pattern: str) -> Iterator[Path]:
-    """Yield what matches a pattern below a folder; what goes while it is looked for is not there."""
-    # Before Python 3.13, Path.glob raises for a folder that goes before it has looked into it.
+    """Yield the paths below a folder that match a pattern. Paths that are deleted meanwhile are left out."""
+    # Before Python 3.13, Path.glob raises if a folder is deleted before it is listed.
     return (folder / path for path in glob.iglob(pattern, root_dir=folder))  # noqa: PTH207

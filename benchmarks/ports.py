@@ -1,4 +1,4 @@
-"""Ports of this machine, for servers that must be told theirs."""
+"""Finds ports for servers that cannot choose their own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that nobody listens on."""
+    """Return different ports on which nobody listens."""
     with contextlib.ExitStack() as stack:
-        # All are held until the last one is found: else two might be the same.
+        # All ports are held until the last one is found. Otherwise two might be the same.
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
             probe.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""What a benchmark gives: rows of figures, ratios, and what they were measured on; as JSON and as a table."""
+"""The result of a benchmark as JSON and as a table: figures, ratios, and the environment of the measurement."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from rich.console import Console
 from rich.table import Table
 
 PLAIN_WIDTH = 140
-"""Columns of a table where there is no terminal."""
+"""The width of tables if the output is not a terminal."""
 RESULTS = Path(__file__).resolve().parent / "results"
 _Turn = TypeVar("_Turn")
 
 
 @attrs.frozen
 class Options:
-    """What the command line says to every benchmark."""
+    """The command-line options of all benchmarks."""
 
     quick: bool = False
-    """Small sizes, to see that it works: the figures mean little."""
+    """Use small sizes, to see that the benchmark works. The figures mean little."""
     repetitions: int | None = None
-    """How often each contestant has its turn; None: as many as the benchmark thinks right."""
+    """The number of turns of each contestant. None: the benchmark's default."""
 
     @property
     def arguments(self) -> list[str]:
-        """The same for the command line."""
+        """These options as command-line arguments."""
         repetitions = [] if self.repetitions is None else [f"--repetitions={self.repetitions}"]
         return ["--quick"] * self.quick + repetitions
 
 
 @attrs.frozen
 class Report:
-    """A benchmark's outcome. ``as_json`` is stable: tools may rely on it."""
+    """The result of a benchmark. The format of ``as_json`` is stable: tools may rely on it."""
 
     benchmark: str
     rows: list[dict[str, Any]]
-    """One dict a line of the table, all with the same keys, plain values."""
+    """One dict of plain values for each row of the table, all with the same keys."""
     ratios: dict[str, float]
-    """What the benchmark is about: by name, peers and Chandy in one run."""
+    """Ratios between Chandy and its peers in one run, by name."""
     settings: dict[str, Any] = attrs.field(factory=dict)
     """Sizes and repetitions."""
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Where and how it was measured: machine, versions, sizes, repetitions."""
+        """How the figures were measured: machine, versions, sizes, repetitions."""
         return {**environment(), **self.settings}
 
     def as_json(self) -> str:
@@ -65,7 +65,7 @@ class Report:
         return json.dumps(document, indent=2) + "\n"
 
     def show(self, console: Console) -> None:
-        """Print the table, the ratios, and what they were measured on."""
+        """Print the table, the ratios and the environment."""
         table = Table(title=self.benchmark, title_justify="left")
         for name in self.rows[0] if self.rows else ():
             table.add_column(
@@ -80,7 +80,7 @@ class Report:
 
 
 def environment() -> dict[str, Any]:
-    """Return the machine and the versions that figures were measured with."""
+    """Return the machine and the versions of the measurement."""
     packages = ("chandy", "pyspark", "rocksdict", "pyarrow", "pandas", "numpy")
     return {
         "machine": f"{platform.system()} {platform.machine()}",
@@ -93,32 +93,32 @@ def environment() -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return the median of some figures with the least and the greatest of them."""
+    """Return the median, the least and the greatest of some figures."""
     return {"median": median(values), "least": min(values), "greatest": max(values)}
 
 
 def paired_ratio(own: Sequence[_Turn], peers: Sequence[_Turn], figure: Callable[[_Turn], float]) -> float:
-    """Return the median of the turns' own ratios: a machine's pace drifts, and both of a turn have the same.
+    """Return the median of the ratios of paired turns. Pairs cancel the drift of the machine's speed.
 
     Args:
-        own: one contestant's turns.
-        peers: another one's in the same turns.
-        figure: what is compared of them.
+        own: the turns of one contestant.
+        peers: the same turns of another contestant.
+        figure: returns the figure of a turn that is compared.
 
     Raises:
-        ValueError: one has more turns than the other, or none has any.
+        ValueError: the numbers of turns differ, or there are none.
     """
     return median(figure(one) / figure(peer) for one, peer in zip(own, peers, strict=True))
 
 
 def console() -> Console:
-    """Return where benchmarks print."""
+    """Return the console of the benchmarks."""
     found = Console()
     return found if found.is_terminal else Console(width=PLAIN_WIDTH)
 
 
 def _processor() -> str:
-    """The processor's name; Python itself knows it on few systems."""
+    """Return the name of the processor. Python's own ``platform`` knows it on few systems only."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Where contestants run: one Spark session in a folder of its own, and streams of which the warm part counts."""
+"""The setting of the contestants: one Spark session in a folder of its own, and streams measured after a warm-up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
 DEFAULT_MANAGER = f"{_MANAGERS}.FileContextBasedCheckpointFileManager"
-"""What Spark uses unless told otherwise."""
+"""Spark's default."""
 
 
 @attrs.frozen
@@ -32,8 +32,6 @@ class Stream:
     rows: int
     seconds: float
     batch_seconds: tuple[float, ...]
-    checkpoints: int = 0
-    """Completed in the whole stream."""
 
     @property
     def rate(self) -> float:
@@ -46,16 +44,13 @@ class Stream:
         return len(self.batch_seconds)
 
 
-def measured(contestant: str, progress: Sequence[Any], warm_up: int, checkpoints: int = 0) -> Stream:
-    """Cut the warm-up off a stream's progress reports.
-
-    What counts is the time from the start of the first batch after it to the end of the last.
+def measured(contestant: str, progress: Sequence[Any], warm_up: int) -> Stream:
+    """Return the measured part of a stream: from the start of the first batch after the warm-up to the end of the last.
 
     Args:
-        contestant: whose stream it was.
-        progress: Spark's reports, one a batch, in order.
-        warm_up: batches that do not count.
-        checkpoints: how many completed.
+        contestant: the contestant that ran the stream.
+        progress: Spark's reports, one for each batch, in order.
+        warm_up: the number of batches at the beginning that are not measured.
     """
     counted = [one for one in progress if one["numInputRows"] > 0][warm_up:]
     begin = datetime.datetime.fromisoformat(counted[0]["timestamp"])
@@ -66,21 +61,20 @@ def measured(contestant: str, progress: Sequence[Any], warm_up: int, checkpoints
         sum(one["numInputRows"] for one in counted),
         (end - begin).total_seconds(),
         tuple(one["durationMs"]["triggerExecution"] / 1000 for one in counted),
-        checkpoints,
     )
 
 
 def balanced(names: Sequence[T], round_number: int) -> list[T]:
-    """Return the order of one round: rounds go forwards and backwards in turns, so that steady drift cancels."""
+    """Return the order of one round. Every other round is reversed, so that steady drift cancels out."""
     return list(names if round_number % 2 == 0 else names[::-1])
 
 
 @contextlib.contextmanager
 def stage(**settings: str) -> Iterator[tuple[SparkSession, Path]]:
-    """Give a Spark session with two cores and a folder for everything; both are gone afterwards.
+    """Provide a Spark session with two cores and a folder for all files. Both are removed afterwards.
 
     Args:
-        settings: Spark's, with ``__`` for a dot.
+        settings: settings of Spark, with ``__`` for each dot.
     """
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
     os.environ["CHANDY_RUNTIME_DIR"] = str(runtime(folder))
@@ -98,7 +92,7 @@ def stage(**settings: str) -> Iterator[tuple[SparkSession, Path]]:
 
 @contextlib.contextmanager
 def file_manager(spark: SparkSession, name: str | None) -> Iterator[None]:
-    """Have queries that are started inside of the ``with`` use this file manager; None: the stage's."""
+    """Start the queries of this context with the given file manager, or with the stage's if it is None."""
     tuned = spark.conf.get(MANAGER)
     assert tuned is not None
     spark.conf.set(MANAGER, name or tuned)
@@ -109,13 +103,13 @@ def file_manager(spark: SparkSession, name: str | None) -> Iterator[None]:
 
 
 def session(folder: Path, settings: Mapping[str, str]) -> SparkSession:
-    """Start Spark with two cores, all that it writes in a folder.
+    """Start Spark with two cores. It writes only below ``folder``.
 
     Args:
-        folder: where to.
-        settings: Spark's, beside the ones that all contestants have.
+        folder: takes all files of Spark.
+        settings: settings of Spark in addition to those of all contestants.
     """
-    # PySpark takes the python3 of the PATH, which need not be this one.
+    # By default PySpark takes the python3 of the PATH, which may be another one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     streaming = "org.apache.spark.sql.execution.streaming"
     defaults = {
@@ -128,10 +122,10 @@ def session(folder: Path, settings: Mapping[str, str]) -> SparkSession:
         "spark.sql.warehouse.dir": str(folder / "spark" / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
-        # The fastest that Spark's own state has.
+        # The fastest settings for Spark's own state.
         "spark.sql.streaming.stateStore.providerClass": f"{streaming}.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # Chandy chooses it by itself; peers get it, too.
+        # Chandy chooses this file manager by itself. The peers get it as well.
         MANAGER: f"{_MANAGERS}.FileSystemBasedCheckpointFileManager",
     }
     builder = SparkSession.builder.master("local[2]")
@@ -144,7 +138,7 @@ def session(folder: Path, settings: Mapping[str, str]) -> SparkSession:
 
 @contextlib.contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """Have processes that are started in this context print into a file: the JVM, and through it its workers."""
+    """Send the output of processes started in this context to a file: the JVM, and the workers that it starts."""
     kept = os.dup(1), os.dup(2)
     try:
         with log.open("w") as target:

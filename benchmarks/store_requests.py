@@ -1,8 +1,8 @@
-"""What a checkpoint costs on a store that is far away: requests, and seconds at 30 ms for each request.
+"""What a checkpoint costs on a distant store: requests, and seconds at 30 ms for each request.
 
-Shards of a real pipeline's shape (a large SST each, RocksDB's own bookkeeping, one more SST where something has
-changed) are checkpointed by their hosts as a state host does it. Beside it stands the same without packs: each
-file an object of its own.
+Simulated hosts checkpoint shards as real state hosts do. The shards look like those of a real pipeline: each has a
+large SST file and RocksDB's own bookkeeping, and a changed shard has one more SST file. The same is measured without
+packs, where each file is an object of its own.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .chart import bars
 from .report import Options, Report
 
 LATENCY = 0.03
-"""Seconds of each request: what an object store in the same region takes."""
+"""Seconds of each request, as with an object store in the same region."""
 HOSTS = 2
 UPLOADS = 4
-"""Files that a host uploads at a time."""
+"""Number of parallel uploads of a host."""
 CHANGED = 8
-"""One shard in so many has changed since the last checkpoint."""
+"""One shard in ``CHANGED`` has changed since the last checkpoint."""
 SHARDS = (16, 64)
 _WITHOUT_PACKS = "a request for each file"
 _CHANDY = "Chandy"
 
 
 class FarStore(Store):
-    """Objects in memory; each request takes its time and is counted."""
+    """Objects in memory. Each request is counted and takes ``latency`` seconds."""
 
     def __init__(self, latency: float) -> None:
         self.uri = "memory://far"
@@ -96,7 +96,7 @@ class Pipeline:
         self.new_files = 0
 
     def checkpoint(self, id: int) -> None:
-        """Take one: every host and the driver's own part at once, then the manifest."""
+        """Take a checkpoint: all hosts and the driver store their parts in parallel, then comes the manifest."""
         self._catalog.check_not_fenced(self._generation)
         self._store.create(trigger_key(id), b"checkpoint")
         with ThreadPoolExecutor(HOSTS + 1) as hosts:
@@ -131,7 +131,7 @@ class Pipeline:
         return QueryRecord("q", id, writer.finish()["q"].handle)
 
     def _files(self, id: int, shard: int) -> dict[str, Path]:
-        """A shard's snapshot: what RocksDB has after a flush."""
+        """Write the files of a shard's snapshot, as RocksDB has them after a flush."""
         folder = self._folder / str(id) / str(shard)
         folder.mkdir(parents=True)
         large = self._folder / f"{shard}-000012.sst"
@@ -144,14 +144,14 @@ class Pipeline:
         for name, size in sizes.items():
             path = folder / name
             path.write_bytes(os.urandom(size))
-            # Under another name nobody knows it for bookkeeping, which is always packed.
+            # RocksDB's bookkeeping is always packed. Another name hides it from the writer.
             paths[name if self._packs or name.endswith(".sst") else f"{name}.file"] = path
         self.new_files = sum(1 for one in range(self._shards) if one % CHANGED == 0)
         return paths
 
 
 def run(options: Options) -> Report:
-    """Measure the second checkpoint, when few shards have changed."""
+    """Measure the second checkpoint, for which few shards have changed."""
     latency = LATENCY / 10 if options.quick else LATENCY
     rows = []
     ratios = {}
@@ -186,6 +186,6 @@ def run(options: Options) -> Report:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw the seconds of each."""
+    """Draw the seconds of each contestant."""
     rounds = {f"{row['contestant']}, {row['shards']} shards": [1000 * row["seconds"]] for row in report.rows}
     bars(path, title="A checkpoint at 30 ms a request", axis="milliseconds", rounds=rounds)

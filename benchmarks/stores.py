@@ -1,7 +1,7 @@
-"""Where Chandy's checkpoints go: this machine's disk, or S3, near or 30 ms away.
+"""Stores for Chandy's checkpoints: this machine's disk, and S3 on this machine or 30 ms away.
 
-S3 is served by ``rclone serve s3`` on files of this machine. It ignores the condition of an exclusive create, so
-drivers are not fenced there; what recovery reads and writes is the same.
+``rclone serve s3`` serves S3 from files of this machine. It ignores the condition of an exclusive create, so drivers
+are not fenced there. Recovery reads and writes the same objects.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from .lives import REPOSITORY
 from .ports import free_ports
 
 LATENCY_SECONDS: Final = 0.03
-"""Of a request to the S3 that is far away, there and back."""
+"""The round trip of a request to the distant S3."""
 _ACCESS_KEY, _SECRET_KEY, _BUCKET = "benchmarkaccesskey", "benchmarksecretkey", "bucket"
 _DEADLINE_SECONDS: Final = 30.0
 
 
 @attrs.frozen
 class StoreAt:
-    """A place for checkpoints."""
+    """A store for checkpoints."""
 
     uri: str
     environment: Mapping[str, str] = attrs.field(factory=dict)
-    """What its clients must find in theirs."""
+    """Environment variables for its clients."""
     fenced: bool = True
-    """Whether it can create exclusively."""
+    """Whether it supports exclusive creates."""
     remote: bool = False
-    """Whether it outlives the machine."""
+    """Whether it survives the loss of the machine."""
 
 
 @contextlib.contextmanager
 def local(folder: Path) -> Iterator[StoreAt]:
-    """A folder."""
+    """Provide a store in a folder."""
     yield StoreAt(folder.as_uri())
 
 
 @contextlib.contextmanager
 def s3(folder: Path, latency: float = 0.0) -> Iterator[StoreAt]:
-    """Serve S3 from a folder while the context lives.
+    """Serve S3 from a folder for the duration of the context.
 
     Args:
-        folder: the server's; made.
-        latency: seconds by which a request is slower than the server is.
+        folder: takes the files of the server. It is created.
+        latency: seconds that are added to each request.
     """
     (folder / "data" / _BUCKET).mkdir(parents=True)
     with contextlib.ExitStack() as stack, (folder / "server.log").open("ab") as log:

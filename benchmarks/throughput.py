@@ -1,10 +1,10 @@
 """Rows a second of every interface for keyed state, Chandy's and Spark's, over the same batches.
 
-A per-key counter, on two cores, as a stream that has warmed up. Contestants take turns in one session; ratios
-are medians over the turns. Spark's state is on RocksDB with changelog checkpointing, its fastest. Chandy takes
-a checkpoint every ten seconds. PySpark's own processors are so slow that their streams are shorter: their
-number of batches is in the table. Spark's own count runs twice: as it comes, and with the setting by which logs
-and state are written without forking processes, which Chandy chooses by itself for local directories.
+A per-key counter on two cores, measured after a warm-up. Contestants take turns in one session, and ratios are medians
+over the turns. Spark keeps its state in RocksDB with changelog checkpointing, its fastest setting. Chandy takes a
+checkpoint every ten seconds. The streams of PySpark's own processors are shorter because these processors are slow;
+the table has their numbers of batches. Spark's own count runs twice: with Spark's defaults, and with the file manager
+that writes logs and state without forking processes, which Chandy chooses by itself for local directories.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 import attrs
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
@@ -39,14 +39,14 @@ SPARK_PANDAS: Final = "PySpark transformWithStateInPandas"
 STATELESS: Final = "no state (Spark's shuffle and Arrow alone)"
 
 PEERS: Final = {AGGREGATE: (COUNT, COUNT_TUNED), ROWS: (SPARK_ROWS,), PANDAS: (SPARK_PANDAS,)}
-"""What each of Chandy's interfaces stands in for."""
+"""Spark's counterparts of each of Chandy's interfaces."""
 GOALS: Final = {AGGREGATE: 3.0, ROWS: 20.0, PANDAS: 50.0}
-"""How many times its peer's rows a second each is meant to reach."""
+"""The goal of each interface: rows a second, as a multiple of its peer's."""
 
 
 @attrs.frozen
 class Turns:
-    """How long the streams of one kind of contestant are."""
+    """The length of a contestant's streams."""
 
     warm_up: int
     batches: int
@@ -64,7 +64,7 @@ WIDE: Final = Workload("200k rows, 20k keys, 1 KB values", 200_000, 20_000, valu
 
 PLAN: Final[dict[Workload, tuple[str, ...]]] = {
     SMALL: (STATELESS, AGGREGATE, COUNT, COUNT_TUNED, ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
-    # PySpark's processor of DataFrames would need some minutes for such batches.
+    # PySpark's processor of DataFrames would take minutes for such batches.
     LARGE: (STATELESS, AGGREGATE, COUNT, COUNT_TUNED, ROWS, SPARK_ROWS, PANDAS),
     SKEWED: (AGGREGATE, COUNT, COUNT_TUNED, ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
     WIDE: (ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
@@ -89,7 +89,7 @@ def run(options: Options) -> Report:
             streams[workload] = {name: [] for name in contestants}
             for turn in range(repetitions):
                 for name in balanced(contestants, turn):
-                    # One turn of the slowest takes minutes, and their pace varies little beside the distance.
+                    # One turn of the slowest takes minutes, and its variation is small compared with the gap.
                     if name in _SLOWEST and streams[workload][name]:
                         continue
                     slow = name in _SLOWEST
@@ -133,13 +133,13 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _ratio(own: Sequence[Stream], peers: Sequence[Stream]) -> float:
-    """The ratio of rows a second; the one turn of a peer that has no more stands beside each of the others'."""
+    """Return the ratio of rows a second. A peer with a single turn is compared with each turn of the other."""
     paired = [peers[0]] * len(own) if len(peers) == 1 else peers
     return paired_ratio(own, paired, lambda stream: stream.rate)
 
 
 class Contest:
-    """The contestants over one workload; each stream has folders of its own."""
+    """Runs the contestants on one workload, each stream in folders of its own."""
 
     def __init__(self, spark: SparkSession, workload: Workload, folder: Path) -> None:
         self._spark = spark
@@ -149,7 +149,7 @@ class Contest:
     def run(self, contestant: str, files: Path, turns: Turns) -> Stream:
         """Run one stream to its end."""
         self._folder.mkdir(exist_ok=True)
-        # A new name each time: a host that is ending may still write into the folder of the stream before.
+        # Each stream has a new folder: the previous host may still be writing into the old one.
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         source = keyed.stream(self._spark, files)
         try:
@@ -200,8 +200,7 @@ class Contest:
             writer = frame.writeStream.format("noop").outputMode("append").trigger(availableNow=True)
             query = coordinator.start(writer, name="counts")
             query.awaitTermination()
-            completed = coordinator.statistics().counts.completed
-            return measured(contestant, query.recentProgress, warm_up, completed)
+            return measured(contestant, query.recentProgress, warm_up)
 
     def _operator(self, coordinator: CheckpointCoordinator, contestant: str, rows: DataFrame) -> DataFrame:
         if contestant == AGGREGATE:

@@ -1,4 +1,4 @@
-"""Follows a driver that must get on: says when it stands still, and what went wrong when it fails."""
+"""Watches a driver: says when it makes no progress, and why it failed."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ import attrs
 from .lives import Event, Life
 
 FAILED: Final = "failed"
-"""The event in which a driver says itself why it fails; its field ``why`` says it."""
+"""The event by which a driver reports its own failure. The field ``why`` has the reason."""
 _POLL_SECONDS: Final = 0.1
 _JVM_SECONDS: Final = 5.0
-"""How long a JVM may outlive its driver; what the driver told last has been read by then."""
+"""How long a JVM may outlive its driver. The last events of the driver have been read by then."""
 
 
 class DriverFailedError(Exception):
-    """A driver failed, died or stood still; the message is for whoever started the program."""
+    """A driver failed, died or made no progress. The message is for the user of the program."""
 
 
 @attrs.frozen
 class Patience:
-    """How many seconds a driver may take for its next step."""
+    """The seconds that a driver may take for its next step."""
 
     notice: float = 15.0
-    """Until this is said."""
+    """After so many seconds the user is told."""
     give_up: float = 180.0
-    """Until the driver counts as hung: far more than a step takes on a slow machine."""
+    """After so many seconds the driver counts as hung. A step takes far less even on a slow machine."""
 
 
 @attrs.frozen
 class Watch:
-    """Follows one driver."""
+    """Watches one driver."""
 
     name: str
     life: Life
     log: Path
-    """Of the driver; each message ends with it."""
+    """The log of the driver. Each message names it."""
     doing: Callable[[], str]
-    """Says what the driver is at: "starting Spark"."""
+    """Returns what the driver is doing, such as "starting Spark"."""
     note: Callable[[str], None]
     """Shows a line to the user."""
     patience: Patience = attrs.field(factory=Patience)
     clock: Callable[[], float] = time.monotonic
 
     def events(self) -> Iterator[Event]:
-        """Yield what the driver tells, until it has ended well.
+        """Yield the events of the driver until it has ended successfully.
 
         Raises:
-            DriverFailedError: it failed, died or stood still.
+            DriverFailedError: the driver failed, died or made no progress.
         """
         step_at, died_at, noticed = self.clock(), math.inf, False
         while True:
@@ -68,7 +68,7 @@ class Watch:
                 if event["event"] == FAILED:
                     raise DriverFailedError(self.failed(event["why"]))
                 yield event
-                # Checkpoints are no steps: they go on while the stream stands still.
+                # Checkpoints are not steps: they continue when the stream is stuck.
                 if event["event"] != "checkpoint":
                     step_at, noticed = self.clock(), False
             now = self.clock()
@@ -83,7 +83,7 @@ class Watch:
             raise DriverFailedError(self._died(code))
 
     def failed(self, why: str) -> str:
-        """Say that the driver failed and why."""
+        """Return the message for a driver that failed, with the reason."""
         return f"The {self.name} failed while {self.doing()}: {why.rstrip('.')}. {self._where}"
 
     def _died(self, code: int) -> str:
@@ -91,13 +91,13 @@ class Watch:
         return f"The {self.name} (process {self.life.pid}) {how} while {self.doing()}. {self._where}"
 
     def _hung(self, seconds: float) -> str:
-        return f"The {self._standing(seconds)} and was stopped. {self._where}"
+        return f"The {self._stalled(seconds)} and was stopped. {self._where}"
 
     def _waiting(self, seconds: float) -> str:
         give_up = f"it will be stopped after {self.patience.give_up:g} s"
-        return f"  the {self._standing(seconds)}; {give_up}. {self._where}"
+        return f"  the {self._stalled(seconds)}; {give_up}. {self._where}"
 
-    def _standing(self, seconds: float) -> str:
+    def _stalled(self, seconds: float) -> str:
         return (
             f"{self.name} (process {self.life.pid}) made no progress for {seconds:.0f} s while {self.doing()}"
         )

@@ -49,7 +49,7 @@ class Lookup:
     """Reads the state of running queries, as of their newest committed batch."""
 
     spark: SparkSession
-    checkpointing: CheckpointExecutor
+    executor: CheckpointExecutor
     runs: Runs
     token: str
     """The token with which calls to state hosts are authenticated."""
@@ -105,7 +105,7 @@ class Lookup:
         raise QueryNotRunningError(operator.uid, operator.query)
 
     def _places(self, operator: OperatorRecord) -> ShardLocations:
-        return self.checkpointing.read(lambda machine: machine.places(operator.query, operator.uid))
+        return self.executor.read(lambda machine: machine.places(operator.query, operator.uid))
 
     def _fetch_from(
         self,

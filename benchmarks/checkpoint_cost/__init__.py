@@ -1,33 +1,33 @@
-"""What checkpoints take from a stream that runs, and what they write.
+"""What checkpoints cost a running stream, and what they write.
 
-A stream of batches on keys at random, one after the other without a pause, on two cores, keeps a count for each key
-(and a value, where the workload says so). It runs with a checkpoint every 1, 10 and 60 s and without, and beside it
-Spark's own count of the same rows, which commits its state with every batch.
+A stream of batches on random keys runs without a pause on two cores. It keeps a count for each key, and a value in some
+workloads. Chandy runs it with a checkpoint every 1, 10 and 60 s, and without checkpoints. Spark's own count of the same
+rows, which commits its state with every batch, is measured for comparison.
 
-**Turns.** Every turn begins with the very same state: Chandy restores a savepoint that was taken when all keys were
-there, Spark a copy of its checkpoint of that moment. Then the stream warms up, with one checkpoint by hand, for the
-first after a savepoint stores all of it; and then a window of fixed length counts. Checkpoints in it are those of the
-coordinator's own schedule. The first tick is chosen so that one falls half an interval after the window's begin: a
-window of 60 s has just 60, 6 and 1 of them, and each has its effects, compactions for example, within it. Longer
-turns would not be fairer, for the machine's pace drifts over minutes by more than what is looked for. So turns are
-short and there are several rounds, forwards and backwards; what counts is the ratio of two turns of one round, and of
-these ratios the median.
+**Turns.** Every turn begins with the same state: Chandy restores a savepoint that was taken when all keys had arrived,
+and Spark uses a copy of its checkpoint of that time. Then the stream warms up. One manual checkpoint is taken, because
+the first checkpoint after a savepoint stores everything. After that comes a measured window of fixed length, with the
+checkpoints of the coordinator's own schedule. The first tick is chosen so that one checkpoint falls half an interval
+after the beginning of the window. So a window of 60 s has exactly 60, 6 or 1 checkpoints, and their effects, such as
+compactions, fall into it as well. Longer turns would not be fairer, because the speed of the machine drifts within
+minutes by more than the difference to be measured. So turns are short, and there are several rounds, forwards and
+backwards. The result is the median of the ratios of two turns of one round.
 
-**Figures.** Throughput is rows by the time from the start of the first batch in the window to the end of the last; a
-batch's time is Spark's ``triggerExecution``. A *commit* of Chandy's is a checkpoint, from its trigger to its
-completion; one of Spark's is the commit of the state stores for a batch (``commitTimeMs``, its two tasks added up),
-which is part of the batch's own time. Bytes *changed* are the keys of all batches, each counted in every batch that
-has it, as plain columns (key, count, value). Bytes *stored* are those that checkpoints newly wrote into the store, or
-by which Spark's state directory grew, with nothing deleted. Bytes *the host wrote* are all that the state host gave
-its disk (``/proc/<pid>/io``, on Linux): what it writes for checkpoints, and RocksDB's compactions. Compactions are
-counted by RocksDB's own logs. The host's processor time for a row tells what checkpoints take even where noise hides
-it in the throughput.
+**Figures.** Throughput is the number of rows divided by the time from the start of the first batch in the window to the
+end of the last one. A batch's time is Spark's ``triggerExecution``. A *commit* of Chandy is a checkpoint, from its
+trigger to its completion. A commit of Spark is that of the state stores for a batch (``commitTimeMs``, the sum over its
+two tasks), which is part of the batch's own time. Bytes *changed* are the keys of all batches as plain columns (key,
+count, value). A key counts in every batch that has it. Bytes *stored* are the bytes that checkpoints newly wrote to the
+store, or the growth of Spark's state directory, from which nothing is deleted. Bytes *the host wrote* are all bytes that
+the state host wrote to its disk (``/proc/<pid>/io``, on Linux), for checkpoints and for RocksDB's compactions.
+Compactions are counted in RocksDB's own logs. The host's processor time for a row shows the cost of checkpoints even
+where noise hides it in the throughput.
 
-In local mode a state host also keeps changelogs (what each batch changed, until a checkpoint has it). All of Chandy's
-turns have them but those that say otherwise.
+In local mode a state host also keeps changelogs: the changes of each batch, until a checkpoint has them. All turns of
+Chandy have changelogs unless their name says otherwise.
 
-The store is a folder on the same disk, where Chandy stores an SST file as a hard link, synced. Beside it one contestant
-stores into S3, whose server runs on the same two cores and so costs more than one on another machine.
+The store is a folder on the same disk, where Chandy stores an SST file as a synced hard link. One contestant stores its
+checkpoints in S3. That server runs on the same two cores, so it costs more than one on another machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ..report import Options, Report, console, paired_ratio
 from ..stage import balanced, stage
 from ..stores import StoreAt
 from .contestants import (
-    UNCHANGELOGED,
+    NO_CHANGELOG,
     WITHOUT,
     Chandy,
     Contestant,
@@ -64,18 +64,18 @@ from .figures import Course, Timing, Turn, amplification, figures, p99, rows_of
 
 @attrs.frozen
 class Contest:
-    """Who runs a course, and for how long."""
+    """The contestants of a course, and the length of their turns."""
 
     course: Course
     timing: Timing
     intervals: tuple[int | None, ...]
-    """Of Chandy's turns; None: without checkpoints."""
+    """The checkpoint intervals of Chandy's turns. None: without checkpoints."""
     native: tuple[bool, ...] = ()
-    """Of Spark's turns, whether with changelog."""
+    """Spark's turns: whether each uses a changelog."""
     remote: tuple[int, ...] = ()
-    """Intervals of Chandy's turns on S3."""
-    unlogged: tuple[int, ...] = ()
-    """Intervals of Chandy's turns without changelogs."""
+    """The checkpoint intervals of Chandy's turns on S3."""
+    without_changelog: tuple[int, ...] = ()
+    """The checkpoint intervals of Chandy's turns without changelogs."""
 
 
 FULL: Final = (
@@ -85,13 +85,13 @@ FULL: Final = (
         intervals=(None, 60, 10, 1),
         native=(True,),
         remote=(10,),
-        unlogged=(10,),
+        without_changelog=(10,),
     ),
     Contest(
         Course("200k keys, 1 KB values", keys=200_000, rows=10_000, value_bytes=1000),
         Timing(warm_up=20, window=60),
         intervals=(None, 2),
-        unlogged=(2,),
+        without_changelog=(2,),
     ),
 )
 QUICK: Final = (
@@ -126,7 +126,7 @@ def run(options: Options) -> Report:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw the first workload's throughput by contestant."""
+    """Draw the throughput of each contestant in the first workload."""
     first = report.rows[0]["workload"]
     rounds = {
         row["contestant"]: [row["least"], row["median"], row["greatest"]]
@@ -138,7 +138,7 @@ def draw(report: Report, path: Path) -> None:
 
 @contextlib.contextmanager
 def _s3(wanted: bool) -> Iterator[StoreAt | None]:
-    """Serve S3, if it is wanted and there is what serves it; this process can then reach it."""
+    """Serve S3 and make it reachable for this process. Provide None if it is not wanted or cannot be served."""
     with contextlib.ExitStack() as stack:
         served = None
         if wanted:
@@ -167,7 +167,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _stage(elsewhere: StoreAt | None) -> AbstractContextManager[tuple[SparkSession, Path]]:
-    # The JVM may have been there before S3 was: what its tasks' processes get, they are told by the session.
+    # The JVM may be older than the S3 server. So the session passes the variables to the processes of its tasks.
     variables = elsewhere.environment if elsewhere else {}
     return stage(**{f"spark__executorEnv__{name}": value for name, value in variables.items()})
 
@@ -175,14 +175,14 @@ def _stage(elsewhere: StoreAt | None) -> AbstractContextManager[tuple[SparkSessi
 def _turns(
     spark: SparkSession, folder: Path, contest: Contest, repetitions: int, elsewhere: StoreAt | None
 ) -> dict[str, list[Turn]]:
-    """Run all turns of one workload; return them by contestant."""
+    """Run all turns of one workload, and return them by contestant."""
     course = contest.course
     place = folder / "contest"
     savepoint = fill_chandy(spark, course, place / "chandy")
     contestants: list[Contestant] = [Chandy(spark, savepoint, each) for each in contest.intervals]
     if elsewhere:
         contestants += [Chandy(spark, savepoint, each, elsewhere) for each in contest.remote]
-    contestants += [Chandy(spark, savepoint, each, changelog=False) for each in contest.unlogged]
+    contestants += [Chandy(spark, savepoint, each, changelog=False) for each in contest.without_changelog]
     for changelog in contest.native:
         filled = fill_native(spark, course, place / native_name(changelog).replace(" ", "-"), changelog)
         contestants.append(Native(spark, filled, changelog))
@@ -190,7 +190,7 @@ def _turns(
     turns: dict[str, list[Turn]] = {name: [] for name in by_name}
     for number in range(repetitions):
         for name in balanced(list(by_name), number):
-            # A new name each time: a host that is ending may still write into the folder of the turn before.
+            # Each turn has a new folder: the previous host may still be writing into the old one.
             own = place / f"turn-{number}-{list(by_name).index(name)}"
             own.mkdir()
             turn = by_name[name].turn(course, contest.timing, own)
@@ -211,7 +211,7 @@ def _ratios(workload: str, turns: Mapping[str, Sequence[Turn]]) -> dict[str, flo
             found[f"{workload}: throughput, {name} / without"] = rates
             found[f"{workload}: batch p99, {name} / without"] = paired_ratio(own, without, p99)
             found[f"{workload}: bytes stored / changed, {name}"] = amplification(own)
-        if name + UNCHANGELOGED in turns:
-            rates = paired_ratio(own, turns[name + UNCHANGELOGED], lambda turn: turn.rate)
+        if name + NO_CHANGELOG in turns:
+            rates = paired_ratio(own, turns[name + NO_CHANGELOG], lambda turn: turn.rate)
             found[f"{workload}: throughput, {name}, with / without its changelog"] = rates
     return found

@@ -1,4 +1,4 @@
-"""Who runs a course: Chandy with checkpoints at an interval or without, and Spark's own state."""
+"""The contestants: Chandy with periodic checkpoints or without checkpoints, and Spark's own state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery
 from chandy.coordinator.protocol.statistics import CheckpointStatistics, Status
@@ -33,7 +33,7 @@ from .figures import (
 from .payloads import OUTPUT, Payloads
 
 WITHOUT: Final = "Chandy, no checkpoints"
-UNCHANGELOGED: Final = ", no changelog"
+NO_CHANGELOG: Final = ", no changelog"
 _UID: Final = "counts"
 _DEADLINE: Final = 600.0
 _LOOK: Final = 0.05
@@ -42,22 +42,22 @@ _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
 
 class Contestant(Protocol):
-    """One system with its settings, over one course."""
+    """One system with its settings."""
 
     @property
     def name(self) -> str:
-        """What it is called in the report."""
+        """The name in the report."""
         ...
 
     def turn(self, course: Course, timing: Timing, folder: Path) -> Turn:
-        """Run the stream once, from the filled state, with all its files in ``folder``."""
+        """Run the stream once, from the filled state. All files go into ``folder``."""
         ...
 
 
 def rows_of(spark: SparkSession, course: Course) -> DataFrame:
-    """Return a stream without an end of ``k long``: first every key once, in order, then keys at random.
+    """Return an endless stream of ``k long``: first every key once, in order, then random keys.
 
-    Rows are computed and not read: they take so little that what state costs is as much of a batch as it can be.
+    Rows are computed, not read. They cost so little that most of a batch is the cost of state.
     """
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", course.rows)
     key = f"if(value < {course.keys}, value, pmod(xxhash64(value), {course.keys}))"
@@ -65,34 +65,34 @@ def rows_of(spark: SparkSession, course: Course) -> DataFrame:
 
 
 def fill_batches(course: Course) -> int:
-    """Return how many batches there are until each key has come."""
+    """Return the number of batches until every key has arrived."""
     return -(-course.keys // course.rows)
 
 
 @attrs.frozen
 class Chandy:
-    """Chandy; restored from a savepoint of the filled state, so that all turns begin alike."""
+    """Chandy. Each turn restores a savepoint of the filled state, so all turns begin with the same state."""
 
     spark: SparkSession
     savepoint: str
     interval: int | None
-    """Seconds; None: no checkpoints while it counts."""
+    """Seconds between checkpoints. None: no checkpoints in the window."""
     elsewhere: StoreAt | None = None
-    """S3, where checkpoints go then; None: into the turn's folder."""
+    """The S3 store for checkpoints. None: the turn's folder."""
     changelog: bool = True
-    """Whether its state host keeps changelogs, as it does unless told otherwise."""
+    """Whether its state host keeps changelogs."""
 
     @property
     def name(self) -> str:
-        """What it is called in the report."""
+        """The name in the report."""
         every = WITHOUT if self.interval is None else f"Chandy, every {self.interval} s"
-        return f"{every}{', S3' if self.elsewhere else ''}{'' if self.changelog else UNCHANGELOGED}"
+        return f"{every}{', S3' if self.elsewhere else ''}{'' if self.changelog else NO_CHANGELOG}"
 
     def turn(self, course: Course, timing: Timing, folder: Path) -> Turn:
-        """Run the stream, take one checkpoint by hand while it warms up, and then leave it to the schedule.
+        """Run the stream. Take one manual checkpoint in the warm-up, and periodic ones after that.
 
         Raises:
-            RuntimeError: the query failed, though it has come back, or a checkpoint did.
+            RuntimeError: the query failed, even if it has restarted, or a checkpoint failed.
         """
         interval, elsewhere = self.interval, self.elsewhere
         config = CheckpointConfig(
@@ -115,7 +115,7 @@ class Chandy:
             query = _start(coordinator, self.spark, course)
             start = time.time()
             _await(query, lambda: query.lastProgress is not None)
-            # The first one after a savepoint shares nothing with it and stores all.
+            # The first checkpoint after a savepoint shares nothing with it and stores everything.
             coordinator.checkpoint().result(timeout=_DEADLINE)
             begin = window_start(time.time(), start, interval, timing.warm_up)
             _sleep_until(begin)
@@ -125,8 +125,8 @@ class Chandy:
             after = _counters(coordinator, hosts, folder)
             progress = query.recentProgress
             if query.runId != run:
-                raise RuntimeError(f"{self.name}: the query failed and restarted while it counted")
-            # The stream goes on until those that began in the window have ended, each under the same load.
+                raise RuntimeError(f"{self.name}: the query failed and restarted in the window")
+            # The stream continues until all checkpoints of the window have ended, so that all have the same load.
             end = begin + timing.window
             _await(query, lambda: settled(coordinator.statistics().checkpoints, end))
             commits = commits_of(coordinator.statistics().checkpoints, begin, end)
@@ -142,16 +142,16 @@ class Chandy:
 
 @attrs.frozen
 class Native:
-    """Spark's own count on RocksDB, which commits its state with every batch; begins from a copied checkpoint."""
+    """Spark's own count on RocksDB. It commits its state with every batch, and begins from a copied checkpoint."""
 
     spark: SparkSession
     filled: Path
-    """The checkpoint of a query that every key has come to."""
+    """The checkpoint of a query that has had every key."""
     changelog: bool
 
     @property
     def name(self) -> str:
-        """What it is called in the report."""
+        """The name in the report."""
         return native_name(self.changelog)
 
     def turn(self, course: Course, timing: Timing, folder: Path) -> Turn:
@@ -177,12 +177,12 @@ class Native:
 
 
 def native_name(changelog: bool) -> str:
-    """Return what Spark's own count is called."""
+    """Return the name of Spark's own count."""
     return f"Spark, every batch, RocksDB with{'' if changelog else 'out'} changelog"
 
 
 def fill_chandy(spark: SparkSession, course: Course, folder: Path) -> str:
-    """Run the course until every key is there; return the savepoint of that."""
+    """Run the course until every key has arrived, and return the URI of a savepoint."""
     config = CheckpointConfig(interval=None, cache_dir=str(folder / "cache"))
     with CheckpointCoordinator(
         spark, pipeline="fill", storage=str(folder / "storage"), config=config, restore="none"
@@ -195,7 +195,7 @@ def fill_chandy(spark: SparkSession, course: Course, folder: Path) -> str:
 
 
 def fill_native(spark: SparkSession, course: Course, folder: Path, changelog: bool) -> Path:
-    """Run the course until every key is there; return the checkpoint's folder."""
+    """Run the course until every key has arrived, and return the folder of the checkpoint."""
     query = _start_native(spark, course, folder, changelog)
     _await(query, lambda: _batch(query) >= fill_batches(course))
     query.stop()
@@ -203,15 +203,15 @@ def fill_native(spark: SparkSession, course: Course, folder: Path, changelog: bo
 
 
 def settled(checkpoints: Sequence[CheckpointStatistics], end: float) -> bool:
-    """Whether every checkpoint that was triggered before ``end`` has ended."""
+    """Return whether every checkpoint that was triggered before ``end`` has ended."""
     return not any(one.status is Status.IN_PROGRESS and one.triggered_at < end for one in checkpoints)
 
 
 def commits_of(checkpoints: Sequence[CheckpointStatistics], begin: float, end: float) -> Commits:
-    """Return the checkpoints that the schedule triggered from ``begin`` to before ``end``.
+    """Return the periodic checkpoints that were triggered from ``begin`` to before ``end``.
 
     Raises:
-        RuntimeError: one of them has failed, or not ended.
+        RuntimeError: one of them failed or has not ended.
     """
     counted = [
         one for one in checkpoints if one.kind is CheckpointKind.PERIODIC and begin <= one.triggered_at < end
@@ -226,7 +226,7 @@ def commits_of(checkpoints: Sequence[CheckpointStatistics], begin: float, end: f
 @attrs.frozen
 class _Counters:
     keys: int
-    """That batches have had, each counted in every batch."""
+    """The keys of all batches. A key counts in every batch that has it."""
     used: disk.Used | None
     compactions: int
 
@@ -250,7 +250,7 @@ def _start(coordinator: CheckpointCoordinator, spark: SparkSession, course: Cour
 def _start_native(spark: SparkSession, course: Course, checkpoint: Path, changelog: bool) -> Any:
     kept = {name: spark.conf.get(name) for name in (_CHANGELOG, _RETAIN)}
     spark.conf.set(_CHANGELOG, str(changelog).lower())
-    # Nothing is deleted, so that a listing tells what was written.
+    # Spark must delete nothing, so that the size of the folder shows what was written.
     spark.conf.set(_RETAIN, "1000000")
     try:
         writer = rows_of(spark, course).groupBy("k").count().writeStream.format("noop").outputMode("update")
@@ -266,18 +266,19 @@ def _batch(query: Any) -> int:
 
 
 def _await(query: Any, done: Callable[[], bool]) -> None:
-    """Wait until ``done``, as long as the query runs.
+    """Wait until ``done`` returns true.
 
     Raises:
-        Exception: the query's own.
-        TimeoutError: it takes too long.
+        Exception: the query failed with it.
+        RuntimeError: the query ended.
+        TimeoutError: the wait took too long.
     """
     deadline = time.monotonic() + _DEADLINE
     while not done():
         if not query.isActive:
             raise query.exception() or RuntimeError("the query has ended")
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the query did not come to it in {_DEADLINE:g} s")
+            raise TimeoutError(f"the query did not get there in {_DEADLINE:g} s")
         time.sleep(_LOOK)
 
 

@@ -1,4 +1,4 @@
-"""What state hosts have used, as the operating system counts it, and what RocksDB did, by its own logs."""
+"""Reads what state hosts have used from the operating system, and what RocksDB did from its own logs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _COMPACTED: Final = b'"event": "compaction_finished"'
 
 
 def host_processes(cache: Path) -> list[int]:
-    """Return the state hosts that have files open below a ``cache_dir``; none where there is no ``/proc``."""
+    """Return the state hosts with open files below a ``cache_dir``. Without ``/proc`` none are found."""
     found = []
     for process in _PROC.glob("[0-9]*"):
-        # Others' processes may not be looked at, and any may end meanwhile.
+        # Processes of other users cannot be read, and any process may end meanwhile.
         with contextlib.suppress(OSError):
             if _HOST in (process / "cmdline").read_bytes().split(b"\0") and _has_open(process, cache):
                 found.append(int(process.name))
@@ -28,19 +28,19 @@ def host_processes(cache: Path) -> list[int]:
 
 @attrs.frozen
 class Used:
-    """What processes have used since they started."""
+    """The resources that processes have used since they started."""
 
     written: int
-    """Bytes that they have given to a disk."""
+    """Bytes written to a disk."""
     processor_seconds: float
 
     def minus(self, earlier: Used) -> Used:
-        """Return what was used since."""
+        """Return what was used since ``earlier``."""
         return Used(self.written - earlier.written, self.processor_seconds - earlier.processor_seconds)
 
 
 def used_by(processes: Sequence[int]) -> Used | None:
-    """Return what processes have used together; None if there are none, or nobody counts it."""
+    """Return the sum over processes. None if there are none, or the system does not count it."""
     try:
         counted = [_used(_PROC / str(process)) for process in processes]
     except OSError:
@@ -51,7 +51,7 @@ def used_by(processes: Sequence[int]) -> Used | None:
 
 
 def compactions(cache: Path) -> int:
-    """Return how many compactions the RocksDBs below a state host's directory have finished, by their logs."""
+    """Return the number of finished compactions in the RocksDB logs below a state host's directory."""
     return sum(log.read_bytes().count(_COMPACTED) for log in _existing(cache.glob("hosts/*/shards/*/LOG")))
 
 
@@ -74,7 +74,7 @@ def _existing(paths: Iterable[Path]) -> Iterator[Path]:
 
 def _used(process: Path) -> Used:
     counts = dict(line.split(": ") for line in (process / "io").read_text().splitlines())
-    # Counted from behind the name, which may have anything in it; see proc(5).
+    # Split after the process name, which may contain any character; see proc(5).
     times = (process / "stat").read_text().rpartition(")")[2].split()
     user, system = int(times[11]), int(times[12])
     return Used(int(counts["write_bytes"]), (user + system) / os.sysconf("SC_CLK_TCK"))

@@ -1,4 +1,4 @@
-"""What was measured, as values, and what is computed of it; nothing here runs anything."""
+"""Measurements as values, and pure functions that compute figures from them."""
 
 from __future__ import annotations
 
@@ -24,59 +24,59 @@ class Course:
     name: str
     keys: int
     rows: int
-    """Of one batch, on keys at random."""
+    """Rows of one batch, on random keys."""
     value_bytes: int = 0
-    """Bytes that are kept for each key beside its count; they change with it, and do not compress."""
+    """Bytes that are stored for each key in addition to its count. They change with it and do not compress."""
 
     @property
     def key_bytes(self) -> int:
-        """What the state of one key is as plain columns: the key, its count, the value."""
+        """The size of one key's state as plain columns: the key, its count, the value."""
         return 8 + 8 + self.value_bytes
 
 
 @attrs.frozen
 class Timing:
-    """How long a turn is, in seconds."""
+    """The length of a turn in seconds."""
 
     warm_up: float
-    """From the start of the query to the part that counts."""
+    """From the start of the query to the window."""
     window: float
-    """The part that counts."""
+    """The measured window."""
 
 
 @attrs.frozen
 class Batches:
-    """The batches that began in the part that counts."""
+    """The batches that began in the window."""
 
     rows: int
     seconds: float
-    """From the start of the first to the end of the last."""
+    """From the start of the first batch to the end of the last."""
     latencies: tuple[float, ...]
-    """Seconds of each one's ``triggerExecution``."""
+    """The ``triggerExecution`` of each batch in seconds."""
 
 
 @attrs.frozen
 class Commits:
-    """How state became durable in the part that counts: Chandy's checkpoints, or Spark's commits of each batch."""
+    """The commits in the window: Chandy's checkpoints, or the state commits of Spark's batches."""
 
     seconds: tuple[float, ...]
-    """Of each."""
+    """The duration of each commit."""
     stored: int
-    """Bytes that all of them wrote into the store."""
+    """Bytes that all commits wrote to the store."""
 
 
 @attrs.frozen
 class Turn:
-    """One contestant's stream, once."""
+    """One run of a contestant's stream."""
 
     batches: Batches
     commits: Commits
     changed: int
-    """Bytes that the batches changed: keys, each in every batch that has it, as plain columns."""
+    """Bytes that the batches changed, as plain columns. A key counts in every batch that has it."""
     used: Used | None = None
-    """By the state host, whatever for; None: unknown."""
+    """All resources that the state host used. None: unknown."""
     compactions: int | None = None
-    """That RocksDB finished; None: unknown."""
+    """Compactions that RocksDB finished. None: unknown."""
 
     @property
     def rate(self) -> float:
@@ -87,13 +87,13 @@ class Turn:
 def first_tick(interval: float, warm_up: float) -> float:
     """Return the seconds from the start to the first checkpoint, so that one falls half an interval into the window.
 
-    So a window of any number of whole intervals has just that many checkpoints, none at its edges.
+    A window of any number of whole intervals then has exactly that many checkpoints, and none at its edges.
     """
     return (warm_up + interval / 2) % interval
 
 
 def window_start(now: float, start: float, interval: float | None, warm_up: float) -> float:
-    """Return when the window begins: after the warm-up, or whole intervals later if that is over ``now``."""
+    """Return when the window begins: after the warm-up, or whole intervals later if that time has passed ``now``."""
     planned = start + warm_up
     if interval is None:
         return max(now, planned)
@@ -106,16 +106,16 @@ def in_window(progress: Sequence[Any], begin: float, end: float) -> list[Any]:
     """Return Spark's reports of the batches with rows that began from ``begin`` to before ``end``, seconds since 1970.
 
     Raises:
-        ValueError: none did.
+        ValueError: no such batch began in that time.
     """
     found = [one for one in progress if one["numInputRows"] > 0 and begin <= _began(one) < end]
     if not found:
-        raise ValueError(f"no batch began in the {end - begin:g} s that count")
+        raise ValueError(f"no batch began in the window of {end - begin:g} s")
     return found
 
 
 def batches_of(reports: Sequence[Any]) -> Batches:
-    """Return what Spark's reports, at least one, in order, say of the batches."""
+    """Return the batches of Spark's reports, which are in order and at least one."""
     latencies = tuple(one["durationMs"]["triggerExecution"] / 1000 for one in reports)
     return Batches(
         sum(one["numInputRows"] for one in reports),
@@ -125,17 +125,17 @@ def batches_of(reports: Sequence[Any]) -> Batches:
 
 
 def spark_commits(reports: Sequence[Any], stored: int) -> Commits:
-    """Return what Spark says of its state stores' commits."""
+    """Return the commits of Spark's state stores."""
     return Commits(tuple(operator["commitTimeMs"] / 1000 for operator in _operators(reports)), stored)
 
 
 def spark_updates(reports: Sequence[Any]) -> int:
-    """Return how many keys batches have changed in Spark's own state, each in every batch that had it."""
+    """Return how many keys the batches changed in Spark's state. A key counts in every batch that has it."""
     return sum(operator["numRowsUpdated"] for operator in _operators(reports))
 
 
 def figures(turn: Turn) -> dict[str, float]:
-    """Return all figures of a turn, by name; those that it does not have are not there."""
+    """Return the figures of a turn by name, without those that are unknown."""
     latency, commit = Summary.of(turn.batches.latencies), Summary.of(turn.commits.seconds)
     assert latency is not None, "there is no turn without a batch"
     found: dict[str, float] = {
@@ -162,7 +162,7 @@ def figures(turn: Turn) -> dict[str, float]:
 
 
 def rows_of(workload: str, contestant: str, turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Return a contestant's rows of the report, one for each figure that all turns have."""
+    """Return a contestant's rows of the report: one for each figure that all its turns have."""
     found = [figures(turn) for turn in turns]
     names = [name for name in found[0] if all(name in one for one in found)]
     return [
@@ -178,12 +178,12 @@ def rows_of(workload: str, contestant: str, turns: Sequence[Turn]) -> list[dict[
 
 
 def p99(turn: Turn) -> float:
-    """Return the seconds that all but one of a hundred batches stay within."""
+    """Return the 99th percentile of the batches in seconds."""
     return figures(turn)["ms of a batch, p99"] / 1000
 
 
 def amplification(turns: Sequence[Turn]) -> float:
-    """Return the median of bytes stored for each byte changed."""
+    """Return the median of the turns' bytes stored for each byte changed."""
     return median(turn.commits.stored / turn.changed for turn in turns)
 
 

@@ -1,4 +1,4 @@
-"""A processor whose state is as large as one likes: a count by key, and bytes that change with it."""
+"""A processor with state of any size: a count by key, and bytes that change with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OUTPUT: Final = "k long, n long"
 
 
 class Payloads(ArrowProcessor):
-    """Counts rows by key and keeps ``size`` bytes by chance beside each count."""
+    """Counts rows by key, and stores ``size`` random bytes with each count."""
 
     states: ClassVar = {"held": "n long, payload binary"}
 

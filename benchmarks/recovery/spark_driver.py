@@ -47,7 +47,7 @@ def main(folder: Path, kind: str) -> None:
     say("process")
     # After the word that the process runs: these imports are part of what a new process costs.
     from pyspark.errors import StreamingQueryException
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
     from . import query as common
 

@@ -1,22 +1,23 @@
 """What a checkpoint costs the coordinator with 10 to 10,000 shards, and how each cost grows with them. No Spark.
 
 The coordinator is the real one (``CheckpointExecutor``, its Arrow Flight service, ``Catalog`` on a local store), in a
-process of its own; there is one query, whose batches commit at once. State hosts are simulated in another process: 100
-shards each, each host with its own connection, its order stream and its ACK. A shard's handle has four files, one of
-them a new SST file in each checkpoint, and the objects are there, so that deleting an old checkpoint deletes something.
+process of its own. It has one query, whose batches commit at once. Another process simulates state hosts with 100
+shards each. Each host has its own connection, its order stream and its ACK. A shard's handle has four files, one of
+them a new SST file in each checkpoint. The objects exist, so deleting an old checkpoint really deletes files.
 
 * *Barrier to last ACK handled*: from the request until the cut is chosen, from there until the last host has its order,
-  and from the moment when all hosts send their ACKs at once until the last is handled. What a host does between order
-  and ACK is no part of it: the hosts wait for each other with ACKs that are bytes already.
-* *Processor time for all ACKs*: of the coordinator's whole process (gRPC, JSON, protocol, and storing the query's
-  progress) in the last of these stretches; once with one message a host, as real hosts send, and once, as a worst case,
-  with a message for each shard. *The protocol alone* is the same without the link, in one thread.
-* *Manifest*: encoded, written to the local store (synced), read and decoded, each by itself.
-* *Memory*: what the protocol holds by ``tracemalloc`` after more checkpoints than its history remembers, how much of
-  that came in the last five, and the process' peak resident size.
+  and from the time when all hosts send their ACKs at once until the last one is handled. The work of a host between
+  order and ACK does not count: all hosts wait for each other, with ACKs that are already encoded.
+* *Processor time for all ACKs*: of the coordinator's whole process (gRPC, JSON, state machine, and storing the query's
+  progress) in the last of these periods. It is measured with one message for each host, as real hosts send them, and,
+  as the worst case, with one message for each shard. *The protocol alone* is the state machine without RPC, in one
+  thread.
+* *Manifest*: it is encoded, written to the local store (synced), read and decoded; each step is measured separately.
+* *Memory*: what the state machine holds, by ``tracemalloc``, after more checkpoints than its history remembers; how
+  much of that the last five have added; and the peak resident size of the process.
 
-Sizes take turns; every checkpoint behind the first ones, until retention drops one for each that completes, is a value.
-Ratios say by which factor a figure grows from size to size: near ten is linear.
+Sizes take turns. Each checkpoint gives one value, except the first ones, before retention deletes one checkpoint for
+each that completes. Ratios give the factor by which a figure grows from size to size: near ten is linear.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ from .plans import Plan
 
 SHARDS: Final = (10, 100, 1_000, 10_000)
 CHECKPOINTS: Final = 5
-"""Of each turn, that count."""
+"""Measured checkpoints of each turn."""
 TURNS: Final = 3
 REMEMBERED: Final = 45
-"""Checkpoints behind which memory is looked at: more than the history remembers of any number of shards."""
+"""Memory is measured after so many checkpoints: more than the history remembers for any number of shards."""
 GOAL: Final = "10,000 ACKs are handled in under a second of the coordinator's time"
 LAST: Final = 5
-"""So many of the last of these checkpoints are looked at for what they add."""
+"""The memory that so many of the last checkpoints add is measured."""
 _ALONE: Final = "the protocol alone: all ACKs (s)"
 _ALONE_SINGLE: Final = "the protocol alone: a message for each ACK (s)"
 _ALONE_OUTCOME: Final = "the protocol alone: from the last ACK to completed (s)"
@@ -71,15 +72,15 @@ _ALONE_LONGEST: Final = "the protocol alone: its longest event, under the lock (
 
 @attrs.frozen
 class Measured:
-    """All that was measured."""
+    """All measurements."""
 
     costs: dict[int, list[Costs]]
-    """By the number of shards, each checkpoint over the link, with a message for each host."""
+    """The costs of each checkpoint over RPC with one message for each host, by the number of shards."""
     figures: dict[int, dict[str, list[float]]]
 
 
 def run(options: Options) -> Report:
-    """Measure all sizes; quick: without the largest."""
+    """Measure all sizes. A quick run leaves out the largest."""
     sizes = SHARDS[:-1] if options.quick else SHARDS
     checkpoints = 2 if options.quick else CHECKPOINTS
     turns = options.repetitions or (1 if options.quick else TURNS)
@@ -102,10 +103,10 @@ def measure(sizes: tuple[int, ...], checkpoints: int, turns: int, remembered: in
     """Measure some sizes, in turns.
 
     Args:
-        sizes: how many shards.
-        checkpoints: how many count in each turn.
-        turns: of each size.
-        remembered: checkpoints behind which memory is looked at.
+        sizes: numbers of shards.
+        checkpoints: number of measured checkpoints in each turn.
+        turns: number of turns of each size.
+        remembered: number of checkpoints after which memory is measured.
     """
     costs: dict[int, list[Costs]] = {size: [] for size in sizes}
     figures: dict[int, dict[str, list[float]]] = {size: defaultdict(list) for size in sizes}
@@ -133,20 +134,20 @@ def measure(sizes: tuple[int, ...], checkpoints: int, turns: int, remembered: in
 
 
 def looked_at(shards: int, remembered: int) -> int:
-    """Behind how many checkpoints memory is looked at: more than the history remembers the shards of, and ``LAST``.
+    """Return after how many checkpoints memory is measured: ``LAST`` more than the history remembers shards of.
 
     Args:
-        shards: how many there are.
-        remembered: checkpoints that are enough for any number of shards.
+        shards: number of shards.
+        remembered: a number of checkpoints that is enough for any number of shards.
     """
     return min(remembered, RETAINED + SHARD_RECORDS // shards + LAST)
 
 
 def live(fleet: Fleet, checkpoints: int) -> list[Costs]:
-    """Run a coordinator in a process of its own; return what its checkpoints cost.
+    """Run a coordinator in a process of its own, and return the costs of its checkpoints.
 
     Raises:
-        RuntimeError: it failed; with the end of what it printed.
+        RuntimeError: the coordinator failed. The message has the end of its output.
     """
     folder = Path(tempfile.mkdtemp(prefix="chandy-scale-")).resolve()
     plan = Plan(fleet, RETAINED, checkpoints, str(folder))
@@ -166,7 +167,7 @@ def live(fleet: Fleet, checkpoints: int) -> list[Costs]:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw how the seconds grow with the shards."""
+    """Draw how the times grow with the number of shards."""
     names = (ROUND_TRIP, ACKS_CPU, MANIFEST_OUT, MANIFEST_IN, DISCARD)
     series = {
         name.removesuffix(" (s)"): [

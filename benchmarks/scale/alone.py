@@ -1,4 +1,4 @@
-"""The checkpoint protocol alone, fed with events in this thread: processor time of ACKs, and memory."""
+"""Feeds events to the checkpoint state machine alone, in this thread: processor time of ACKs, and memory."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _START = 1_700_000_000.0
 
 @attrs.frozen
 class Handled:
-    """What one checkpoint cost the protocol."""
+    """The costs of one checkpoint in the state machine."""
 
     acks_cpu: float
-    """Seconds of processor time of all ACK events."""
+    """Processor time of all ACK events, in seconds."""
     outcome_cpu: float
-    """The same of the events from there to its completion."""
+    """Processor time of the events from the last ACK to completion, in seconds."""
     longest: float
-    """Seconds of the longest event of all: as long the lock is held, and a batch that begins waits."""
+    """Seconds of the longest event. The lock is held that long, and a batch that begins meanwhile must wait."""
 
 
-def new_protocol(fleet: Fleet, generation: int, root: str) -> CheckpointStateMachine:
-    """Return the protocol of a pipeline with one query that has one operator."""
-    protocol = CheckpointStateMachine(
+def new_machine(fleet: Fleet, generation: int, root: str) -> CheckpointStateMachine:
+    """Return the state machine of a pipeline with one query that has one operator."""
+    machine = CheckpointStateMachine(
         pipeline="scale",
         generation=generation,
         root=root,
@@ -46,28 +46,28 @@ def new_protocol(fleet: Fleet, generation: int, root: str) -> CheckpointStateMac
     )
     operators = (fleet.operator(),)
     added = on.QueryAdded(QUERY, QUERY_ID, batch=0, operators=operators, restored=operators, sources={})
-    protocol.handle(added, _START)
-    return protocol
+    machine.handle(added, _START)
+    return machine
 
 
 class Alone:
-    """A protocol without threads, store or link."""
+    """Drives a state machine without threads, a store or RPC."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._now = _START
-        self.protocol = new_protocol(fleet, 1, "file:///scale")
+        self.machine = new_machine(fleet, 1, "file:///scale")
         for host, shards in fleet.hosts.items():
             self._handle(on.HostJoined(HostHello(host, f"grpc://{host}:1", host, host, 1)))
             self._handle(on.ShardsClaimed(ClaimShards(host, QUERY_ID, UID, shards)))
 
     def _handle(self, event: on.Event[on.Answer]) -> Outcome[on.Answer]:
-        return self.protocol.handle(event, self._now)
+        return self.machine.handle(event, self._now)
 
     def checkpoint(self) -> Handled:
         """Run one checkpoint through all its events."""
-        protocol = self.protocol
-        checkpoint, batch = protocol.next_id, protocol.next_id
+        machine = self.machine
+        checkpoint, batch = machine.next_id, machine.next_id
         self._now += 10
         self._handle(on.CheckpointRequested(CheckpointKind.MANUAL))
         self._handle(on.CutChosen(checkpoint, QUERY, batch))
@@ -78,15 +78,15 @@ class Alone:
             self._handle(on.BatchCommitted(QUERY, batch))
         self._handle(on.ProgressStored(checkpoint, QueryRecord(QUERY, batch, Handle()), 0))
         acks = Laps()
-        for ack in self._acks(protocol.pending[checkpoint].parts[QUERY].orders):
+        for ack in self._acks(machine.pending[checkpoint].parts[QUERY].orders):
             with acks:
                 self._handle(on.Acked(ack))
         outcome = Laps()
         with outcome:
-            manifest = protocol.manifest(checkpoint, self._now)
+            manifest = machine.manifest(checkpoint, self._now)
         assert manifest is not None
         with outcome:
-            protocol.doomed(manifest)
+            machine.doomed(manifest)
         with outcome:
             instructions = self._handle(on.Finalized(manifest)).instructions
         for instruction in instructions:
@@ -97,12 +97,12 @@ class Alone:
     def _acks(self, orders: dict[str, SnapshotOrder]) -> Iterator[Ack]:
         for host, order in orders.items():
             for ack in acknowledgements(order, host, self._fleet.acks_a_message):
-                # As it comes through the link: with strings of its own.
+                # A message that arrives by RPC has its own copies of all strings.
                 yield from_json(Ack, to_json(ack))
 
 
 class Laps:
-    """Processor time of this thread in one stretch after the other; a context manager."""
+    """Measures the processor time of this thread, lap by lap. Each lap is a ``with`` block."""
 
     def __init__(self) -> None:
         self.total = self.longest = 0.0
@@ -118,7 +118,7 @@ class Laps:
 
 
 def handled(fleet: Fleet, checkpoints: int) -> list[Handled]:
-    """Measure some checkpoints, after those until retention drops one for each that completes."""
+    """Measure some checkpoints, after as many that retention deletes one for each that completes."""
     alone = Alone(fleet)
     for _ in range(RETAINED):
         alone.checkpoint()
@@ -126,7 +126,7 @@ def handled(fleet: Fleet, checkpoints: int) -> list[Handled]:
 
 
 def held(fleet: Fleet, after: Sequence[int]) -> list[float]:
-    """Return the bytes that a protocol holds after each of these numbers of checkpoints, ascending."""
+    """Return the bytes that a state machine holds after each of these numbers of checkpoints, which ascend."""
     gc.collect()
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""One coordinator at one size, in a process of its own: its checkpoints, and what each of them costs it."""
+"""Runs one coordinator at one size, in a process of its own, and measures the costs of its checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from chandy.storage.manifest import CheckpointKind
 from chandy.storage.manifest_json import decode_manifest, encode_manifest
 
 from ..lives import say
-from .alone import new_protocol
+from .alone import new_machine
 from .figures import Costs
 from .made import Fleet
 from .plans import Assignment, Plan
@@ -40,7 +40,7 @@ _STATISTICS_CALLS = 20
 
 
 class CommittingQuery:
-    """``Progress`` of one query that commits a batch before each checkpoint; notes when it is looked at."""
+    """The progress of one query that commits a batch before each checkpoint. It records when it is asked."""
 
     def __init__(self, folder: Path) -> None:
         self.newest = 0
@@ -49,39 +49,39 @@ class CommittingQuery:
         self._offsets.write_text("v1\n{}\n0")
 
     def planned(self, query: str) -> int:
-        """The newest batch."""
+        """Return the newest batch."""
         self.planned_at = time.monotonic()
         return self.newest
 
     def stands_at(self, query: str) -> int | None:
-        """None: it runs."""
+        """Return None: the query is running."""
         return None
 
     def is_committed(self, query: str, batch: int) -> bool:
-        """What is planned has committed at once."""
+        """Return whether the batch is planned. A planned batch commits at once."""
         return batch <= self.newest
 
     def times(self, query_id: str, batch: int) -> BatchTimes:
-        """No task asks."""
+        """Return empty times. No task asks for them."""
         return BatchTimes()
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
-        """One small file."""
+        """Provide one small file."""
         yield {f"working/offsets/{batch}": self._offsets}
 
 
 class Observed(CheckpointExecutor):
-    """The real thing, and when it had handled the last ACK and what deleting took."""
+    """The real executor. It also records when it has handled the last ACK and how long a deletion takes."""
 
     def expect(self, acks: int) -> None:
-        """Begin a checkpoint that so many ACKs belong to."""
+        """Begin a checkpoint with so many ACKs."""
         self._missing = acks
         self.acknowledged, self.discarded = threading.Event(), threading.Event()
         self._counting = threading.Lock()
 
     def ack(self, ack: Ack) -> None:
-        """Take an acknowledgement."""
+        """Handle an acknowledgement."""
         super().ack(ack)
         with self._counting:
             self._missing -= len(ack.snapshots)
@@ -108,7 +108,7 @@ class Hosts:
         )
 
     def hear(self, event: str) -> dict[str, Any]:
-        """Wait for the next thing that it says, which must be this."""
+        """Wait for the next event, which must have this name."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         said: dict[str, Any] = json.loads(line) if line else {"event": "the end"}
@@ -117,7 +117,7 @@ class Hosts:
         return said
 
     def go(self) -> None:
-        """Let all of them send their ACKs."""
+        """Tell all hosts to send their ACKs."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
@@ -134,15 +134,15 @@ class Hosts:
 
 
 def live(plan: Plan) -> Iterator[Costs]:
-    """Run a coordinator and its hosts, and yield what each checkpoint that counts has cost."""
+    """Run a coordinator and its hosts, and yield the costs of each measured checkpoint."""
     folder = Path(plan.folder)
     store = LocalStore(folder / "store")
     catalog = Catalog(store)
     query = CommittingQuery(folder)
     generation = catalog.take_over("scale", time.time())
     failures: list[ChandyError] = []
-    checkpointing = Observed(
-        new_protocol(plan.fleet, generation.generation, store.uri),
+    executor = Observed(
+        new_machine(plan.fleet, generation.generation, store.uri),
         catalog=catalog,
         store=store,
         progress=query,
@@ -153,45 +153,45 @@ def live(plan: Plan) -> Iterator[Costs]:
         on_restored=lambda restored: None,
     )
     service = listen("127.0.0.1", _TOKEN)
-    service.answer(checkpointing)
+    service.answer(executor)
     endpoint = Endpoint(service.address, _TOKEN, "scale", 0, str(folder / "cache"), str(folder))
     try:
         with Hosts(Assignment(endpoint, plan.fleet, str(store.root))) as hosts:
             hosts.hear("joined")
             for number in range(plan.warm_up + plan.checkpoints):
                 query.newest += 1
-                costs = _checkpoint(plan.fleet, checkpointing, query, hosts, store)
+                costs = _checkpoint(plan.fleet, executor, query, hosts, store)
                 if failures:
                     raise failures[0]
                 if number >= plan.warm_up:
                     yield costs
     finally:
-        checkpointing.close()
+        executor.close()
         service.shutdown()
 
 
 def _checkpoint(
-    fleet: Fleet, checkpointing: Observed, query: CommittingQuery, hosts: Hosts, store: LocalStore
+    fleet: Fleet, executor: Observed, query: CommittingQuery, hosts: Hosts, store: LocalStore
 ) -> Costs:
-    checkpointing.expect(fleet.shards)
-    drops = checkpointing.read(lambda p: len(p.completed) >= p.limits.retained)
+    executor.expect(fleet.shards)
+    drops = executor.read(lambda p: len(p.completed) >= p.limits.retained)
     before = time.monotonic(), time.process_time()
-    future = checkpointing.request(CheckpointKind.MANUAL)
+    future = executor.request(CheckpointKind.MANUAL)
     last_order = hosts.hear("ordered")["at"]
-    # The hosts are done with their own work, and the coordinator with the orders: what follows is ACKs.
+    # The hosts and the coordinator are done with the orders. Only ACKs follow.
     gone = time.monotonic(), time.process_time()
     hosts.go()
     completed = future.result(_DEADLINE_SECONDS)
     ended = time.monotonic()
-    _await(checkpointing.acknowledged)
+    _await(executor.acknowledged)
     if drops:
-        _await(checkpointing.discarded)
+        _await(executor.discarded)
     key = manifest_key(completed.id)
     manifest, data, read_seconds, decode_seconds = _read(store, key)
     encode_seconds = _timed(lambda: encode_manifest(manifest))
     write_seconds = _timed(lambda: store.create(f"scratch/{completed.id}", data))
     store.delete(f"scratch/{completed.id}")
-    statistics = checkpointing.statistics()
+    statistics = executor.statistics()
     latest = statistics.latest_completed
     return Costs(
         checkpoint=completed.id,
@@ -199,25 +199,25 @@ def _checkpoint(
         acks=len(latest.shards) if latest is not None and latest.id == completed.id else 0,
         cut=query.planned_at - before[0],
         orders=last_order - query.planned_at,
-        acks_handled=checkpointing.acknowledged_at - gone[0],
-        acks_cpu=checkpointing.acknowledged_cpu - gone[1],
+        acks_handled=executor.acknowledged_at - gone[0],
+        acks_cpu=executor.acknowledged_cpu - gone[1],
         trigger_cpu=gone[1] - before[1],
-        completing=ended - checkpointing.acknowledged_at,
+        completing=ended - executor.acknowledged_at,
         manifest_bytes=len(data),
         manifest_shards=sum(shard is not None for one in manifest.operators for shard in one.shards),
         encode=encode_seconds,
         write=write_seconds,
         read=read_seconds,
         decode=decode_seconds,
-        discard=checkpointing.discard_seconds if drops else None,
-        statistics=_timed(checkpointing.statistics, _STATISTICS_CALLS),
+        discard=executor.discard_seconds if drops else None,
+        statistics=_timed(executor.statistics, _STATISTICS_CALLS),
         resident_mb=_resident_mb(),
     )
 
 
 def _await(event: threading.Event) -> None:
     if not event.wait(_DEADLINE_SECONDS):
-        raise TimeoutError(f"The coordinator did nothing for {_DEADLINE_SECONDS:g} s")
+        raise TimeoutError(f"The coordinator made no progress for {_DEADLINE_SECONDS:g} s")
 
 
 def _read(store: LocalStore, key: str) -> tuple[Any, bytes, float, float]:
@@ -241,7 +241,7 @@ def _resident_mb() -> float:
 
 
 def main() -> None:
-    """Tell each checkpoint's costs in a line on stdout, see ``benchmarks.lives``."""
+    """Print the costs of each checkpoint as an event, see ``benchmarks.lives``."""
     for costs in live(from_json(Plan, sys.argv[1].encode())):
         say("checkpoint", costs=attrs.asdict(costs))
 

@@ -1,4 +1,4 @@
-"""The figures of the benchmark: what is noted of a checkpoint, and how that becomes rows and ratios."""
+"""The figures of the benchmark: the costs of a checkpoint, and how they become rows and ratios."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 from ..report import spread
 
 Figures = Mapping[int, Mapping[str, Sequence[float]]]
-"""By the number of shards and the name of a figure, its values, one a checkpoint."""
+"""The values of each figure, one for each checkpoint, by the number of shards and the name of the figure."""
 
 ROUND_TRIP: Final = "barrier to last ACK handled (s)"
 ACKS_CPU: Final = "coordinator's processor time for all ACKs (s)"
@@ -25,41 +25,41 @@ GROWN: Final = "memory that the last five checkpoints added (MB)"
 
 @attrs.frozen
 class Costs:
-    """One checkpoint over the real link. Seconds, unless said."""
+    """The costs of one checkpoint over the real RPC, in seconds unless stated otherwise."""
 
     checkpoint: int
     messages: int
     acks: int
-    """Shards whose ACK was accepted, by the coordinator's own statistics."""
+    """Number of shards whose ACK was accepted, by the coordinator's own statistics."""
     cut: float
     """From the request until the cut is chosen."""
     orders: float
-    """From there until the last host has its order."""
+    """From the choice of the cut until the last host has its order."""
     acks_handled: float
-    """From the moment when all hosts begin to send their ACKs until the last is handled."""
+    """From the time when all hosts begin to send their ACKs until the last one is handled."""
     acks_cpu: float
-    """Processor time of the coordinator's process in that stretch."""
+    """Processor time of the coordinator's process in that period."""
     trigger_cpu: float
-    """The same from the request until all hosts have their orders."""
+    """Processor time from the request until all hosts have their orders."""
     completing: float
     """From the last ACK until the future is resolved: the manifest is durable and confirmed."""
     manifest_bytes: int
     manifest_shards: int
-    """Shards with a handle in the manifest as read back from the store."""
+    """Number of shards with a handle in the manifest that is read back from the store."""
     encode: float
     write: float
     read: float
     decode: float
     discard: float | None
-    """Deleting the checkpoint that retention dropped, its objects included; None: none was."""
+    """The deletion of the checkpoint that retention drops, with its objects. None if nothing was dropped."""
     statistics: float
-    """One call."""
+    """One call of ``statistics()``."""
     resident_mb: float
     """The greatest resident size of the coordinator's process so far."""
 
     @property
     def figures(self) -> dict[str, float]:
-        """What is reported of it, by name."""
+        """The reported figures, by name."""
         found = {
             ROUND_TRIP: self.cut + self.orders + self.acks_handled,
             "part: choosing the cut (s)": self.cut,
@@ -78,7 +78,7 @@ class Costs:
 
 
 def rows(figures: Figures) -> list[dict[str, Any]]:
-    """Return a row for each figure at each size."""
+    """Return one row for each figure at each size."""
     return [
         {"figure": name, "shards": shards, **spread(own[name]), "checkpoints": len(own[name])}
         for name in _names(figures)
@@ -88,10 +88,10 @@ def rows(figures: Figures) -> list[dict[str, Any]]:
 
 
 def growth(figures: Figures) -> dict[str, float]:
-    """Return by which factor each figure's median grows from one size to the next: 10 for tenfold shards is linear.
+    """Return the factor by which each figure's median grows from one size to the next: 10 for tenfold shards is linear.
 
-    Medians of all turns, since no checkpoint of one size belongs to one of another, and memory is looked at once.
-    What should not be there at all (``GROWN``) does not grow.
+    The medians are over all turns, because checkpoints of two sizes cannot be paired and memory is measured once.
+    ``GROWN`` is left out: it should be zero at every size.
     """
     ratios: dict[str, float] = {}
     sizes = sorted(figures)

@@ -1,8 +1,8 @@
-"""Simulated state hosts, all in one process of their own: the real link to the coordinator, and nothing behind it.
+"""Simulates state hosts, all in one process: they use the real RPC to the coordinator and hold no state.
 
-Each host has its own connection, follows its orders, and has its ACKs ready as bytes when told to send them. It says
-on stdout, one JSON line each: ``joined`` when all hosts own their shards, ``ordered`` when the last host has its
-order. A line on stdin sends the ACKs of all hosts at once; the end of stdin ends the process.
+Each host has its own connection, follows its order stream, and encodes its ACKs before it is told to send them. The
+process prints two events: ``joined`` when all hosts own their shards, and ``ordered`` when the last host has its order.
+A line on stdin makes all hosts send their ACKs at once. The end of stdin ends the process.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ class Host:
         self._stream = OrderStream(self._client.client, hello, self._obey, Lease(_LEASE_SECONDS))
         self._orders: queue.SimpleQueue[tuple[SnapshotOrder, float]] = queue.SimpleQueue()
         self.ordered_at = 0.0
-        """When the last order came, in monotonic seconds."""
+        """When the last order arrived, in monotonic seconds."""
         self._messages: list[bytes] = []
 
     def join(self) -> None:
-        """Connect, and become the owner of the shards."""
+        """Connect, and claim the shards."""
         threading.Thread(target=self._stream.follow, daemon=True).start()
         self._stream.welcomed.wait()
         self._client.claim(ClaimShards(self.name, QUERY_ID, UID, self._shards))
 
     def await_order(self) -> SnapshotOrder:
-        """Wait for the next order; ``ordered_at`` says when it came."""
+        """Wait for the next order. Sets ``ordered_at``."""
         order, self.ordered_at = self._orders.get()
         return order
 
     def prepare(self, order: SnapshotOrder) -> None:
-        """Put the objects of the shards' handles into the store, and have the ACKs ready."""
+        """Put the objects of the shards' handles into the store, and encode the ACKs."""
         acks = list(acknowledgements(order, self.name, self._acks_a_message))
         self._messages = [to_json(ack) for ack in acks]
         for key in {file.key for ack in acks for snapshot in ack.snapshots for file in snapshot.handle.files}:
@@ -72,13 +72,13 @@ class Host:
             )
 
     def _obey(self, order: Order) -> None:
-        # Nothing else here: the orders of other hosts would wait for it.
+        # Do nothing else here: the orders of other hosts would have to wait.
         if isinstance(order, SnapshotOrder):
             self._orders.put((order, time.monotonic()))
 
 
 def main() -> None:
-    """Live as long as stdin is open."""
+    """Run until stdin is closed."""
     assignment = from_json(Assignment, sys.argv[1].encode())
     hosts = [Host(assignment, name, shards) for name, shards in assignment.fleet.hosts.items()]
     for host in hosts:

@@ -1,4 +1,4 @@
-"""What simulated state hosts hold and say: shards, handles that look like real ones, acknowledgements."""
+"""Generates what simulated state hosts have and send: shards, realistic handles, acknowledgements."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ QUERY: Final = "flights"
 QUERY_ID: Final = "6c1b4f2e-9f0d-4a53-8a3e-2f6b7f0c9d11"
 UID: Final = "totals"
 SST_BYTES: Final = 70_000
-"""Above what goes into a pack."""
+"""Too large to be packed."""
 _PACKED: Final = {"CURRENT": 16, "MANIFEST-000005": 1_523, "OPTIONS-000007": 7_411}
-"""What RocksDB keeps beside its SST files, with typical sizes."""
+"""Typical sizes of the files that RocksDB keeps in addition to its SST files."""
 FILES: Final = 1 + len(_PACKED)
-"""Files of each shard's handle."""
+"""Number of files in each shard's handle."""
 
 
 @attrs.frozen
 class Fleet:
-    """How many shards there are, and how they are spread over state hosts and messages."""
+    """The number of shards, and how they are distributed over state hosts and messages."""
 
     shards: int
     shards_a_host: int = 100
     acks_a_message: int | None = None
-    """None: one message has all shards of a host, as real hosts send it."""
+    """Number of ACKs in a message. None: one message has all shards of a host, as real hosts send it."""
 
     @property
     def hosts(self) -> dict[str, tuple[int, ...]]:
@@ -45,18 +45,18 @@ class Fleet:
 
     @property
     def messages(self) -> int:
-        """How many messages all acknowledgements of a checkpoint take."""
+        """Number of messages for all acknowledgements of a checkpoint."""
         size = self.acks_a_message or self.shards_a_host
         return sum(-(-len(shards) // size) for shards in self.hosts.values())
 
     def operator(self) -> OperatorRecord:
-        """The one operator that has all the shards."""
+        """Return the single operator, which has all shards."""
         key = '{"type":"struct","fields":[{"name":"carrier","type":"string","nullable":true,"metadata":{}}]}'
         return OperatorRecord(UID, QUERY, key, {}, (None,) * self.shards)
 
 
 def handle(checkpoint: int, host: str, shard: int) -> Handle:
-    """Return the handle of a shard that changed since the last checkpoint: one new SST file, the rest in a pack."""
+    """Return the handle of a shard that has changed: one new SST file, and the other files in a pack."""
     sha256 = _sha256(checkpoint, shard, "sst")
     pack = pack_key(checkpoint, f"{host}-{QUERY_ID}")
     offset = shard * sum(_PACKED.values())
@@ -68,7 +68,7 @@ def handle(checkpoint: int, host: str, shard: int) -> Handle:
 
 
 def acknowledgements(order: SnapshotOrder, host: str, acks_a_message: int | None) -> Iterator[Ack]:
-    """Yield the messages with which a host answers an order."""
+    """Yield the messages by which a host acknowledges an order."""
     size = acks_a_message or len(order.shards)
     for start in range(0, len(order.shards), size):
         some = order.shards[start : start + size]

@@ -1,4 +1,4 @@
-"""What the two processes of a turn are told, as JSON, in their first argument."""
+"""The JSON arguments of the two processes of a turn."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .made import Fleet
 
 @attrs.frozen
 class Plan:
-    """Told to the coordinator's process."""
+    """The argument of the coordinator's process."""
 
     fleet: Fleet
     warm_up: int
-    """Checkpoints that do not count: until retention drops one for each that completes."""
+    """Checkpoints that are not measured: until retention deletes one for each that completes."""
     checkpoints: int
-    """Those that count."""
+    """Measured checkpoints."""
     folder: str
 
 
 @attrs.frozen
 class Assignment:
-    """Told to the process of the simulated hosts."""
+    """The argument of the process of the simulated hosts."""
 
     endpoint: Endpoint
     fleet: Fleet
     store: str
-    """Folder of the coordinator's local store: the objects of the handles are put there, empty."""
+    """Folder of the coordinator's local store. The hosts put empty objects for their handles there."""

@@ -19,16 +19,16 @@ class Service:
     """Its Arrow Flight location."""
     server: ActionServer
 
-    def answer(self, checkpointing: CheckpointExecutor) -> None:
+    def answer(self, executor: CheckpointExecutor) -> None:
         """Answer the calls of state hosts from now on."""
         actions: dict[str, Call | Stream] = {
-            "ask": Call(AskBatch, checkpointing.ask),
-            "claim": Call(ClaimShards, checkpointing.claim),
-            "restored": Call(ShardsRestored, checkpointing.restored),
-            "ack": Call(Ack, checkpointing.ack),
-            "decline": Call(Decline, checkpointing.decline),
-            "report": Call(TaskFailure, checkpointing.report),
-            "orders": Stream(HostHello, checkpointing.orders),
+            "ask": Call(AskBatch, executor.ask),
+            "claim": Call(ClaimShards, executor.claim),
+            "restored": Call(ShardsRestored, executor.restored),
+            "ack": Call(Ack, executor.ack),
+            "decline": Call(Decline, executor.decline),
+            "report": Call(TaskFailure, executor.report),
+            "orders": Stream(HostHello, executor.orders),
         }
         self.server.answer(actions)
 

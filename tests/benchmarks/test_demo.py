@@ -162,10 +162,10 @@ def test_so_is_the_second_driver(stage: Stage, script: str, sentence: str) -> No
 def test_a_driver_that_hangs_is_told_of_twice_and_stopped(stage: Stage) -> None:
     impatient = attrs.evolve(stage, patience=Patience(notice=0.01, give_up=0.5))
     shown, failure = play(impatient, "hang")
-    standing = r"first driver \(process \S+\) made no progress for \d+ s while starting Python"
+    stalled = r"first driver \(process \S+\) made no progress for \d+ s while starting Python"
     log = re.escape(f"Its log: {stage.log}")
-    assert len(re.findall(rf"  the {standing}; it will be stopped after 0\.5 s\. {log}\n", shown)) == 1
-    assert re.fullmatch(rf"The {standing} and was stopped\. {log}", failure)
+    assert len(re.findall(rf"  the {stalled}; it will be stopped after 0\.5 s\. {log}\n", shown)) == 1
+    assert re.fullmatch(rf"The {stalled} and was stopped\. {log}", failure)
 
 
 def test_a_jvm_that_outlives_its_driver_holds_nobody_up(

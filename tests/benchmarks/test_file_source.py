@@ -1,13 +1,16 @@
-"""How far a query is in its input does not depend on how the input was cut into batches."""
+"""Files reach a stream whole and in order; progress in the input does not depend on how batches divide it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.file_source import committed_entry, planned_entry, reported_entry
+from benchmarks import file_source
+from benchmarks.file_source import committed_entry, planned_entry, reported_entry, write_file
 
 
 def plan(directory: Path, batch: int, entry: int) -> None:
@@ -20,6 +23,29 @@ def commit(directory: Path, batch: int) -> None:
     path = directory / "commits" / str(batch)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
+
+
+def test_files_get_their_names_when_they_are_whole_and_times_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = pq.write_table
+    seen: list[str] = []
+
+    def half_written(rows: pa.Table, where: Path, **options: Any) -> None:
+        where.touch()
+        # Spark's file source ignores hidden files.
+        seen.extend(path.name for path in tmp_path.iterdir() if not path.name.startswith("."))
+        write(rows, where, **options)
+
+    monkeypatch.setattr(file_source.pq, "write_table", half_written)
+    rows = pa.table({"k": [1]})
+    later, earlier = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    write_file(rows, later, 1)
+    assert seen == []
+    write_file(rows, earlier, 0)
+    assert pq.read_table(later) == rows
+    assert earlier.stat().st_mtime < later.stat().st_mtime
+    assert sorted(tmp_path.iterdir()) == [later, earlier]
 
 
 @pytest.mark.parametrize(("offset", "entry"), [('{"logOffset": 51}', 51), ("null", -1)])

@@ -31,7 +31,7 @@ def serve(folder: Path, host: str) -> socket.socket:
     return served
 
 
-def test_without_a_meeting_place_there_is_nobody_to_wait_for(folder: Path) -> None:
+def test_without_a_discovery_directory_there_is_no_host_to_wait_for(folder: Path) -> None:
     assert await_hosts(folder)
 
 
@@ -48,7 +48,7 @@ def test_a_host_that_was_killed_is_not_waited_for_although_its_socket_is_there(f
     assert list(folder.glob("r/meet/*/host.sock"))
 
 
-def test_a_host_may_go_with_its_place_while_it_is_looked_for(
+def test_a_host_may_delete_its_directory_while_it_is_looked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch, going: Callable[[Path], None]
 ) -> None:
     serve(folder, "ending").close()

@@ -97,18 +97,18 @@ def test_growth_is_the_factor_from_each_size_to_the_next_where_there_is_somethin
 
 
 @pytest.mark.parametrize("acks_a_message", [None, 1])
-def test_the_protocol_alone_completes_checkpoints_with_all_shards_and_drops_old_ones(
+def test_the_state_machine_alone_completes_checkpoints_with_all_shards_and_drops_old_ones(
     acks_a_message: int | None,
 ) -> None:
-    protocol = Alone(Fleet(250, acks_a_message=acks_a_message))
+    driven = Alone(Fleet(250, acks_a_message=acks_a_message))
     for _ in range(alone.RETAINED + 2):
-        protocol.checkpoint()
-    assert [manifest.id for manifest in protocol.protocol.completed] == [3, 4, 5]
-    newest = protocol.protocol.completed[-1].operators[0].shards
+        driven.checkpoint()
+    assert [manifest.id for manifest in driven.machine.completed] == [3, 4, 5]
+    newest = driven.machine.completed[-1].operators[0].shards
     assert newest == tuple(handle(5, host, shard) for host, own in Fleet(250).hosts.items() for shard in own)
 
 
-def test_what_the_protocol_holds_stops_growing() -> None:
+def test_the_memory_of_the_state_machine_stops_growing() -> None:
     early, before, last = alone.held(Fleet(20), (5, scale.REMEMBERED - 10, scale.REMEMBERED))
     assert before > 1.2 * early
     assert last < 1.02 * before

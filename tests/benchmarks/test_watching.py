@@ -1,4 +1,4 @@
-"""When a driver that makes no progress is told of, and when it is given up; with a clock of the tests' own."""
+"""A driver without progress is reported, and is stopped in the end. The tests have a clock of their own."""
 
 from __future__ import annotations
 
@@ -57,29 +57,29 @@ class Driver:
         return [event["event"] for event in self.watch().events()]
 
 
-def standing(seconds: int) -> str:
+def stalled(seconds: int) -> str:
     return f"driver (process 7) made no progress for {seconds} s while streaming"
 
 
-def test_a_driver_that_gets_on_is_not_spoken_of() -> None:
+def test_a_driver_that_makes_progress_is_not_reported() -> None:
     driver = Driver([(14, "process"), (14, "session"), (14, "batch"), (1, "")])
     assert driver.play() == ["process", "session", "batch"]
     assert driver.notes == []
 
 
-def test_each_standstill_is_told_of_once() -> None:
+def test_each_stall_is_reported_once() -> None:
     driver = Driver([(20, "process"), (90, "session"), (1, "batch"), (1, "")])
     assert driver.play() == ["process", "session", "batch"]
-    assert driver.notes == [f"15: the {standing(15)}", f"35: the {standing(15)}"]
+    assert driver.notes == [f"15: the {stalled(15)}", f"35: the {stalled(15)}"]
 
 
 @pytest.mark.parametrize("every", [3, 0.01])
-def test_a_stream_that_stands_still_is_given_up_though_checkpoints_go_on(every: float) -> None:
+def test_a_stalled_stream_is_given_up_although_checkpoints_continue(every: float) -> None:
     driver = Driver([(1, "batch"), *[(every, "checkpoint")] * 100_000])
     with pytest.raises(DriverFailedError) as caught:
         driver.play()
-    assert str(caught.value) == f"The {standing(100)} and was stopped. Its log: log"
-    assert driver.notes == [f"16: the {standing(15)}"]
+    assert str(caught.value) == f"The {stalled(100)} and was stopped. Its log: log"
+    assert driver.notes == [f"16: the {stalled(15)}"]
 
 
 def test_a_dead_driver_is_not_waited_for_as_long_as_a_living_one() -> None:

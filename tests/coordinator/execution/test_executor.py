@@ -1,6 +1,6 @@
-"""The protocol at work: real threads, a real store and catalog; hosts and queries are driven by the test.
+"""The executor of checkpoints with real threads, a real store and a real catalog. The test drives hosts and queries.
 
-Notices are orders in a mailbox here; one that cannot be delivered (D7) is one for a host that is gone.
+Here a notice is an order in a mailbox. A notice cannot be delivered (D7) if its host is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError
-from chandy.coordinator.execution import executor
+from chandy.coordinator.execution import executor as executor_module
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import replay
@@ -114,20 +114,20 @@ class FakeHost:
     """A state host that reads its orders; the test answers them."""
 
     def __init__(
-        self, checkpointing: CheckpointExecutor, name: str = "host", executor: str = "executor"
+        self, executor: CheckpointExecutor, name: str = "host", spark_executor: str = "executor"
     ) -> None:
-        self.name, self.checkpointing = name, checkpointing
+        self.name, self.executor = name, executor
         self.heard: list[Order] = []
         self.on_order: Callable[[Order], None] = lambda order: None
         self.welcomed = threading.Event()
         self.leave = threading.Event()
-        hello = HostHello(name, f"address-{name}", "machine", executor, 1)
+        hello = HostHello(name, f"address-{name}", "machine", spark_executor, 1)
         self.thread = threading.Thread(target=self._listen, args=(hello,), daemon=True)
         self.thread.start()
         assert self.welcomed.wait(DEADLINE)
 
     def _listen(self, hello: HostHello) -> None:
-        stream = self.checkpointing.orders(hello)
+        stream = self.executor.orders(hello)
         for order in stream:
             self.welcomed.set()
             if not isinstance(order, Heartbeat):
@@ -152,7 +152,7 @@ class FakeHost:
         return Ack(self.name, order.checkpoint, order.query_id, tuple(snapshots))
 
     def acknowledge(self, checkpoint: int) -> None:
-        self.checkpointing.ack(self.ack_of(self.ordered(checkpoint)))
+        self.executor.ack(self.ack_of(self.ordered(checkpoint)))
 
 
 class Setup:
@@ -176,7 +176,7 @@ class Setup:
         self.machine = lambda: CheckpointStateMachine(
             pipeline="p", generation=generation.generation, root=self.store.uri, limits=limits, next_id=1
         )
-        self.checkpointing = CheckpointExecutor(
+        self.executor = CheckpointExecutor(
             self.machine(),
             catalog=self.catalog,
             store=self.store,
@@ -188,20 +188,20 @@ class Setup:
             on_restored=self.restored.append,
         )
         operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
-        self.checkpointing.handle(
+        self.executor.handle(
             on.QueryAdded("q", "id", batch=4, operators=operators, restored=operators, sources={})
         )
-        self.host = FakeHost(self.checkpointing)
-        self.checkpointing.claim(ClaimShards("host", "id", "op", (0, 1)))
+        self.host = FakeHost(self.executor)
+        self.executor.claim(ClaimShards("host", "id", "op", (0, 1)))
 
     def request(
         self, kind: CheckpointKind = CheckpointKind.MANUAL, target: str | None = None
     ) -> Future[Checkpoint]:
-        return self.checkpointing.request(kind, target=target)
+        return self.executor.request(kind, target=target)
 
     def completed(self) -> Checkpoint:
         future = self.request()
-        self.host.acknowledge(self.checkpointing.read(lambda p: p.next_id) - 1)
+        self.host.acknowledge(self.executor.read(lambda p: p.next_id) - 1)
         return future.result(DEADLINE)
 
     def error(self, future: Future[Checkpoint]) -> CheckpointError:
@@ -212,7 +212,7 @@ class Setup:
     def close(self) -> None:
         self.store.open.set()
         self.queries.may_plan.set()
-        self.checkpointing.close()
+        self.executor.close()
         self.host.leave.set()
         self.host.thread.join(DEADLINE)
 
@@ -243,7 +243,7 @@ def test_a_checkpoint_completes_with_what_hosts_and_queries_have_stored(setup: S
     assert manifest is not None
     assert [file.name for file in manifest.queries[0].files.files] == ["working/offsets/4"]
     assert manifest.operators[0].shards == (Handle(), Handle())
-    assert setup.checkpointing.statistics().counts.completed == 1
+    assert setup.executor.statistics().counts.completed == 1
 
 
 # D1
@@ -286,7 +286,7 @@ def test_a_manifest_that_cannot_be_written_fails_the_future_and_the_previous_sta
     latest = setup.catalog.latest()
     assert latest is not None
     assert latest.id == 1
-    assert setup.checkpointing.statistics().counts.failed == 1
+    assert setup.executor.statistics().counts.failed == 1
     setup.store.trouble = ""
     assert setup.completed().id == 3
 
@@ -294,18 +294,18 @@ def test_a_manifest_that_cannot_be_written_fails_the_future_and_the_previous_sta
 def test_a_commit_whose_answer_was_lost_completes_its_checkpoint(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "_ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(executor_module, "_ASK_AGAIN_SECONDS", 0.01)
     setup.store.trouble = "lost"
     assert setup.completed().id == 1
-    assert setup.checkpointing.statistics().counts.failed == 0
+    assert setup.executor.statistics().counts.failed == 0
     assert setup.completed().id == 2
 
 
 def test_of_a_commit_that_nobody_can_tell_of_nothing_is_deleted(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "_ASK_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(executor, "_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(executor_module, "_ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(executor_module, "_STOP_SECONDS", 0.1)
     setup.completed()
     setup.store.trouble = "silent"
     future = setup.request()
@@ -314,10 +314,10 @@ def test_of_a_commit_that_nobody_can_tell_of_nothing_is_deleted(
     # Neither failed nor completed, for as long as the store does not say.
     assert not future.done()
     before = setup.store.list()
-    setup.checkpointing.close()
+    setup.executor.close()
     assert setup.error(future).reason is Reason.FINALIZE_CHECKPOINT_FAILURE
     # Should the order to clean up still be handed on, in the last moment.
-    setup.checkpointing._discard_aborted(DiscardAborted(2, setup.store.uri, is_savepoint=False))
+    setup.executor._discard_aborted(DiscardAborted(2, setup.store.uri, is_savepoint=False))
     assert setup.store.list() == before
     latest = setup.catalog.latest()
     assert latest is not None
@@ -401,7 +401,7 @@ def test_a_savepoint_that_is_declined_fails_with_the_cause_and_its_folder_is_emp
     future = setup.request(CheckpointKind.SAVEPOINT, str(tmp_path / "target"))
     order = setup.host.ordered(1)
     eventually(lambda: bool(LocalStore(tmp_path / "target").list("checkpoints/1/")))
-    setup.checkpointing.decline(Decline("host", 1, order.query_id, "the disk is full"))
+    setup.executor.decline(Decline("host", 1, order.query_id, "the disk is full"))
     assert "the disk is full" in str(setup.error(future))
     eventually(lambda: not LocalStore(tmp_path / "target").list())
 
@@ -428,7 +428,7 @@ def test_requests_while_it_closes_all_come_to_an_end(setup: Setup) -> None:
     thread = threading.Thread(target=ask)
     thread.start()
     assert begun.wait(DEADLINE)
-    setup.checkpointing.close()
+    setup.executor.close()
     done.set()
     thread.join(DEADLINE)
     assert {setup.error(future).reason for future in futures} <= {
@@ -449,7 +449,7 @@ def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_st
     eventually(lambda: setup.host.heard[-1] == StopOrder())
     # Messages that come later change nothing and raise nothing.
     setup.host.acknowledge(1)
-    setup.checkpointing.decline(Decline("host", 1, "id", "late"))
+    setup.executor.decline(Decline("host", 1, "id", "late"))
     assert setup.catalog.latest() is None
 
 
@@ -459,9 +459,9 @@ def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> Non
     future = setup.request()
     setup.host.acknowledge(1)
     assert setup.store.waiting.wait(DEADLINE)
-    closer = threading.Thread(target=setup.checkpointing.close)
+    closer = threading.Thread(target=setup.executor.close)
     closer.start()
-    eventually(lambda: setup.checkpointing.read(lambda p: p.closed) is Reason.COORDINATOR_SHUTDOWN)
+    eventually(lambda: setup.executor.read(lambda p: p.closed) is Reason.COORDINATOR_SHUTDOWN)
     setup.store.open.set()
     closer.join(DEADLINE)
     assert future.result(0).id == 1
@@ -473,7 +473,7 @@ def test_closing_settles_every_future_and_waits_for_no_callback(setup: Setup) ->
     futures = [setup.request() for _ in range(10)]
     for future in futures:
         future.add_done_callback(lambda _: waited.append(closed.wait(DEADLINE)))
-    setup.checkpointing.close()
+    setup.executor.close()
     assert all(future.done() for future in futures)
     closed.set()
     eventually(lambda: waited == [True] * 10)
@@ -483,7 +483,7 @@ def test_closing_waits_for_an_answer_that_is_on_its_way(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     awaited = threading.Event()
-    wait, reject = executor.wait, setup.checkpointing._reject
+    wait, reject = executor_module.wait, setup.executor._reject
 
     def waiting(futures: list[Future[Checkpoint]], timeout: float) -> None:
         awaited.set()
@@ -493,10 +493,10 @@ def test_closing_waits_for_an_answer_that_is_on_its_way(
         assert awaited.wait(DEADLINE)
         reject(order)
 
-    monkeypatch.setattr(executor, "wait", waiting)
-    monkeypatch.setattr(setup.checkpointing, "_reject", late)
+    monkeypatch.setattr(executor_module, "wait", waiting)
+    monkeypatch.setattr(setup.executor, "_reject", late)
     future = setup.request()
-    setup.checkpointing.close()
+    setup.executor.close()
     assert future.done()
 
 
@@ -504,15 +504,15 @@ def test_a_callback_may_close(setup: Setup) -> None:
     closed: list[None] = []
     future = setup.request()
     setup.host.ordered(1)
-    future.add_done_callback(lambda _: closed.append(setup.checkpointing.close()))
+    future.add_done_callback(lambda _: closed.append(setup.executor.close()))
     setup.host.acknowledge(1)
     eventually(lambda: closed == [None])
     assert future.result(0).id == 1
 
 
 def test_closing_twice_is_no_error(setup: Setup) -> None:
-    setup.checkpointing.close()
-    setup.checkpointing.close()
+    setup.executor.close()
+    setup.executor.close()
 
 
 # D7
@@ -532,18 +532,18 @@ def test_a_host_that_is_gone_when_its_checkpoint_completes_does_not_undo_it(setu
 
 
 def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends(setup: Setup) -> None:
-    again = FakeHost(setup.checkpointing)
+    again = FakeHost(setup.executor)
     setup.host.leave.set()
     setup.host.thread.join(DEADLINE)
-    assert setup.checkpointing.read(lambda p: list(p.hosts)) == ["host"]
+    assert setup.executor.read(lambda p: list(p.hosts)) == ["host"]
     setup.host = again
     assert setup.completed().id == 1
-    assert not any(isinstance(logged.event, on.HostLeft) for logged in setup.checkpointing.events)
+    assert not any(isinstance(logged.event, on.HostLeft) for logged in setup.executor.events)
     assert setup.lost == []
 
 
 def test_a_new_host_in_the_place_of_one_that_had_state_sends_the_pipeline_back(setup: Setup) -> None:
-    FakeHost(setup.checkpointing, "another")
+    FakeHost(setup.executor, "another")
     eventually(lambda: len(setup.lost) == 1)
 
 
@@ -559,11 +559,11 @@ def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind
         setup.queries.may_plan.clear()
         future = setup.request()
     # All of these return although the gate is closed; it is opened only afterwards.
-    setup.checkpointing.ask(AskBatch("host", "id", 5))
-    setup.checkpointing.claim(ClaimShards("host", "id", "op", ()))
-    setup.checkpointing.statistics()
+    setup.executor.ask(AskBatch("host", "id", 5))
+    setup.executor.claim(ClaimShards("host", "id", "op", ()))
+    setup.executor.statistics()
     setup.request()
-    setup.checkpointing.report(TaskFailure("id", 5, "op", "key", "Traceback"))
+    setup.executor.report(TaskFailure("id", 5, "op", "key", "Traceback"))
     assert not future.done()
     assert len(setup.processor_failures) == 1
     setup.store.open.set()
@@ -573,7 +573,7 @@ def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind
 def test_an_idle_query_gets_its_barrier_when_its_cut_has_committed(setup: Setup) -> None:
     setup.queries.newest = 5
     future = setup.request()
-    eventually(lambda: setup.checkpointing.read(lambda p: p.waiting_for_commits()) == {"q": 5})
+    eventually(lambda: setup.executor.read(lambda p: p.waiting_for_commits()) == {"q": 5})
     assert setup.host.heard_of(SnapshotOrder) == []
     setup.queries.newest_committed = 5
     setup.host.acknowledge(1)
@@ -587,7 +587,7 @@ def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) ->
     setup.host.ordered(1)
     setup.now += 31
     # Any event makes it look at the time.
-    setup.checkpointing.handle(on.BatchCommitted("q", 0))
+    setup.executor.handle(on.BatchCommitted("q", 0))
     assert setup.error(future).reason is Reason.EXPIRED
     eventually(lambda: setup.host.heard_of(AbortOrder) == [AbortOrder(1, None)])
     assert setup.completed().id == 2
@@ -597,7 +597,7 @@ def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) ->
 def test_an_abort_never_overtakes_the_order_that_it_aborts(setup: Setup) -> None:
     future = setup.request()
     order = setup.host.ordered(1)
-    setup.checkpointing.decline(Decline("host", 1, order.query_id, "no"))
+    setup.executor.decline(Decline("host", 1, order.query_id, "no"))
     setup.error(future)
     eventually(lambda: len(setup.host.heard) == 2)
     assert [type(order) for order in setup.host.heard] == [SnapshotOrder, AbortOrder]
@@ -619,7 +619,7 @@ def test_too_many_failures_in_a_row_fail_the_pipeline(make: Callable[..., Setup]
     setup = make(tolerable_failures=1)
     for number in (1, 2):
         future = setup.request()
-        setup.checkpointing.decline(Decline("host", number, setup.host.ordered(number).query_id, "no"))
+        setup.executor.decline(Decline("host", number, setup.host.ordered(number).query_id, "no"))
         setup.error(future)
     eventually(lambda: len(setup.failures) == 1)
     (failure,) = setup.failures
@@ -651,16 +651,16 @@ def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_
 
 
 def test_the_answer_to_begin_batch_says_when_the_batch_is(setup: Setup) -> None:
-    answer = setup.checkpointing.ask(AskBatch("host", "id", 5))
+    answer = setup.executor.ask(AskBatch("host", "id", 5))
     assert answer.times == BatchTimes(5000, 50, 40)
-    assert setup.checkpointing.ask(AskBatch("host", "id", 5)) == answer
+    assert setup.executor.ask(AskBatch("host", "id", 5)) == answer
 
 
 def test_the_times_of_a_batch_are_not_read_under_the_lock(setup: Setup) -> None:
     seen: list[int] = []
     # It would wait for ever.
-    setup.queries.on_times = lambda: seen.append(setup.checkpointing.read(lambda p: p.generation))
-    setup.checkpointing.ask(AskBatch("host", "id", 5))
+    setup.queries.on_times = lambda: seen.append(setup.executor.read(lambda p: p.generation))
+    setup.executor.ask(AskBatch("host", "id", 5))
     assert seen == [setup.generation]
 
 
@@ -671,20 +671,20 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
     make: Callable[..., Setup], tmp_path: Path
 ) -> None:
     setup = make(interval="10 s", retained=1)
-    setup.checkpointing.handle(on.ScheduleStarted(0.25))
+    setup.executor.handle(on.ScheduleStarted(0.25))
     setup.completed()
     future = setup.request()
-    setup.checkpointing.decline(Decline("host", 2, setup.host.ordered(2).query_id, "no"))
+    setup.executor.decline(Decline("host", 2, setup.host.ordered(2).query_id, "no"))
     setup.error(future)
     with pytest.raises(StaleQueryError):
-        setup.checkpointing.ask(AskBatch("host", "nobody", 5))
+        setup.executor.ask(AskBatch("host", "nobody", 5))
     setup.completed()
     setup.close()
-    events = setup.checkpointing.events
+    events = setup.executor.events
     assert [type(logged.event) for logged in events][:3] == [on.QueryAdded, on.HostJoined, on.ShardsClaimed]
     assert on.BatchAsked(AskBatch("host", "nobody", 5)) in [logged.event for logged in events]
     again = setup.machine()
     replay(again, events)
-    assert again == setup.checkpointing.read(lambda machine: machine)
+    assert again == setup.executor.read(lambda machine: machine)
     assert again.closed is Reason.COORDINATOR_SHUTDOWN
     assert again.history.counts.completed == 2

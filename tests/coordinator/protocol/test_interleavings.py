@@ -41,7 +41,7 @@ from chandy.coordinator.errors import CheckpointError, QueryFailedError, StaleQu
 from chandy.coordinator.execution import commit
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
-from chandy.coordinator.protocol import state_machine as protocol_module
+from chandy.coordinator.protocol import state_machine as state_machine_module
 from chandy.coordinator.protocol.event_log import LoggedEvent, replay
 from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
 from chandy.coordinator.protocol.reasons import Reason
@@ -505,7 +505,7 @@ class Life:
         ).limits
         completed = tuple(self.catalog.completed())
         base = point.id if point and self.root == ROOT else None
-        self.new_protocol = lambda: CheckpointStateMachine(
+        self.new_machine = lambda: CheckpointStateMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=ROOT,
@@ -514,7 +514,7 @@ class Life:
             completed=completed,
             base=base,
         )
-        self.protocol = self.new_protocol()
+        self.machine = self.new_machine()
         self.events: list[LoggedEvent] = []
         self.outcomes_of_events: list[Outcome[Any] | None] = []
         self.works: list[Iterator[None]] = []
@@ -549,16 +549,16 @@ class Life:
         self.events.append(LoggedEvent(self.world.tick(), event))
         # An event that is refused has no outcome.
         self.outcomes_of_events.append(None)
-        outcome = self.protocol.handle(event, self.events[-1].at)
+        outcome = self.machine.handle(event, self.events[-1].at)
         self.outcomes_of_events[-1] = outcome
         self.take(outcome.instructions)
         return outcome.answer
 
     def check_replay(self) -> None:
         """The same events lead to the same outcomes and to the same state."""
-        protocol = self.new_protocol()
-        assert replay(protocol, self.events) == self.outcomes_of_events
-        assert protocol == self.protocol
+        machine = self.new_machine()
+        assert replay(machine, self.events) == self.outcomes_of_events
+        assert machine == self.machine
 
     def take(self, instructions: tuple[do.Instruction, ...]) -> None:
         for instruction in instructions:
@@ -615,7 +615,7 @@ class Life:
         self.handle(on.PlanningDone(choose.checkpoint))
 
     def owner(self, checkpoint: int) -> str:
-        return f"{self.protocol.generation}, {checkpoint}"
+        return f"{self.machine.generation}, {checkpoint}"
 
     def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
         yield
@@ -643,10 +643,10 @@ class Life:
     def finalize(self, checkpoint: int) -> Iterator[None]:
         """As ``CheckpointExecutor._finalize``; between any two calls to the store anything can happen."""
         yield
-        manifest = self.protocol.manifest(checkpoint, self.world.tick())
+        manifest = self.machine.manifest(checkpoint, self.world.tick())
         if manifest is None:
             return
-        root = self.protocol.pending[checkpoint].root
+        root = self.machine.pending[checkpoint].root
         try:
             yield from commit.commit_steps(manifest, root, self.catalog, self.world.open)
         except FencedError as error:
@@ -661,7 +661,7 @@ class Life:
     def discard(self, order: do.Discard) -> Iterator[None]:
         yield
         with contextlib.suppress(FencedError):
-            self.catalog.check_not_fenced(self.protocol.generation)
+            self.catalog.check_not_fenced(self.machine.generation)
             collect.discard(self.world.open(ROOT), order.dropped, order.kept)
         yield
         self.handle(on.Discarded(len(order.dropped)))
@@ -672,7 +672,7 @@ class Life:
             discard_savepoint(self.world.open(order.root), self.owner(order.checkpoint))
             return
         with contextlib.suppress(FencedError):
-            collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.protocol.generation)
+            collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.machine.generation)
 
     def work(self, works: list[Iterator[None]] | deque[Iterator[None]], number: int) -> None:
         """Let one thing that the driver does take its next step."""
@@ -707,7 +707,7 @@ class Life:
         first = self.answers.setdefault((ask.query_id + ask.host, ask.batch), ahead)
         # Those that have ended may be missing from a later answer.
         assert ahead <= first, "the answer for a batch has changed"
-        assert first - ahead <= first - set(self.protocol.pending), "the answer for a batch has changed"
+        assert first - ahead <= first - set(self.machine.pending), "the answer for a batch has changed"
         return answer.orders
 
     def receive(self, message: Ack | Decline) -> None:
@@ -720,7 +720,7 @@ class Life:
 
     def record(self) -> RunRecord:
         """What the driver leaves of its queries if it is killed."""
-        return RunRecord(ROOT, self.protocol.generation, self.round, self.base, "boot", "", "", (), None)
+        return RunRecord(ROOT, self.machine.generation, self.round, self.base, "boot", "", "", (), None)
 
     @property
     def recorded_runs(self) -> dict[str, Run]:
@@ -900,7 +900,7 @@ class Life:
             run.committed = run.planned
 
     def notice_commits(self) -> None:
-        for query, cut in self.protocol.waiting_for_commits().items():
+        for query, cut in self.machine.waiting_for_commits().items():
             if self.runs[query].committed >= cut:
                 self.handle(on.BatchCommitted(query, cut))
 
@@ -954,7 +954,7 @@ class Rollback:
 
     def check_not_fenced(self) -> None:
         if not self.checked:
-            self.life.catalog.check_not_fenced(self.life.protocol.generation)
+            self.life.catalog.check_not_fenced(self.life.machine.generation)
 
     def stop_runs(self) -> None:
         self.step("stop_runs")
@@ -970,7 +970,7 @@ class Rollback:
 
     def choose_restore_point(self) -> RestorePoint | None:
         life = self.life
-        life.point = base_point(life.protocol) or life.initial
+        life.point = base_point(life.machine) or life.initial
         life.base = base_of(life.point)
         life.round += 1
         life.recovery.handle(decisions.StateGivenUp(), life.world.tick())
@@ -1063,7 +1063,7 @@ class World:
 
     def check(self) -> None:
         """The four promises, as far as the store can tell them."""
-        retained = [manifest.id for manifest in self.life.protocol.completed]
+        retained = [manifest.id for manifest in self.life.machine.completed]
         seen = [store.version for store in self.stores.values()], retained
         if seen == self.seen:
             return
@@ -1073,7 +1073,7 @@ class World:
         newest = max(self.announced, default=0)
         assert (latest.id if latest else 0) >= newest, "a completed checkpoint is not the latest"
         # Those that were announced are restored in any case, and what a restart now would restore.
-        points = [(manifest, ROOT) for manifest in self.life.protocol.completed]
+        points = [(manifest, ROOT) for manifest in self.life.machine.completed]
         points += [(latest, ROOT)] if latest else []
         for manifest, root in points + self.savepoints:
             self.restore(manifest, root)
@@ -1380,7 +1380,7 @@ class Machine(RuleBasedStateMachine):
             left = world.life
             world.lives.clear()
         successor = world.begin(restore, left)
-        assert successor.protocol.next_id > before, "an id is used again"
+        assert successor.machine.next_id > before, "an id is used again"
         if restore == "latest" and before:
             assert successor.point is not None
             assert successor.point.manifest.id >= before
@@ -1569,8 +1569,8 @@ def change_the_answer_for_a_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
-    right = protocol_module.downstream_first
-    patch.setattr(protocol_module, "downstream_first", lambda reads: right(reads)[::-1])
+    right = state_machine_module.downstream_first
+    patch.setattr(state_machine_module, "downstream_first", lambda reads: right(reads)[::-1])
 
 
 def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
@@ -1604,8 +1604,8 @@ def delete_a_successors_objects(patch: pytest.MonkeyPatch) -> None:
 
 
 def abort_a_checkpoint_whose_manifest_is_being_written(patch: pytest.MonkeyPatch) -> None:
-    def decline(protocol: CheckpointStateMachine, decline: Decline, now: float) -> None:
-        protocol._failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
+    def decline(machine: CheckpointStateMachine, decline: Decline, now: float) -> None:
+        machine._failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
 
     patch.setattr(CheckpointStateMachine, "_decline", decline)
 
@@ -1613,16 +1613,16 @@ def abort_a_checkpoint_whose_manifest_is_being_written(patch: pytest.MonkeyPatch
 def use_ids_again(patch: pytest.MonkeyPatch) -> None:
     right = CheckpointStateMachine._abort
 
-    def abort(protocol: CheckpointStateMachine, pending: PendingCheckpoint, *why: Any) -> None:
-        right(protocol, pending, *why)
-        protocol.next_id = pending.id
+    def abort(machine: CheckpointStateMachine, pending: PendingCheckpoint, *why: Any) -> None:
+        right(machine, pending, *why)
+        machine.next_id = pending.id
 
     patch.setattr(CheckpointStateMachine, "_abort", abort)
 
 
 def forget_a_request_that_waits(patch: pytest.MonkeyPatch) -> None:
     """Nothing starts when a checkpoint was aborted."""
-    patch.setattr(CheckpointStateMachine, "_trigger", lambda protocol, request, now: None)
+    patch.setattr(CheckpointStateMachine, "_trigger", lambda machine, request, now: None)
 
 
 def take_what_lies_in_changelogs_for_its_origin(patch: pytest.MonkeyPatch) -> None:
@@ -1650,8 +1650,8 @@ def let_something_in_that_is_no_event(patch: pytest.MonkeyPatch) -> None:
     """The first delay of the schedule is not that of the event."""
     right = CheckpointStateMachine._start_schedule
 
-    def start(protocol: CheckpointStateMachine, chance: float, now: float) -> None:
-        right(protocol, chance, now + next(_unique))
+    def start(machine: CheckpointStateMachine, chance: float, now: float) -> None:
+        right(machine, chance, now + next(_unique))
 
     patch.setattr(CheckpointStateMachine, "_start_schedule", start)
 

@@ -1,4 +1,4 @@
-"""The protocol's decisions, event by event.
+"""The decisions of the checkpoint state machine, event by event.
 
 A barrier stands between two batches, so all tasks of a batch run or none: that a single task is not running
 (A2) or ends between planning and trigger (A5) shows here as a query that has not started or has stopped. Ids
@@ -62,7 +62,7 @@ def hello(host: str, executor: str | None = None) -> HostHello:
 
 
 class Bench:
-    """A protocol with two queries that have run to batch 4, ``down`` reads ``up``; hosts a and b own shards."""
+    """A state machine with two queries at batch 4, of which ``down`` reads ``up``. Hosts a and b own shards."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Bench:
         self.now = 100.0
         self.seen: list[do.Instruction] = []
         limits = CheckpointConfig(interval="10 s", initial_delay="10 s", retained=retained, **config).limits
-        self.protocol = CheckpointStateMachine(
+        self.machine = CheckpointStateMachine(
             pipeline="p",
             generation=1,
             root=ROOT,
@@ -118,14 +118,14 @@ class Bench:
 
     def __call__(self, event: on.Event[Any], at: float | None = None) -> list[do.Instruction]:
         """Let something happen, and a moment pass; return the instructions."""
-        new = list(self.protocol.handle(event, self.now if at is None else at).instructions)
+        new = list(self.machine.handle(event, self.now if at is None else at).instructions)
         self.now += 0.01
         self.seen += new
         return new
 
     def answer(self, event: on.Event[on.Answer]) -> on.Answer:
         """Let something happen; return its answer."""
-        outcome = self.protocol.handle(event, self.now)
+        outcome = self.machine.handle(event, self.now)
         self.seen += outcome.instructions
         return outcome.answer
 
@@ -179,7 +179,7 @@ class Bench:
         self.store_progress(checkpoint)
 
     def finalize(self, checkpoint: int) -> Manifest:
-        manifest = self.protocol.manifest(checkpoint, self.now)
+        manifest = self.machine.manifest(checkpoint, self.now)
         assert manifest is not None
         self(on.Finalized(manifest))
         return manifest
@@ -190,7 +190,7 @@ class Bench:
         return self.finalize(checkpoint)
 
     def completed(self, *, kind: CheckpointKind = CheckpointKind.MANUAL) -> Manifest:
-        checkpoint = self.protocol.next_id
+        checkpoint = self.machine.next_id
         self.request(kind)
         return self.complete(checkpoint)
 
@@ -210,9 +210,9 @@ class Bench:
 def test_a_trigger_makes_one_pending_checkpoint_one_deadline_and_one_order_a_host_and_query() -> None:
     bench = Bench(timeout="30 s")
     bench.request()
-    assert list(bench.protocol.pending) == [1]
+    assert list(bench.machine.pending) == [1]
     assert bench.of(do.ChooseCut) == [do.ChooseCut(1, ("down", "up"), ROOT, False)]
-    assert bench.protocol.next_deadline() == 130.0
+    assert bench.machine.next_deadline() == 130.0
     bench.plan(1)
     orders = bench.orders(SnapshotOrder)
     assert [(host, order.query, order.cut) for host, order in orders] == [
@@ -230,13 +230,13 @@ def test_a_trigger_makes_one_pending_checkpoint_one_deadline_and_one_order_a_hos
 def test_a_request_before_every_query_has_started_is_refused_and_leaves_nothing(why: str) -> None:
     bench = Bench(required=("third",) if why == "a restored query is missing" else ())
     if why == "no query":
-        bench.protocol.queries.clear()
+        bench.machine.queries.clear()
     request = bench.request()
     assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING]
     assert bench.of(do.Reject)[0].request is request
     assert bench.of(do.Reject)[0].error.id is None
     assert len(bench.seen) == 1
-    assert (bench.protocol.pending, bench.protocol.next_id) == ({}, 1)
+    assert (bench.machine.pending, bench.machine.next_id) == ({}, 1)
 
 
 @pytest.mark.parametrize(("required", "refused"), [(("up", "down"), True), ((), False)])
@@ -251,7 +251,7 @@ def test_without_a_query_that_the_restored_checkpoint_has_and_that_could_not_sta
         assert "down" in bench.of(do.Reject)[0].error.detail
         bench.add("down", ("up",), {})
         bench.request()
-        assert list(bench.protocol.pending) == [1]
+        assert list(bench.machine.pending) == [1]
 
 
 def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_because_a_query_cannot_start() -> None:
@@ -260,7 +260,7 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_because_a_que
     bench.plan(1)
     bench.acknowledge(1)
     bench(on.QueryRemoved("down"))
-    assert bench.protocol.pending[1].phase is Phase.FINALIZING
+    assert bench.machine.pending[1].phase is Phase.FINALIZING
     assert bench.finalize(1).id == 1
 
 
@@ -279,7 +279,7 @@ def test_that_a_query_was_stopped_is_no_failure_of_the_checkpoint() -> None:
     bench.request()
     bench.plan(1, planned=5)
     bench(on.QueryStopped("up", 4))
-    assert bench.protocol.failures.count == 0
+    assert bench.machine.failures.count == 0
     assert bench.of(do.FailPipeline) == []
 
 
@@ -288,7 +288,7 @@ def test_a_query_that_stops_after_its_cut_has_committed_aborts_nothing() -> None
     bench.request()
     bench.plan(1)
     bench(on.QueryStopped("up", 4))
-    assert list(bench.protocol.pending) == [1]
+    assert list(bench.machine.pending) == [1]
 
 
 # A7
@@ -297,8 +297,8 @@ def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -
     bench.request()
     bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "read-only"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
-    assert bench.protocol.failures.count == 1
-    assert bench.protocol.pending == {}
+    assert bench.machine.failures.count == 1
+    assert bench.machine.pending == {}
 
 
 # A7: as in Flink, a savepoint to a bad place is its user's problem.
@@ -307,7 +307,7 @@ def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
     bench.request(CheckpointKind.SAVEPOINT)
     bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "not empty"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
-    assert bench.protocol.failures.count == 0
+    assert bench.machine.failures.count == 0
     assert bench.of(do.FailPipeline) == []
 
 
@@ -316,7 +316,7 @@ def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
     bench = Bench()
     bench.request()
     bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
-    assert bench.protocol.failures.count == 1
+    assert bench.machine.failures.count == 1
     assert bench.completed().id == 2
 
 
@@ -324,7 +324,7 @@ def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
 def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() -> None:
     bench = Bench()
     bench(on.ScheduleStarted(0.0))
-    bench.protocol.schedule.stop()
+    bench.machine.schedule.stop()
     bench(on.Tick(), bench.now + 1000)
     assert bench.seen == []
     assert bench.completed().id == 1
@@ -362,8 +362,8 @@ def test_a_periodic_tick_triggers_a_checkpoint_and_a_second_one_waits_only_once(
     for _ in range(4):
         bench.now += 10
         bench(on.Tick())
-    assert [p.kind for p in bench.protocol.pending.values()] == [CheckpointKind.PERIODIC]
-    assert len(bench.protocol.queue) == 1
+    assert [p.kind for p in bench.machine.pending.values()] == [CheckpointKind.PERIODIC]
+    assert len(bench.machine.queue) == 1
 
 
 # --- the cut ------------------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ def test_a_batch_after_the_cut_is_told_of_the_barrier_and_one_before_it_is_not()
     bench.request()
     bench.plan(1, planned=5)
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))).orders == ()
-    outcome = bench.protocol.handle(on.BatchAsked(AskBatch("a", "up-id", 6)), bench.now)
+    outcome = bench.machine.handle(on.BatchAsked(AskBatch("a", "up-id", 6)), bench.now)
     assert [(o.checkpoint, o.cut, o.shards) for o in outcome.answer.orders] == [
         (1, 5, (ShardId("up-op", 0),))
     ]
@@ -402,10 +402,10 @@ def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed() -
     bench.request()
     bench.plan(1, planned=5)
     assert bench.orders(SnapshotOrder) == []
-    assert bench.protocol.waiting_for_commits() == {"up": 5, "down": 5}
+    assert bench.machine.waiting_for_commits() == {"up": 5, "down": 5}
     bench(on.BatchCommitted("up", 5))
     assert {order.query for _, order in bench.orders(SnapshotOrder)} == {"up"}
-    assert bench.protocol.waiting_for_commits() == {"down": 5}
+    assert bench.machine.waiting_for_commits() == {"down": 5}
     bench(on.BatchCommitted("up", 5))
     assert len(bench.orders(SnapshotOrder)) == 2
 
@@ -414,7 +414,7 @@ def test_an_order_says_how_many_seconds_its_checkpoint_has_left() -> None:
     bench = Bench(timeout="30 s")
     bench.request()
     bench.plan(1, planned=5)
-    deadline = bench.protocol.pending[1].deadline
+    deadline = bench.machine.pending[1].deadline
     bench(on.BatchCommitted("down", 5), deadline - 7.0)
     # The watch may notice a moment later that the time is over.
     bench(on.BatchAsked(AskBatch("a", "up-id", 6)), deadline + 1.0)
@@ -442,10 +442,10 @@ def test_a_task_of_a_run_that_is_over_is_refused() -> None:
 
 def test_a_query_that_reads_an_unknown_one_is_refused_and_not_added() -> None:
     bench = Bench()
-    del bench.protocol.queries["down"]
+    del bench.machine.queries["down"]
     with pytest.raises(DefinitionError, match="reads 'nobody'"):
         bench.add("down", ("nobody",), {})
-    assert list(bench.protocol.queries) == ["up"]
+    assert list(bench.machine.queries) == ["up"]
 
 
 def test_a_shard_that_nobody_has_touched_keeps_the_state_that_it_came_with() -> None:
@@ -510,7 +510,7 @@ def test_a_savepoint_between_does_not_make_the_first_checkpoint_an_increment() -
     bench.completed()
     assert {order.base for _, order in bench.orders(SnapshotOrder)} == {None}
     # What was restored is never in the list of what retention may drop.
-    assert [m.id for m in bench.protocol.completed] == [2]
+    assert [m.id for m in bench.machine.completed] == [2]
 
 
 def test_a_checkpoint_builds_on_the_one_before_it() -> None:
@@ -531,7 +531,7 @@ def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> No
     bench.request()
     bench.plan(1)
     bench.request()
-    assert list(bench.protocol.pending) == [1]
+    assert list(bench.machine.pending) == [1]
     if end == "completed":
         bench.acknowledge(1)
         bench.finalize(1)
@@ -540,7 +540,7 @@ def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> No
         bench(on.Tick())
     else:
         bench.fail(1)
-    assert list(bench.protocol.pending) == [2]
+    assert list(bench.machine.pending) == [2]
 
 
 # B1, B2
@@ -554,20 +554,20 @@ def test_when_the_newer_of_two_completes_the_older_is_subsumed_and_both_places_a
     bench.acknowledge(2)
     bench.finalize(2)
     assert bench.reasons() == [Reason.SUBSUMED]
-    assert list(bench.protocol.pending) == [3]
+    assert list(bench.machine.pending) == [3]
     bench.plan(3)
-    assert list(bench.protocol.pending) == [3, 4]
+    assert list(bench.machine.pending) == [3, 4]
 
 
 # B5
 def test_requests_during_a_trigger_wait_in_order_and_run_even_though_it_failed() -> None:
     bench = Bench(max_concurrent=3)
     requests = [bench.request() for _ in range(3)]
-    assert list(bench.protocol.pending) == [1]
+    assert list(bench.machine.pending) == [1]
     bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "down"))
     bench.plan(2)
     bench.plan(3)
-    assert [p.request for p in bench.protocol.pending.values()] == requests[1:]
+    assert [p.request for p in bench.machine.pending.values()] == requests[1:]
 
 
 # B7
@@ -577,7 +577,7 @@ def test_a_request_beyond_the_queue_is_refused_and_does_not_count() -> None:
     bench.request()
     bench.request()
     assert bench.reasons() == [Reason.TOO_MANY_REQUESTS]
-    assert bench.protocol.failures.count == 0
+    assert bench.machine.failures.count == 0
 
 
 # B8
@@ -586,9 +586,9 @@ def test_no_checkpoint_starts_while_more_deletions_wait_than_may_be_under_way() 
     for _ in range(3):
         bench.completed()
     bench.request()
-    assert bench.protocol.pending == {}
+    assert bench.machine.pending == {}
     bench.settle_deletions()
-    assert list(bench.protocol.pending) == [4]
+    assert list(bench.machine.pending) == [4]
 
 
 # B3
@@ -597,13 +597,13 @@ def test_a_periodic_checkpoint_within_the_minimum_pause_is_refused_and_comes_at_
     bench(on.ScheduleStarted(0.0))
     bench.now = 108.0
     bench.completed()
-    ended = bench.protocol.history.snapshot().checkpoints[0].completed_at
+    ended = bench.machine.history.snapshot().checkpoints[0].completed_at
     assert ended is not None
     bench(on.Tick(), 110.0)
     assert bench.reasons() == [Reason.MINIMUM_TIME]
-    assert bench.protocol.next_deadline() == ended + 5
+    assert bench.machine.next_deadline() == ended + 5
     bench(on.Tick(), ended + 5)
-    assert [p.kind for p in bench.protocol.pending.values()] == [CheckpointKind.PERIODIC]
+    assert [p.kind for p in bench.machine.pending.values()] == [CheckpointKind.PERIODIC]
 
 
 # B13
@@ -612,7 +612,7 @@ def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planne
     bench.request()
     bench.request()
     bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
-    assert list(bench.protocol.pending) == [2]
+    assert list(bench.machine.pending) == [2]
     assert bench.complete(2).id == 2
 
 
@@ -623,9 +623,9 @@ def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_after
     waiting = bench.request()
     bench(on.Suspended("a host is gone"))
     assert bench.reasons() == [Reason.JOB_FAILOVER]
-    assert bench.protocol.pending == {}
+    assert bench.machine.pending == {}
     bench(on.Restored(None))
-    assert [p.request for p in bench.protocol.pending.values()] == [waiting]
+    assert [p.request for p in bench.machine.pending.values()] == [waiting]
 
 
 # --- acknowledgements ---------------------------------------------------------------------------------------
@@ -646,8 +646,8 @@ def test_the_last_distinct_acknowledgement_completes_the_checkpoint_exactly_once
     assert bench.of(do.Finalize) == [do.Finalize(1)]
     manifest = bench.finalize(1)
     assert bench.of(do.Resolve) == [do.Resolve(request, manifest, ROOT)]
-    assert bench.protocol.pending == {}
-    assert bench.protocol.next_deadline() is None
+    assert bench.machine.pending == {}
+    assert bench.machine.next_deadline() is None
 
 
 # C2
@@ -657,9 +657,9 @@ def test_the_same_acknowledgement_again_is_a_duplicate_and_its_state_stays() -> 
     bench.plan(1)
     (ack, *_) = bench.acks(1)
     bench.ack(ack)
-    missing = list(bench.protocol.pending[1].missing())
+    missing = list(bench.machine.pending[1].missing())
     assert set(bench.ack(ack)) == {AckResult.DUPLICATE}
-    assert list(bench.protocol.pending[1].missing()) == missing
+    assert list(bench.machine.pending[1].missing()) == missing
     assert bench.of(do.DiscardAborted) == []
 
 
@@ -677,11 +677,11 @@ def test_an_acknowledgement_of_a_shard_outside_the_plan_is_unknown_and_changes_n
     bench = Bench()
     bench.request()
     bench.plan(1)
-    missing = list(bench.protocol.pending[1].missing())
+    missing = list(bench.machine.pending[1].missing())
     stranger = ShardSnapshot(ShardId("up-op", 9), handle("x"), 1, 0.0, 0.0, 0.0)
     assert bench.ack(Ack("a", 1, "up-id", (stranger,))) == (AckResult.UNKNOWN,)
-    assert list(bench.protocol.pending[1].missing()) == missing
-    assert bench.protocol.pending[1].snapshots == []
+    assert list(bench.machine.pending[1].missing()) == missing
+    assert bench.machine.pending[1].snapshots == []
 
 
 # C4
@@ -743,7 +743,7 @@ def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected() -> No
         "no space left",
     )
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, ROOT, False)]
-    assert bench.protocol.pending == {}
+    assert bench.machine.pending == {}
 
 
 # C8
@@ -756,7 +756,7 @@ def test_further_declines_of_an_aborted_checkpoint_do_nothing_and_it_counts_once
     for _ in range(3):
         bench.fail(1)
     assert bench.seen == seen
-    assert bench.protocol.failures.count == 1
+    assert bench.machine.failures.count == 1
 
 
 # C9
@@ -766,7 +766,7 @@ def test_a_decline_of_one_checkpoint_leaves_another_alone_and_none_takes_its_pla
         bench.request()
         bench.plan(number)
     bench.fail(1)
-    assert list(bench.protocol.pending) == [2]
+    assert list(bench.machine.pending) == [2]
     bench.acknowledge(2)
     assert bench.finalize(2).id == 2
 
@@ -797,12 +797,12 @@ def test_no_deadline_is_left_of_a_checkpoint_that_has_ended_or_is_being_written(
     bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    assert bench.protocol.next_deadline() is None
+    assert bench.machine.next_deadline() is None
     bench(on.Tick(), bench.now + 1e6)
     bench.finalize(1)
     bench.request()
     bench.fail(2)
-    assert bench.protocol.next_deadline() is None
+    assert bench.machine.next_deadline() is None
     assert bench.reasons() == [Reason.DECLINED]
 
 
@@ -813,7 +813,7 @@ def test_a_timeout_expires_the_checkpoint_and_says_what_is_missing_and_frees_its
     bench.plan(1)
     bench.ack(bench.acks(1)[0])
     bench.request()
-    assert bench.protocol.next_deadline() == 130.0
+    assert bench.machine.next_deadline() == 130.0
     bench(on.Tick(), 129.9)
     assert bench.reasons() == []
     bench(on.Tick(), 130.0)
@@ -822,7 +822,7 @@ def test_a_timeout_expires_the_checkpoint_and_says_what_is_missing_and_frees_its
     assert "shard 0 of operator 'up-op'" in reject.error.detail
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, ROOT, False)]
     assert bench.orders(CompleteOrder) == []
-    assert list(bench.protocol.pending) == [2]
+    assert list(bench.machine.pending) == [2]
 
 
 # C16
@@ -831,7 +831,7 @@ def test_there_is_no_manifest_before_all_have_acknowledged() -> None:
     bench.request()
     bench.plan(1)
     with pytest.raises(CheckpointStateError):
-        bench.protocol.manifest(1, bench.now)
+        bench.machine.manifest(1, bench.now)
 
 
 # --- completion ---------------------------------------------------------------------------------------------
@@ -843,9 +843,9 @@ def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable() -> Non
     bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    assert bench.protocol.manifest(1, bench.now) is not None
+    assert bench.machine.manifest(1, bench.now) is not None
     assert bench.of(do.Resolve) == bench.orders(CompleteOrder) == []
-    assert (bench.protocol.completed, bench.protocol.base) == ((), None)
+    assert (bench.machine.completed, bench.machine.base) == ((), None)
 
 
 # D2
@@ -859,9 +859,9 @@ def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_befo
     assert bench.reasons() == [Reason.FINALIZE_CHECKPOINT_FAILURE]
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(2, ROOT, False)]
     assert bench.of(do.Discard) == []
-    assert [m.id for m in bench.protocol.completed] == [1]
-    assert bench.protocol.base == 1
-    assert bench.protocol.failures.count == 1
+    assert [m.id for m in bench.machine.completed] == [1]
+    assert bench.machine.base == 1
+    assert bench.machine.failures.count == 1
 
 
 # D5
@@ -874,10 +874,10 @@ def test_older_checkpoints_are_subsumed_and_their_late_acknowledgements_complete
     bench.finalize(2)
     assert [(r.error.id, r.error.reason) for r in bench.of(do.Reject)] == [(1, Reason.SUBSUMED)]
     assert do.DiscardAborted(1, ROOT, False) in bench.of(do.DiscardAborted)
-    assert list(bench.protocol.pending) == [3]
+    assert list(bench.machine.pending) == [3]
     bench.acknowledge(1)
     assert bench.of(do.Finalize) == [do.Finalize(2)]
-    assert bench.protocol.failures.count == 0
+    assert bench.machine.failures.count == 0
 
 
 # D5
@@ -889,7 +889,7 @@ def test_an_older_one_that_waits_to_be_written_is_subsumed_and_never_written() -
     bench.acknowledge(2)
     bench.acknowledge(1)
     bench.finalize(2)
-    assert bench.protocol.manifest(1, bench.now) is None
+    assert bench.machine.manifest(1, bench.now) is None
 
 
 # D6
@@ -908,7 +908,7 @@ def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> N
     bench.plan(1)
     bench.acknowledge(1)
     assert bench(on.HostLeft(hello("a"))) == [do.GoBack("state host a on machine is gone")]
-    assert bench.finalize(1) in bench.protocol.completed
+    assert bench.finalize(1) in bench.machine.completed
     assert bench.orders(CompleteOrder) == [("b", CompleteOrder(1))]
 
 
@@ -926,7 +926,7 @@ def test_two_checkpoints_with_interleaved_acknowledgements_complete_each_with_it
     for number in (1, 2):
         keys = bench.finalize(number).keys()
         assert keys == {str(number), f"progress-{number}"}
-    assert [m.id for m in bench.protocol.completed] == [1, 2]
+    assert [m.id for m in bench.machine.completed] == [1, 2]
 
 
 # --- savepoints ---------------------------------------------------------------------------------------------
@@ -938,7 +938,7 @@ def test_a_savepoint_is_not_subsumed_by_a_newer_checkpoint() -> None:
     savepoint = bench.request(CheckpointKind.SAVEPOINT)
     bench.plan(1)
     bench.completed()
-    assert [p.request for p in bench.protocol.pending.values()] == [savepoint]
+    assert [p.request for p in bench.machine.pending.values()] == [savepoint]
     assert bench.reasons() == []
 
 
@@ -948,8 +948,8 @@ def test_a_savepoint_subsumes_nothing_is_not_retained_and_sends_no_notice() -> N
     bench.request()
     bench.plan(1)
     bench.completed(kind=CheckpointKind.SAVEPOINT)
-    assert list(bench.protocol.pending) == [1]
-    assert (bench.protocol.completed, bench.protocol.base) == ((), None)
+    assert list(bench.machine.pending) == [1]
+    assert (bench.machine.completed, bench.machine.base) == ((), None)
     assert bench.orders(CompleteOrder) == []
     assert [resolve.root for resolve in bench.of(do.Resolve)] == ["file:///savepoint"]
 
@@ -985,7 +985,7 @@ def test_a_savepoint_of_a_stopped_pipeline_that_is_declined_says_why() -> None:
 def test_a_savepoint_has_a_timeout_of_its_own() -> None:
     bench = Bench(timeout="30 s", savepoint_timeout="1 h")
     bench.request(CheckpointKind.SAVEPOINT)
-    assert bench.protocol.next_deadline() == 100.0 + 3600
+    assert bench.machine.next_deadline() == 100.0 + 3600
 
 
 # E8: each has its own future and its own place.
@@ -1010,7 +1010,7 @@ def test_a_savepoint_runs_before_the_checkpoints_that_wait_longer() -> None:
     bench.request()
     savepoint = bench.request(CheckpointKind.SAVEPOINT)
     bench.fail(1)
-    assert [p.request for p in bench.protocol.pending.values()] == [savepoint]
+    assert [p.request for p in bench.machine.pending.values()] == [savepoint]
 
 
 # --- retention ----------------------------------------------------------------------------------------------
@@ -1023,7 +1023,7 @@ def test_exactly_the_newest_remain_and_exactly_the_dropped_are_discarded() -> No
         bench.completed()
         for discard in bench.of(do.Discard)[-1:]:
             bench(on.Discarded(len(discard.dropped)))
-    assert [m.id for m in bench.protocol.completed] == [4, 5]
+    assert [m.id for m in bench.machine.completed] == [4, 5]
     dropped = [[m.id for m in discard.dropped] for discard in bench.of(do.Discard)]
     assert dropped == [[1], [2], [3]]
     assert [[m.id for m in d.kept] for d in bench.of(do.Discard)] == [[2, 3], [3, 4], [4, 5]]
@@ -1034,9 +1034,9 @@ def test_a_savepoint_between_neither_pushes_a_checkpoint_out_nor_is_ever_dropped
     bench = Bench(retained=1)
     bench.completed()
     bench.completed(kind=CheckpointKind.SAVEPOINT)
-    assert [m.id for m in bench.protocol.completed] == [1]
+    assert [m.id for m in bench.machine.completed] == [1]
     bench.completed()
-    assert [m.id for m in bench.protocol.completed] == [3]
+    assert [m.id for m in bench.machine.completed] == [3]
     assert [[m.id for m in d.dropped] for d in bench.of(do.Discard)] == [[1]]
 
 
@@ -1048,10 +1048,10 @@ def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:
         bench.plan(number)
     bench.acknowledge(2)
     bench.finalize(2)
-    assert [m.id for m in bench.protocol.completed] == [1, 2]
+    assert [m.id for m in bench.machine.completed] == [1, 2]
     bench.acknowledge(3)
     bench.finalize(3)
-    assert [m.id for m in bench.protocol.completed] == [3]
+    assert [m.id for m in bench.machine.completed] == [3]
 
 
 def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> None:
@@ -1066,18 +1066,18 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
         again = tuple(attrs.evolve(one, handle=handle("1")) for one in ack.snapshots)
         bench.ack(attrs.evolve(ack, snapshots=again))
     bench.store_progress(3)
-    manifest = bench.protocol.manifest(3, bench.now)
+    manifest = bench.machine.manifest(3, bench.now)
     assert manifest is not None
-    assert bench.protocol.doomed(manifest) == {"1"} <= first.keys()
+    assert bench.machine.doomed(manifest) == {"1"} <= first.keys()
     bench(on.CheckpointFailed(3, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone"))
     # Once the deletion is done, the next checkpoint can have the same bytes again.
     bench.settle_deletions()
     bench.request()
     bench.plan(4)
     bench.acknowledge(4)
-    manifest = bench.protocol.manifest(4, bench.now)
+    manifest = bench.machine.manifest(4, bench.now)
     assert manifest is not None
-    assert bench.protocol.doomed(manifest) == frozenset()
+    assert bench.machine.doomed(manifest) == frozenset()
 
 
 # --- failures -----------------------------------------------------------------------------------------------
@@ -1095,7 +1095,7 @@ def test_the_pipeline_fails_once_at_one_failure_more_than_is_tolerable(tolerable
         bench(on.Tick())
     (fail,) = bench.of(do.FailPipeline)
     assert fail.error.reason is Reason.EXPIRED
-    assert bench.protocol.failures.count == 0
+    assert bench.machine.failures.count == 0
 
 
 # G2
@@ -1103,10 +1103,10 @@ def test_a_completed_checkpoint_makes_the_count_begin_anew() -> None:
     bench = Bench(tolerable_failures=1)
     for _ in range(3):
         bench.request()
-        bench.fail(bench.protocol.next_id - 1)
+        bench.fail(bench.machine.next_id - 1)
         bench.completed()
     assert bench.of(do.FailPipeline) == []
-    assert bench.protocol.failures.count == 0
+    assert bench.machine.failures.count == 0
 
 
 # G3
@@ -1116,7 +1116,7 @@ def test_a_checkpoint_that_fails_for_several_reasons_counts_once() -> None:
     bench.fail(1)
     bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "too"))
     bench(on.CheckpointFailed(1, Reason.FINALIZE_CHECKPOINT_FAILURE, "as well"))
-    assert bench.protocol.failures.count == 1
+    assert bench.machine.failures.count == 1
     assert bench.reasons() == [Reason.DECLINED]
 
 
@@ -1141,7 +1141,7 @@ def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -
     assert bench.reasons() == [Reason.EXPIRED]
     assert bench.of(do.FailPipeline) == []
     bench(on.Tick(), 120.0)
-    assert list(bench.protocol.pending) == [2]
+    assert list(bench.machine.pending) == [2]
 
 
 # --- where state is -----------------------------------------------------------------------------------------
@@ -1150,12 +1150,12 @@ def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -
 def test_the_state_of_an_operator_is_at_its_hosts_and_where_untouched_shards_come_from() -> None:
     source = RestoreSource(ROOT, 7, 4, handle("seven"))
     bench = Bench(claimed=False, sources={ShardId("up-op", 1): source})
-    assert bench.protocol.places("up", "up-op") == ShardLocations("up-id", (), {0: None, 1: source})
+    assert bench.machine.places("up", "up-op") == ShardLocations("up-id", (), {0: None, 1: source})
     bench.claim("b", "up", (0,))
     bench.claim("a", "down", (0,))
-    assert bench.protocol.places("up", "up-op") == ShardLocations("up-id", ("address-b",), {1: source})
+    assert bench.machine.places("up", "up-op") == ShardLocations("up-id", ("address-b",), {1: source})
     bench.claim("a", "up", (1,))
-    assert bench.protocol.places("up", "up-op") == ShardLocations("up-id", ("address-a", "address-b"), {})
+    assert bench.machine.places("up", "up-op") == ShardLocations("up-id", ("address-a", "address-b"), {})
 
 
 def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is() -> None:
@@ -1163,8 +1163,8 @@ def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is(
     operators = tuple(OperatorRecord(uid, "two", "{}", {}, (None,)) for uid in ("first", "second"))
     bench(on.QueryAdded("two", "two-id", batch=4, operators=operators, sources={}))
     bench(on.ShardsClaimed(ClaimShards("a", "two-id", "first", (0,))))
-    assert bench.protocol.places("two", "first") == ShardLocations("two-id", ("address-a",), {})
-    assert bench.protocol.places("two", "second") == ShardLocations("two-id", (), {0: None})
+    assert bench.machine.places("two", "first") == ShardLocations("two-id", ("address-a",), {})
+    assert bench.machine.places("two", "second") == ShardLocations("two-id", (), {0: None})
 
 
 def test_a_checkpoint_waits_until_hosts_have_the_shards_that_changelogs_belong_to() -> None:
@@ -1183,7 +1183,7 @@ def test_a_checkpoint_waits_until_hosts_have_the_shards_that_changelogs_belong_t
         )
     )
     bench.request()
-    assert bench.protocol.places("up", "up-op").resume_point == resume_point
+    assert bench.machine.places("up", "up-op").resume_point == resume_point
     for host, shard in (("a", 0), ("b", 1)):
         assert bench(on.Tick()) == bench.seen == []
         answer = bench.answer(on.ShardsClaimed(ClaimShards(host, "up-id", "up-op", (shard,))))
@@ -1197,7 +1197,7 @@ def test_a_checkpoint_does_not_wait_for_ever_for_shards_that_changelogs_belong_t
     resume_point = ResumePoint("before", 4, 6)
     bench(on.QueryAdded("up", "up-id", batch=6, operators=operators, sources={}, resume_point=resume_point))
     request = bench.request()
-    assert bench.protocol.next_deadline() == request.created_at + 30
+    assert bench.machine.next_deadline() == request.created_at + 30
     assert bench(on.Tick(), request.created_at + 29.9) == []
     (rejected,) = bench(on.Tick(), request.created_at + 30)
     assert isinstance(rejected, do.Reject)
@@ -1209,7 +1209,7 @@ def test_state_whose_host_is_gone_is_nowhere() -> None:
     bench = Bench()
     bench(on.HostLeft(hello("b")))
     with pytest.raises(StateLostError):
-        bench.protocol.places("up", "up-op")
+        bench.machine.places("up", "up-op")
 
 
 # --- hosts --------------------------------------------------------------------------------------------------
@@ -1229,13 +1229,13 @@ def test_a_new_host_of_an_executor_takes_the_place_of_the_old_one_and_its_state_
     (back,) = bench(on.HostJoined(hello("a2", "a")))
     assert isinstance(back, do.GoBack)
     assert "took the place" in back.why
-    assert set(bench.protocol.hosts) == {"a2", "b"}
+    assert set(bench.machine.hosts) == {"a2", "b"}
 
 
 def test_a_host_that_opens_its_stream_again_has_lost_nothing() -> None:
     bench = Bench()
     assert bench(on.HostJoined(hello("a"))) == []
-    assert set(bench.protocol.hosts) == {"a", "b"}
+    assert set(bench.machine.hosts) == {"a", "b"}
 
 
 def test_all_hosts_hear_that_runs_are_over() -> None:
@@ -1258,7 +1258,7 @@ def test_closing_ends_what_waits_and_what_is_on_its_way_and_later_messages_are_i
     assert {reject.request for reject in bench.of(do.Reject)} == set(requests)
     assert set(bench.reasons()) == {Reason.COORDINATOR_SHUTDOWN}
     assert [d.checkpoint for d in bench.of(do.DiscardAborted)] == [1, 2]
-    assert bench.protocol.next_deadline() is None
+    assert bench.machine.next_deadline() is None
     acks = bench.acks(1)
     bench.seen.clear()
     for ack in acks:
@@ -1286,7 +1286,7 @@ def test_triggered_is_in_progress_plus_completed_plus_failed_after_every_event()
     bench = Bench(max_concurrent=2)
 
     def counts() -> tuple[int, int, int, int]:
-        found = bench.protocol.history.counts
+        found = bench.machine.history.counts
         assert found.triggered == found.in_progress + found.completed + found.failed
         return found.triggered, found.in_progress, found.completed, found.failed
 
@@ -1310,7 +1310,7 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_when_the_pipe
     bench.plan(1)
     bench.acknowledge(1)
     bench(on.Suspended("a host is gone"))
-    assert bench.protocol.pending[1].phase is Phase.FINALIZING
+    assert bench.machine.pending[1].phase is Phase.FINALIZING
     assert bench.finalize(1).id == 1
 
 
@@ -1320,7 +1320,7 @@ def test_a_restore_is_counted_if_it_is_one_of_a_checkpoint(checkpoint: int | Non
     bench = Bench()
     bench(on.Suspended("a host is gone"))
     bench(on.Restored(checkpoint))
-    statistics = bench.protocol.history.snapshot()
+    statistics = bench.machine.history.snapshot()
     assert (statistics.restored, statistics.counts.restored) == (checkpoint, count)
 
 
