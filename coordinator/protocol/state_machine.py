@@ -168,6 +168,11 @@ class CheckpointStateMachine:
 
     def _change(self, event: Event[Any], now: float) -> object:
         match event:
+            # The frequent ones first: a checkpoint of a large pipeline has thousands of them.
+            case Acked(ack):
+                return self._ack(ack, now)
+            case BatchAsked(ask):
+                return self._ask(ask, now)
             case QueryAdded():
                 self._add_query(event)
             case QueryRemoved(query):
@@ -188,14 +193,10 @@ class CheckpointStateMachine:
                 self._cut(checkpoint, query, planned, stands_at)
             case PlanningDone(checkpoint):
                 self._planning_done(checkpoint, now)
-            case BatchAsked(ask):
-                return self._ask(ask, now)
             case ShardsClaimed(claim):
                 return self._claim(claim, now)
             case BatchCommitted(query, batch):
                 self._batch_committed(query, batch, now)
-            case Acked(ack):
-                return self._ack(ack, now)
             case Declined(decline):
                 self._decline(decline, now)
             case ProgressStored():
