@@ -18,8 +18,8 @@ end of the last one. A batch's time is Spark's ``triggerExecution``. A *commit* 
 trigger to its completion. A commit of Spark is that of the state stores for a batch (``commitTimeMs``, the sum over its
 two tasks), which is part of the batch's own time. Bytes *changed* are the keys of all batches as plain columns (key,
 count, value). A key counts in every batch that has it. Bytes *stored* are the bytes that checkpoints newly wrote to the
-store, or the growth of Spark's state directory, from which nothing is deleted. Bytes *the host wrote* are all bytes that
-the state host wrote to its disk (``/proc/<pid>/io``, on Linux), for checkpoints and for RocksDB's compactions.
+store, or the growth of Spark's state directory, from which nothing is deleted. Bytes *the host wrote* are all bytes
+that the state host wrote to its disk (``/proc/<pid>/io``, on Linux), for checkpoints and for RocksDB's compactions.
 Compactions are counted in RocksDB's own logs. The host's processor time for a row shows the cost of checkpoints even
 where noise hides it in the throughput.
 
