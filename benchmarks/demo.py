@@ -1,10 +1,10 @@
 """The demo, ``python -m benchmarks.demo``: a year of flights through a pipeline whose driver is killed half-way.
 
-A first driver process streams flights through a keyed operator and takes checkpoints, until it is killed with
-SIGKILL: half-way, or after as many flights as ``--kill-after-rows`` says. A second one goes on to the end: where the
-first one stood, by the latest checkpoint and the changelogs that were written since, or, should one of these not do,
-from the checkpoint. Then the result of both lives is compared with that of a plain batch job over all flights. This
-process only looks on: it starts no Spark.
+A first driver process streams flights through a keyed operator and takes checkpoints, until it is killed with SIGKILL:
+half-way, or after ``--kill-after-rows`` flights. A second driver continues to the end of the stream. It resumes after
+the newest committed batch, from the latest checkpoint and the changelogs since then. If a changelog cannot be used, it
+goes back to the checkpoint. Then the result of both drivers is compared with that of a plain batch job over all
+flights. This process only watches: it starts no Spark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .lives import Event, Life, await_hosts, runtime
 from .watching import DriverFailedError, Patience, Watch
 
 PLAIN_WIDTH = 120
-"""Columns of the tables where there is no terminal."""
+"""The width of tables if the output is not a terminal."""
 SHOWN_DIFFERENCES = 20
 _START: Final = "starting Python"
 _PHASES: Final = {
@@ -47,41 +47,41 @@ _PHASES: Final = {
 
 @attrs.frozen
 class Course:
-    """The stream, and when its first driver is killed. All is counted in input, see ``file_source``."""
+    """The stream, and when its first driver is killed. Progress is counted in input, see ``file_source``."""
 
     days: tuple[Day, ...]
     days_per_batch: int
     kill_after: int
-    """Flights that are processed at least before the first driver is killed."""
+    """The first driver is killed after at least so many flights."""
     kill_delay: float = 0.0
-    """Seconds from there to the kill."""
+    """Seconds from these flights to the kill."""
 
     @property
     def flights(self) -> int:
-        """How many there are."""
+        """The number of flights."""
         return self.flights_after(len(self.days))
 
     @property
     def batches(self) -> int:
-        """How many there are if none has to take the input of two."""
+        """The number of batches, if no batch has to take the input of two."""
         return math.ceil(len(self.days) / self.days_per_batch)
 
     def flights_after(self, days: int) -> int:
-        """How many flights the first days have."""
+        """Return the number of flights in the first days."""
         return sum(day.flights for day in self.days[:days])
 
     def days_with(self, flights: int) -> int:
-        """How many of the first days have so many flights at least."""
+        """Return the number of first days that have at least so many flights."""
         counts = itertools.accumulate(day.flights for day in self.days)
         return next((days for days, count in enumerate(counts, 1) if count >= flights), len(self.days))
 
     def date_after(self, days: int) -> str:
-        """The last one of the first days; "" of none."""
+        """Return the date of the last of the first days, or "" for no days."""
         return self.days[days - 1].date if days else ""
 
 
 class Screen:
-    """What the demo shows while it runs: a bar on a terminal, a line now and then elsewhere."""
+    """Shows the progress of the demo: a bar on a terminal, otherwise a line now and then."""
 
     def __init__(self, console: Console, course: Course) -> None:
         self.console = console
@@ -107,7 +107,7 @@ class Screen:
         self._progress.stop()
 
     def phase(self, name: str) -> None:
-        """Say beside the bar what goes on."""
+        """Show the current phase."""
         self._progress.update(self._bar, description=name)
         if not self.console.is_terminal:
             self.note(f"  {name}")
@@ -117,7 +117,7 @@ class Screen:
         self.console.print(Text(text, style), soft_wrap=True)
 
     def days(self, done: int) -> None:
-        """So many days have been processed."""
+        """Show that so many days have been processed."""
         flights, date = self._course.flights_after(done), self._course.date_after(done)
         self._progress.update(self._bar, completed=flights, date=date)
         part = done / len(self._course.days)
@@ -126,7 +126,7 @@ class Screen:
         self._next_line = max(self._next_line, math.floor(part * 10 + 1) / 10)
 
     def checkpoint(self, event: Event) -> None:
-        """A checkpoint has ended."""
+        """Show that a checkpoint has ended."""
         what = "savepoint" if event["kind"] == "savepoint" else f"{event['kind']} checkpoint"
         if event["status"] != "completed":
             self.note(f"  {what} {event['id']} failed: {event['reason']}", "yellow")
@@ -136,28 +136,28 @@ class Screen:
 
 @attrs.define
 class Story:
-    """What the drivers have told."""
+    """The events of the drivers."""
 
     checkpoints: list[tuple[int, Event]] = attrs.field(factory=list)
-    """Each with the life that took it."""
+    """Each checkpoint with the number of its driver."""
     newest_batch: int = -1
     days: int = 0
-    """How many have been processed."""
+    """The number of processed days."""
     phase: str = _START
-    """What the driver is at."""
+    """What the driver is doing."""
     moments: dict[str, float] = attrs.field(factory=dict)
-    """When the second driver got where, in seconds since 1970."""
+    """The times of the second driver's phases, in seconds since 1970."""
     restored: Event = attrs.field(factory=dict)
     recovery: Event = attrs.field(factory=dict)
     result: Event = attrs.field(factory=dict)
 
     def next_life(self) -> None:
-        """The first driver is dead, and a second one is about to start."""
+        """Prepare for the second driver. The first one is dead."""
         self.phase = _START
         self.moments.clear()
 
     def take(self, life: int, event: Event, screen: Screen) -> None:
-        """Note and show one event of the first or second life."""
+        """Record and show one event of the first or second driver."""
         match event["event"]:
             case "batch":
                 self.newest_batch, self.days = event["batch"], event["days"]
@@ -178,7 +178,7 @@ class Story:
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Keep the work folder, to look into it.")
+@click.option("--keep", is_flag=True, help="Keep the work folder for inspection.")
 @click.option("--days-per-batch", type=click.IntRange(min=1), default=7, show_default=True)
 @click.option(
     "--storage", help="URI where checkpoints go, s3://... for instance; by default the work folder."
@@ -212,14 +212,14 @@ def main(
     notice: float,
     give_up: float,
 ) -> None:
-    """Kill the driver of a stream of 336,776 flights half-way, go on, check every aircraft."""
+    """Kill the driver of a stream of 336,776 flights half-way, continue, and check every aircraft."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH, highlight=False)
     began = time.monotonic()
-    # Resolved: a socket's path is long enough without the links of a temporary folder.
+    # Resolve symbolic links, because paths of sockets must be short.
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
-    # A place that is the demo's alone: it must find no checkpoint of an earlier one.
+    # The demo has a storage of its own, so that it finds no checkpoints of an earlier run.
     storage = join_uri(storage, folder.name) if storage else (folder / "checkpoints").as_uri()
     stage = Stage(folder, storage, Patience(notice, give_up))
     try:
@@ -236,12 +236,12 @@ def main(
         story, killed_at = run(console, course, stage)
         _show(console, story, killed_at)
     except DriverFailedError as error:
-        # The log is there.
+        # The folder has the log.
         keep = True
         console.print(Text(str(error), "red"), soft_wrap=True)
         raise SystemExit(2) from None
     finally:
-        # The hosts of a driver that was killed end by themselves when their lease is lost.
+        # The hosts of a killed driver end by themselves when they lose their lease.
         ended = await_hosts(folder)
         if keep:
             console.print(f"Kept {folder}; try: chandy list {storage}", soft_wrap=True)
@@ -258,7 +258,7 @@ def main(
 
 @attrs.frozen
 class Stage:
-    """Where drivers run, and how they are watched."""
+    """The place of the drivers, and how they are watched."""
 
     folder: Path
     storage: str
@@ -269,7 +269,7 @@ class Stage:
 
     @property
     def log(self) -> Path:
-        """What the drivers print."""
+        """The output of the drivers."""
         return self.folder / "driver.log"
 
     def start(self, *arguments: str) -> Life:
@@ -278,7 +278,7 @@ class Stage:
         return Life(given, module=self.driver, folder=self.folder, log=self.log)
 
     def watch(self, name: str, life: Life, story: Story, course: Course, screen: Screen) -> Watch:
-        """Follow a driver."""
+        """Watch a driver."""
 
         def doing() -> str:
             date = course.date_after(story.days)
@@ -288,10 +288,10 @@ class Stage:
 
 
 def run(console: Console, course: Course, stage: Stage) -> tuple[Story, float]:
-    """Let the first driver run until it is killed, and the second to its end; return when the kill was.
+    """Run the first driver until it is killed, and the second one to its end. Return the time of the kill, too.
 
     Raises:
-        DriverFailedError: a driver failed, died by itself or stood still.
+        DriverFailedError: a driver failed, died by itself or made no progress.
     """
     story = Story()
     arguments = [f"--days={len(course.days)}", f"--days-per-batch={course.days_per_batch}"]
@@ -328,13 +328,13 @@ def run(console: Console, course: Course, stage: Stage) -> tuple[Story, float]:
 
 
 def _way_on(restored: Event, in_place: bool) -> str:
-    """Say from where the second driver goes on."""
+    """Describe from where the second driver continues."""
     checkpoint, batch = restored["restored"], restored["batch"]
     if in_place:
         known = (
             "the changelogs" if checkpoint is None else f"checkpoint {checkpoint} and the changelogs since"
         )
-        return f"goes on where that stood, with {known}; no batch runs again"
+        return f"resumes after the newest committed batch, from {known}; no batch runs again"
     if checkpoint is None:
         return "begins anew: there was no checkpoint yet"
     return f"goes back to checkpoint {checkpoint}, to the end of batch {batch}; what came after it runs again"
@@ -358,7 +358,7 @@ def _show(console: Console, story: Story, killed_at: float) -> None:
 def _table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1
 ) -> Table:
-    """A table whose first ``left`` columns are text and the others numbers."""
+    """Return a table whose first ``left`` columns are text. The others are numbers."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number < left else "right")

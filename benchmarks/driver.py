@@ -1,6 +1,6 @@
-"""One life of the demo's driver, in a process of its own: ``python -m benchmarks.driver``.
+"""A driver of the demo, in a process of its own: ``python -m benchmarks.driver``.
 
-It tells what happens as lines of JSON on stdout; Spark's own noise goes there and to stderr.
+It prints events as lines of JSON on stdout. The output of Spark goes to stdout and stderr as well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHECKPOINT_SECONDS = 60.0
 
 @attrs.frozen
 class Work:
-    """What is where in the demo's folder."""
+    """The paths in the demo's folder."""
 
     root: Path
     storage: str
@@ -49,22 +49,22 @@ class Work:
 
     @property
     def days(self) -> Path:
-        """The input, a file a day."""
+        """The input, one file for each day."""
         return self.root / "flights"
 
     @property
     def output(self) -> Path:
-        """What the query writes."""
+        """The output of the query."""
         return self.root / "delays"
 
     @property
     def spark(self) -> Path:
-        """Where Spark keeps what lives as long as it does."""
+        """Spark's temporary files."""
         return self.root / "spark"
 
 
 def session(work: Work) -> SparkSession:
-    """Start Spark with two cores, all that it writes inside of the demo's folder."""
+    """Start Spark with two cores. It writes only into the demo's folder."""
     return (
         SparkSession.builder.master("local[2]")
         .appName("Chandy demo")
@@ -74,7 +74,7 @@ def session(work: Work) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        # A query that has nothing left to do must say soon how far it is.
+        # A query without further input must report its progress soon.
         .config("spark.sql.streaming.noDataProgressEventInterval", "1s")
         .config("spark.local.dir", str(work.spark))
         .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={work.spark}")
@@ -85,10 +85,10 @@ def session(work: Work) -> SparkSession:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True))
-@click.option("--days", type=int, required=True, help="How many files there are in the whole stream.")
+@click.option("--days", type=int, required=True, help="Number of files in the whole stream.")
 @click.option("--days-per-batch", type=int, required=True)
 @click.option("--storage", required=True, help="URI where checkpoints go.")
-@click.option("--checkpoint-after", type=int, help="Take a checkpoint by hand after so many days.")
+@click.option("--checkpoint-after", type=int, help="Take a manual checkpoint after so many days.")
 @click.option("--savepoint-after", type=int, help="Take a savepoint after so many days.")
 def main(
     folder: Path,
@@ -98,7 +98,7 @@ def main(
     checkpoint_after: int | None,
     savepoint_after: int | None,
 ) -> None:
-    """Run the pipeline from its latest checkpoint to the end of the stream, then check the result."""
+    """Run the pipeline to the end of the stream, then check the result."""
     say("process")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     try:
@@ -155,26 +155,26 @@ def _run(
 
 
 def _first_line(error: BaseException) -> str:
-    """The cause of an error in a line: its kind and what it says first."""
+    """Return an error as one line: its class and the first line of its message."""
     lines = str(error).strip().splitlines()
     return ": ".join([type(error).__name__, *lines[:1]])
 
 
 @attrs.frozen
 class Position:
-    """How far the stream is."""
+    """The progress of the stream."""
 
     days: int
-    """How many have been processed."""
+    """The number of processed days."""
     batch: int
-    """The newest batch. How many days it ends with cannot be told from its number, see ``file_source``."""
+    """The newest batch. Its number does not tell the number of days, see ``file_source``."""
 
 
 def positions(query: CheckpointedQuery, days: int, days_per_batch: int) -> Iterator[Position | None]:
-    """Yield how far a stream is, each time that it has got further, until all days are processed; else None.
+    """Yield the progress of a stream until all days are processed, and None while there is no progress.
 
     Raises:
-        QueryEndedError: the query has ended before.
+        QueryEndedError: the query ended before that.
     """
     done = 0
     while done < days:
@@ -185,7 +185,7 @@ def positions(query: CheckpointedQuery, days: int, days_per_batch: int) -> Itera
         taken = 0 if report is None else min(days, (reported_entry(report) + 1) * days_per_batch)
         if report is not None and taken > done:
             done = taken
-            # A query that is idle reports the batch that will be next.
+            # An idle query reports the number of its next batch.
             yield Position(done, report["batchId"] - (report["numInputRows"] == 0))
         else:
             time.sleep(_POLL_SECONDS)
@@ -193,7 +193,7 @@ def positions(query: CheckpointedQuery, days: int, days_per_batch: int) -> Itera
 
 
 class QueryEndedError(Exception):
-    """The query has ended before the end of its input."""
+    """The query ended before the end of its input."""
 
     def __init__(self, done: int, days: int, cause: BaseException | None) -> None:
         why = "it was stopped" if cause is None else _first_line(cause)
@@ -225,15 +225,15 @@ def _tell_recovery(recovery: RecoveryMetrics) -> None:
 
 
 def _tell_result(spark: SparkSession, work: Work, checkpoint: int) -> None:
-    """Compare what the pipeline wrote and what it holds with what a plain batch job says."""
+    """Compare the output and the state of the pipeline with the result of a plain batch job."""
     columns = ("flights", "departed", "total_delay", "worst_delay", "mean_delay")
     given = spark.read.schema(flights.INPUT).parquet(str(work.days))
     expected = _by_aircraft(flights.batch_answer(given), columns)
     written = spark.read.schema(flights.OUTPUT).parquet(str(work.output))
     rows = written.count()
-    # The count of flights grows with each row of an aircraft, so no two rows may have the same one.
+    # The count of flights grows with each row of an aircraft, so equal counts mean a repeated row.
     repeated = rows - written.select(flights.KEY, "flights").distinct().count()
-    # By name: max over structs compares their first field, flights, first.
+    # max over structs compares their first field first, which is flights.
     last = written.groupBy(flights.KEY).agg(F.max(F.struct(*columns)).alias("last"))
     final = _by_aircraft(last.select(flights.KEY, "last.*"), columns)
     held = read_state(spark, pipeline_uri(work.storage, PIPELINE), checkpoint, UID, "totals")
@@ -261,7 +261,7 @@ def _by_aircraft(answer: DataFrame, columns: tuple[str, ...]) -> Values:
 
 
 def _differences(expected: Values, found: Values) -> list[tuple[str | None, Any, Any]]:
-    """Return (aircraft, expected, found) wherever the two are not identical; None for one that is missing."""
+    """Return (aircraft, expected, found) for each difference. None stands for a missing value."""
     return [
         (key, expected.get(key), found.get(key))
         for key in sorted(expected.keys() | found.keys(), key=str)
@@ -270,7 +270,7 @@ def _differences(expected: Values, found: Values) -> list[tuple[str | None, Any,
 
 
 def _worst(final: Values, count: int = 5) -> list[tuple[str | None, tuple[Any, ...]]]:
-    """Return the aircraft with the highest mean delay, of those with at least 100 departures."""
+    """Return the aircraft with the highest mean delays among those with at least 100 departures."""
     known = [(key, values) for key, values in final.items() if values[1] >= 100]
     return sorted(known, key=lambda item: item[1][4], reverse=True)[:count]
 

@@ -1,12 +1,12 @@
-"""How long until the first new batch after a failure has committed, and of what that time consists.
+"""The time from a failure until the first new batch has committed, and its parts.
 
-A stream keeps the greatest value of each of many keys, strings of 1 KB. When all keys are there, each failure happens
-some times (``scenario.Failure``): a checkpoint, five small batches that commit after it, then the failure, and at once
-the next batch. The time is that from the failure until that batch has committed, whatever must be done again before.
-Flink goes back to its checkpoint unless only the query has failed, and runs on from there. So does Chandy where a
-machine's disk is lost, or its local copy; where it is left, Chandy goes on with the next batch, from the checkpoint and
-its changelogs. Spark's own state goes back to the batch that failed, for it stores each. All restart without a delay,
-and a process that was killed is started again at once.
+A stream keeps the greatest value of each of many keys, as strings of 1 KB. When all keys have arrived, each failure
+happens several times (``scenario.Failure``): a checkpoint, five small batches that commit after it, then the failure,
+and at once the next batch. The time is from the failure until that batch has committed, with all work that must be
+repeated before it. Flink goes back to its checkpoint and runs on from there. So does Chandy if the disk of a machine or
+the local copy of the state is lost. If the disk remains, Chandy resumes with the next batch, from the checkpoint and
+its changelogs. Spark's own state goes back to the batch that failed, because Spark stores the state of each batch. All
+restart without a delay, and a killed process is started again at once.
 
 The contestants:
 
@@ -15,11 +15,10 @@ The contestants:
 * Spark's RocksDB state, with changelog checkpointing and without (``spark.py``);
 * Apache Flink with RocksDB and incremental checkpoints (``flink.py``), if there is one for this machine.
 
-At each size all contestants are filled. After its filling, and in the same life, each one has its exceptions and its
-killed hosts. Drivers are killed in rounds: one contestant after the other is started, commits, is killed, comes back,
-and is put to rest, so only one is alive at a time; every other round goes backwards. Everything is on one machine with
-one disk, whose cache holds what was written lately: a machine that starts cold reads slower, whoever
-recovers on it.
+At each size all contestants are filled. After that, in the same process, each one has its exceptions and its killed
+hosts. Drivers are killed in rounds: one contestant after the other is started, commits, is killed, recovers, and is
+stopped, so only one runs at a time. Every other round goes backwards. Everything is on one machine with one disk, whose
+cache holds recent writes. All contestants would read more slowly on a machine with a cold cache.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from ..report import Options, Report
 
 def run(options: Options) -> Report:
     """Measure; see the module."""
-    # Not at the top, here and below: a driver's process is to import no more than it needs.
+    # Imported here and below, because a driver's process must import no more than it needs.
     from .turns import run
 
     return run(options)
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw the time of a killed driver over the size of the state, and, beside it, the parts at one size."""
+    """Draw the recovery time of a killed driver over the size of the state, and in a second chart the parts."""
     from ..chart import lines, stacked
     from .figures import curves, fullest, stacks
     from .scenario import Failure

@@ -1,4 +1,4 @@
-"""Chandy as a contestant: its driver as a child process, its failures, and the parts of the way back."""
+"""Chandy as a contestant: its driver as a child process, its failures, and the parts of its recoveries."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from chandy.state.host.discovery import DISCOVERY_FOLDER
+
 from ..lives import Event, Life, await_hosts, paths, runtime
 from ..stores import StoreAt
 from .chandy_driver import COMMIT_LOGS, Work
@@ -24,17 +26,17 @@ _HOST_PID: Final = re.compile(r"\bserving\b.*\bpid=(\d+)")
 
 
 class Chandy:
-    """One pipeline with one running aggregate; its state goes into a store."""
+    """One pipeline with one running aggregate."""
 
     name = "Chandy"
 
     def __init__(self, course: Course, folder: Path, store: StoreAt) -> None:
-        """Make the folder; nothing runs yet.
+        """Create the folder. Nothing is started.
 
         Args:
             course: the stream.
-            folder: a new one, for everything but the store.
-            store: where checkpoints go.
+            folder: a new folder for all files except the store.
+            store: takes the checkpoints.
         """
         self.failures: tuple[Failure, ...] = REMOTE if store.remote else LOCAL
         folder.mkdir(parents=True)
@@ -46,14 +48,14 @@ class Chandy:
         self._life: Life | None = None
 
     def fill(self) -> None:
-        """Take every key once; the checkpoint after it has all of them."""
+        """Take every key once, and then a checkpoint."""
         self._life = self._start()
         last = self._feed.fill()
         self._feed.await_commit(last, self._life)
         self._checkpoint(self._life)
 
     def fail(self, failure: Failure) -> Recovered:
-        """Fail and come back; where the driver dies, Chandy goes on in another process."""
+        """Fail and recover. If the driver is killed, Chandy continues in a new process."""
         assert self._life is not None
         life = self._life
         self._checkpoint(life)
@@ -78,23 +80,22 @@ class Chandy:
         return Recovered(failure, back_at - failed_at, parts)
 
     def rest(self) -> None:
-        """See `Contestant`."""
+        """See ``Contestant``."""
         assert self._life is not None
         self._kill_all(self._life)
 
     def wake(self) -> None:
-        """See `Contestant`."""
+        """See ``Contestant``."""
         life = self._life = self._start()
         self._feed.await_commit(self._feed.next(), life)
-        # Else it would be taken for that of the failure to come.
+        # Otherwise this event would be taken for that of the next failure.
         life.await_event("recovery")
 
     def close(self) -> None:
         """Stop everything and delete all its files."""
         if self._life is not None:
             self._life.__exit__()
-        # A host that is still there would look for its driver for some seconds. That there is none is no failure, and
-        # would hide the one for which all is closed.
+        # A remaining host would wait some seconds for its driver. If there is none, that must not hide another error.
         with contextlib.suppress(OSError):
             self._kill_host()
         await_hosts(self._folder)
@@ -113,14 +114,14 @@ class Chandy:
         )
 
     def _checkpoint(self, life: Life) -> None:
-        self._work.wish.touch()
+        self._work.request.touch()
         life.await_event("checkpoint")
 
     def _kill_host(self) -> None:
         os.kill(self._host(), signal.SIGKILL)
 
     def _kill_all(self, life: Life) -> float:
-        """Kill driver, JVM and state host in one moment; return it."""
+        """Kill driver, JVM and state host at the same time, and return the time."""
         host = self._host()
         killed_at = life.kill()
         os.kill(host, signal.SIGKILL)
@@ -128,12 +129,12 @@ class Chandy:
         return killed_at
 
     def _host(self) -> int:
-        """The process of the state host that was started last.
+        """Return the process id of the newest state host.
 
         Raises:
-            OSError: there is none that has said that it serves, or it is going.
+            OSError: no host has started to serve, or its directory is being deleted.
         """
-        logs = paths(runtime(self._folder) / "meet", "*/host.log")
+        logs = paths(runtime(self._folder) / DISCOVERY_FOLDER, "*/host.log")
         newest = max(logs, key=lambda path: path.stat().st_mtime, default=None)
         served = [] if newest is None else _HOST_PID.findall(newest.read_text(errors="replace"))
         if not served:
@@ -141,7 +142,7 @@ class Chandy:
         return int(served[-1])
 
     def _lose(self, failure: Failure) -> None:
-        """Delete what is gone with a failure; the input is somebody else's."""
+        """Delete what the failure destroys. The input is not affected."""
         if failure is Failure.DRIVER:
             return
         shutil.rmtree(self._work.cache, ignore_errors=True)
@@ -151,24 +152,24 @@ class Chandy:
 
 
 def _marks(life: Life) -> Mapping[str, float]:
-    """When a new driver had its session and its coordinator."""
+    """Return when a new driver had its session and its coordinator."""
     return {name: life.await_event(name)["at"] for name in ("session", "coordinator")}
 
 
 def split(failed_at: float, back_at: float, marks: Mapping[str, float], recovery: Event) -> dict[str, float]:
-    """Split the time of a recovery into parts that follow on each other; the last is what the others leave.
+    """Split the time of a recovery into consecutive parts. The last part is the remainder.
 
     Args:
-        failed_at: when it failed, in seconds since 1970.
-        back_at: when the first new batch had committed.
-        marks: when a new driver had its ``session`` and its ``coordinator``; empty where the old one lives on.
-        recovery: what the coordinator tells of it.
+        failed_at: the time of the failure, in seconds since 1970.
+        back_at: the time when the first new batch had committed.
+        marks: the times of a new driver's ``session`` and ``coordinator``. Empty if the old driver lives on.
+        recovery: the coordinator's metrics of the recovery.
     """
     begun_at, files, opening = recovery["begun_at"], recovery["files"], recovery["opening"]
     if marks:
         parts = {
             "process": marks["session"] - failed_at,
-            # Also the query is defined and checked then.
+            # The query is defined and checked in this part, too.
             "coordinator": begun_at - marks["session"],
         }
     else:
@@ -176,7 +177,7 @@ def split(failed_at: float, back_at: float, marks: Mapping[str, float], recovery
     parts |= {
         "stop": recovery["stopping"],
         "start query": recovery["starting"],
-        # The query's progress before it starts, the state in its first batch.
+        # The query's progress is restored before it starts, the state in its first batch.
         "restore": recovery["restoring"] + files,
         "open": opening,
     }

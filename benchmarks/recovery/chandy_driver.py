@@ -1,6 +1,6 @@
-"""One life of Chandy's driver, in a process of its own: ``python -m benchmarks.recovery.chandy_driver``.
+"""A driver with Chandy, in a process of its own: ``python -m benchmarks.recovery.chandy_driver``.
 
-Restarts have no delay, as they have none with the peers, and checkpoints are taken only when the parent asks.
+Restarts have no delay, like those of the peers. Checkpoints are taken only when the parent asks for them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..lives import say
 
 PIPELINE: Final = "recovery"
 COMMIT_LOGS: Final = "work/*/*/checkpoint/commits"
-"""Of all runs of the query, below the contestant's folder."""
+"""Pattern of the commit logs of all runs of the query, below the contestant's folder."""
 _POLL_SECONDS: Final = 0.02
 
 
 @attrs.frozen
 class Work:
-    """What is where in Chandy's folder, and how its driver is asked for checkpoints."""
+    """The paths in Chandy's folder."""
 
     folder: Path
 
@@ -39,8 +39,8 @@ class Work:
         return self.folder / "work"
 
     @property
-    def wish(self) -> Path:
-        """A file that asks for a checkpoint; the driver takes it away."""
+    def request(self) -> Path:
+        """The file by which the parent asks for a checkpoint. The driver deletes it."""
         return self.folder / "checkpoint"
 
 
@@ -51,7 +51,7 @@ class Work:
 def main(folder: Path, storage: str, unfenced: bool) -> None:
     """Run the query from the latest checkpoint until killed."""
     say("process")
-    # After the word that the process runs: these imports are part of what a new process costs.
+    # Imported after the event ``process``, because imports are part of the cost of a new process.
     from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
 
     from . import query as common
@@ -69,15 +69,15 @@ def main(folder: Path, storage: str, unfenced: bool) -> None:
     )
     coordinator = CheckpointCoordinator(spark, pipeline=PIPELINE, storage=storage, config=config)
     say("coordinator")
-    # Keys hardly repeat within a batch: to combine their rows first would be in vain.
+    # Keys hardly repeat within a batch, so combining their rows first would not help.
     rows = common.stream(spark, place)
     totals = coordinator.aggregate(rows, by=["k"], uid="totals", combine=False, v=("v", "max"))
     writer = common.into_sink(totals.writeStream.outputMode("append"), place)
     running = coordinator.start(writer, name="totals")
     told = 0
     while running.isActive:
-        if work.wish.exists():
-            work.wish.unlink()
+        if work.request.exists():
+            work.request.unlink()
             taken = coordinator.checkpoint().result()
             say("checkpoint", id=taken.id, seconds=taken.duration, bytes=taken.size)
         for recovery in coordinator.recoveries[told:]:

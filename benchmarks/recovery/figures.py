@@ -1,4 +1,4 @@
-"""What recoveries come to: a row for each contestant, store, size and failure, and ratios between contestants."""
+"""Computes rows and ratios from recoveries: a row for each contestant, store, size and failure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PARTS: Final = (
     "replay",
     "new batch",
 )
-"""All that the time of a contestant may be split into, in an order of columns; others come behind."""
+"""The parts of recoveries in the order of their columns. Other parts come after them."""
 OWN: Final = "Chandy"
 BARE: Final = "Spark without state"
-"""The restart of a query that has nothing to restore."""
+"""The restart of a query without state."""
 _SHOWN_SECONDS: Final = 0.001
 LOCAL: Final = "local"
-"""The store that peers are compared on."""
+"""The store on which peers are compared."""
 
 
 @attrs.frozen
@@ -49,7 +49,7 @@ class Turn:
 
 @attrs.frozen
 class Case:
-    """What a row is about."""
+    """The key of a row."""
 
     contestant: str
     store: str
@@ -58,14 +58,14 @@ class Case:
 
     @staticmethod
     def of(turn: Turn) -> Case:
-        """That of one recovery."""
+        """Return the case of a recovery."""
         return Case(turn.contestant, turn.store, turn.state_mb, turn.recovered.failure)
 
 
 def rows(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """One row a case, in the order in which cases were first seen; a part that a case does not have is 0.
+    """Return one row for each case, in the order of first occurrence. A part that a case does not have is 0.
 
-    A part that nobody has spent a millisecond on has no column.
+    A part of less than a millisecond in all recoveries has no column.
     """
     cases: defaultdict[Case, list[Recovered]] = defaultdict(list)
     for turn in turns:
@@ -77,9 +77,9 @@ def rows(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def ratios(turns: Sequence[Turn]) -> dict[str, float]:
-    """Ratios of medians: each peer over Chandy in the same failure; for an exception Chandy over the bare restart.
+    """Return ratios of medians: each peer / Chandy in the same failure, and Chandy / bare restart for an exception.
 
-    Not ratios of turns: contestants live one after the other, and may have different numbers of turns.
+    Turns are not paired, because contestants may have different numbers of them.
     """
     seconds = {case: figure for case, figure in _medians(turns).items() if case.store == LOCAL}
     found = {}
@@ -98,7 +98,7 @@ def ratios(turns: Sequence[Turn]) -> dict[str, float]:
 
 
 def first_commit_ratios(turns: Sequence[Turn]) -> dict[str, float]:
-    """The same of killed drivers until the first commit, for peers that commit batches: those on Spark."""
+    """Return the ratios of killed drivers until the first commit, for the peers on Spark, which commit batches."""
     seconds = {
         case: figure
         for case, figure in _medians(turns, lambda one: one.first_commit).items()
@@ -140,7 +140,7 @@ def _row(case: Case, recoveries: Sequence[Recovered], names: Sequence[str]) -> d
 
 
 def curves(rows: Sequence[Mapping[str, Any]], failure: Failure) -> dict[str, list[tuple[float, float]]]:
-    """Seconds over the size of the state for each contestant, on the local store."""
+    """Return the points (state size, seconds) of each contestant on the local store."""
     found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if row["failure"] == failure and row["store"] == LOCAL:
@@ -149,10 +149,10 @@ def curves(rows: Sequence[Mapping[str, Any]], failure: Failure) -> dict[str, lis
 
 
 def stacks(rows: Sequence[Mapping[str, Any]], size: int) -> dict[str, dict[str, float]]:
-    """The parts of each contestant's recoveries at one size, on the local store, failure by failure."""
+    """Return the parts of each contestant's recoveries at one size on the local store, failure by failure."""
     at_size = [row for row in rows if row["state_mb"] == size and row["store"] == LOCAL]
     failures = dict.fromkeys(row["failure"] for row in at_size)
-    # Every bar has all of them, so that they follow on each other in the order of time.
+    # Every bar has all parts, so that they are in the order of time.
     parts = [part for row in at_size[:1] for part in parts_of(row) if any(one[part] > 0 for one in at_size)]
     return {
         f"{row['contestant']}, {row['failure']}": {part: row[part] for part in parts}
@@ -163,13 +163,13 @@ def stacks(rows: Sequence[Mapping[str, Any]], size: int) -> dict[str, dict[str, 
 
 
 def parts_of(row: Mapping[str, Any]) -> list[str]:
-    """The columns of a row that are parts of its time."""
+    """Return the columns of a row that are parts of its time."""
     names = list(row)
     return names[names.index("turns") + 1 :]
 
 
 def fullest(rows: Sequence[Mapping[str, Any]]) -> int:
-    """The size at which most was measured, the greatest of these."""
+    """Return the size with the most rows, or the greatest of several."""
     counts: defaultdict[int, int] = defaultdict(int)
     for row in rows:
         if row["store"] == LOCAL:

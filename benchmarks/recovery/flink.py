@@ -1,23 +1,23 @@
 """Apache Flink as a contestant: the greatest value of each key, in RocksDB with incremental checkpoints.
 
-A JobManager and a TaskManager with two slots and 4 GB run on this machine, and checkpoints go into a folder. What is
-not as Flink comes is in ``flink_cluster.SETTINGS``: above all it restarts after a millisecond (then after up to 250),
-and a TaskManager that is started again has its name and its disk, so that Flink may use its local copy of the state
-and takes the new process at once for the end of the old one. Without such a name, as Flink comes, a killed TaskManager
-is detected by heartbeats, after 10 to 20 s.
+A JobManager and a TaskManager with two slots and 4 GB run on this machine, and checkpoints go into a folder. The
+settings that differ from Flink's defaults are in ``flink_cluster.SETTINGS``. Above all, Flink restarts after a
+millisecond (later after up to 250), and a restarted TaskManager keeps its name and its disk. So Flink can use the local
+copy of the state, and takes the new process at once as the end of the old one. By default a TaskManager has no such
+name, and heartbeats detect a killed one after 10 to 20 s.
 
-Its input is that of the other contestants, as CSV; a folder that is looked through every 50 ms. A file ends with some
-rows of keys of their own, its marks: as many as make sure that each of the two tasks has some. When all of them
-have come out of the aggregation, so has everything before them (see ``flink_job.py``). It does not wait with that for
-a checkpoint, as a transactional sink of Flink would.
+The input is that of the other contestants, as CSV files in a folder that is listed every 50 ms. A file ends with marks:
+rows with keys of their own, enough that each of the two tasks gets some. When all marks have left the aggregation, so
+have all rows before them (see ``flink_job.py``). Unlike a transactional sink of Flink, this does not wait for a
+checkpoint.
 
 Failures:
 
-* ``HOST``: the TaskManager gets SIGKILL, another one is started in the same moment.
-* ``DRIVER``: so do both processes, and the job is started anew from the retained checkpoint: two JVMs start, and the
-  Python program that makes the job runs again. ``DRIVER_COLD`` is the same without what was on the TaskManager's disk.
+* ``HOST``: the TaskManager gets SIGKILL, and another one is started at once.
+* ``DRIVER``: both processes get SIGKILL, and the job is started again from the retained checkpoint. Two JVMs start, and
+  the Python program that creates the job runs again. ``DRIVER_COLD`` is the same without the TaskManager's local files.
 
-``EXCEPTION`` is left out: a job in SQL has no code that could raise once.
+``EXCEPTION`` is left out, because a SQL job has no code that could raise once.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ from .scenario import Course, Failure, Recovered
 _POLL_SECONDS: Final = 0.01
 _DEADLINE_SECONDS: Final = 900.0
 MARKS: Final = 16
-"""Rows of a file that tell its end. That all of them went to one of two tasks is as likely as one in 30,000."""
+"""Rows that mark the end of a file. The chance that all of them go to the same task is one in 30,000."""
 _TOLD: Final = re.compile(r"^told:\d+> \+I\[(\d+), ", re.MULTILINE)
 
 Told = tuple[int, float]
-"""The number of a file and when all its rows had come out, in seconds since 1970."""
+"""The number of a file, and when all its rows had left the aggregation, in seconds since 1970."""
 
 
 class Flink:
-    """One job on a cluster of its own; a contestant."""
+    """One job on a cluster of its own."""
 
     name = "Flink"
     failures = (Failure.HOST, Failure.DRIVER, Failure.DRIVER_COLD)
 
     def __init__(self, course: Course, folder: Path) -> None:
-        """Make the cluster's folder; nothing is started.
+        """Create the cluster's folder. Nothing is started.
 
         Args:
             course: the stream.
-            folder: for everything; it must not exist.
+            folder: a new folder for all files.
 
         Raises:
-            FlinkUnavailableError: there is no Flink for this machine.
+            FlinkUnavailableError: Flink cannot be installed on this machine.
         """
         self._course = course
         self._folder = folder
@@ -74,7 +74,7 @@ class Flink:
         self._checkpoint = ""
 
     def fill(self) -> None:
-        """See `Contestant`."""
+        """See ``Contestant``."""
         self._cluster.start_job_manager()
         self._cluster.start_task_manager()
         told = Marks(self._cluster.printed)
@@ -83,7 +83,7 @@ class Flink:
         self._take_checkpoint()
 
     def fail(self, failure: Failure) -> Recovered:
-        """See `Contestant`."""
+        """See ``Contestant``."""
         self._cluster.await_running()
         self._take_checkpoint()
         replayed = set()
@@ -104,30 +104,30 @@ class Flink:
             self._cluster.start_task_manager()
         new = self._touch()
         finished = self._await({*replayed, new}, told)
-        # The JobManager that would know of a dead one is dead, too.
+        # In the other failures the JobManager, which records failures, was killed as well.
         noted = self._cluster.noted() if failure is Failure.HOST else []
         return recovered(failure, failed_at, noted, self._cluster.moments(), finished, new)
 
     def rest(self) -> None:
-        """See `Contestant`."""
+        """See ``Contestant``."""
         self._take_checkpoint()
         self._cluster.kill()
 
     def wake(self) -> None:
-        """See `Contestant`."""
+        """See ``Contestant``."""
         told = Marks(self._cluster.printed)
         self._cluster.start_job_manager(self._checkpoint)
         self._cluster.start_task_manager()
         self._await({self._touch()}, told)
 
     def close(self) -> None:
-        """See `Contestant`."""
+        """See ``Contestant``."""
         self._cluster.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _take_checkpoint(self) -> None:
         self._checkpoint = self._cluster.checkpoint()
-        # All of them are behind it.
+        # The checkpoint covers all files.
         for path in self._input.iterdir():
             path.unlink()
 
@@ -139,14 +139,14 @@ class Flink:
         text = io.BytesIO()
         options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="none")
         pyarrow.csv.write_csv(marked(table, self._number), text, options)
-        # Flink must not see a file that is not whole; it passes over names that begin with a dot.
+        # Flink ignores names that begin with a dot, so it never sees a half-written file.
         hidden = self._input / f".{self._number:06}.csv"
         hidden.write_bytes(text.getbuffer())
         hidden.rename(self._input / f"{self._number:06}.csv")
         return self._number
 
     def _await(self, numbers: set[int], told: Marks) -> list[Told]:
-        """Wait until all rows of these files have come out; return when those of each had."""
+        """Wait until all rows of these files have left the aggregation, and return when each file was finished."""
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while not numbers <= {number for number, _ in told.finished}:
             self._cluster.check()
@@ -158,7 +158,7 @@ class Flink:
 
 
 class Marks:
-    """Which files have been finished since it was made, by the marks that have been printed."""
+    """Finds the files that have been finished since its creation, by the printed marks."""
 
     def __init__(self, printed: Path) -> None:
         self._printed = printed
@@ -167,7 +167,7 @@ class Marks:
         self.finished: list[Told] = []
 
     def look(self, now: float) -> None:
-        """Read what has been printed since the last look; what it finishes was finished ``now``."""
+        """Read what has been printed since the last call. Files that are found finished get the time ``now``."""
         with self._printed.open("rb") as file:
             file.seek(self._offset)
             text, newline, _ = file.read().rpartition(b"\n")
@@ -179,7 +179,7 @@ class Marks:
 
 
 def marked(table: pa.Table, number: int) -> pa.Table:
-    """Return the rows with a column ``mark``, 0 in all of them, and the marks of the file behind them."""
+    """Return the rows with a column ``mark`` of zeros, followed by the marks of the file."""
     ids = range(number * MARKS, (number + 1) * MARKS)
     none = table.append_column("mark", pa.array([0] * len(table), pa.int64()))
     marks = {"k": [-1 - id for id in ids], "v": ["end"] * MARKS, "mark": [number] * MARKS}
@@ -187,7 +187,7 @@ def marked(table: pa.Table, number: int) -> pa.Table:
 
 
 def parse_marks(text: str) -> list[int]:
-    """Read the number of each mark that a TaskManager has printed among its logs."""
+    """Return the numbers of the marks in the output of a TaskManager."""
     return [int(number) for number in _TOLD.findall(text)]
 
 
@@ -199,20 +199,20 @@ def recovered(
     told: Sequence[Told],
     new: int,
 ) -> Recovered:
-    """Say how long a recovery took, and its parts.
+    """Return the duration of a recovery and its parts.
 
     Args:
-        failure: what went wrong.
-        failed_at: and when.
-        noted: when the JobManager took note of failures, also of those before and of attempts that were too early.
-        moments: when the last task came into each state.
-        told: which files were finished since the failure, and when.
-        new: the file that nothing had come out of before the failure.
+        failure: the failure.
+        failed_at: the time of the failure.
+        noted: when the JobManager recorded failures, including earlier ones and attempts that were too early.
+        moments: when the last task entered each state.
+        told: the files that were finished since the failure, with their times.
+        new: the file of which no row had been processed before the failure.
     """
-    # Its two tasks read files side by side, so the new one may be finished before one that is taken again.
+    # The two tasks read files in parallel, so the new file may be finished before a repeated one.
     end = max(moment for _, moment in told)
     again = [moment for number, moment in told if number != new]
-    # Flink counts whole milliseconds.
+    # Flink's times are in whole milliseconds.
     detected = [moment for moment in noted if moment >= failed_at - 0.001]
     ends = [("detect", min(detected))] if detected else []
     ends += [("process", moments["DEPLOYING"])]
@@ -222,7 +222,7 @@ def recovered(
 
 
 def parts(begin: float, ends: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Cut a time into parts by the moments of their ends; one that ended before its predecessor took no time."""
+    """Split a time into parts by their ends. A part that ended before its predecessor took no time."""
     found = {}
     for name, end in ends:
         found[name] = max(0.0, end - begin)

@@ -27,28 +27,28 @@ SETTINGS: Final[dict[str, Any]] = {
     "state.backend.type": "rocksdb",
     "execution.checkpointing.incremental": True,
     "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-    # Checkpoints are asked for by hand; but Flink takes none at all where it has no interval.
+    # Checkpoints are triggered manually, but Flink takes none at all without an interval.
     "execution.checkpointing.interval": "10000 d",
     "execution.checkpointing.local-backup.enabled": True,
     "execution.state-recovery.from-local": True,
-    # Else the first checkpoint after a restart by hand would hold all files once more.
+    # Otherwise the first checkpoint after a manual restart would store all files again.
     "execution.state-recovery.claim-mode": "CLAIM",
-    # Its default, but at once and not after a second. With no delay at all it would try a thousand times a second
-    # while a TaskManager starts, and leave that no core.
+    # The default strategy, but without its first delay of a second. With no delay at all it would retry a thousand
+    # times a second while a TaskManager starts, and leave no core to it.
     "restart-strategy.type": "exponential-delay",
     "restart-strategy.exponential-delay.initial-backoff": "1 ms",
     "restart-strategy.exponential-delay.max-backoff": "250 ms",
     "restart-strategy.exponential-delay.backoff-multiplier": 2.0,
     "restart-strategy.exponential-delay.reset-backoff-threshold": "2 s",
     "web.exception-history-size": 1000,
-    # With a name of its own, a TaskManager that starts is known as the one that was there before it.
+    # With a fixed name, a restarted TaskManager is recognized as the previous one.
     "taskmanager.resource-id": "taskmanager",
-    # A TaskManager that is there before its JobManager would else wait for ten seconds.
+    # Otherwise a TaskManager that starts before its JobManager would wait for ten seconds.
     "cluster.registration.error-delay": "100 ms",
-    # The parts of a recovery are read from it; what it said three seconds ago would not do.
+    # The parts of a recovery are read from it, so it must be up to date.
     "rest.cache.execution-graph.timeout": "1 ms",
 }
-"""What is not as it comes, beside ports and folders."""
+"""The settings that differ from Flink's defaults, except ports and folders."""
 _JOB_MANAGER: Final = "org.apache.flink.container.entrypoint.StandaloneApplicationClusterEntryPoint"
 _PYTHON_DRIVER: Final = "org.apache.flink.client.python.PythonDriver"
 _TASK_MANAGER: Final = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
@@ -65,22 +65,22 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %-5p %-60c %x - %m
 
 
 class FlinkError(Exception):
-    """The cluster did not do what it was asked to."""
+    """The cluster failed."""
 
 
 class Cluster:
-    """Processes that are started and killed as the benchmark wants; all files in one folder.
+    """The processes of a cluster, with all files in one folder.
 
-    The job is an *application*: the JobManager itself runs the program that makes it, so no client has to start.
+    The job is an *application*: the JobManager runs the program that creates the job, so no client has to start.
     """
 
     def __init__(self, distribution: Distribution, folder: Path, arguments: list[str]) -> None:
-        """Write the configuration; nothing is started.
+        """Write the configuration. Nothing is started.
 
         Args:
             distribution: Flink.
-            folder: for everything that it writes.
-            arguments: of the job.
+            folder: takes all files.
+            arguments: the arguments of the job.
         """
         self._distribution = distribution
         self._arguments = arguments
@@ -110,37 +110,37 @@ class Cluster:
 
     @property
     def local(self) -> Path:
-        """What the processes keep on the machine's own disk: RocksDB, and local copies of checkpoints."""
+        """The local files of the processes: RocksDB, and local copies of checkpoints."""
         return self._folder / "local"
 
     @property
     def log(self) -> Path:
-        """What the JobManager prints."""
+        """The output of the JobManager."""
         return self._folder / "JM.log"
 
     @property
     def printed(self) -> Path:
-        """What the TaskManager prints: its log, and the output of the job's sink."""
+        """The output of the TaskManager: its log, and the rows of the job's sink."""
         return self._folder / "TM.log"
 
     # --- processes ------------------------------------------------------------------------------------------
 
     def start_job_manager(self, checkpoint: str | None = None) -> None:
-        """Start the JobManager with the job, from a retained checkpoint if there is one."""
+        """Start the JobManager with the job, from a retained checkpoint if one is given."""
         restored = [] if checkpoint is None else ["--fromSavepoint", checkpoint]
         job = ["--job-classname", _PYTHON_DRIVER, "--job-id", JOB_ID, *restored]
         self._start("JM", _JOB_MANAGER, [*job, "-py", str(JOB), *self._arguments])
 
     def start_task_manager(self) -> None:
-        """Start the TaskManager; it offers its slots as soon as there is a JobManager."""
+        """Start the TaskManager. It offers its slots as soon as the JobManager runs."""
         self._start("TM", _TASK_MANAGER, [])
 
     def kill_task_manager(self) -> float:
-        """Kill the TaskManager with SIGKILL; return when, in seconds since 1970."""
+        """Kill the TaskManager with SIGKILL, and return the time in seconds since 1970."""
         return self._kill("TM")
 
     def kill(self) -> float:
-        """Kill every process with SIGKILL; return when, in seconds since 1970."""
+        """Kill all processes with SIGKILL, and return the time in seconds since 1970."""
         moment = time.time()
         for process in list(self._processes):
             self._kill(process)
@@ -179,7 +179,7 @@ class Cluster:
 
     def _kill(self, name: str) -> float:
         process = self._processes.pop(name)
-        # One that has ended by itself may have left its number to another one.
+        # If the process has ended by itself, another process may have its id.
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         moment = time.time()
@@ -189,7 +189,7 @@ class Cluster:
     # --- its REST interface ---------------------------------------------------------------------------------
 
     def checkpoint(self) -> str:
-        """Take a checkpoint, wait until it is complete, and return where it is."""
+        """Take a checkpoint, wait until it is complete, and return its URI."""
         request = self._ask("/checkpoints", {"checkpointType": "CONFIGURED"})["request-id"]
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while (answer := self._ask(f"/checkpoints/{request}"))["status"]["id"] != "COMPLETED":
@@ -197,16 +197,16 @@ class Cluster:
         outcome = answer["operation"]
         if outcome.get("failureCause"):
             raise FlinkError(f"The checkpoint failed: {outcome['failureCause']}")
-        # Not asked for: the statistics, which would say it, may not know the newest one yet.
+        # The statistics have the path too, but may not have the newest checkpoint yet.
         return (self._checkpoints / JOB_ID / f"chk-{outcome['checkpointId']}").as_uri()
 
     def noted(self) -> list[float]:
-        """Return when the JobManager took note of failures, in seconds since 1970; the newest ones."""
+        """Return when the JobManager recorded the newest failures, in seconds since 1970."""
         history = self._ask("/exceptions?maxExceptions=1000")["exceptionHistory"]
         return [entry["timestamp"] / 1000 for entry in history["entries"]]
 
     def moments(self) -> dict[str, float]:
-        """Return when the last task of the job's present attempt came into each state, in seconds since 1970."""
+        """Return when the last task of the current attempt entered each state, in seconds since 1970."""
         found: dict[str, float] = {}
         for vertex in self._ask("")["vertices"]:
             for subtask in self._ask(f"/vertices/{vertex['id']}/subtasktimes")["subtasks"]:
@@ -223,7 +223,7 @@ class Cluster:
                 if all(vertex["status"] == "RUNNING" for vertex in self._ask("")["vertices"]):
                     return
             except (OSError, urllib.error.URLError):
-                pass  # The JobManager is not there yet, or does not know the job yet.
+                pass  # The JobManager does not run yet, or does not know the job yet.
             self._check(deadline)
 
     def _check(self, deadline: float) -> None:

@@ -1,6 +1,6 @@
-"""Apache Flink from PyPI, in a virtual environment of its own; made on first use, kept for the next.
+"""Apache Flink from PyPI, in a virtual environment of its own, which is created on first use and kept.
 
-What Flink's shell scripts do before they start a process (class path, memory) is done here.
+This module does what Flink's shell scripts do before they start a process: it sets the class path and the memory.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ JAVA_OPTIONS: Final = (
     "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
     "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
 )
-"""What Flink's own ``conf/config.yaml`` gives every process on Java 17."""
+"""The options of every process on Java 17, from Flink's own ``conf/config.yaml``."""
 
 
 class FlinkUnavailableError(Exception):
-    """Flink cannot be had on this machine; the text says why."""
+    """Flink cannot be installed on this machine. The message says why."""
 
 
 @attrs.frozen
 class Distribution:
-    """Flink as PyPI has it."""
+    """Flink's package from PyPI."""
 
     environment: Path
     """The virtual environment."""
 
     @property
     def python(self) -> Path:
-        """Runs Flink's Python."""
+        """The Python of the environment."""
         return self.environment / "bin" / "python"
 
     @property
     def folder(self) -> Path:
-        """Where its jars are: ``pyflink`` of the package."""
+        """The folder of its jars: ``pyflink`` of the package."""
         return next(self.environment.glob("lib/python3*/site-packages/pyflink"))
 
     @property
     def java(self) -> str:
-        """The ``java`` to run it with."""
+        """The ``java`` command that runs it."""
         home = os.environ.get("JAVA_HOME")
         return str(Path(home) / "bin" / "java") if home else "java"
 
     @property
     def class_path(self) -> str:
-        """Of a process of the cluster."""
+        """The class path of the cluster's processes."""
         python = self.folder.glob("opt/flink-python-*.jar")
         return os.pathsep.join(map(str, [*python, *_jars(self.folder)]))
 
     def process_options(self, process: str, configuration: Path) -> tuple[list[str], list[str]]:
-        """Return what the memory settings mean for a process: options of the JVM, and of the process.
+        """Return the options that follow from the memory settings: those of the JVM, and those of the process.
 
         Args:
             process: ``JM`` or ``TM``.
@@ -78,10 +78,10 @@ class Distribution:
 
 
 def distribution() -> Distribution:
-    """Return Flink's distribution; install it if it is not there yet, which takes some minutes and about 1 GB.
+    """Return Flink's distribution. The first call installs it, which takes some minutes and about 1 GB.
 
     Raises:
-        FlinkUnavailableError: that is impossible here.
+        FlinkUnavailableError: Flink cannot be installed here.
     """
     environment, done = _HOME / VERSION, _HOME / f"{VERSION}.done"
     if not done.exists():
@@ -89,20 +89,20 @@ def distribution() -> Distribution:
         _output([sys.executable, "-m", "venv", str(environment)])
         pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--prefer-binary"]
         _output([*pip, f"apache-flink=={VERSION}"])
-        # An environment cannot be moved; so a file beside it says that it is whole.
+        # An environment cannot be moved into place, so a file beside it says that it is complete.
         done.touch()
     return Distribution(environment)
 
 
 def parse_options(output: str) -> tuple[list[str], list[str]]:
-    """Read the answer of Flink's tool: a line of JVM options, and one of the process' own; logs are among them."""
+    """Parse the output of Flink's tool: a line of JVM options and a line of process options, among logs."""
     lines = [line.removeprefix(_RESULT) for line in output.splitlines() if line.startswith(_RESULT)]
     jvm, own = lines
     return jvm.split(), own.split()
 
 
 def _jars(folder: Path) -> list[Path]:
-    # As Flink's scripts have them: the distribution comes last.
+    # In the order of Flink's scripts: the distribution comes last.
     return sorted(folder.glob("lib/*.jar"), key=lambda jar: (jar.name.startswith("flink-dist"), jar.name))
 
 
@@ -112,7 +112,7 @@ def _output(command: list[str]) -> str:
     except OSError as error:
         raise FlinkUnavailableError(f"{command[0]} cannot be run: {error}") from error
     if done.returncode:
-        # The last lines say what was wrong; those before them are progress.
+        # The last lines have the error. The lines before them are progress.
         reason = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
         raise FlinkUnavailableError(f"{' '.join(command[:4])} ... failed: {reason}")
     return done.stdout

@@ -1,7 +1,7 @@
 """The job that Flink runs, in Flink's own Python: the greatest value of each key, from a folder of CSV files.
 
-``flink_job.py FOLDER``. It is SQL, so no row of it goes through Python. What it prints are the marks: rows at the end
-of each file that carry its number, where all others have 0, and that come out of the aggregation behind them.
+``flink_job.py FOLDER``. The job is SQL, so no row goes through Python. It prints the marks: rows at the end of each
+file that have its number, where all other rows have 0. They leave the aggregation after those rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SOURCE = """
 _TOLD = """
     CREATE TABLE told (mark BIGINT, k BIGINT, size INT) WITH ('connector' = 'print', 'print-identifier' = 'told')
 """
-# Only what is known after the aggregation tells a mark from other rows: else Flink would filter before it.
+# The filter uses a result of the aggregation. Otherwise Flink would filter before the aggregation.
 _JOB = """
     INSERT INTO told SELECT mark, k, CHAR_LENGTH(v)
     FROM (SELECT k, MAX(v) AS v, MAX(mark) AS mark FROM source GROUP BY k)
@@ -27,7 +27,7 @@ _JOB = """
 
 
 def main(folder: str) -> None:
-    """Make the job and hand it to the JobManager that runs this program."""
+    """Create the job and submit it to the JobManager that runs this program."""
     tables = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
     tables.execute_sql(_SOURCE.format(folder=folder))
     tables.execute_sql(_TOLD)

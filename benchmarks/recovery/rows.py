@@ -1,4 +1,4 @@
-"""The rows that all contestants get: the same keys, and values that do not compress away."""
+"""The rows for all contestants: the same keys, and values that hardly compress."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .scenario import Course
 
 SCHEMA: Final = "k long, v string"
 FILL_BYTES: Final = 64 * 2**20
-"""Of values in one table while the state is filled."""
+"""Bytes of values in one table while the state is filled."""
 _LETTERS: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
 
 
 def fill(course: Course) -> Iterator[pa.Table]:
-    """Yield every key once, in an order by chance, as tables of ``k`` and ``v``."""
+    """Yield every key once, in random order, as tables of ``k`` and ``v``."""
     random = np.random.default_rng(course.keys)
     keys = random.permutation(course.keys).astype(np.int64)
     step = max(1, FILL_BYTES // course.value_bytes)
@@ -27,7 +27,7 @@ def fill(course: Course) -> Iterator[pa.Table]:
 
 
 def touch(course: Course, number: int) -> pa.Table:
-    """Return the rows of the ``number``-th batch after the filling: keys by chance, with new values."""
+    """Return the rows of the ``number``-th batch after the filling: random keys with new values."""
     random = np.random.default_rng((course.keys, number))
     return _table(random.integers(0, course.keys, course.touched), course.value_bytes, random)
 

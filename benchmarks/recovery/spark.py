@@ -1,25 +1,26 @@
 """Spark's own streams as contestants: without state, and with Spark's RocksDB state store.
 
 ``SELECT k, max(v) GROUP BY k`` in update mode, two shuffle partitions; source, sink, session and file manager are
-those of Chandy's driver (``query.py``). *Without state* the rows go through a shuffle only: what it costs to restart
-a bare query.
+those of Chandy's driver (``query.py``). *Without state* the rows only go through a shuffle. That is the cost of
+restarting a bare query.
 
-Settings of the state store: RocksDB with and without changelog checkpointing, all as it comes but the interval of its
-maintenance, 5 s and not 60 s. With changelogs the maintenance uploads snapshots, at most every tenth batch
-(``minDeltasForSnapshot``); a restart loads the newest one and replays the changelogs since. Any stream that is some
-minutes old has one with nearly all of its state. So the filling ends when there is a snapshot of all keys, for which
-small batches go on. Without that a restart would replay changelogs of all keys, and Spark would look worse.
+Settings of the state store: RocksDB with and without changelog checkpointing, with Spark's defaults except for the
+interval of its maintenance, which is 5 s instead of 60 s. With changelogs the maintenance uploads snapshots, at most
+every tenth batch (``minDeltasForSnapshot``); a restart loads the newest one and replays the changelogs since. Any
+stream that is some minutes old has a snapshot with nearly all of its state. So the filling continues with small batches
+until there is a snapshot of all keys. Otherwise a restart would replay changelogs of all keys, and Spark would look
+worse.
 
 Failures: after an ``EXCEPTION`` the driver starts the query again, at once, in the same session. ``DRIVER``: the
-driver's and the JVM's processes get SIGKILL, a new driver is started in the same moment. Spark does not look at local
-files of a process before, so ``DRIVER_COLD``, without them, differs by nothing that Spark would do.
+driver's and the JVM's processes get SIGKILL, a new driver is started in the same moment. Spark does not read
+local files of earlier processes, so ``DRIVER_COLD``, without them, is the same for Spark.
 Each batch of Spark commits its state, so nothing is replayed: the first batch after the failure is the new one.
 
-Parts: ``detect`` until the driver's program has the exception, or ``process`` until the new one has a session;
-``start query`` until the first batch begins; ``first batch`` until that has committed. Loading the state is in the
-last one. Spark's metric for that (``rocksdbLoadLatencyMs``) is not used: it tells of the last load of a store in a
-task, and this operator's task opens a store twice, the second time with the state already there. What a first batch
-takes without state stands beside it.
+Parts: ``detect`` until the driver's program has the exception, or ``process`` until the new one has a session; ``start
+query`` until the first batch begins; ``first batch`` until that has committed. The last part includes loading the
+state. Spark's metric for that (``rocksdbLoadLatencyMs``) is not used: it describes the last load of a store in a task,
+and this operator's task opens its store twice, the second time with the state already loaded. The contestant without
+state shows how long a first batch takes otherwise.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ _SNAPSHOT: Final = re.compile(r"(\d+)(?:_[^.]*)?\.zip")
 _POLL_SECONDS: Final = 0.1
 _DEADLINE_SECONDS: Final = 300.0
 _DELTAS: Final = 10
-"""Batches from one snapshot to the next; ``minDeltasForSnapshot`` as it comes."""
+"""Batches from one snapshot to the next, the default of ``minDeltasForSnapshot``."""
 
 
 class Spark:
-    """One query on its checkpoint directory; a contestant."""
+    """One query on its checkpoint directory."""
 
     def __init__(self, course: Course, folder: Path, kind: Kind) -> None:
-        """Make the folder; nothing runs yet.
+        """Create the folder. Nothing is started.
 
         Args:
             course: the stream.
-            folder: a new one, for everything.
-            kind: of query.
+            folder: a new folder for all files.
+            kind: the kind of the query.
         """
         self.name = str(kind)
         self.failures = STATELESS_FAILURES if kind is Kind.STATELESS else STATEFUL_FAILURES
@@ -68,7 +69,7 @@ class Spark:
         self._life: Life | None = None
 
     def fill(self) -> None:
-        """Take every key once; see the module for what else."""
+        """Take every key once; see the module for the end of the filling."""
         life = self._life = self._start()
         last = self._feed.fill()
         self._feed.await_commit(last, life)
@@ -79,11 +80,11 @@ class Spark:
             self._await_snapshots(last + 1)
 
     def fail(self, failure: Failure) -> Recovered:
-        """Fail and come back, on the same checkpoint directory."""
+        """Fail and recover on the same checkpoint directory."""
         assert self._life is not None
         life = self._life
         self._feed.replayed(life)
-        left = list(self._local.iterdir())
+        old_files = list(self._local.iterdir())
         if failure is Failure.EXCEPTION:
             self._place.ask_to_raise()
             new = self._feed.next()
@@ -92,7 +93,7 @@ class Spark:
             failed_at = life.kill()
             life.__exit__()
             if failure is Failure.DRIVER_COLD:
-                _delete(left)
+                _delete(old_files)
             new = self._feed.next()
             life = self._life = self._start()
         back_at = self._feed.await_commit(new, life)
@@ -100,19 +101,19 @@ class Spark:
         noticed_at = life.await_event(noticed)["at"]
         parts = split(failed_at, back_at, noticed, noticed_at, life.await_event("first batch")["timestamp"])
         if failure is Failure.DRIVER:
-            # Of no use to anybody any more, and as large as the state.
-            _delete(left)
+            # The old files are useless now, and as large as the state.
+            _delete(old_files)
         return Recovered(failure, back_at - failed_at, parts)
 
     def rest(self) -> None:
-        """See `Contestant`."""
+        """See ``Contestant``."""
         assert self._life is not None
         self._life.__exit__()
-        # As large as the state, and of no use to anybody any more.
+        # These files are useless now, and as large as the state.
         _delete(self._local.iterdir())
 
     def wake(self) -> None:
-        """See `Contestant`."""
+        """See ``Contestant``."""
         life = self._life = self._start()
         self._feed.await_commit(self._feed.next(), life)
         life.await_event("first batch")
@@ -125,7 +126,7 @@ class Spark:
 
     @property
     def _local(self) -> Path:
-        """Spark's ``spark.local.dir``; there is its RocksDB."""
+        """Spark's ``spark.local.dir``, which has its RocksDB."""
         return self._folder / "spark"
 
     def _start(self) -> Life:
@@ -155,14 +156,14 @@ def newest_snapshot(names: Iterable[str]) -> int:
 def split(
     failed_at: float, back_at: float, noticed: str, noticed_at: float, timestamp: str
 ) -> dict[str, float]:
-    """Split the time of a recovery into parts that follow on each other.
+    """Split the time of a recovery into consecutive parts.
 
     Args:
-        failed_at: when it failed, in seconds since 1970.
-        back_at: when the new batch had committed.
-        noticed: ``failed``: the driver's program got the exception; ``session``: a new one had a session.
-        noticed_at: and when.
-        timestamp: when the first batch after that began, as Spark's report has it.
+        failed_at: the time of the failure, in seconds since 1970.
+        back_at: the time when the new batch had committed.
+        noticed: ``failed`` if the driver's program got the exception, ``session`` if a new driver had a session.
+        noticed_at: the time of that event.
+        timestamp: the start of the first batch after that, from Spark's report.
     """
     begun_at = datetime.datetime.fromisoformat(timestamp).timestamp()
     parts = {"detect" if noticed == "failed" else "process": noticed_at - failed_at}

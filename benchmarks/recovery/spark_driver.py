@@ -1,6 +1,6 @@
-"""One life of a Spark driver without Chandy, in a process of its own: ``python -m benchmarks.recovery.spark_driver``.
+"""A Spark driver without Chandy, in a process of its own: ``python -m benchmarks.recovery.spark_driver``.
 
-It does what one writes around a query that is to go on after an exception: start it again on its checkpoint.
+After an exception it starts the query again on its checkpoint, as a user would.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATE_STORE: Final = "spark.sql.streaming.stateStore"
 
 
 class Kind(enum.StrEnum):
-    """What the query keeps, and how."""
+    """The kind of the query's state."""
 
     STATELESS = "Spark without state"
     ROCKSDB = "Spark RocksDB"
@@ -32,7 +32,7 @@ class Kind(enum.StrEnum):
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What is set for it beside what all contestants on Spark have."""
+        """Settings in addition to those of all contestants on Spark."""
         return {
             f"{_STATE_STORE}.rocksdb.changelogCheckpointing.enabled": str(self is Kind.CHANGELOG).lower(),
             f"{_STATE_STORE}.maintenanceInterval": "5s",
@@ -45,7 +45,7 @@ class Kind(enum.StrEnum):
 def main(folder: Path, kind: str) -> None:
     """Run the query until killed."""
     say("process")
-    # After the word that the process runs: these imports are part of what a new process costs.
+    # Imported after the event ``process``, because imports are part of the cost of a new process.
     from pyspark.errors import StreamingQueryException
     from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
@@ -68,11 +68,11 @@ def main(folder: Path, kind: str) -> None:
 
 
 def _watch(query: StreamingQuery) -> None:
-    """Tell when the first batch began, once it has committed; raise what the query ends with."""
+    """Send the start of the first batch once it has committed. Raise the error with which the query ends."""
     told = False
-    # It takes parts of a second, too, other than its annotation says.
+    # It accepts fractions of a second, although its annotation says otherwise.
     while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]
-        # An idle query reports, too.
+        # An idle query sends reports, too.
         begun = (
             [one["timestamp"] for one in query.recentProgress if one["numInputRows"] > 0] if not told else []
         )

@@ -1,4 +1,4 @@
-"""Has the contestants fail in their turns."""
+"""Runs the contestants and their failures in turns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STORES: Final[dict[str, Callable[[Path], AbstractContextManager[StoreAt]]]] = {
 }
 REPETITIONS: Final = 1
 IN_A_ROW: Final = {Failure.EXCEPTION: 5}
-"""How often a contestant fails in one turn, each time as soon as it has come back; others once."""
+"""Failures that happen several times in one turn, each as soon as the last recovery is complete. Others happen once."""
 GOALS: Final = {
     "exception: Chandy / Spark without state": "at most 1.5, whatever the size",
     "killed driver, 1000 MB: Spark RocksDB / Chandy": "above 1",
@@ -41,29 +41,29 @@ GOALS: Final = {
 
 @attrs.frozen
 class Entrant:
-    """A contestant that is to take part."""
+    """A contestant that takes part."""
 
     name: str
     store: str
     make: Callable[[Course, Path], AbstractContextManager[Contestant]]
-    """Makes it in a folder, closes it on leaving."""
+    """Creates the contestant in a folder, and closes it at the end of the context."""
     is_peer: bool = True
-    """Whether the others are worth their time without it: it drops out when something is wrong with it."""
+    """Whether the benchmark continues without it if it fails."""
 
 
 @attrs.frozen
 class Heat:
-    """Contestants with one size of state, and what they are put through if they can be."""
+    """Contestants with one size of state, and the failures of those that support them."""
 
     state_mb: int
     entrants: Sequence[Entrant]
     failures: Sequence[Failure] = tuple(Failure)
     driver_rounds: int = 2
-    """Rounds of plainly killed drivers in each repetition: what has a goal has more of them. Others have one."""
+    """Rounds of ``DRIVER`` in each repetition. The size with a goal has more of them. Other failures have one round."""
 
 
 def heats(quick: bool) -> list[Heat]:
-    """What is measured, in its order."""
+    """Return what is measured, in order."""
     own, s3, far = (
         Entrant(Chandy.name, store, partial(_chandy, opener), is_peer=False)
         for store, opener in _STORES.items()
@@ -112,15 +112,15 @@ def run(options: Options) -> Report:
 
 
 def compete(heat: Heat, repetitions: int, missing: dict[str, str]) -> Iterator[Turn]:
-    """Fill all contestants of a heat, and put them through its failures; one alone is alive at a time.
+    """Fill all contestants of a heat, and run its failures. Only one contestant runs at a time.
 
-    What a driver survives comes right after the filling, when it has run for a while. What kills it comes in rounds:
-    in each, one contestant after the other is started, killed, and put to rest.
+    Failures that a driver survives come right after the filling, when it has run for a while. Failures that kill it
+    come in rounds. In each round, one contestant after the other is started, killed and stopped.
 
     Args:
-        heat: who, and what at.
-        repetitions: how often all of it.
-        missing: takes who has dropped out, and why.
+        heat: the contestants and failures.
+        repetitions: how often each failure is repeated.
+        missing: takes the contestants that dropped out, with the reasons.
     """
     course = Course(heat.state_mb * MB // Course(0).value_bytes)
     field: dict[Entrant, Contestant] = {}
@@ -146,13 +146,13 @@ def compete(heat: Heat, repetitions: int, missing: dict[str, str]) -> Iterator[T
                 contestant.fill()
                 tried = survived(contestant.failures, heat, repetitions)
                 if Failure.EXCEPTION in tried:
-                    # The first one in a young JVM is the slowest, whoever it happens to.
+                    # The first exception in a new JVM is the slowest for all contestants.
                     contestant.fail(Failure.EXCEPTION)
                 for failure in tried:
                     yield fail(entrant, failure)
                 contestant.rest()
         for failure, number in deaths(heat, repetitions):
-            # Forwards and backwards: what drifts steadily befalls all alike.
+            # Forwards and backwards, so that steady drift affects all contestants alike.
             for entrant in balanced(list(field), number):
                 if failure in field[entrant].failures:
                     with dropping_out(entrant):
@@ -162,7 +162,7 @@ def compete(heat: Heat, repetitions: int, missing: dict[str, str]) -> Iterator[T
 
 
 def survived(able: Sequence[Failure], heat: Heat, repetitions: int) -> list[Failure]:
-    """What a contestant with these failures is put through by a heat before its driver is killed, in order."""
+    """Return the failures of a heat that a contestant's driver survives, in order."""
     return [
         failure
         for failure in heat.failures
@@ -172,7 +172,7 @@ def survived(able: Sequence[Failure], heat: Heat, repetitions: int) -> list[Fail
 
 
 def deaths(heat: Heat, repetitions: int) -> list[tuple[Failure, int]]:
-    """The rounds of a heat in which drivers are killed: the failure, and the round's number among those with it."""
+    """Return the rounds of a heat in which drivers are killed: the failure, and the number of its round."""
     return [
         (failure, number)
         for failure in heat.failures
@@ -183,8 +183,8 @@ def deaths(heat: Heat, repetitions: int) -> list[tuple[Failure, int]]:
 
 @contextlib.contextmanager
 def _made(entrant: Entrant, course: Course) -> Iterator[Contestant]:
-    """Make a contestant in a folder of its own; both are gone afterwards."""
-    # Resolved: a socket's path is long enough without the links of a temporary folder.
+    """Create a contestant in a folder of its own. Both are removed afterwards."""
+    # Resolve symbolic links, because paths of sockets must be short.
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
     try:
         with entrant.make(course, folder) as contestant:

@@ -193,7 +193,7 @@ def watch(coordinator: CheckpointCoordinator, out: Path) -> None:
     """Tell how many files are in the sink and of checkpoints, as they come; for a thread."""
     told: set[tuple[str, int]] = set()
     files = files_sunk(coordinator, out)
-    say("stands", files)
+    say("begins", files)
     while True:
         if (now := files_sunk(coordinator, out)) > files:
             files = now
@@ -231,7 +231,7 @@ def stream(options: dict[str, Any]) -> None:
     query = coordinator.start(rows.writeStream.format("parquet").option("path", str(out)), name="chained")
     say("started")
     (first,) = coordinator.recoveries
-    say("stood" if first.in_place else "replays", first.checkpoint or 0)
+    say("resumes" if first.in_place else "replays", first.checkpoint or 0)
     threading.Thread(target=watch, args=(coordinator, out), daemon=True).start()
     threading.Thread(target=_tell_of_end, args=(query,), daemon=True).start()
     sys.stdin.readline()

@@ -210,8 +210,8 @@ class Driver:
 
     def wait_for_files(self, files: int) -> None:
         """Wait until so many input files are in the sink."""
-        while max(self.all("stands") + self.all("sank"), default=0) < files:
-            self.wait("sank" if self.all("stands") else "stands")
+        while max(self.all("begins") + self.all("sank"), default=0) < files:
+            self.wait("sank" if self.all("begins") else "stands")
 
     def kill(self) -> None:
         """Kill it as a machine does that fails: Python and Java at once. Its state hosts live on."""
@@ -323,7 +323,7 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
             life.kill()
 
     assert rows(spark, tmp_path / "out") == answer(range(feed.files))
-    assert any(life.all("stood") for life in lives), "somebody goes on where the one before stood"
+    assert any(life.all("resumes") for life in lives), "no driver has resumed where the one before was"
     assert any(point for life in lives for point in life.all("replays"))
     restored = [number for life in lives for number in life.all("restored")]
     # What has completed is the latest from there on, and its id never comes again.

@@ -1,4 +1,4 @@
-"""Pipelines whose driver was killed and that go on where they stood; test_exactly_once really kills drivers."""
+"""Pipelines that resume after their driver was killed. Drivers are really killed in test_exactly_once."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make,
     pipeline.check()
 
 
-def test_what_was_gone_on_from_is_gone_on_from_again(make: Make, pipeline: Pipeline) -> None:
+def test_a_resumed_run_can_be_resumed_again(make: Make, pipeline: Pipeline) -> None:
     """Killed again and again, and never a checkpoint."""
     coordinator = make()
     queries = pipeline.start(coordinator)
@@ -206,7 +206,7 @@ def test_what_was_gone_on_from_is_gone_on_from_again(make: Make, pipeline: Pipel
         pipeline.run(queries, 1)
     assert pipeline.given == [0, 1, 2, 3]
     pipeline.check()
-    # What the lives before have left is gone by now.
+    # The files of the previous drivers have been deleted by now.
     eventually(lambda: not any((CHANGELOGS / id).exists() for id in before))
     last = ids(coordinator)
     assert all((CHANGELOGS / id).exists() for id in last)
@@ -295,7 +295,7 @@ def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, 
         pass
 
     downstream = pipeline.start_second(second, Changed)
-    # The first one began where it stood, then went back, and then the second one began.
+    # The first query resumed, then went back to the checkpoint, and then the second query began.
     assert in_place(second) == [True, False, False]
     pipeline.run((upstream, downstream), 1)
     assert pipeline.given == [0, 1, 2, 3, 2, 3, 4]

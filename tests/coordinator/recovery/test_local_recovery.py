@@ -1,4 +1,4 @@
-"""What a killed driver has left: what the next one may go on from, what it may not, and what is deleted."""
+"""The files of a killed driver: from which of them its successor may resume, and which are deleted."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def base(tmp_path: Path) -> Path:
 def left_behind(
     base: Path, changelogs: Path, record: RunRecord, *, committed: int, place: str = "dead"
 ) -> Path:
-    """What a driver that was killed has left of one run, its shards' changelogs with all batches after 2."""
+    """Create the files of one run of a killed driver. Its shards' changelogs have all batches after 2."""
     folder = base / place / f"{record.round}-{record.query}"
     (folder / "checkpoint" / "commits").mkdir(parents=True)
     (folder / "checkpoint" / "commits" / str(committed)).touch()
@@ -164,13 +164,13 @@ def test_this_machine_tells_its_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what is found ------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_gone_on_from_where_it_stood(base: Path, changelogs: Path) -> None:
+def test_a_run_is_resumed_at_its_newest_committed_batch(base: Path, changelogs: Path) -> None:
     directory = left_behind(base, changelogs, RECORD, committed=5)
     found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3)).leftover(query(), point)
     assert found == ResumableRun(ResumePoint("id", 2, 5), directory)
 
 
-def test_what_stands_at_the_checkpoint_needs_no_changelog(base: Path, changelogs: Path) -> None:
+def test_a_run_at_the_batch_of_the_checkpoint_needs_no_changelog(base: Path, changelogs: Path) -> None:
     left_behind(base, changelogs, RECORD, committed=2)
     found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3)).leftover(query(), point)
     assert found is not None
@@ -190,8 +190,8 @@ def lose_commits(base: Path, changelogs: Path) -> None:
         commit.rename(commit.with_name("1"))
 
 
-def test_a_sink_that_is_ahead_of_the_commit_log_is_not_gone_on_behind(base: Path, changelogs: Path) -> None:
-    """Spark would pass over the batch that the sink has, and its shards would never hear of it."""
+def test_a_run_whose_sink_is_ahead_of_the_commit_log_is_not_resumed(base: Path, changelogs: Path) -> None:
+    """Spark would skip the batch that the sink has, and the shards would never get it."""
     output = base.parent / "out"
     (output / "_spark_metadata").mkdir(parents=True)
     record = attrs.evolve(RECORD, output=str(output))
@@ -206,7 +206,7 @@ def test_a_sink_that_is_ahead_of_the_commit_log_is_not_gone_on_behind(base: Path
     assert found.blocks_others("q", point)
 
 
-def test_nobody_goes_on_while_the_old_jvm_may_write(base: Path, changelogs: Path) -> None:
+def test_no_query_resumes_while_the_old_jvm_may_write(base: Path, changelogs: Path) -> None:
     left_behind(base, changelogs, attrs.evolve(RECORD, java=os.getpid()), committed=5)
     point = checkpoint(q=2, generation=3)
     found = local_recovery(base, changelogs, point, java=os.getppid())
@@ -222,14 +222,14 @@ def test_a_process_that_has_ended_does_not_live_though_nobody_has_waited_for_it(
     assert may_be_alive(os.getpid())
 
 
-def test_a_coordinator_in_the_same_jvm_goes_on(base: Path, changelogs: Path) -> None:
+def test_a_coordinator_in_the_same_jvm_resumes(base: Path, changelogs: Path) -> None:
     left_behind(base, changelogs, attrs.evolve(RECORD, java=os.getpid()), committed=5)
     point = checkpoint(q=2, generation=3)
     assert local_recovery(base, changelogs, point, java=os.getpid()).leftover(query(), point) is not None
 
 
 @pytest.mark.parametrize("damage", [shorten, lose_a_shard, lose_commits])
-def test_what_does_not_lead_to_where_it_stood_is_not_used(
+def test_a_run_whose_files_do_not_reach_its_newest_batch_is_not_used(
     base: Path, changelogs: Path, damage: Callable[[Path, Path], None]
 ) -> None:
     left_behind(base, changelogs, RECORD, committed=5)
@@ -248,7 +248,7 @@ def test_what_does_not_lead_to_where_it_stood_is_not_used(
         query(output=Path("/another/output")),
     ],
 )
-def test_a_query_that_is_not_what_it_was_is_not_gone_on_with(
+def test_a_query_that_has_changed_is_not_resumed(
     base: Path, changelogs: Path, definition: Definition
 ) -> None:
     left_behind(base, changelogs, RECORD, committed=5)
@@ -256,8 +256,10 @@ def test_a_query_that_is_not_what_it_was_is_not_gone_on_with(
     assert found.leftover(definition, point) is None
 
 
-def test_a_plan_that_sees_its_key_otherwise_goes_on_where_it_stood(base: Path, changelogs: Path) -> None:
-    """Whether a key can be null, and the delay of a watermark, is no part of it."""
+def test_a_query_resumes_although_its_plan_describes_the_key_differently(
+    base: Path, changelogs: Path
+) -> None:
+    """Nullability of the key and the delay of the watermark do not matter."""
     left_behind(base, changelogs, RECORD, committed=5)
     key = StructType().add("k", LongType(), True, {"spark.watermarkDelayMs": 1})
     definition = query("q", attrs.evolve(OPERATOR, key_schema=key.json()))
@@ -265,20 +267,20 @@ def test_a_plan_that_sees_its_key_otherwise_goes_on_where_it_stood(base: Path, c
     assert found.leftover(definition, point) is not None
 
 
-def test_either_all_queries_go_on_or_none(base: Path, changelogs: Path) -> None:
+def test_either_all_queries_resume_or_none(base: Path, changelogs: Path) -> None:
     left_behind(base, changelogs, RECORD, committed=5)
     point = checkpoint(q=2, other=3, generation=3)
     found = local_recovery(base, changelogs, point)
     assert found.leftover(query("other"), point) is None
     assert found.blocks_others("other", point), "it was there at the cut"
-    assert not found.blocks_others("new", point), "it stood nowhere"
+    assert not found.blocks_others("new", point), "it has no files and was not at the cut"
     found.forget_leftovers()
     assert found.leftover(query(), point) is None
     assert not found.blocks_others("other", point)
 
 
-def test_runs_of_the_newest_round_alone_stand_at_one_cut(base: Path, changelogs: Path) -> None:
-    """Killed while it went back: one query has, the other has not."""
+def test_only_runs_of_the_newest_round_are_at_one_cut(base: Path, changelogs: Path) -> None:
+    """The driver was killed while it rolled back: one query was done, the other was not."""
     older = attrs.evolve(RECORD, query="other", query_id="older")
     newer = attrs.evolve(RECORD, round=1)
     left_behind(base, changelogs, older, committed=5)
@@ -303,7 +305,7 @@ def test_a_query_that_a_life_did_not_come_to_is_still_known_to_the_next(base: Pa
     assert record.known == ("other", "q")
 
 
-def test_a_query_that_was_only_known_keeps_the_others_from_going_on(base: Path, changelogs: Path) -> None:
+def test_a_query_that_was_only_known_keeps_the_others_from_resuming(base: Path, changelogs: Path) -> None:
     left_behind(base, changelogs, attrs.evolve(RECORD, known=("other", "q")), committed=5)
     point = checkpoint(q=2, generation=3)
     found = local_recovery(base, changelogs, point)
@@ -320,7 +322,7 @@ def test_what_is_not_wanted_is_deleted(base: Path, changelogs: Path, options: di
     left_behind(base, changelogs, RECORD, committed=5)
     found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3), **options)
     assert found.leftover(query(), point) is None
-    assert not found.blocks_others("q", point), "nothing is left that others could stand at"
+    assert not found.blocks_others("q", point), "no run remains that others could resume"
     assert list(base.iterdir()) == list(changelogs.iterdir()) == []
 
 
@@ -385,7 +387,7 @@ def run(directory: Path, query_id: str = "id", resumed: ResumableRun | None = No
     return Run(1, query(), directory, query_id, resumed)
 
 
-def test_runs_whose_host_was_killed_go_on_where_they_stood_but_not_twice(
+def test_runs_whose_host_was_killed_resume_but_not_twice_at_the_same_batch(
     base: Path, changelogs: Path
 ) -> None:
     directory = left_behind(base, changelogs, RECORD, committed=5)
@@ -401,7 +403,7 @@ def test_runs_whose_host_was_killed_go_on_where_they_stood_but_not_twice(
     assert found.resumable([run(directory), run(directory, "without changelogs")], point) == {}
 
 
-def test_a_life_without_changelogs_goes_on_from_nothing(base: Path, changelogs: Path) -> None:
+def test_a_driver_without_changelogs_resumes_nothing(base: Path, changelogs: Path) -> None:
     directory = left_behind(base, changelogs, RECORD, committed=5)
     found = this_life(changelogs, enabled=False)
     assert found.resumable([run(directory)], checkpoint(q=2, generation=3)) == {}
@@ -409,7 +411,7 @@ def test_a_life_without_changelogs_goes_on_from_nothing(base: Path, changelogs: 
     assert not (changelogs / "next").exists()
 
 
-def test_a_run_is_noted_for_the_next_life(base: Path, changelogs: Path) -> None:
+def test_a_run_is_recorded_for_the_next_driver(base: Path, changelogs: Path) -> None:
     directory = QueryDirectories(base, "p").new_run("q")
     point = checkpoint(q=2, generation=3)
     found = this_life(changelogs)

@@ -582,11 +582,11 @@ def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(
     assert run.stopped.is_set()
 
 
-# --- going on where queries stood ---------------------------------------------------------------------------
+# --- resuming from local state -------------------------------------------------------------------------------
 
 
 class LeftAt6:
-    """A life before this one has left its query at batch 6."""
+    """Local recovery with a query that the previous driver left at batch 6."""
 
     def __init__(self, directory: Path) -> None:
         (directory / "commits").mkdir(parents=True)
@@ -602,13 +602,13 @@ class LeftAt6:
         return {}
 
     def record(self, *_: object) -> None:
-        self.order.append("noted")
+        self.order.append("recorded")
 
     def forget_leftovers(self) -> None:
-        self.order.append("nobody else goes on")
+        self.order.append("nobody else resumes")
 
     def erase_records(self, *_: object) -> None:
-        self.order.append("not to be gone on from")
+        self.order.append("not to be resumed")
 
     def delete_changelogs(self, query_ids: list[str]) -> None:
         self.over_ += query_ids
@@ -623,7 +623,7 @@ def left(tmp_path: Path) -> LeftAt6:
 
 
 @pytest.fixture
-def going_on(tmp_path: Path, left: LeftAt6, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
+def resuming(tmp_path: Path, left: LeftAt6, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     made = Setup(tmp_path, FixedDelay("0 s", attempts=3), left)
     yield made
@@ -631,37 +631,37 @@ def going_on(tmp_path: Path, left: LeftAt6, monkeypatch: pytest.MonkeyPatch) -> 
     made.directories.close()
 
 
-def test_a_query_goes_on_in_a_copy_of_where_it_stood(going_on: Setup, left: LeftAt6) -> None:
-    going_on.supervisor.start(going_on.definition)
-    (run,) = going_on.runs.all()
+def test_a_query_resumes_in_a_copy_of_its_working_directory(resuming: Setup, left: LeftAt6) -> None:
+    resuming.supervisor.start(resuming.definition)
+    (run,) = resuming.runs.all()
     assert progress.newest_committed(run.directory) == 6
     assert run.directory != left.where.directory
-    (recovery,) = going_on.supervisor.recoveries
+    (recovery,) = resuming.supervisor.recoveries
     assert (recovery.in_place, recovery.checkpoint) == (True, 2)
-    # What it has gone on from goes with its first commit.
+    # The files from which it resumed are deleted after its first commit.
     assert left.over_ == []
     (run.directory / "commits" / "7").touch()
     eventually(lambda: left.over_ == ["before"])
     eventually(lambda: not left.where.directory.parent.exists())
 
 
-def test_a_broken_changelog_sends_an_idle_query_back(going_on: Setup) -> None:
-    going_on.supervisor.start(going_on.definition)
-    (run,) = going_on.runs.all()
+def test_a_broken_changelog_sends_an_idle_query_back(resuming: Setup) -> None:
+    resuming.supervisor.start(resuming.definition)
+    (run,) = resuming.runs.all()
     broken = ShardsRestored("host", run.query_id, 0.0, 0.0, 0.0, 0, 0, "a changelog does not lead there")
-    going_on.supervisor.shards_restored(broken)
-    eventually(lambda: len(going_on.supervisor.recoveries) == 2)
-    assert not going_on.supervisor.recoveries[1].in_place
+    resuming.supervisor.shards_restored(broken)
+    eventually(lambda: len(resuming.supervisor.recoveries) == 2)
+    assert not resuming.supervisor.recoveries[1].in_place
 
 
-def test_a_going_back_that_failed_half_way_leaves_no_run_to_go_on_from(
-    going_on: Setup, left: LeftAt6, monkeypatch: pytest.MonkeyPatch
+def test_a_rollback_that_failed_half_way_leaves_no_run_to_resume_from(
+    resuming: Setup, left: LeftAt6, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the next life could go on behind a sink that the second attempt has put back."""
+    """Otherwise the next driver could resume behind a sink that the second attempt has rolled back."""
     unnoted: list[list[str]] = []
     monkeypatch.setattr(left, "erase_records", lambda runs: unnoted.append([run.query_id for run in runs]))
-    going_on.supervisor.start(going_on.definition)
-    (first,) = going_on.runs.all()
+    resuming.supervisor.start(resuming.definition)
+    (first,) = resuming.runs.all()
     starts: list[str] = []
 
     def start(*args: Any, **kwargs: Any) -> Running:
@@ -671,8 +671,8 @@ def test_a_going_back_that_failed_half_way_leaves_no_run_to_go_on_from(
         return Running()
 
     monkeypatch.setattr(launcher, "start_spark", start)
-    going_on.failed[0]("no state host starts")
-    eventually(lambda: len(going_on.supervisor.recoveries) == 2)
+    resuming.failed[0]("no state host starts")
+    eventually(lambda: len(resuming.supervisor.recoveries) == 2)
     assert len(starts) == 2
     assert unnoted[0] == [first.query_id]
     assert first.query_id in unnoted[1]
@@ -680,28 +680,28 @@ def test_a_going_back_that_failed_half_way_leaves_no_run_to_go_on_from(
     eventually(lambda: not first.directory.parent.exists())
 
 
-def test_shards_that_cannot_be_opened_where_a_query_stood_send_it_back_once(
-    going_on: Setup, left: LeftAt6, monkeypatch: pytest.MonkeyPatch
+def test_shards_that_cannot_be_opened_at_the_resume_point_send_the_query_back_once(
+    resuming: Setup, left: LeftAt6, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     restore = launcher.restore_query
 
     def restoring(*args: Any) -> Any:
-        left.order.append("put back")
+        left.order.append("rolled back")
         return restore(*args)
 
     monkeypatch.setattr(launcher, "restore_query", restoring)
-    going_on.supervisor.start(going_on.definition)
-    (failed,) = going_on.failed
+    resuming.supervisor.start(resuming.definition)
+    (failed,) = resuming.failed
     failed("no state host starts")
-    eventually(lambda: len(going_on.supervisor.recoveries) == 2)
-    (run,) = going_on.runs.all()
-    assert [recovery.in_place for recovery in going_on.supervisor.recoveries] == [True, False]
+    eventually(lambda: len(resuming.supervisor.recoveries) == 2)
+    (run,) = resuming.runs.all()
+    assert [recovery.in_place for recovery in resuming.supervisor.recoveries] == [True, False]
     assert run.resumed is None
     assert left.over_[:1] == ["before"]
-    # Were it killed in between, nobody may go on from a run whose sink has been put back.
-    assert left.order == ["noted", "nobody else goes on", "not to be gone on from", "put back", "noted"]
+    # If it is killed in between, nobody may resume a run whose sink has been rolled back.
+    assert left.order == ["recorded", "nobody else resumes", "not to be resumed", "rolled back", "recorded"]
     # Said of a run that is over; and what comes from the checkpoint alone is left to the tasks.
     failed("its claim was refused")
-    going_on.failed[-1]("no state host starts")
-    going_on.supervisor.close()
-    assert len(going_on.supervisor.recoveries) == 2
+    resuming.failed[-1]("no state host starts")
+    resuming.supervisor.close()
+    assert len(resuming.supervisor.recoveries) == 2

@@ -102,7 +102,7 @@ def test_what_was_sent_but_not_committed_is_nothing(coordinator: Any) -> None:
     assert coordinator.read(client, 1, [A]) == {A: b"0"}
 
 
-def test_what_tasks_have_spent_is_added_up_in_the_host(coordinator: Any) -> None:
+def test_the_host_adds_up_the_metrics_of_its_tasks(coordinator: Any) -> None:
     client = coordinator.connect()
     for batch in range(2):
         with client.begin(coordinator.task(batch)) as access:

@@ -496,15 +496,20 @@ def test_uploads_do_not_hold_up_the_batches_that_follow(tmp_path: Path) -> None:
     setup.state_host.close()
 
 
+def opened_after(event: threading.Event) -> Callable[[str], Store]:
+    """Return what opens a store once an event is set."""
+
+    def open_late(uri: str) -> Store:
+        assert event.wait(DEADLINE)
+        return open_store(uri)
+
+    return open_late
+
+
 def test_a_task_takes_the_snapshot_itself_when_the_background_is_late(tmp_path: Path) -> None:
     """No record of the next batch may reach a shard before the snapshot ahead of it."""
     late = threading.Event()
-
-    def slow_open(uri: str) -> Store:
-        assert late.wait(DEADLINE)
-        return open_store(uri)
-
-    setup = Setup(tmp_path, slow_open)
+    setup = Setup(tmp_path, opened_after(late))
     setup.run(0, {b"a": b"0"}, (0, 1))
     setup.control.ahead[1] = (setup.order(1, 0, (0, 1)),)
     for batch in range(1, 4):
@@ -681,12 +686,7 @@ def test_an_aborted_checkpoint_is_neither_acknowledged_nor_declined(tmp_path: Pa
 @pytest.mark.parametrize("when", ["before its barrier", "after its barrier"])
 def test_what_an_aborted_checkpoint_was_to_write_is_written_with_the_next(tmp_path: Path, when: str) -> None:
     late = threading.Event()
-
-    def slow_open(uri: str) -> Store:
-        assert late.wait(DEADLINE)
-        return open_store(uri)
-
-    setup = Setup(tmp_path, slow_open)
+    setup = Setup(tmp_path, opened_after(late))
     setup.run(0, {b"a": b"0", b"b": b"0"})
     setup.control.ahead[1] = (setup.order(1, 0),)
     if when == "before its barrier":
@@ -743,12 +743,7 @@ def test_an_order_that_has_ended_takes_no_snapshot(setup: Setup) -> None:
 
 def test_checkpoints_that_overlap_have_each_their_own_state(tmp_path: Path) -> None:
     late = threading.Event()
-
-    def slow_open(uri: str) -> Store:
-        assert late.wait(DEADLINE)
-        return open_store(uri)
-
-    setup = Setup(tmp_path, slow_open)
+    setup = Setup(tmp_path, opened_after(late))
     for batch in range(4):
         setup.run(batch, {b"a": b"%d" % batch, b"%d" % batch: b""})
         setup.control.ahead[batch + 1] = (setup.order(batch + 1, batch),)
