@@ -552,9 +552,7 @@ def test_a_stop_that_cannot_be_withdrawn_ends_all_queries_with_the_reason(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
-    queries = [
-        setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("new", "newer")
-    ]
+    queries = [setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("new", "newer")]
     stopped = setup.supervisor.stop_gracefully(("newer", "new"), 0.0)
     starts = [Running()]
 
