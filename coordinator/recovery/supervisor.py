@@ -1,4 +1,4 @@
-"""Keeps the queries of a pipeline running: hears of failures, and carries out what is decided about them.
+"""Keeps the queries of a pipeline running: takes reports of failures, and carries out the decisions about them.
 
 One thread takes one event after the other. ``decisions.RecoveryStateMachine`` decides what to do, ``rollback.go_back``
 knows how to go back; here are the thread, the locks and what users and hosts call.
@@ -52,7 +52,7 @@ class _Ended:
 
 
 class Supervisor:
-    """The queries of one pipeline, alive."""
+    """Starts, stops and restarts the queries of one pipeline."""
 
     def __init__(
         self,

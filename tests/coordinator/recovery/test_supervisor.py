@@ -473,24 +473,35 @@ def test_a_failure_that_cannot_be_explained_ends_the_pipeline(
 
 
 def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
-    setup: Setup, fails_with: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a failure of a new run could be taken for one that the new run has mended."""
-    fails_with("boom")
+    has_started = threading.Event()
+
+    class Failing(Running):
+        def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+            has_started.wait(DEADLINE)
+            raise RuntimeError("boom")
+
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Failing())
     right, free = RecoveryStateMachine.handle, []
+
+    def change() -> None:
+        free.append(setup.supervisor._changing.acquire(blocking=False))
+        if free[-1]:
+            setup.supervisor._changing.release()
 
     def handle(machine: RecoveryStateMachine, event: on.Event, now: float) -> on.Decision:
         if isinstance(event, on.RunEnded):
             # The lock is one thread's own.
-            other = threading.Thread(
-                target=lambda: free.append(setup.supervisor._changing.acquire(blocking=False))
-            )
+            other = threading.Thread(target=change)
             other.start()
             other.join(DEADLINE)
         return right(machine, event, now)
 
     monkeypatch.setattr(RecoveryStateMachine, "handle", handle)
     query = setup.supervisor.start(setup.definition)
+    has_started.set()
     with pytest.raises(QueryFailedError, match="boom"):
         query.awaitTermination(DEADLINE)
     assert free == [False]
