@@ -21,17 +21,20 @@ def mark(error: BaseException, token: str) -> None:
         token: the secret that the pipeline's processes share.
     """
     cause: BaseException | None = error
-    while cause is not None:
+    # ``raise error from error`` makes an error its own cause.
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
         if isinstance(cause, ChandyError) and cause.code is not None:
             error.add_note(f"[chandy {_tag(token)} {cause.code}]")
             return
-        cause = cause.__cause__ or cause.__context__
+        seen.add(id(cause))
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 def codes_in(text: str, token: str) -> frozenset[FailureCode]:
     """Return the codes that tasks of this pipeline have added to a text."""
     found: list[str] = re.findall(rf"\[chandy {_tag(token)} ([A-Z_]+)\]", text)
-    return frozenset(FailureCode(code) for code in found)
+    return frozenset(FailureCode[code] for code in found if code in FailureCode.__members__)
 
 
 def _tag(token: str) -> str:

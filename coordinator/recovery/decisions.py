@@ -139,6 +139,9 @@ class RestartFailed:
 class FirstCommit:
     """A run has committed its first batch: the pipeline is back."""
 
+    query: str
+    run: int
+
 
 @attrs.frozen
 class StopRequested:
@@ -284,12 +287,12 @@ class RecoveryStateMachine:
             case RunStopped(query, run):
                 if self._is_current(query, run):
                     del self._runs[query]
-            case FirstCommit():
+            case FirstCommit(query, run) if self._is_current(query, run) and not self._is_waiting(now):
                 self.tracker.recovered(now)
             case StopRequested():
-                self.is_stopping, self.outage = True, None
+                self.is_stopping = True
             case StopWithdrawn():
-                self.is_stopping = False
+                return self._stop_withdrawn(now)
             case StateGivenUp():
                 self.loss, self._given_up_at = None, now
             case RestartedInPlace(query):
@@ -310,7 +313,7 @@ class RecoveryStateMachine:
                 # But checkpoints wait for state that lies in changelogs, and no batch may come.
                 self._lose(why, with_host=False)
                 return self._wait(PipelineStateLostError(why), noticed_at, now)
-            case CheckpointsFailed(error, noticed_at):
+            case CheckpointsFailed(error, noticed_at) if noticed_at > self._given_up_at:
                 self._lose(str(error), with_host=False)
                 return self._wait(error, noticed_at, now)
             case DelayOver():
@@ -337,6 +340,10 @@ class RecoveryStateMachine:
         current = self._runs.get(query)
         return current is not None and current.run == run
 
+    def _is_waiting(self, now: float) -> bool:
+        restart_at = self.tracker.restart_at
+        return self.outage is not None and restart_at is not None and now < restart_at
+
     def _needs_changelogs(self, query_id: str) -> bool:
         return any(run.query_id == query_id and run.needs_changelogs for run in self._runs.values())
 
@@ -346,20 +353,30 @@ class RecoveryStateMachine:
 
     def _wait(self, cause: ChandyError, noticed_at: float, now: float, query: str | None = None) -> Decision:
         """Wait for the next attempt, as the restart strategy says, or give up."""
-        if self.is_stopping:
-            return DoNothing()
         outage = self.outage or Outage(cause, noticed_at)
         if query is not None and query not in outage.queries:
             outage = attrs.evolve(outage, queries=(*outage.queries, query))
+        self.outage = outage
+        if self.is_stopping:
+            return DoNothing()
         delay = self.tracker.failed(now, self.random)
         if delay is None:
             return self._fail(cause)
-        self.outage = outage
         return WaitToRestart(now + delay, outage.cause)
+
+    def _stop_withdrawn(self, now: float) -> Decision:
+        self.is_stopping = False
+        outage, restart_at = self.outage, self.tracker.restart_at
+        if outage is None:
+            return DoNothing()
+        if restart_at is None:
+            return self._wait(outage.cause, outage.noticed_at, now)
+        # The restart strategy has allowed this attempt already; the stop came before it.
+        return WaitToRestart(max(now, restart_at), outage.cause)
 
     def _restart(self) -> Decision:
         outage = self.outage
-        if outage is None:
+        if outage is None or self.is_stopping:
             return DoNothing()
         if self.loss is not None or outage.is_whole or not outage.queries:
             resume = self.loss is not None and self.loss.with_host
@@ -373,9 +390,12 @@ class RecoveryStateMachine:
         return RestartInPlace(failed, outage.cause, outage.noticed_at)
 
     def _restarted(self, query: str) -> None:
-        if self.outage is not None and not self.outage.is_whole:
-            others = tuple(one for one in self.outage.queries if one != query)
-            self.outage = attrs.evolve(self.outage, queries=others) if others else None
+        outage = self.outage
+        if outage is None or query not in outage.queries:
+            return
+        others = tuple(one for one in outage.queries if one != query)
+        is_over = not others and not outage.is_whole and self.loss is None
+        self.outage = None if is_over else attrs.evolve(outage, queries=others)
 
     def _restart_failed(self, error: Exception, final: bool, now: float) -> Decision:
         if final or self.outage is None:

@@ -112,7 +112,10 @@ class PipelineRollback:
     def start_runs(self) -> None:
         """Start the new runs, but for queries that their user has stopped."""
         log.warning(
-            "going back", checkpoint=self.metrics.checkpoint, cause=self.cause, in_place=self.metrics.in_place
+            "going back",
+            checkpoint=self.metrics.checkpoint,
+            cause=self.cause.splitlines()[0],
+            in_place=self.metrics.in_place,
         )
         for run in self._next:
             query = self.wrapped[run.definition.name]

@@ -50,16 +50,16 @@ class RestorePoint:
         return self.manifest.kind is CheckpointKind.SAVEPOINT
 
     def operator(self, uid: str) -> OperatorRecord | None:
-        """An operator as it was; None if there was none of this uid."""
+        """Return an operator as it was; None if there was none of this uid."""
         return next((op for op in self.manifest.operators if op.uid == uid), None)
 
     def operators(self, query: str, declared: Iterable[OperatorRecord]) -> tuple[OperatorRecord, ...]:
-        """Those of a query's operators that were there, as they were."""
+        """Return those of a query's operators that were there, as they were."""
         found = (self.operator(operator.uid) for operator in declared)
         return tuple(operator for operator in found if operator is not None and operator.query == query)
 
     def sources(self, query: str) -> dict[ShardId, RestoreSource]:
-        """Where the shards of a query's operators come from; those that held nothing are not in it."""
+        """Return where the shards of a query's operators come from, without those that held nothing."""
         checkpoint = -1 if self.is_savepoint else self.manifest.id
         return {
             ShardId(operator.uid, number): RestoreSource(self.root, checkpoint, self.batch(query), handle)
@@ -70,11 +70,11 @@ class RestorePoint:
         }
 
     def has(self, query: str) -> bool:
-        """Whether the query was there."""
+        """Return whether the query was there."""
         return any(record.name == query for record in self.manifest.queries)
 
     def batch(self, query: str) -> int:
-        """The last batch of a query that belongs to it; -1 if the query was not there."""
+        """Return the last batch of a query that belongs to it; -1 if the query was not there."""
         return next((q.batch for q in self.manifest.queries if q.name == query), -1)
 
 
@@ -181,13 +181,13 @@ def _damaged(catalog: Catalog, found: DamagedError, checkpoint: int | None) -> D
 
 
 def base_point(protocol: CheckpointStateMachine) -> RestorePoint | None:
-    """The checkpoint that a pipeline's state grew from, if it is one of its own."""
+    """Return the checkpoint that a pipeline's state grew from, if it is one of its own."""
     manifest = next((m for m in protocol.completed if m.id == protocol.base), None)
     return RestorePoint(manifest, protocol.root) if manifest else None
 
 
 def same_key(was: str, now: str) -> bool:
-    """Whether key columns of these schemas, as Spark's JSON, have the same keys: by name, type and order.
+    """Return whether key columns of these schemas, as Spark's JSON, have the same keys: by name, type and order.
 
     Two plans of one query may differ in whether a column can be null, and in its metadata, where Spark keeps the
     delay of a watermark. Neither is part of a key.

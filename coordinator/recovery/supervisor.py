@@ -1,4 +1,4 @@
-"""Keeps the queries of a pipeline running: hears of failures, and carries out what is decided about them.
+"""Keeps the queries of a pipeline running: takes reports of failures, and carries out the decisions about them.
 
 One thread takes one event after the other. ``decisions.RecoveryStateMachine`` decides what to do, ``rollback.go_back``
 knows how to go back; here are the thread, the locks and what users and hosts call.
@@ -52,7 +52,7 @@ class _Ended:
 
 
 class Supervisor:
-    """The queries of one pipeline, alive."""
+    """Starts, stops and restarts the queries of one pipeline."""
 
     def __init__(
         self,
@@ -87,9 +87,11 @@ class Supervisor:
         self._initial = self._point = restored
         self._token = token
         self._queries: dict[str, CheckpointedQuery] = {}
-        self._events: queue.SimpleQueue[on.Event | _Ended | None] = queue.SimpleQueue()
+        # A decision among the events was made on another thread, for this one to carry out.
+        self._events: queue.SimpleQueue[on.Event | on.Decision | _Ended | None] = queue.SimpleQueue()
         # Held while queries are started or stopped; never while the checkpoints' lock is.
         self._changing = threading.RLock()
+        # Held for a moment, also inside of ``_changing``.
         self._deciding = threading.Lock()
         self._restart_at: float | None = None
         self._processor_failures: dict[str, TaskFailure] = {}
@@ -144,7 +146,7 @@ class Supervisor:
 
     def first_commit(self, run: Run) -> None:
         """Note that a run has committed its first batch."""
-        self._decide(on.FirstCommit())
+        self._decide(on.FirstCommit(run.definition.name, run.number))
 
     def shards_not_opened(self, query_id: str, why: str) -> None:
         """Report that shards could not be opened ahead of their query's first batch."""
@@ -186,10 +188,11 @@ class Supervisor:
     def stop_query(self, name: str) -> None:
         """Stop one query for good, at once."""
         with self._changing:
-            run = self._runs.get(name)
-            if run is None or run.ended:
+            run, query = self._runs.get(name), self._queries[name]
+            # A run may have ended although its query is about to restart.
+            if run is None or not query.isActive:
                 return
-            self._queries[name].is_stopped = True
+            query.is_stopped = True
             self._stop(run)
         self._report_stop(run)
 
@@ -228,13 +231,19 @@ class Supervisor:
         """Start queries again that ``stop_gracefully`` has stopped, where they stood.
 
         Raises:
-            PipelineFailedError: the pipeline has failed for good meanwhile.
+            PipelineFailedError: the pipeline has failed for good meanwhile, or a query cannot be started.
         """
         with self._changing:
             self._check_not_failed()
-            self._decide(on.StopWithdrawn())
-            for run in stopped:
-                self._restart_in_place(run, "a stop that could not be carried through", self._clock())
+            try:
+                for run in stopped:
+                    self._restart_in_place(run, "a stop that could not be carried through", self._clock())
+            except Exception as error:
+                failed = PipelineFailedError(f"it could not be started again: {error}")
+                self._fail_for_good(failed)
+                raise failed from error
+            # What failed before or during the stop is still to be mended.
+            self._events.put(self._decide(on.StopWithdrawn()))
 
     def close(self) -> None:
         """Stop what still runs, and end the thread."""
@@ -291,20 +300,27 @@ class Supervisor:
     def _supervise(self) -> None:
         while (event := self._next_event()) is not None:
             try:
-                self._carry_out(self._restart() if isinstance(event, on.DelayOver) else self._decide(event))
+                self._take(event)
             except Exception as error:
                 log.exception("the pipeline cannot go on")
                 self._fail_for_good(error)
 
-    def _next_event(self) -> on.Event | None:
+    def _take(self, event: on.Event | on.Decision | _Ended) -> None:
+        if isinstance(event, _Ended):
+            # Without the lock: this may read a whole checkpoint.
+            event = self._find_out(event)
+        # A failure of a run that another thread starts is decided about once that thread is done.
+        with self._changing:
+            self._carry_out(event if isinstance(event, on.Decision) else self._decide(event))
+
+    def _next_event(self) -> on.Event | on.Decision | _Ended | None:
         """Wait for the next event; None: there are no more."""
         until = self._restart_at
         try:
-            event = self._events.get(timeout=None if until is None else max(0.0, until - self._clock()))
+            return self._events.get(timeout=None if until is None else max(0.0, until - self._clock()))
         except queue.Empty:
             self._restart_at = None
             return on.DelayOver()
-        return self._find_out(event) if isinstance(event, _Ended) else event
 
     def _find_out(self, ended: _Ended) -> on.RunEnded:
         """Find out why a run has ended."""
@@ -330,38 +346,38 @@ class Supervisor:
     def _carry_out(self, decision: on.Decision) -> None:
         match decision:
             case on.EndQuery(name, number):
-                # A query may end before ``start`` has noted it, and another run may take its place before this one.
-                with self._changing:
-                    run = self._runs.get(name)
-                    if run is not None and run.number == number and not run.ended:
-                        run.ended = True
-                        self._queries[name].ended()
+                run = self._runs.get(name)
+                if run is not None and run.number == number and not run.ended:
+                    run.ended = True
+                    self._queries[name].ended()
+            case on.RestartInPlace() | on.GoBack():
+                self._carry_out(self._try(decision))
             case on.WaitToRestart(until, cause):
                 self._restart_at = until
                 log.warning("restarting", cause=str(cause).splitlines()[0], seconds=until - self._clock())
             case on.FailForGood(error):
                 self._fail_for_good(error)
 
-    def _restart(self) -> on.Decision:
-        """Do now what the delay was for; return what is to be done if that fails."""
-        with self._changing:
-            decision = self._decide(on.DelayOver())
-            try:
-                match decision:
-                    case on.RestartInPlace(queries, cause, noticed_at):
-                        for name in queries:
-                            run = self._runs.get(name)
-                            assert run is not None, "a query that has failed has had a run"
-                            self._restart_in_place(run, str(cause), noticed_at)
-                    case on.GoBack(cause, noticed_at, resume):
-                        self._go_back(str(cause), noticed_at, resume=resume)
-            except StorageError as error:
-                # What is stored is not as it must be, unless a store failed in passing.
-                passing = isinstance(error, StoreFailedError) and error.transient
-                return self._decide(on.RestartFailed(error, final=not passing))
-            except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
-                cause = PipelineFailedError(f"it could not be started again: {error}")
-                return self._decide(on.RestartFailed(cause, final=False))
+    def _try(self, decision: on.RestartInPlace | on.GoBack) -> on.Decision:
+        """Attempt a restart; return what is to be done if it fails."""
+        try:
+            match decision:
+                case on.RestartInPlace(queries, cause, noticed_at):
+                    for name in queries:
+                        run = self._runs.get(name)
+                        assert run is not None, "a query that has failed has had a run"
+                        self._restart_in_place(run, str(cause), noticed_at)
+                case on.GoBack(cause, noticed_at, resume):
+                    self._go_back(str(cause), noticed_at, resume=resume)
+        except StorageError as error:
+            log.warning("the pipeline could not be restarted", error=str(error))
+            # What is stored is not as it must be, unless a store failed in passing.
+            passing = isinstance(error, StoreFailedError) and error.transient
+            return self._decide(on.RestartFailed(error, final=not passing))
+        except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
+            log.warning("the pipeline could not be restarted", error=str(error))
+            failed = PipelineFailedError(f"it could not be started again: {error}")
+            return self._decide(on.RestartFailed(failed, final=False))
         return on.DoNothing()
 
     def _restart_in_place(self, run: Run, cause: str, noticed_at: float) -> None:

@@ -67,5 +67,5 @@ class FileSink(Sink):
             )
 
     def is_ahead_of(self, batch: int) -> bool:
-        """Whether the log has a later batch."""
+        """Return whether the log has a later batch."""
         return file_sink_log.newest(self.path) > batch

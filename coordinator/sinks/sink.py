@@ -31,7 +31,7 @@ class Sink(abc.ABC):
         return None
 
     def check_new(self, query: str) -> None:
-        """Refuse output of a stranger, before a query begins without a checkpoint.
+        """Refuse output that this pipeline did not write, before a query begins without a checkpoint.
 
         Args:
             query: the query's name, for the error.
@@ -61,7 +61,7 @@ class Sink(abc.ABC):
         return
 
     def is_ahead_of(self, batch: int) -> bool:
-        """Whether the sink has taken a later batch.
+        """Return whether the sink has taken a later batch.
 
         Spark passes over a batch that its file sink has, and runs no task of it. So a query may not go on behind
         a sink that is ahead: no shard would learn of the batch.

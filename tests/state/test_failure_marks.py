@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import traceback
 
 import pytest
+from pyspark.util import handle_worker_exception
 
 from chandy.state.errors import ChangelogBrokenError, HostLostError
 from chandy.state.failure_marks import codes_in, mark
@@ -44,6 +46,41 @@ def test_an_error_carries_the_code_of_what_caused_it() -> None:
     except RuntimeError as error:
         mark(error, TOKEN)
         assert codes_in(text(error), TOKEN) == {FailureCode.HOST_LOST}
+
+
+def test_an_error_that_caused_itself_ends_its_task() -> None:
+    error = ValueError("a user's own")
+    error.__cause__ = error
+    mark(error, TOKEN)
+    assert codes_in(text(error), TOKEN) == set()
+
+
+def test_an_error_does_not_carry_the_code_of_one_that_was_dealt_with() -> None:
+    try:
+        try:
+            raise LOST
+        except HostLostError:
+            raise RuntimeError("another") from None
+    except RuntimeError as error:
+        mark(error, TOKEN)
+        assert codes_in(text(error), TOKEN) == set()
+
+
+@pytest.mark.parametrize("setting", ["SPARK_HIDE_TRACEBACK", "SPARK_SIMPLIFIED_TRACEBACK"])
+def test_the_code_is_in_what_a_worker_tells_spark_however_short_that_is(
+    monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setenv(setting, "1")
+    sent = io.BytesIO()
+    try:
+        try:
+            raise LOST
+        except HostLostError as error:
+            raise RuntimeError("in the middle of something else") from error
+    except RuntimeError as error:
+        mark(error, TOKEN)
+        handle_worker_exception(error, sent)
+    assert codes_in(sent.getvalue().decode(errors="replace"), TOKEN) == {FailureCode.HOST_LOST}
 
 
 @pytest.mark.parametrize(

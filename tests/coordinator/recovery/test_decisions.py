@@ -169,6 +169,62 @@ def test_a_way_back_that_failed_half_way_is_gone_again_and_resumes_nothing() -> 
     assert (decision.resume, decision.noticed_at) == (False, 1.0)
 
 
+def test_checkpoints_that_failed_before_the_state_was_given_up_are_behind_the_pipeline() -> None:
+    made = machine()
+    decisions(made, on.HostLost("killed", 1.0), on.DelayOver(), on.StateGivenUp(), on.WentBack())
+    assert made.handle(on.CheckpointsFailed(BOOM, 2.5), 5.0) == on.DoNothing()
+    assert isinstance(made.handle(on.CheckpointsFailed(BOOM, 4.5), 6.0), on.WaitToRestart)
+
+
+# --- first commits ------------------------------------------------------------------------------------------
+
+
+def test_a_first_commit_of_a_run_that_is_over_does_not_bring_the_pipeline_back() -> None:
+    made = machine()
+    decisions(made, failed(), on.DelayOver(), on.RunStarted("q", 1), on.FirstCommit("q", 0), step=10.0)
+    assert made.tracker.running_since is None
+    made.handle(on.FirstCommit("q", 1), 50.0)
+    assert made.tracker.running_since == 50.0
+
+
+def test_a_first_commit_during_a_delay_leaves_the_failures_of_the_delay_one() -> None:
+    made = machine(FixedDelay("5 s", attempts=1), "q", "r", "s")
+    found = decisions(made, failed(), on.FirstCommit("r", 1), failed(query="s", run=2))
+    assert found == [on.WaitToRestart(6.0, BOOM), on.DoNothing(), on.WaitToRestart(6.0, BOOM)]
+
+
+# --- a stop that is withdrawn -------------------------------------------------------------------------------
+
+
+def test_a_stop_that_is_withdrawn_lets_a_waiting_restart_go_on() -> None:
+    made = machine(FixedDelay("5 s", attempts=1))
+    found = decisions(made, failed(), on.StopRequested(), on.StopWithdrawn())
+    assert found[-1] == on.WaitToRestart(6.0, BOOM)
+    assert made.handle(on.DelayOver(), 6.0) == on.RestartInPlace(("q",), BOOM, 1.0)
+
+
+def test_a_stop_does_not_fail_a_pipeline_whose_way_back_fails_in_passing() -> None:
+    made = machine()
+    decisions(made, on.HostLost("killed", 1.0), on.DelayOver(), on.StateGivenUp(), on.StopRequested())
+    lost = PipelineFailedError("no JVM")
+    assert made.handle(on.RestartFailed(lost, final=False), 5.0) == on.DoNothing()
+    assert isinstance(made.handle(on.StopWithdrawn(), 20.0), on.WaitToRestart)
+    assert isinstance(made.handle(on.DelayOver(), 21.0), on.GoBack)
+
+
+def test_a_host_lost_during_a_stop_that_is_withdrawn_sends_the_pipeline_back() -> None:
+    made = machine()
+    decisions(made, on.StopRequested(), on.HostLost("killed", 2.0), on.RestartedInPlace("q"))
+    assert made.handle(on.StopWithdrawn(), 5.0) == on.WaitToRestart(10.0, made.outage.cause)  # type: ignore[union-attr]
+    assert isinstance(made.handle(on.DelayOver(), 10.0), on.GoBack)
+
+
+def test_a_query_that_failed_during_a_stop_and_runs_again_is_mended() -> None:
+    made = machine(NoRestart())
+    decisions(made, on.StopRequested(), failed(), on.RunStarted("q", 1), on.RestartedInPlace("q"))
+    assert made.handle(on.StopWithdrawn(), 9.0) == on.DoNothing()
+
+
 # --- the end ------------------------------------------------------------------------------------------------
 
 
@@ -215,9 +271,8 @@ def test_nothing_restarts_while_the_pipeline_stops() -> None:
 def test_a_pipeline_that_has_run_long_enough_has_all_its_attempts_again() -> None:
     strategy = ExponentialBackoff(initial="1 s", attempts=1, reset_after="10 s")
     made = machine(strategy)
-    decisions(
-        made, failed(), on.DelayOver(), on.RunStarted("q", 1), on.RestartedInPlace("q"), on.FirstCommit()
-    )
+    again = [on.RunStarted("q", 1), on.RestartedInPlace("q"), on.FirstCommit("q", 1)]
+    decisions(made, failed(), on.DelayOver(), *again)
     assert isinstance(made.handle(failed(run=1), 30.0), on.WaitToRestart)
     made.handle(on.RestartFailed(BOOM, final=False), 31.0)
     assert isinstance(made.failed, QueryFailedError)
@@ -301,14 +356,18 @@ class Failures(RuleBasedStateMachine):
         self.a_query_is_stopped(query)
         self.the_delay_is_over("no", final=False)
 
-    @rule()
-    def the_first_batch_commits(self) -> None:
-        self.tell(on.FirstCommit())
+    @rule(query=st.sampled_from(QUERIES), stale=st.booleans())
+    def the_first_batch_commits(self, query: str, stale: bool) -> None:
+        if query in self.runs:
+            self.tell(on.FirstCommit(query, self.runs[query] - stale))
 
     @rule()
     def a_stop_begins_or_is_withdrawn(self) -> None:
         self.stopping = not self.stopping
-        self.tell(on.StopRequested() if self.stopping else on.StopWithdrawn())
+        waits = self.machine.outage is not None
+        decision = self.tell(on.StopRequested() if self.stopping else on.StopWithdrawn())
+        if not self.stopping and waits:
+            assert isinstance(decision, on.WaitToRestart | on.FailForGood), "a failure is forgotten by a stop"
 
     @rule(fails=st.sampled_from(["no", "before", "after"]), final=st.booleans())
     def the_delay_is_over(self, fails: str, final: bool) -> None:
@@ -384,6 +443,16 @@ def restart_while_stopping(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecoveryStateMachine, "_decide", decide)
 
 
+def forget_failures_when_stopping(patch: pytest.MonkeyPatch) -> None:
+    right = RecoveryStateMachine._stop_withdrawn
+
+    def withdrawn(machine: RecoveryStateMachine, now: float) -> on.Decision:
+        machine.outage = None
+        return right(machine, now)
+
+    patch.setattr(RecoveryStateMachine, "_stop_withdrawn", withdrawn)
+
+
 def go_on_after_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecoveryStateMachine, "_fail", lambda machine, error: on.FailForGood(error))
 
@@ -395,6 +464,7 @@ def go_on_after_the_end(patch: pytest.MonkeyPatch) -> None:
         trust_every_changelog,
         restart_what_was_stopped,
         restart_while_stopping,
+        forget_failures_when_stopping,
         go_on_after_the_end,
     ],
     ids=lambda bug: bug.__name__,

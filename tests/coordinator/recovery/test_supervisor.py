@@ -17,8 +17,9 @@ import pytest
 
 from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from chandy.coordinator.query import Definition
+from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery import launcher, restore_point
-from chandy.coordinator.recovery.decisions import EndQuery, RecoveryStateMachine
+from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.launcher import Launcher
 from chandy.coordinator.recovery.local_recovery import LeftoverRuns, LocalRecovery
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
@@ -461,11 +462,168 @@ def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(
     (first,) = setup.runs.all()
     setup.supervisor.host_lost("it was killed")
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
-    setup.supervisor._carry_out(EndQuery("q", first.number))
+    setup.supervisor._carry_out(on.EndQuery("q", first.number))
     assert query.isActive
     (second,) = setup.runs.all()
-    setup.supervisor._carry_out(EndQuery("q", second.number))
+    setup.supervisor._carry_out(on.EndQuery("q", second.number))
     assert not query.isActive
+
+
+# --- failures that come together with something else -------------------------------------------------------
+
+
+def test_a_failure_that_cannot_be_explained_ends_the_pipeline(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise ConnectionError("the JVM does not answer")
+
+    class Ended(Running):
+        def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+            raise Unspeakable
+
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Ended())
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(ConnectionError, match="the JVM does not answer"):
+        query.awaitTermination(DEADLINE)
+
+
+def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a failure of a new run could be taken for one that the new run has mended."""
+    has_started = threading.Event()
+
+    class Failing(Running):
+        def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+            has_started.wait(DEADLINE)
+            raise RuntimeError("boom")
+
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Failing())
+    right, free = RecoveryStateMachine.handle, []
+
+    def change() -> None:
+        free.append(setup.supervisor._changing.acquire(blocking=False))
+        if free[-1]:
+            setup.supervisor._changing.release()
+
+    def handle(machine: RecoveryStateMachine, event: on.Event, now: float) -> on.Decision:
+        if isinstance(event, on.RunEnded):
+            # The lock is one thread's own.
+            other = threading.Thread(target=change)
+            other.start()
+            other.join(DEADLINE)
+        return right(machine, event, now)
+
+    monkeypatch.setattr(RecoveryStateMachine, "handle", handle)
+    query = setup.supervisor.start(setup.definition)
+    has_started.set()
+    with pytest.raises(QueryFailedError, match="boom"):
+        query.awaitTermination(DEADLINE)
+    assert free == [False]
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Running] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        started.append(Running())
+        return started[-1]
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    query = setup.supervisor.start(setup.definition)
+
+    def check_not_fenced() -> None:
+        # The second attempt begins; the first has ended the run.
+        if started[0].stopped.is_set():
+            query.stop()
+
+    monkeypatch.setattr(setup.checkpoints, "check_not_fenced", check_not_fenced)
+    setup.checkpoints.unsettled = 1
+    setup.supervisor.host_lost("it was killed")
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    assert (len(started), query.isActive, query.exception()) == (1, False, None)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
+    query = setup.supervisor.start(setup.definition)
+    stop = threading.Thread(target=lambda: setup.supervisor.stop_gracefully(("q",), 0.0))
+    settle = setup.checkpoints.settle
+
+    def settle_while_somebody_stops() -> bool:
+        if stop.ident is None:
+            stop.start()
+            eventually(lambda: setup.supervisor._machine.is_stopping)
+        return settle()
+
+    monkeypatch.setattr(setup.checkpoints, "settle", settle_while_somebody_stops)
+    setup.checkpoints.unsettled = 1
+    setup.supervisor.host_lost("it was killed")
+    eventually(lambda: stop.ident is not None)
+    stop.join(DEADLINE)
+    # Nothing was running, so nothing was stopped.
+    setup.supervisor.resume([])
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    assert (query.isActive, query.exception()) == (True, None)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_stop_that_cannot_be_withdrawn_ends_all_queries_with_the_reason(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
+    queries = [setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("new", "newer")]
+    stopped = setup.supervisor.stop_gracefully(("newer", "new"), 0.0)
+    starts = [Running()]
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        if not starts:
+            raise RuntimeError("the JVM is gone")
+        return starts.pop()
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    with pytest.raises(PipelineFailedError, match="the JVM is gone"):
+        setup.supervisor.resume(stopped)
+    for query in queries[1:]:
+        with pytest.raises(PipelineFailedError, match="the JVM is gone"):
+            query.awaitTermination(DEADLINE)
+    assert not any(query.isActive for query in queries)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_query_that_has_started_again_stays_so_while_another_cannot(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[str] = []
+    both = threading.Event()
+
+    class Failing(Spark):
+        def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+            both.wait(DEADLINE)
+            raise RuntimeError("boom")
+
+    def start(*args: Any, query_name: str, **kwargs: Any) -> Spark:
+        runs.append(query_name)
+        if len(runs) <= 2:
+            return Failing("boom")
+        if runs.count("newer") == 2 and query_name == "newer":
+            raise RuntimeError("the JVM is gone")
+        return Running()
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    for name in ("new", "newer"):
+        setup.supervisor.start(attrs.evolve(setup.definition, name=name))
+    both.set()
+    eventually(lambda: len(setup.supervisor.recoveries) == 4)
+    assert (runs.count("new"), runs.count("newer")) == (2, 3)
 
 
 def restored(host: str, files: float, opening: float, found: int, downloaded: int) -> ShardsRestored:
