@@ -1311,6 +1311,21 @@ class Machine(RuleBasedStateMachine):
             life.recover()
             life.batch(query, 3, 0)
 
+    @rule(step=st.sampled_from(STEPS), busy=st.booleans(), chance=SMALL)
+    def a_way_back_fails_half_way_and_a_checkpoint_is_asked_for(
+        self, step: str, busy: bool, chance: int
+    ) -> None:
+        life = self.world.life
+        if chance > 2 or life.lost:
+            return
+        if busy:
+            self.asked(life, "messages")
+        life.hosts.clear()
+        life.join("a")
+        life.join("b")
+        life.recover(step)
+        self.asked(life, "", batches=False)
+
     @precondition(lambda self: self.world.life.lost)
     @rule(fails_at=st.sampled_from(("", "", "", *STEPS)), asks=st.booleans())
     def the_pipeline_goes_back(self, fails_at: str, asks: bool) -> None:
