@@ -422,7 +422,8 @@ class Supervisor:
         """End every query with the error; no more checkpoints are taken."""
         # First: whoever learns that there are no checkpoints any more must not start anything again.
         self._decide(on.FatalError(error))
-        self._executor.handle(events.Closed(Reason.COORDINATOR_SUSPENDED))
+        fenced = isinstance(error, FencedError)
+        self._executor.handle(events.Closed(Reason.FENCED if fenced else Reason.COORDINATOR_SUSPENDED))
         with self._changing:
             for run in self._runs.all():
                 try:

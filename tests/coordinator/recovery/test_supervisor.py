@@ -16,6 +16,8 @@ import attrs
 import pytest
 
 from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
+from chandy.coordinator.protocol.events import Closed
+from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery import launcher, restore_point
@@ -100,6 +102,7 @@ class Checkpoints:
     """``CheckpointExecutor`` without checkpoints."""
 
     def __init__(self) -> None:
+        self.events: list[object] = []
         self.fenced: FencedError | None = None
         self.unsettled = 0
         """How often the fate of a manifest is not known yet."""
@@ -112,7 +115,7 @@ class Checkpoints:
         pass
 
     def handle(self, event: object) -> None:
-        pass
+        self.events.append(event)
 
     def settle(self) -> bool:
         self.unsettled -= 1
@@ -450,6 +453,19 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
     setup.supervisor.close()
     assert len(started) == 1
     assert started[0].stopped.is_set()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(FENCED, Reason.FENCED), (PipelineFailedError("it"), Reason.COORDINATOR_SUSPENDED)],
+)
+def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: Reason
+) -> None:
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
+    setup.supervisor.start(setup.definition)
+    setup.supervisor._fail_for_good(error)
+    assert Closed(reason) in setup.checkpoints.events
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
