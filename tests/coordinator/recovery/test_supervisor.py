@@ -218,6 +218,19 @@ def setup(tmp_path: Path, restart: RestartStrategy) -> Iterator[Setup]:
 
 
 @pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Running]:
+    """The runs that are started; each goes on until it is stopped."""
+    found: list[Running] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        found.append(Running())
+        return found[-1]
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    return found
+
+
+@pytest.fixture
 def fails_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """What Spark says of each run."""
 
@@ -431,15 +444,8 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, started: list[Running]
 ) -> None:
-    started: list[Running] = []
-
-    def start(*args: Any, **kwargs: Any) -> Running:
-        started.append(Running())
-        return started[-1]
-
-    monkeypatch.setattr(launcher, "start_spark", start)
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.must_fail(FENCED)
     # Behind it: what was lost meanwhile changes nothing any more.
@@ -542,15 +548,8 @@ def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[Running] = []
-
-    def start(*args: Any, **kwargs: Any) -> Running:
-        started.append(Running())
-        return started[-1]
-
-    monkeypatch.setattr(launcher, "start_spark", start)
     query = setup.supervisor.start(setup.definition)
 
     def check_not_fenced() -> None:
