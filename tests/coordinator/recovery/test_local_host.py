@@ -17,6 +17,7 @@ from chandy.state.rpc.messages import ClaimShards
 from chandy.storage.manifest import OperatorRecord
 
 from ...state.conftest import FakeCoordinator
+from ...waiting import eventually
 
 OPERATOR = OperatorRecord("op", "query", "{}", {}, (None, None, None))
 
@@ -40,8 +41,10 @@ def test_a_host_is_started_and_claims_all_shards(coordinator: FakeCoordinator) -
     host.open("q", [OPERATOR, attrs.evolve(OPERATOR, uid="other", shards=(None,))], failed.append)
     host.close()
     assert failed == []
+    # The host opens shards in the background.
+    eventually(lambda: len(coordinator.hellos) == 1 and len(coordinator.claims) == 2)
     (hello,) = coordinator.hellos
-    assert coordinator.claims == [
+    assert sorted(coordinator.claims, key=lambda claim: claim.uid) == [
         ClaimShards(hello.host, "q", "op", (0, 1, 2)),
         ClaimShards(hello.host, "q", "other", (0,)),
     ]
