@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,8 +22,9 @@ OPERATOR = OperatorRecord("op", "query", "{}", {}, (None, None, None))
 
 
 @pytest.fixture
-def coordinator(tmp_path: Path) -> Iterator[FakeCoordinator]:
-    made = FakeCoordinator(tmp_path)
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCoordinator]:
+    # A short path, for the host's socket is in it.
+    made = FakeCoordinator(tmp_path_factory.mktemp("c"))
     yield made
     if made.hellos:
         made.kill_host()
