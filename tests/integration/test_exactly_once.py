@@ -211,7 +211,7 @@ class Driver:
     def wait_for_files(self, files: int) -> None:
         """Wait until so many input files are in the sink."""
         while max(self.all("begins") + self.all("sank"), default=0) < files:
-            self.wait("sank" if self.all("begins") else "stands")
+            self.wait("sank" if self.all("begins") else "begins")
 
     def kill(self) -> None:
         """Kill it as a machine does that fails: Python and Java at once. Its state hosts live on."""
