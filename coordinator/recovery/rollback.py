@@ -1,4 +1,4 @@
-"""The steps of going back to a checkpoint, in their order; whoever takes them brings the I/O.
+"""The steps of going back to a checkpoint, in their order; the caller brings the I/O.
 
 Safety lies in the order, so it is written down once: the supervisor takes these steps with Spark and the store, the
 property test of the protocol takes them with a model of both.

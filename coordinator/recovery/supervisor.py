@@ -329,8 +329,8 @@ class Supervisor:
             # Once: PySpark asks the JVM for it each time.
             text = str(ended.error)
             codes = codes_in(text, self._token)
-            unreadable = FailureCode.UNREADABLE in codes and self._point is not None
-            damage = self._find_damage(self._point) if unreadable and self._point else None
+            point = self._point if FailureCode.UNREADABLE in codes else None
+            damage = None if point is None else self._find_damage(point)
             failure = on.Failure(self._explain(run, text), codes, damage)
         return on.RunEnded(run.definition.name, run.number, failure, ended.noticed_at)
 
@@ -420,7 +420,7 @@ class Supervisor:
 
     def _fail_for_good(self, error: Exception) -> None:
         """End every query with the error; no more checkpoints are taken."""
-        # First: whoever learns that there are no checkpoints any more must not start anything again.
+        # First: a thread that learns that there are no more checkpoints must not start anything again.
         self._decide(on.FatalError(error))
         fenced = isinstance(error, FencedError)
         self._executor.handle(events.Closed(Reason.FENCED if fenced else Reason.COORDINATOR_SUSPENDED))
