@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -251,6 +251,7 @@ def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool
     garbage = collect_garbage(catalog, time.time(), 0 if force else GRACE_SECONDS, dry_run)
     if as_json:
         _print_json(attrs.asdict(garbage) | {"dry_run": dry_run})
+        _print_problems(_not_deleted(garbage.failed))
         return
     for key in garbage.keys:
         click.echo(key)
@@ -264,6 +265,11 @@ def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool
             "replace the manifests by intact copies, or delete them to give up their checkpoints, then run this again",
             err=True,
         )
+    _print_problems(_not_deleted(garbage.failed))
+
+
+def _not_deleted(failed: Mapping[str, str]) -> list[str]:
+    return [f"could not delete {name}: {reason}" for name, reason in failed.items()]
 
 
 # --- finding ------------------------------------------------------------------------------------------------

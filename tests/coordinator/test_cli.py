@@ -239,7 +239,7 @@ def test_gc_spares_young_objects_unless_forced_and_deletes_nothing_in_a_dry_run(
     storage: str, flights: LocalStore
 ) -> None:
     before = flights.list()
-    nothing = {"keys": [], "bytes": 0, "young": 0, "damaged": [], "spared": 0}
+    nothing = {"keys": [], "bytes": 0, "young": 0, "damaged": [], "spared": 0, "failed": {}}
     flights.write("shared/ab/garbage.sst", b"12345")
     assert run_json("gc", storage) == nothing | {"young": 1, "dry_run": False}
     expected = nothing | {"keys": ["shared/ab/garbage.sst"], "bytes": 5}
