@@ -116,6 +116,19 @@ class DamagedCheckpointError(DamagedError):
 
 
 @attrs.define(eq=False)
+class DamagedStartError(DamagedError):
+    """The newest start record of a pipeline is damaged, so it is unknown which checkpoints count."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key!r} in {self.store} is damaged: expected {self.expected}, found {self.found}; it is the record "
+            "of the driver that started last, which says what checkpoints of earlier drivers count; put an intact "
+            "copy of it back, or stop every driver of this pipeline, delete this object and start again: the "
+            "checkpoints themselves are not touched"
+        )
+
+
+@attrs.define(eq=False)
 class StoreFailedError(StorageError):
     """A store could not carry out an operation: disk full, no permission, no connection."""
 
