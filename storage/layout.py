@@ -10,6 +10,8 @@ GENERATIONS = "generations/"
 SHARED = "shared/"
 PACK = ".pack"
 PROBES = "probes/"
+SAVEPOINTS = "savepoints"
+"""Folder in a pipeline's storage with the savepoints that were given no other place."""
 CLAIM = "claim"
 """Key in a savepoint's folder of the record who writes it or wrote it."""
 
