@@ -20,6 +20,7 @@ from hdfs_native import WriteOptions
 from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
 from typing_extensions import override
 
+from .clients import check_client
 from .errors import ObjectExistsError, ObjectMissingError, StoreFailedError
 from .keys import TEMPORARY, validate_final_key
 from .store import ObjectStat, Store, delete_each
@@ -44,6 +45,7 @@ _FINAL = (
 def open_uri(uri: str) -> Store:
     """Open ``hdfs://`` or ``viewfs://``."""
     parts = StoreUri.parse(uri)
+    check_client("hdfs-native", str(parts))
     parts.check_options(prefixes=_SETTINGS)
     return HdfsStore(parts)
 

@@ -29,6 +29,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from fsspec.config import conf
 from typing_extensions import override
 
+from .clients import check_client
 from .errors import NotDeletedError, ObjectMissingError, StoreFailedError
 from .fsspec_store import FsspecStore
 from .keys import validate_key
@@ -86,6 +87,7 @@ _PASSING_CODES = {
 def open_uri(uri: str) -> Store:
     """Open ``s3://bucket/prefix``, or the same with ``s3a://``."""
     parts = StoreUri.parse(uri)
+    check_client("s3fs", str(parts))
     if not parts.authority:
         raise invalid_uri(uri, "s3://bucket/prefix", "no bucket")
     parts.check_options(*OPTIONS)
