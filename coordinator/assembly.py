@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..state.local import changelog
-from ..state.local.directories import runtime_directory
+from ..state.local.directories import CACHE, runtime_directory
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
@@ -127,7 +127,7 @@ def assemble(
     pipeline = _take_over(name, catalog, config, restore, clock)
     point = pipeline.point
 
-    cache = Path(config.cache_dir or runtime_directory() / "cache")
+    cache = Path(config.cache_dir or runtime_directory() / CACHE)
     file_cache, changelogs = FileCache(cache), cache / changelog.FOLDER
     endpoint = Endpoint(
         address=server.address,

@@ -18,6 +18,7 @@ from ..state.operators.arrow_processor import ArrowProcessor
 from ..state.processors.style import StyleName
 from ..state.rpc.metrics import OperatorMetrics
 from ..storage.keys import validate_name
+from ..storage.layout import SAVEPOINTS
 from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind
 from ..storage.open import open_store
@@ -344,7 +345,7 @@ class CheckpointCoordinator:
             validate_name("savepoint", target)
             root = self._executor.read(lambda machine: machine.root)
             target = (
-                join_uri(default, self._pipeline, target) if default else join_uri(root, "savepoints", target)
+                join_uri(default, self._pipeline, target) if default else join_uri(root, SAVEPOINTS, target)
             )
         return open_store(target).uri
 

@@ -63,10 +63,13 @@ def discard_savepoint(store: Store, owner: str) -> None:
 
 
 def delete_savepoint(store: Store) -> None:
-    """Delete a savepoint, whoever wrote it, and leave anything else in its folder alone."""
+    """Delete a savepoint, whoever wrote it, and leave anything else in its folder alone.
+
+    Raises:
+        NotDeletedError: some of its objects could not be deleted. The folder stays claimed.
+    """
     store.delete(MANIFEST)
-    for prefix in (CHECKPOINTS, SHARED):
-        store.delete_all(store.list(prefix))
+    store.delete_all([key for prefix in (CHECKPOINTS, SHARED) for key in store.list(prefix)])
     store.delete(CLAIM)
 
 

@@ -109,6 +109,14 @@ def output_path(writer: DataStreamWriter, sink: SinkFacts) -> str | None:
     return str(getattr(spark._jvm, "org.apache.hadoop.fs.Path")(location).toString())
 
 
+def creates_managed_table(writer: DataStreamWriter, sink: SinkFacts) -> bool:
+    """Return whether ``toTable`` would create a table at a place that Spark chooses, which must be empty then."""
+    if not sink.file_format or sink.table is None or sink.path is not None:
+        return False
+    spark = writer._spark
+    return not spark._jsparkSession.sessionState().catalog().tableExists(_own_table(spark, sink.table))
+
+
 def _with_scheme(spark: Any, path: str) -> str:
     default = str(spark._jsparkSession.sparkContext().hadoopConfiguration().get("fs.defaultFS", "file:///"))
     if not is_local(path) or path.startswith("file:") or default.startswith("file:"):

@@ -19,6 +19,7 @@ import attrs
 from ...storage.codec import from_json
 from ...storage.files import FileCache
 from ...storage.logs import logger
+from ..local.directories import HOSTS
 from ..local.locks import acquire, remove_unless_held, try_acquire
 from ..local.workspace import ALIVE, Workspace
 from ..rpc.messages import HostHello
@@ -51,7 +52,7 @@ def run(config: HostConfig) -> NoReturn:
     alive = acquire(directory / ALIVE)
     _remove_unused_directories(directory)
     host = uuid.uuid4().hex[:12]
-    workspace = Workspace.create(cache / "hosts", host)
+    workspace = Workspace.create(cache / HOSTS, host)
     code = 1
     try:
         control = CoordinatorClient(config.endpoint)
