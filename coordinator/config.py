@@ -77,6 +77,12 @@ class CheckpointConfig:
     Half of it is for RocksDB's caches and buffers, a quarter for values that were used recently, and a quarter for
     changes that no checkpoint has yet.
     """
+    host_timeout: Duration = attrs.field(default="1 min", validator=fields.positive_duration)
+    """Longest time that a state host may be silent, as one whose process is stopped or whose disk does not answer.
+
+    The log names a silent host after a few seconds. After this time it is killed, if it runs on the driver's machine,
+    and the pipeline restarts as after the loss of a host.
+    """
     work_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Local path of the directory for the queries' working checkpoint directories.
 
@@ -153,6 +159,11 @@ class CheckpointConfig:
     def savepoint_timeout_seconds(self) -> float:
         """``savepoint_timeout`` in seconds."""
         return seconds(self.savepoint_timeout)
+
+    @property
+    def host_timeout_seconds(self) -> float:
+        """``host_timeout`` in seconds."""
+        return seconds(self.host_timeout)
 
     @property
     def limits(self) -> Limits:

@@ -38,7 +38,7 @@ def test_a_savepoint_is_read_back(store: LocalStore, savepoint: Manifest) -> Non
 def test_a_folder_holds_one_savepoint(store: LocalStore, savepoint: Manifest) -> None:
     with pytest.raises(ObjectExistsError):
         commit_savepoint(store, make_manifest(6))
-    with pytest.raises(InvalidPlaceError, match="claim"):
+    with pytest.raises(InvalidPlaceError, match="found a savepoint"):
         claim_savepoint(store, "driver-2")
     assert read_savepoint(store) == savepoint
 
