@@ -421,8 +421,8 @@ class CheckpointCoordinator:
             The savepoint; None if none was requested.
 
         Raises:
-            CheckpointError: the savepoint failed, for one because a state host was lost meanwhile. The queries have been
-                started again, or are about to be, and the coordinator goes on.
+            CheckpointError: the savepoint failed, for one because a state host was lost meanwhile. The queries have
+                been started again, or are about to be, and the coordinator goes on.
             PipelineFailedError: the savepoint failed, and the pipeline cannot go on.
             InvalidPlaceError: as for ``savepoint``; nothing was stopped.
             CoordinatorStoppedError: a savepoint was requested, but the coordinator has already stopped.

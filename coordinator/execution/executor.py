@@ -56,8 +56,8 @@ from ...storage.snapshots import SnapshotWriter, copy_snapshot
 from ...storage.store import Store
 from ..checkpoint import Checkpoint
 from ..protocol import events as on
-from ..protocol import instructions as do
 from ..protocol import host_watch
+from ..protocol import instructions as do
 from ..protocol.errors import CheckpointError, HostDismissedError
 from ..protocol.event_log import EventLog, LoggedEvent
 from ..protocol.reasons import Reason
@@ -323,9 +323,7 @@ class CheckpointExecutor:
 
     def _look_at_hosts(self) -> None:
         with self._lock:
-            verdicts = [
-                (verdict, self._hellos[verdict.host]) for verdict in self._hosts.look(self._clock())
-            ]
+            verdicts = [(verdict, self._hellos[verdict.host]) for verdict in self._hosts.look(self._clock())]
         for verdict, hello in verdicts:
             about = {"host": hello.host, "machine": hello.machine, "pid": hello.pid}
             match verdict:
@@ -635,8 +633,8 @@ class CheckpointExecutor:
     def close(self, reason: Reason = Reason.COORDINATOR_SHUTDOWN) -> None:
         """Abort pending checkpoints, tell the hosts to stop, and end the threads.
 
-        It waits for what is being written and deleted, but not for ever: what hangs is named in the log and left behind.
-        Every future has an outcome when this returns.
+        It waits for what is being written and deleted, but not for ever: what hangs is named in the log and left
+        behind. Every future has an outcome when this returns.
         """
         if self._closed.is_set():
             return

@@ -36,8 +36,8 @@ class PhaseRules:
     next: frozenset[Phase] = frozenset()
     """The phases that may follow it."""
     revocable: bool = False
-    """Whether a failure, a timeout, a decline or a stop aborts the checkpoint. Not once its manifest may be durable: then
-    only the result of the write decides. A timeout fails the request alone."""
+    """Whether a failure, a timeout, a decline or a stop aborts the checkpoint. Not once its manifest may be durable:
+    then only the result of the write decides, and a timeout fails the request alone."""
 
 
 PHASES = {

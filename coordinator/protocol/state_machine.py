@@ -140,7 +140,7 @@ class CheckpointStateMachine:
     _moved_at: float = attrs.field(default=-math.inf, init=False)
     """When a checkpoint last began or ended, or the pipeline was restored: requests that wait have come closer."""
     _deleting: dict[tuple[int, ...], frozenset[str]] = attrs.field(factory=dict, init=False)
-    """Dropped checkpoints that are not deleted yet, as they were dropped together, and the objects that go with them."""
+    """Dropped checkpoints that are not deleted yet, as they were dropped together, and the objects that go, too."""
     _undecided: dict[int, Manifest] = attrs.field(factory=dict, init=False)
     """Checkpoints of which nobody knows whether their manifest was written: nothing that they name is deleted."""
     _out: list[Instruction] = attrs.field(factory=list, init=False)
@@ -452,7 +452,9 @@ class CheckpointStateMachine:
         if not self._state_is_known:
             return "no state host has opened the shards that have changelogs"
         if self._deletions > self.limits.max_concurrent:
-            return f"{self._deletions} dropped checkpoints are still to be deleted, which the store does not do"
+            return (
+                f"{self._deletions} dropped checkpoints are still to be deleted, which the store does not do"
+            )
         pending = ", ".join(f"{one.id} ({one.phase})" for one in self.pending.values())
         return f"no checkpoint could begin before these have ended: {pending}"
 

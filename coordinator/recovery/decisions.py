@@ -378,7 +378,7 @@ class RecoveryStateMachine:
         return self.loss is not None or (self.outage is not None and self.outage.is_whole)
 
     def _hold(self) -> Decision:
-        """Restart nothing while the pipeline stops. A stop that waits for a savepoint must learn that none can be taken."""
+        """Restart nothing while the pipeline stops, but end its savepoint if the state for that is lost."""
         if self.outage is not None and self.must_go_back:
             return SuspendCheckpoints(self.outage.cause)
         return DoNothing()

@@ -101,11 +101,12 @@ class Pulse:
     control: CoordinatorClient
     host: str
     directory: Path
+    pause: float = PULSE_SECONDS
     stopped: threading.Event = attrs.field(factory=threading.Event)
 
     def beat(self) -> None:
         """Go on until ``stopped``. Run it on a thread of its own."""
-        while not self.stopped.wait(PULSE_SECONDS):
+        while not self.stopped.wait(self.pause):
             # A full disk is no silence, and without a coordinator the lease ends the host.
             with contextlib.suppress(OSError):
                 (self.directory / "pulse").write_bytes(b"")

@@ -1327,7 +1327,11 @@ class Machine(RuleBasedStateMachine):
         return places[-1] if places and used else f"memory://savepoint/{next(_unique)}"
 
     @rule(
-        between=st.sampled_from(("", "", *STEPS)), dies=st.booleans(), hold=HOLD, chance=SMALL, late=st.booleans()
+        between=st.sampled_from(("", "", *STEPS)),
+        dies=st.booleans(),
+        hold=HOLD,
+        chance=SMALL,
+        late=st.booleans(),
     )
     def a_pipeline_stops_with_a_savepoint(
         self, between: str, dies: bool, hold: str, chance: int, late: bool
@@ -1347,7 +1351,9 @@ class Machine(RuleBasedStateMachine):
             self.lose_hosts()
         life.quiet("works" if late else "")
         if life.lost and not self.is_being_written(life, request):
-            assert request in life.outcomes, "a stop waits for a pipeline that does not go back before its end"
+            assert request in life.outcomes, (
+                "a stop waits for a pipeline that does not go back before its end"
+            )
         if late:
             self.let_time_pass(life)
         life.go_on()
