@@ -180,6 +180,7 @@ def assemble(
         store=catalog.store,
         progress=runs,
         clock=clock,
+        host_timeout=config.host_timeout_seconds,
         on_state_lost=supervisor.host_lost,
         on_failure=supervisor.must_fail,
         on_processor_failure=supervisor.processor_failed,

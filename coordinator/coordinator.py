@@ -422,7 +422,8 @@ class CheckpointCoordinator:
             The savepoint; None if none was requested.
 
         Raises:
-            CheckpointError: the savepoint failed. The queries have been started again and the coordinator goes on.
+            CheckpointError: the savepoint failed, for one because a state host was lost meanwhile. The queries have
+                been started again, or are about to be, and the coordinator goes on.
             PipelineFailedError: the savepoint failed, and the pipeline cannot go on.
             InvalidPlaceError: as for ``savepoint``; nothing was stopped.
             CoordinatorStoppedError: a savepoint was requested, but the coordinator has already stopped.
@@ -448,7 +449,7 @@ class CheckpointCoordinator:
         if target is None:
             return None
         try:
-            return self._executor.request(CheckpointKind.SAVEPOINT, target=target).result()
+            return self._executor.request(CheckpointKind.SAVEPOINT, target=target, of_stop=True).result()
         except BaseException:
             self._supervisor.resume(stopped)
             raise
