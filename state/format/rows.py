@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
+import attrs
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -40,7 +41,7 @@ from pyspark.sql.types import (
 
 from ..errors import DefinitionError, OutputTypeError
 from .schema import arrow_schema
-from .values import INTEGER_BITS, describe, instance
+from .values import INTEGER_BITS, describe, every_field, instance, misnamed, sequence
 
 SLICE = 10_000
 """Rows that are converted to Python objects at a time, and rows of an output record batch."""
@@ -184,8 +185,8 @@ class RowWriter:
     def batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """Return ``rows`` as one record batch.
 
-        A Row with names is taken by name. A column that it lacks is null, as in PySpark. A column that the output does
-        not have is an error, for its values would be lost. Any other tuple is taken by position.
+        A Row with names is taken by name, and must have exactly the columns of the output. Any other tuple is taken by
+        position.
 
         Raises:
             OutputTypeError: a row does not fit the output schema.
@@ -205,12 +206,16 @@ class RowWriter:
                     self._operator, "a row", f"{len(self._names)} columns ({', '.join(self._names)})", found
                 )
             return row
-        named = dict(zip(fields, row, strict=True))
-        for name in named.keys() - set(self._names):
-            raise OutputTypeError(
-                self._operator, "a row", f"only columns {', '.join(self._names)}", f"a Row with {name!r}"
-            )
-        return [named.get(name) for name in self._names]
+        named = _named(fields, row)
+        if named.keys() != set(self._names):
+            found = f"a Row {misnamed(named, self._names)}"
+            raise OutputTypeError(self._operator, "a row", every_field(self._names), found)
+        return [named[name] for name in self._names]
+
+
+def _named(fields: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    """Return a Row's values by name. A Row may have fewer values than names."""
+    return dict(zip(fields, row, strict=False))
 
 
 class _ColumnWriter:
@@ -245,6 +250,9 @@ class _ColumnWriter:
             return None
         try:
             converted = self._convert(value)
+        except _FieldsError as error:
+            part = f"output column {self._name!r}"
+            raise OutputTypeError(self._operator, part, error.expected, error.found) from error
         except (TypeError, ValueError) as error:
             raise self._mismatch(value) from error
         self._good.add(type(value))
@@ -265,7 +273,7 @@ def _converter(dtype: DataType) -> Convert:
     """Return a function that checks the type of a value (never None) and converts it to what Arrow takes."""
     if isinstance(dtype, ArrayType):
         element = _optional(dtype.elementType, dtype.containsNull)
-        return lambda value: [element(item) for item in instance(value, (list, tuple, np.ndarray))]
+        return lambda value: [element(item) for item in sequence(value)]
     if isinstance(dtype, MapType):
         key, item = _optional(dtype.keyType, False), _optional(dtype.valueType, dtype.valueContainsNull)
         return lambda value: [
@@ -298,14 +306,25 @@ def _optional(dtype: DataType, nullable: bool) -> Convert:
     return optional
 
 
+@attrs.define(eq=False)
+class _FieldsError(ValueError):
+    """A struct that is given by name has other names than the fields of its type."""
+
+    expected: str
+    found: str
+
+
 def _struct_converter(dtype: StructType) -> Convert:
     fields = [(field.name, _optional(field.dataType, field.nullable)) for field in dtype.fields]
 
     def struct(value: Any) -> dict[str, Any]:
         names = getattr(value, "__fields__", None)
         if isinstance(value, dict) or names is not None:
-            named = value if names is None else dict(zip(names, value, strict=True))
-            return {name: convert(named.get(name)) for name, convert in fields}
+            named = value if names is None else _named(names, value)
+            if named.keys() != set(dtype.names):
+                found = f"a struct {misnamed(named, dtype.names)}: {describe(value)}"
+                raise _FieldsError(every_field(dtype.names), found)
+            return {name: convert(named[name]) for name, convert in fields}
         if len(instance(value, (tuple,))) != len(fields):
             raise ValueError(value)
         return {name: convert(item) for (name, convert), item in zip(fields, value, strict=True)}
