@@ -12,7 +12,7 @@ from ..state.aggregation.aggregate_operator import Combine, aggregation
 from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
-from ..state.operators.dataframe import Combiner, check_input
+from ..state.operators.dataframe import Combiner, check_input, check_streaming
 from ..state.operators.time_mode import TimeMode, check_output_mode
 from ..state.processors.initial_state import initial_rows, write_initial_state
 from ..state.processors.processor import ProcessorSpec, processor_spec
@@ -103,6 +103,7 @@ class Operators:
         df, uid = stream.df, self._free(stream.uid)
         mode = TimeMode.read(time_mode)
         check_output_mode(output_mode)
+        check_streaming(df)
         check_input(df, stream.key)
         shard_ranges.check(stream.shards, parallelism=1)
         was = self._before(uid)
@@ -134,6 +135,8 @@ class Operators:
             ChandyError: one of its subclasses, as there.
         """
         uid = self._free(stream.uid)
+        check_streaming(stream.df)
+        check_input(stream.df, stream.key)
         spec = arrow_spec(stream.df.schema, uid=uid, processor=processor, output=output)
         return self._put_in(stream, spec)
 
@@ -153,7 +156,8 @@ class Operators:
             uid=stream.uid, shards=stream.shards, parallelism=stream.parallelism, combine=combine
         )
         uid = self._free(stream.uid)
-        check_input(stream.df, stream.key)
+        check_streaming(stream.df)
+        check_input(stream.df, stream.key, argument="by")
         made = aggregation(stream.df.schema, stream.key, columns, uid=uid, combine=combine)
         needed = attrs.evolve(stream, df=made.rows(stream.df))
         return self._put_in(needed, made.spec, made.combiner)

@@ -61,7 +61,7 @@ class RowPacker:
             self._signatures[tuple(filter(None, self._primary))] = 0
 
     def pack(self, row: Any, expiry_ms: int | None) -> bytes:
-        """Return the bytes of a row: a tuple, Row, list, array or Series with one item for each field, in schema order.
+        """Return the bytes of a row: a tuple, Row, list, array or Series with one item a field, in schema order.
 
         A row of one string may also be given as the string.
 

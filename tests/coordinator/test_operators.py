@@ -95,6 +95,28 @@ def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
                 call(wrong)
 
 
+def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
+    pipeline, given = operators(tmp_path), stream(df="rows")
+    calls: list[Any] = [
+        lambda: pipeline.with_aggregates(given, columns={"n": ("*", "count")}, combine="auto"),
+        lambda: pipeline.with_arrow_processor(given, processor=None, output="n long"),  # type: ignore[arg-type]
+        lambda: pipeline.with_processor(
+            given,
+            style=None,  # type: ignore[arg-type]
+            processor=None,  # type: ignore[arg-type]
+            output="n long",
+            time_mode="None",
+            output_mode="append",
+            initial_state=None,
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(
+            DefinitionError, match=r"argument df: expected a streaming DataFrame, found 'rows' \(str\)"
+        ):
+            call()
+
+
 @pytest.mark.parametrize("name", ["uid", "shards", "parallelism", "combine"])
 def test_an_aggregate_that_is_called_as_an_argument_is_told_how_to_get_that_name(
     tmp_path: Path, name: str

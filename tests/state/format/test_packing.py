@@ -237,7 +237,12 @@ def test_tuples_lists_and_rows_are_taken_by_position(value):
 
 @pytest.mark.parametrize(
     "value",
-    [np.array([1, 3]), pd.Series([1, 3]), pd.Series([1, 3], index=["total", "count"]), pd.array([1, 3], "Int64")],
+    [
+        np.array([1, 3]),
+        pd.Series([1, 3]),
+        pd.Series([1, 3], index=["total", "count"]),
+        pd.array([1, 3], "Int64"),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_arrays_and_series_are_taken_as_tuples_as_in_pyspark(value):
@@ -309,7 +314,11 @@ def test_a_struct_that_is_given_by_name_has_exactly_its_fields(value, wrong):
     with pytest.raises(StateTypeError) as refused:
         packing.pack_row(([{"n": 1, "t": 2}, value],))
     error = refused.value
-    assert (error.what, error.expected, error.found) == (misfit("x[]"), "a value or None for each of n, t", wrong)
+    assert (error.what, error.expected, error.found) == (
+        misfit("x[]"),
+        "a value or None for each of n, t",
+        wrong,
+    )
 
 
 @pytest.mark.parametrize(

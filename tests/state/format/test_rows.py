@@ -146,7 +146,9 @@ def test_a_row_without_exactly_the_columns_of_the_output_is_refused_by_their_nam
     assert refused.value.expected == "a value or None for each of name, flights, mean"
 
 
-@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: {"key": x}], ids=["struct", "array", "map"])
+@pytest.mark.parametrize(
+    "wrap", [lambda x: x, lambda x: [x], lambda x: {"key": x}], ids=["struct", "array", "map"]
+)
 @pytest.mark.parametrize("make", [dict, Row], ids=["dict", "Row"])
 @pytest.mark.parametrize(
     ("fields", "wrong"),
@@ -163,7 +165,10 @@ def test_a_struct_inside_a_row_has_exactly_its_fields_as_well(wrap, make, fields
     dtype = struct if value == make(**fields) else by_wrapper[type(value)]
     with pytest.raises(OutputTypeError) as refused:
         written(StructType().add("x", dtype), [(None,), (value,)])
-    assert (refused.value.part, refused.value.expected) == ("output column 'x'", "a value or None for each of p, q")
+    assert (refused.value.part, refused.value.expected) == (
+        "output column 'x'",
+        "a value or None for each of p, q",
+    )
     assert f"a struct {wrong}: " in refused.value.found
 
 

@@ -154,7 +154,9 @@ def test_a_state_that_is_declared_and_then_deleted_is_gone_and_says_so_when_it_i
     handle.deleteIfExists("old")
     assert (list(handle.variables), list(handle.declared), handle.dropped) == (["kept"], ["kept"], ["old"])
     kept.enter(None)
-    with pytest.raises(StateUseError, match=r"'old' of operator 'delays' .* init has deleted; remove the call"):
+    with pytest.raises(
+        StateUseError, match=r"'old' of operator 'delays' .* init has deleted; remove the call"
+    ):
         use(state)
 
 
