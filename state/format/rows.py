@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-import attrs
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -41,7 +40,8 @@ from pyspark.sql.types import (
 
 from ..errors import DefinitionError, OutputTypeError
 from .schema import arrow_schema
-from .values import INTEGER_BITS, describe, every_field, instance, misnamed, sequence
+from .structs import FieldsError, has_names, named
+from .values import INTEGER_BITS, describe, instance, sequence
 
 SLICE = 10_000
 """Rows that are converted to Python objects at a time, and rows of an output record batch."""
@@ -206,16 +206,11 @@ class RowWriter:
                     self._operator, "a row", f"{len(self._names)} columns ({', '.join(self._names)})", found
                 )
             return row
-        named = _named(fields, row)
-        if named.keys() != set(self._names):
-            found = f"a Row {misnamed(named, self._names)}"
-            raise OutputTypeError(self._operator, "a row", every_field(self._names), found)
-        return [named[name] for name in self._names]
-
-
-def _named(fields: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    """Return a Row's values by name. A Row may have fewer values than names."""
-    return dict(zip(fields, row, strict=False))
+        try:
+            return named(row, self._names)
+        except FieldsError as error:
+            found = f"a Row {error.wrong}: {describe(row)}"
+            raise OutputTypeError(self._operator, "a row", error.expected, found) from error
 
 
 class _ColumnWriter:
@@ -250,9 +245,9 @@ class _ColumnWriter:
             return None
         try:
             converted = self._convert(value)
-        except _FieldsError as error:
-            part = f"output column {self._name!r}"
-            raise OutputTypeError(self._operator, part, error.expected, error.found) from error
+        except FieldsError as error:
+            part, found = f"output column {self._name!r}", f"a struct {error.wrong} in {describe(value)}"
+            raise OutputTypeError(self._operator, part, error.expected, found) from error
         except (TypeError, ValueError) as error:
             raise self._mismatch(value) from error
         self._good.add(type(value))
@@ -306,27 +301,13 @@ def _optional(dtype: DataType, nullable: bool) -> Convert:
     return optional
 
 
-@attrs.define(eq=False)
-class _FieldsError(ValueError):
-    """A struct that is given by name has other names than the fields of its type."""
-
-    expected: str
-    found: str
-
-
 def _struct_converter(dtype: StructType) -> Convert:
     fields = [(field.name, _optional(field.dataType, field.nullable)) for field in dtype.fields]
 
     def struct(value: Any) -> dict[str, Any]:
-        names = getattr(value, "__fields__", None)
-        if isinstance(value, dict) or names is not None:
-            named = value if names is None else _named(names, value)
-            if named.keys() != set(dtype.names):
-                found = f"a struct {misnamed(named, dtype.names)}: {describe(value)}"
-                raise _FieldsError(every_field(dtype.names), found)
-            return {name: convert(named[name]) for name, convert in fields}
-        if len(instance(value, (tuple,))) != len(fields):
+        items = named(value, dtype.names) if has_names(value) else instance(value, (tuple,))
+        if len(items) != len(fields):
             raise ValueError(value)
-        return {name: convert(item) for (name, convert), item in zip(fields, value, strict=True)}
+        return {name: convert(item) for (name, convert), item in zip(fields, items, strict=True)}
 
     return struct

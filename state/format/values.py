@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import decimal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -48,6 +48,7 @@ from pyspark.sql.types import (
 
 from ..errors import DefinitionError, StateTypeError
 from .slots import DECIMAL_BYTES
+from .structs import FieldsError, named
 
 Convert = Callable[[Any], Any]
 
@@ -136,6 +137,8 @@ def encoder(name: StateName, path: str, dtype: DataType, nullable: bool) -> Conv
             raise name.value_error(path, f"{expected} that is not null", value)
         try:
             return convert(value)
+        except FieldsError as error:
+            raise name.error(path, error.expected, f"a struct {error.wrong}: {describe(value)}") from error
         except (TypeError, ValueError, ArithmeticError) as error:
             raise name.value_error(path, expected, value, advice) from error
 
@@ -218,23 +221,6 @@ def sequence(value: Any) -> Sequence[Any]:
     return instance(items, (list,))  # type: ignore[no-any-return]
 
 
-def misnamed(found: Iterable[str], fields: Sequence[str]) -> str:
-    """Return how names differ from those of fields: ``without 'total'``, ``with 'totl'``, both, or nothing."""
-    given = list(found)
-    differences = {
-        "without": [name for name in fields if name not in given],
-        "with": [name for name in given if name not in fields],
-    }
-    return " and ".join(
-        f"{word} {', '.join(map(repr, names))}" for word, names in differences.items() if names
-    )
-
-
-def every_field(fields: Iterable[str]) -> str:
-    """Return what is expected of a value that is given by name, for an error."""
-    return f"a value or None for each of {', '.join(fields)}"
-
-
 def _instance_of_nothing(value: Any) -> None:
     raise TypeError(value)
 
@@ -277,21 +263,14 @@ def _temporal(dtype: DataType) -> Convert:
 
 
 def _struct(name: StateName, path: str, dtype: StructType) -> Convert:
-    names = dtype.names
-    fields = [
-        (field.name, encoder(name, f"{path}.{field.name}", field.dataType, field.nullable))
-        for field in dtype.fields
-    ]
+    fields = [encoder(name, f"{path}.{field.name}", field.dataType, field.nullable) for field in dtype.fields]
 
     def encode(value: Any) -> list[Any]:
         if isinstance(value, dict):
-            if value.keys() != set(names):
-                found = f"a dict {misnamed(value, names)}: {describe(value)}"
-                raise name.error(path, every_field(names), found)
-            return [encode(value[field]) for field, encode in fields]
+            return [encode(item) for encode, item in zip(fields, named(value, dtype.names), strict=True)]
         if len(instance(value, (tuple, list))) != len(fields):
             raise ValueError(value)
-        return [encode(item) for (_, encode), item in zip(fields, value, strict=True)]
+        return [encode(item) for encode, item in zip(fields, value, strict=True)]
 
     return encode
 

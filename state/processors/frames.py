@@ -29,6 +29,8 @@ from pyspark.sql.types import StructType
 from ..errors import OutputTypeError
 from ..format.rows import group_ranges
 from ..format.schema import arrow_schema
+from ..format.structs import Check, FieldsError, structs_check
+from ..format.values import describe
 from .style import FrameLimits
 
 SliceRows = Callable[[int, int], pd.DataFrame]
@@ -164,6 +166,7 @@ class FrameWriter:
         self._operator = operator
         self._arrow: pa.Schema = arrow_schema(schema)
         self._fields = [StructType([field]) for field in schema.fields]
+        self._checks = [structs_check(field.dataType) for field in schema.fields]
         self._names = list(schema.names)
         self._in_order = range(len(self._names))
         self._by_name = by_name
@@ -228,7 +231,9 @@ class FrameWriter:
         return array
 
     def _converted(self, position: int, values: Any) -> pa.Array:
-        name = self._schema.names[position]
+        name, check = self._schema.names[position], self._checks[position]
+        for value in values if check is not None else ():
+            self._check(name, check, value)
         try:
             converted = PandasToArrowConversion.convert(
                 [pd.Series(values, name=name, copy=False)], self._fields[position], **self._settings
@@ -244,6 +249,13 @@ class FrameWriter:
             found = f"values of type {values.dtype} ({' '.join(str(error).split())})"
             raise self._mismatch(name, self._type_name(position), found) from error
         return converted.column(0)
+
+    def _check(self, name: str, check: Check, value: Any) -> None:
+        try:
+            check(value)
+        except FieldsError as error:
+            found = f"a struct {error.wrong} in {describe(value)}"
+            raise self._mismatch(name, error.expected, found) from error
 
     def _type_name(self, position: int) -> str:
         name: str = self._schema.fields[position].dataType.simpleString()

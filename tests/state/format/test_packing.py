@@ -304,8 +304,8 @@ def test_a_value_that_does_not_fit_is_refused_by_field(value, field, expected, w
 @pytest.mark.parametrize(
     ("value", "wrong"),
     [
-        ({"n": 1}, "a dict without 't': {'n': 1} (dict)"),
-        ({"n": 1, "t": 2, "z": 3}, "a dict with 'z': {'n': 1, 't': 2, 'z': 3} (dict)"),
+        ({"n": 1}, "a struct without 't': {'n': 1} (dict)"),
+        ({"n": 1, "t": 2, "z": 3}, "a struct with 'z': {'n': 1, 't': 2, 'z': 3} (dict)"),
     ],
 )
 def test_a_struct_that_is_given_by_name_has_exactly_its_fields(value, wrong):

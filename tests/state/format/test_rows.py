@@ -142,7 +142,7 @@ def test_a_row_is_taken_by_name_and_a_tuple_by_position_with_exactly_the_output_
 def test_a_row_without_exactly_the_columns_of_the_output_is_refused_by_their_names(row, found):
     with pytest.raises(OutputTypeError) as refused:
         written(OUTPUT, [Row(name="BB", flights=2, mean=1.0), row])
-    assert (refused.value.part, refused.value.found) == ("a row", found)
+    assert (refused.value.part, refused.value.found) == ("a row", f"{found}: {row!r} (Row)")
     assert refused.value.expected == "a value or None for each of name, flights, mean"
 
 
@@ -169,7 +169,7 @@ def test_a_struct_inside_a_row_has_exactly_its_fields_as_well(wrap, make, fields
         "output column 'x'",
         "a value or None for each of p, q",
     )
-    assert f"a struct {wrong}: " in refused.value.found
+    assert f"a struct {wrong} in " in refused.value.found
 
 
 @pytest.mark.parametrize(

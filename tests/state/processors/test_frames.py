@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import Row
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -236,6 +237,40 @@ def test_a_dataframe_that_does_not_fit_is_told_by_its_column(frame, column):
         written([pd.DataFrame({"k": ["fine"], "n": [1]}), frame], COUNTS)
     part = f"output column {column!r}" if column else "a DataFrame"
     assert (refused.value.operator, refused.value.part) == ("delays", part)
+
+
+STRUCT = StructType().add("p", LongType()).add("q", StructType().add("r", LongType()))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wrap"),
+    [
+        (STRUCT, lambda x: x),
+        (ArrayType(STRUCT), lambda x: [None, x]),
+        (ArrayType(STRUCT), lambda x: np.array([x, None], object)),
+        (MapType(StringType(), STRUCT), lambda x: {"a": None, "b": x}),
+        (StructType().add("s", STRUCT), lambda x: {"s": x}),
+    ],
+    ids=["struct", "list", "array", "map", "nested"],
+)
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        ({"p": 1}, "without 'q'"),
+        (Row(p=1), "without 'q'"),
+        ({"P": 1, "q": None}, "without 'p' and with 'P'"),
+        ({"p": 1, "q": {"r": 1, "s": 2}}, "with 's'"),
+        ((1,), "of 1 items"),
+    ],
+    ids=repr,
+)
+def test_a_struct_inside_a_dataframe_has_exactly_its_fields(dtype, wrap, value, wrong):
+    schema = StructType().add("x", dtype)
+    fine = pd.DataFrame({"x": [wrap({"p": 1, "q": {"r": 2}}), None]})
+    written([fine], schema)
+    with pytest.raises(OutputTypeError, match=f"a struct {wrong} in ") as refused:
+        written([fine, pd.DataFrame({"x": [wrap(value)]})], schema)
+    assert refused.value.part == "output column 'x'"
 
 
 def test_a_null_in_a_column_without_nulls_is_refused():
