@@ -113,6 +113,7 @@ class CheckpointCoordinator:
         time_mode: str = "None",
         output_mode: str = "append",
         initial_state: DataFrame | GroupedData | None = None,
+        event_time_column: str | None = None,
     ) -> DataFrame:
         """Run a PySpark ``StatefulProcessor`` that takes rows. Checkpoints of the pipeline contain its state.
 
@@ -133,6 +134,9 @@ class CheckpointCoordinator:
             initial_state: rows with which the operator's state begins: a DataFrame with the key columns, which may be
                 grouped as for PySpark. It is computed by this call, and only if the operator is not in the
                 restored checkpoint. The operator's first batch calls ``handleInitialState``.
+            event_time_column: the column of the output that has the event time of its rows, as PySpark's
+                ``eventTimeColumnName``. It carries the watermark of ``df`` on to the operators after this one, also to
+                those of Spark. A row that is late for them is an error. None: the output has no watermark.
 
         Raises:
             ChandyError: an argument cannot be used, or the operator does not fit the restored checkpoint; a subclass
@@ -147,6 +151,7 @@ class CheckpointCoordinator:
                 time_mode=time_mode,
                 output_mode=output_mode,
                 initial_state=initial_state,
+                event_time_column=event_time_column,
             )
 
     def transform_with_state_in_pandas(
@@ -162,6 +167,7 @@ class CheckpointCoordinator:
         time_mode: str = "None",
         output_mode: str = "append",
         initial_state: DataFrame | GroupedData | None = None,
+        event_time_column: str | None = None,
     ) -> DataFrame:
         """Run a PySpark ``StatefulProcessor`` that takes pandas DataFrames.
 
@@ -180,6 +186,7 @@ class CheckpointCoordinator:
                 time_mode=time_mode,
                 output_mode=output_mode,
                 initial_state=initial_state,
+                event_time_column=event_time_column,
             )
 
     def transform_with_arrow(

@@ -13,7 +13,7 @@ from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
-from ..state.operators.time_mode import TimeMode, check_output_mode
+from ..state.operators.time_mode import TimeMode, check_output_mode, check_watermark
 from ..state.processors.initial_state import initial_rows, write_initial_state
 from ..state.processors.processor import ProcessorSpec, processor_spec
 from ..state.processors.style import PandasSettings
@@ -88,13 +88,14 @@ class Operators:
         time_mode: str,
         output_mode: str,
         initial_state: DataFrame | GroupedData | None,
+        event_time_column: str | None,
     ) -> DataFrame:
         """Return the output of a ``StatefulProcessor`` over a stream.
 
         Args:
             stream: the stream.
             style: whether the processor takes rows or pandas DataFrames.
-            processor, output, time_mode, output_mode, initial_state: as for
+            processor, output, time_mode, output_mode, initial_state, event_time_column: as for
                 ``CheckpointCoordinator.transform_with_state``.
 
         Raises:
@@ -105,6 +106,7 @@ class Operators:
         check_output_mode(output_mode)
         check_streaming(df)
         check_input(df, stream.key)
+        check_watermark(mode, df.schema)
         shard_ranges.check(stream.shards, parallelism=1)
         was = self._before(uid)
         spec = processor_spec(
@@ -115,6 +117,7 @@ class Operators:
             output=output,
             style=style,
             mode=mode,
+            event_time_column=event_time_column,
             settings=PandasSettings.read(df.sparkSession.conf),
             restored=was.states if was else (),
         )

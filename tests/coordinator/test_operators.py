@@ -85,6 +85,7 @@ def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
             time_mode="None",
             output_mode="append",
             initial_state=None,
+            event_time_column=None,
         ),
     ]
     for call in calls:
@@ -108,6 +109,7 @@ def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
             time_mode="None",
             output_mode="append",
             initial_state=None,
+            event_time_column=None,
         ),
     ]
     for call in calls:
