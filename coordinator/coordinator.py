@@ -172,8 +172,9 @@ class CheckpointCoordinator:
         """Run a PySpark ``StatefulProcessor`` that takes pandas DataFrames.
 
         It corresponds to ``GroupedData.transformWithStateInPandas``. The processor gets the rows of a key as
-        DataFrames of at most 10,000 rows, and yields DataFrames with the columns of the output. The types of the
-        columns are described in ``chandy.state.processors.frames``.
+        DataFrames, whose size ``spark.sql.execution.arrow.maxRecordsPerBatch`` and ``maxBytesPerBatch`` bound, and
+        yields DataFrames with the columns of the output. The types of the columns are described in
+        ``chandy.state.processors.frames``.
 
         The arguments and errors are those of ``transform_with_state``.
         """

@@ -5,9 +5,9 @@ date, timestamp, time or interval is the integer that Spark keeps for it. A deci
 bytes, little-endian. A struct is an array, and a map is an array of pairs, so that its keys can have any type.
 Reading returns what PySpark's ``ValueState.get`` returns: a Row for a struct, naive local time for a timestamp.
 
-A value of another type than its field is an error. PySpark stores something else without a word: null (an int in a
-double field), the text of the value (1 in a string field), or an integer that is cut off. A map may also be given as
-a list of pairs, which is how the rows of the input have it.
+A value of another type than its field is an error. PySpark stores another value without a word: null (for an int in a
+double field), or its text (for 1 in a string field). A map may also be given as a list of pairs, which is how the rows
+of the input have it.
 """
 
 from __future__ import annotations
