@@ -13,7 +13,7 @@ from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
-from ..state.operators.time_mode import TimeMode, check_output_mode, check_watermark
+from ..state.operators.time_mode import TimeMode, check_output_mode
 from ..state.processors.initial_state import initial_rows, write_initial_state
 from ..state.processors.processor import ProcessorSpec, processor_spec
 from ..state.processors.style import PandasSettings
@@ -21,6 +21,7 @@ from ..storage.keys import validate_name
 from ..storage.manifest import OperatorRecord
 from .errors import PipelineNameError, RestoreError
 from .recovery.restore_point import check_operator
+from .spark.plan import has_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
@@ -106,7 +107,7 @@ class Operators:
         check_output_mode(output_mode)
         check_streaming(df)
         check_input(df, stream.key)
-        check_watermark(mode, df.schema)
+        _check_watermark(df, mode)
         shard_ranges.check(stream.shards, parallelism=1)
         was = self._before(uid)
         spec = processor_spec(
@@ -276,6 +277,18 @@ def taken(what: str, name: str) -> PipelineNameError:
         f"{name!r} a second time",
         "choose another name",
     )
+
+
+def _check_watermark(df: DataFrame, mode: TimeMode) -> None:
+    """Refuse event time in a query without a watermark: no timer would ever be due.
+
+    The column with the watermark need not be among those of the input.
+    """
+    if mode is TimeMode.EVENT and not has_watermark(df):
+        expected = (
+            f"an input with a watermark for {mode.value!r}, as df.withWatermark(column, delay) gives it"
+        )
+        raise invalid_argument("time_mode", expected, "one without")
 
 
 def _check_no_column(**arguments: object) -> None:

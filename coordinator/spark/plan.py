@@ -96,6 +96,11 @@ def _check_writer(writer: object) -> None:
     )
 
 
+def has_watermark(df: DataFrame) -> bool:
+    """Return whether the query that a DataFrame is part of has a watermark, by any column."""
+    return any(_kind(node) == "EventTimeWatermark" for node in _nodes(df._jdf.queryExecution().analyzed()))
+
+
 def has_ticks(df: DataFrame) -> bool:
     """Return whether the plan of a DataFrame has a source of ticks."""
     return _ticks(df._jdf.queryExecution().analyzed())

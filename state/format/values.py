@@ -6,8 +6,8 @@ bytes, little-endian. A struct is an array, and a map is an array of pairs, so t
 Reading returns what PySpark's ``ValueState.get`` returns: a Row for a struct, naive local time for a timestamp.
 
 A value of another type than its field is an error. PySpark stores another value without a word: null (for an int in a
-double field), or its text (for 1 in a string field). A map may also be given as a list of pairs, which is how the rows
-of the input have it.
+double field), its text (for 1 in a string field), or its lower bits (for 2**31 in an int field). A map may also be
+given as a list of pairs, which is how the rows of the input have it.
 """
 
 from __future__ import annotations

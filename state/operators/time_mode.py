@@ -22,7 +22,6 @@ from ..rpc.messages import BatchTimes
 
 _DELAY: Final = "spark.watermarkDelayMs"
 """The key of a watermark's delay in the metadata of its column."""
-_SET_ONE: Final = ", as df.withWatermark(column, delay) gives it"
 
 
 class TimeMode(enum.StrEnum):
@@ -67,21 +66,6 @@ def check_output_mode(text: str) -> None:
     """
     if not isinstance(text, str) or text.lower() not in ("append", "update"):
         raise invalid_argument("output_mode", "'append' or 'update'", repr(text))
-
-
-def check_watermark(mode: TimeMode, source: StructType) -> None:
-    """Refuse event time over an input without a watermark: no timer would ever be due, and no row be late.
-
-    Args:
-        mode: the time mode.
-        source: schema of the input.
-
-    Raises:
-        DefinitionError: the input has none.
-    """
-    if mode is TimeMode.EVENT and EventTime.of(source) is None:
-        expected = f"an input with a watermark for {mode.value!r}{_SET_ONE}"
-        raise invalid_argument("time_mode", expected, "one without")
 
 
 @attrs.frozen
@@ -153,7 +137,8 @@ def carry_watermark(source: StructType, output: StructType, column: str) -> Stru
     """
     delay = next((field.metadata[_DELAY] for field in source.fields if _DELAY in field.metadata), None)
     if delay is None:
-        raise invalid_argument("event_time_column", f"an input with a watermark{_SET_ONE}", "one without")
+        expected = "an input with the column that df.withWatermark(column, delay) was given"
+        raise invalid_argument("event_time_column", expected, f"columns {', '.join(source.names)}")
     if column not in output.names or not isinstance(output[column].dataType, TimestampType):
         stamps = [field.name for field in output.fields if isinstance(field.dataType, TimestampType)]
         expected = f"a column of type timestamp in the output ({', '.join(stamps) or 'it has none'})"

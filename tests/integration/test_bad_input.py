@@ -160,6 +160,11 @@ def test_an_operator_that_cannot_be_is_refused_before_anything_runs(
         totals(coordinator, stream, initial_state=batch.withColumnRenamed("k", "key"))
     with pytest.raises(DefinitionError, match="cannot be grouped by key column 'k'"):
         totals(coordinator, stream.selectExpr("map(k, v) as k", "v"))
+    # The column with the watermark need not be there.
+    timed = stream.withColumn("t", F.current_timestamp()).withWatermark("t", "1 second").drop("t")
+    totals(coordinator, timed, uid="timed", time_mode="EventTime")
+    with pytest.raises(DefinitionError, match=r"argument event_time_column: .* found columns k, v"):
+        totals(coordinator, timed, time_mode="EventTime", event_time_column="total")
     # None of the refused has taken the uid.
     totals(coordinator, stream)
 

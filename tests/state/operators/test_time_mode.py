@@ -12,7 +12,6 @@ from chandy.state.operators.time_mode import (
     TimeMode,
     carry_watermark,
     check_output_mode,
-    check_watermark,
 )
 
 DELAY = {"spark.watermarkDelayMs": 1000}
@@ -49,15 +48,6 @@ def test_the_event_time_is_the_first_column_that_carries_a_watermark():
     assert EventTime.of(windowed) == EventTime("w", window=True)
 
 
-def test_event_time_needs_a_watermark():
-    with pytest.raises(
-        DefinitionError, match=r"argument time_mode: .* for 'EventTime', as df\.withWatermark"
-    ):
-        check_watermark(TimeMode.EVENT, PLAIN)
-    check_watermark(TimeMode.EVENT, MARKED)
-    check_watermark(TimeMode.PROCESSING, PLAIN)
-
-
 def test_a_column_of_the_output_carries_the_watermark_of_the_input_on():
     output = StructType(
         [StructField("e", TimestampType(), True, {"of": "mine"}), StructField("n", LongType())]
@@ -71,7 +61,7 @@ def test_a_column_of_the_output_carries_the_watermark_of_the_input_on():
 @pytest.mark.parametrize(
     ("source", "column", "says"),
     [
-        (PLAIN, "t", "an input with a watermark, as df.withWatermark"),
+        (PLAIN, "t", "an input with the column that df.withWatermark.* found columns n, t"),
         (MARKED, "n", r"a column of type timestamp in the output \(t\), found 'n'"),
         (MARKED, "time", r"found 'time'"),
     ],
