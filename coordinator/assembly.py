@@ -133,7 +133,7 @@ def assemble(
         address=server.address,
         token=token,
         pipeline=name,
-        memory=config.host_memory,
+        memory=config.host_memory_bytes,
         cache=str(cache),
         runtime=str(runtime_directory()),
         changelogs=str(changelogs) if config.changelog and is_here(spark) else None,

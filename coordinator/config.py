@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 class CheckpointConfig:
     """How a pipeline is checkpointed, restored and restarted.
 
-    Durations are stored as given; the properties that end in ``_seconds`` convert them.
+    Durations and sizes are stored as given; the properties that end in ``_seconds`` and ``_bytes`` convert them.
 
     Raises:
         ConfigError: a value cannot be used. The error names the field, the value and what is accepted.
@@ -79,8 +79,8 @@ class CheckpointConfig:
 
     ``NoRestart``, ``FixedDelay`` or ``ExponentialBackoff``.
     """
-    host_memory: int = attrs.field(default=512 * MIB, validator=fields.whole(at_least=16 * MIB))
-    """Memory that each state host may use for state, in bytes.
+    host_memory: int | str = attrs.field(default="512m", validator=fields.size(at_least=16 * MIB))
+    """Memory that each state host may use for state: text with a unit, as in Spark's settings, or bytes as an integer.
 
     Half of it is for RocksDB's caches and buffers, a quarter for values that were used recently, and a quarter for
     changes that no checkpoint has yet.
@@ -172,6 +172,11 @@ class CheckpointConfig:
     def host_timeout_seconds(self) -> float:
         """``host_timeout`` in seconds."""
         return seconds(self.host_timeout)
+
+    @property
+    def host_memory_bytes(self) -> int:
+        """``host_memory`` in bytes."""
+        return fields.in_bytes(self.host_memory)
 
     @property
     def limits(self) -> Limits:
