@@ -159,6 +159,7 @@ class CheckpointExecutor:
         self._ended = threading.Event()
         self._futures: dict[Request, Future[Checkpoint]] = {}
         self._streams: dict[str, object] = {}
+        self._look_for_successor_at = clock() + _FENCE_SECONDS
         self._hosts = host_watch.HostWatch(host_timeout)
         self._hellos: dict[str, HostHello] = {}
         self._dismissed: set[str] = set()
@@ -363,25 +364,34 @@ class CheckpointExecutor:
     # --- threads --------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Watch for commits of cuts, for deadlines, and for a successor."""
-        look_at = self._clock() + _FENCE_SECONDS
+        """Watch for commits of cuts, for deadlines, for silent hosts, and for a successor."""
         while not self._closed.is_set():
-            if self._clock() >= look_at:
-                look_at = self._clock() + _FENCE_SECONDS
-                if self.read(lambda machine: machine.closed) is None:
-                    self._own.io.submit(self._look_for_successor)
-            self._look_at_hosts()
-            waiting, deadline = self.read(lambda m: (m.waiting_for_commits(), m.next_deadline()))
-            for query, cut in waiting.items():
-                if self._is_committed(query, cut):
-                    self.handle(on.BatchCommitted(query, cut))
-            if deadline is not None and self._clock() >= deadline:
-                self.handle(on.Tick())
-            until = min(look_at, self._clock() + host_watch.LOOK_SECONDS)
-            until = until if deadline is None else min(until, deadline)
-            pause = max(0.0, until - self._clock())
-            self._wake.wait(min(pause, _COMMIT_POLL_SECONDS) if waiting else pause)
+            try:
+                pause = self._look()
+            except Exception:
+                # Without this thread nothing would ever expire.
+                log.exception("watching failed")
+                pause = host_watch.LOOK_SECONDS
+            self._wake.wait(pause)
             self._wake.clear()
+
+    def _look(self) -> float:
+        """Look at all that is watched; return the seconds to the next look."""
+        if self._clock() >= self._look_for_successor_at:
+            self._look_for_successor_at = self._clock() + _FENCE_SECONDS
+            if self.read(lambda machine: machine.closed) is None:
+                self._own.io.submit(self._look_for_successor)
+        self._look_at_hosts()
+        waiting, deadline = self.read(lambda m: (m.waiting_for_commits(), m.next_deadline()))
+        if deadline is not None and self._clock() >= deadline:
+            self.handle(on.Tick())
+        for query, cut in waiting.items():
+            if self._is_committed(query, cut):
+                self.handle(on.BatchCommitted(query, cut))
+        until = min(self._look_for_successor_at, self._clock() + host_watch.LOOK_SECONDS)
+        until = until if deadline is None else min(until, deadline)
+        pause = max(0.0, until - self._clock())
+        return min(pause, _COMMIT_POLL_SECONDS) if waiting else pause
 
     def check_not_fenced(self) -> None:
         """Check that no other coordinator has taken the pipeline over.
@@ -414,29 +424,35 @@ class CheckpointExecutor:
     def _dispatch(self) -> None:
         """Hand instructions on, in their order."""
         while (instruction := self._instructions.get()) is not None:
-            match instruction:
-                case do.Send(host, order):
-                    self._order_streams.send(host, order)
-                case do.Finalize():
-                    self._workers(instruction.root).manifests.submit(instruction)
-                case do.ChooseCut() | do.StoreProgress() | do.CopyShards():
-                    self._workers(instruction.root).io.submit(instruction)
-                case do.DiscardAborted():
-                    self._workers(instruction.root).cleaner.submit(instruction)
-                case do.Discard():
-                    self._own.cleaner.submit(instruction)
-                case do.Resolve() | do.Reject():
-                    self._answers.submit(instruction)
-                case do.GoBack(why):
-                    log.warning("state is lost", why=why)
-                    self._on_state_lost(why)
-                case do.FailPipeline(error):
-                    log.debug("the pipeline fails", events=self.events)
-                    self._on_failure(error)
-                case do.ReportStatisticsFailure(bug):
-                    log.error("a checkpoint could not be counted", error=repr(bug))
-                case threading.Event():
-                    self._own.manifests.submit(instruction.set)
+            try:
+                self._hand_on(instruction)
+            except Exception:
+                log.exception("an instruction failed", instruction=type(instruction).__name__)
+
+    def _hand_on(self, instruction: do.Instruction | threading.Event) -> None:
+        match instruction:
+            case do.Send(host, order):
+                self._order_streams.send(host, order)
+            case do.Finalize():
+                self._workers(instruction.root).manifests.submit(instruction)
+            case do.ChooseCut() | do.StoreProgress() | do.CopyShards():
+                self._workers(instruction.root).io.submit(instruction)
+            case do.DiscardAborted():
+                self._workers(instruction.root).cleaner.submit(instruction)
+            case do.Discard():
+                self._own.cleaner.submit(instruction)
+            case do.Resolve() | do.Reject():
+                self._answers.submit(instruction)
+            case do.GoBack(why):
+                log.warning("state is lost", why=why)
+                self._on_state_lost(why)
+            case do.FailPipeline(error):
+                log.debug("the pipeline fails", events=self.events)
+                self._on_failure(error)
+            case do.ReportStatisticsFailure(bug):
+                log.error("a checkpoint could not be counted", error=repr(bug))
+            case threading.Event():
+                self._own.manifests.submit(instruction.set)
 
     def _workers(self, root: str) -> StoreWorkers:
         """The threads for a store."""
