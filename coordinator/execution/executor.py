@@ -154,11 +154,12 @@ class CheckpointExecutor:
         self._on_restored = on_restored
         self._order_streams = OrderStreams()
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._wakes: list[threading.Event] = []
         self._closed = threading.Event()
         self._ended = threading.Event()
         self._futures: dict[Request, Future[Checkpoint]] = {}
         self._streams: dict[str, object] = {}
+        self._look_for_successor_at = clock() + _FENCE_SECONDS
         self._hosts = host_watch.HostWatch(host_timeout)
         self._hellos: dict[str, HostHello] = {}
         self._dismissed: set[str] = set()
@@ -172,7 +173,8 @@ class CheckpointExecutor:
         self._answers = Workers[Job](self._carefully, 32, "chandy-answers")
         self._threads = [
             threading.Thread(target=self._dispatch, name="chandy-dispatch", daemon=True),
-            threading.Thread(target=self._watch, name="chandy-watch", daemon=True),
+            self._watcher("chandy-watch", self._look_at_the_time),
+            self._watcher("chandy-commits", self._look_for_commits),
         ]
         for thread in self._threads:
             thread.start()
@@ -186,9 +188,13 @@ class CheckpointExecutor:
             ChandyError: the state machine refuses the event.
         """
         answer = self._handle(event)
-        # There may be an earlier deadline now, or a commit to watch for.
-        self._wake.set()
+        self._look_again()
         return answer
+
+    def _look_again(self) -> None:
+        """Wake those who watch: there may be an earlier deadline now, or a commit to watch for."""
+        for wake in self._wakes:
+            wake.set()
 
     def _handle(self, event: on.Event[on.Answer]) -> on.Answer:
         with self._lock:
@@ -238,7 +244,7 @@ class CheckpointExecutor:
             # Before the instructions: one of them may end the request at once.
             self._futures[outcome.answer] = future
             self._queue(outcome.instructions)
-        self._wake.set()
+        self._look_again()
         if self._ended.is_set():
             self._answer_the_rest()
         return future
@@ -362,26 +368,44 @@ class CheckpointExecutor:
 
     # --- threads --------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        """Watch for commits of cuts, for deadlines, and for a successor."""
-        look_at = self._clock() + _FENCE_SECONDS
+    def _watcher(self, name: str, look: Callable[[], float | None]) -> threading.Thread:
+        wake = threading.Event()
+        self._wakes.append(wake)
+        return threading.Thread(target=self._watch, args=(look, wake), name=name, daemon=True)
+
+    def _watch(self, look: Callable[[], float | None], wake: threading.Event) -> None:
+        """Look again and again, after the seconds that a look returns or when something has happened."""
         while not self._closed.is_set():
-            if self._clock() >= look_at:
-                look_at = self._clock() + _FENCE_SECONDS
-                if self.read(lambda machine: machine.closed) is None:
-                    self._own.io.submit(self._look_for_successor)
-            self._look_at_hosts()
-            waiting, deadline = self.read(lambda m: (m.waiting_for_commits(), m.next_deadline()))
-            for query, cut in waiting.items():
-                if self._is_committed(query, cut):
-                    self.handle(on.BatchCommitted(query, cut))
-            if deadline is not None and self._clock() >= deadline:
-                self.handle(on.Tick())
-            until = min(look_at, self._clock() + host_watch.LOOK_SECONDS)
-            until = until if deadline is None else min(until, deadline)
-            pause = max(0.0, until - self._clock())
-            self._wake.wait(min(pause, _COMMIT_POLL_SECONDS) if waiting else pause)
-            self._wake.clear()
+            try:
+                pause = look()
+            except Exception:
+                # Nothing would ever expire if the thread ended.
+                log.exception("watching failed")
+                pause = host_watch.LOOK_SECONDS
+            wake.wait(pause)
+            wake.clear()
+
+    def _look_at_the_time(self) -> float:
+        """Look for deadlines, for silent hosts, and now and then for a successor."""
+        if self._clock() >= self._look_for_successor_at:
+            self._look_for_successor_at = self._clock() + _FENCE_SECONDS
+            if self.read(lambda machine: machine.closed) is None:
+                self._own.io.submit(self._look_for_successor)
+        self._look_at_hosts()
+        deadline = self.read(lambda machine: machine.next_deadline())
+        if deadline is not None and self._clock() >= deadline:
+            self.handle(on.Tick())
+        until = min(self._look_for_successor_at, self._clock() + host_watch.LOOK_SECONDS)
+        until = until if deadline is None else min(until, deadline)
+        return max(0.0, until - self._clock())
+
+    def _look_for_commits(self) -> float | None:
+        """Look for commits of cuts, on the driver's disk, which may not answer."""
+        waiting = self.read(lambda machine: machine.waiting_for_commits())
+        for query, cut in waiting.items():
+            if self._is_committed(query, cut):
+                self.handle(on.BatchCommitted(query, cut))
+        return _COMMIT_POLL_SECONDS if waiting else None
 
     def check_not_fenced(self) -> None:
         """Check that no other coordinator has taken the pipeline over.
@@ -414,29 +438,35 @@ class CheckpointExecutor:
     def _dispatch(self) -> None:
         """Hand instructions on, in their order."""
         while (instruction := self._instructions.get()) is not None:
-            match instruction:
-                case do.Send(host, order):
-                    self._order_streams.send(host, order)
-                case do.Finalize():
-                    self._workers(instruction.root).manifests.submit(instruction)
-                case do.ChooseCut() | do.StoreProgress() | do.CopyShards():
-                    self._workers(instruction.root).io.submit(instruction)
-                case do.DiscardAborted():
-                    self._workers(instruction.root).cleaner.submit(instruction)
-                case do.Discard():
-                    self._own.cleaner.submit(instruction)
-                case do.Resolve() | do.Reject():
-                    self._answers.submit(instruction)
-                case do.GoBack(why):
-                    log.warning("state is lost", why=why)
-                    self._on_state_lost(why)
-                case do.FailPipeline(error):
-                    log.debug("the pipeline fails", events=self.events)
-                    self._on_failure(error)
-                case do.ReportStatisticsFailure(bug):
-                    log.error("a checkpoint could not be counted", error=repr(bug))
-                case threading.Event():
-                    self._own.manifests.submit(instruction.set)
+            try:
+                self._hand_on(instruction)
+            except Exception:
+                log.exception("an instruction failed", instruction=type(instruction).__name__)
+
+    def _hand_on(self, instruction: do.Instruction | threading.Event) -> None:
+        match instruction:
+            case do.Send(host, order):
+                self._order_streams.send(host, order)
+            case do.Finalize():
+                self._workers(instruction.root).manifests.submit(instruction)
+            case do.ChooseCut() | do.StoreProgress() | do.CopyShards():
+                self._workers(instruction.root).io.submit(instruction)
+            case do.DiscardAborted():
+                self._workers(instruction.root).cleaner.submit(instruction)
+            case do.Discard():
+                self._own.cleaner.submit(instruction)
+            case do.Resolve() | do.Reject():
+                self._answers.submit(instruction)
+            case do.GoBack(why):
+                log.warning("state is lost", why=why)
+                self._on_state_lost(why)
+            case do.FailPipeline(error):
+                log.debug("the pipeline fails", events=self.events)
+                self._on_failure(error)
+            case do.ReportStatisticsFailure(bug):
+                log.error("a checkpoint could not be counted", error=repr(bug))
+            case threading.Event():
+                self._own.manifests.submit(instruction.set)
 
     def _workers(self, root: str) -> StoreWorkers:
         """The threads for a store."""
@@ -643,7 +673,7 @@ class CheckpointExecutor:
         self.handle(on.Closed(reason))
         self._settle_all()
         self._closed.set()
-        self._wake.set()
+        self._look_again()
         self._order_streams.stop_all()
         self._instructions.put(None)
         deadline = time.monotonic() + _STOP_SECONDS

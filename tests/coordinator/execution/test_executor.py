@@ -700,6 +700,30 @@ def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) ->
     assert setup.completed().id == 2
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_checkpoint_expires_although_nobody_can_tell_whether_its_cut_has_committed(
+    make: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    setup = make(timeout="30 s")
+    asked: list[int] = []
+    go_on = threading.Event()
+
+    def broken(query: str, batch: int) -> bool:
+        asked.append(batch)
+        if hangs:
+            go_on.wait(DEADLINE)
+        raise RuntimeError("not a commit log")
+
+    monkeypatch.setattr(setup.queries, "is_committed", broken)
+    setup.queries.newest = 5
+    future = setup.request()
+    eventually(lambda: bool(asked))
+    setup.now += 31
+    setup.executor.handle(on.BatchCommitted("q", 0))
+    assert setup.error(future).reason is Reason.EXPIRED
+    go_on.set()
+
+
 # D6
 def test_an_abort_never_overtakes_the_order_that_it_aborts(setup: Setup) -> None:
     future = setup.request()
