@@ -23,7 +23,7 @@ from ..local.directories import HOSTS
 from ..local.locks import acquire, remove_unless_held, try_acquire
 from ..local.workspace import ALIVE, Workspace
 from ..rpc.messages import HostHello
-from .coordinator_client import CoordinatorClient, Lease, OrderStream
+from .coordinator_client import CoordinatorClient, Lease, OrderStream, Pulse
 from .host_config import READY, SOCKET, START_LOCK, HostConfig
 from .memory import Memory
 from .serving import HostServer
@@ -71,6 +71,7 @@ def run(config: HostConfig) -> NoReturn:
         hidden.unlink(missing_ok=True)
         # It serves in gRPC's threads from now on, as long as the variable lives: until the process ends.
         _server = HostServer(f"grpc+unix://{hidden}", config.endpoint.token, host, state_host)
+        threading.Thread(target=Pulse(control, host, workspace.path).beat, name="pulse", daemon=True).start()
         code = _serve(config, host, control, state_host, end)
     except Exception:  # noqa: BLE001 - the directories must be removed in any case
         _log.exception("failed", host=host)
