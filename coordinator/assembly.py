@@ -47,6 +47,7 @@ from .recovery.runs import Runs
 from .recovery.supervisor import Supervisor
 from .spark import session
 from .spark.ticks import Ticks
+from .version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -272,4 +273,4 @@ def _clock() -> Callable[[], float]:
 
 def _versions() -> dict[str, str]:
     found = {name: metadata.version(name) for name in ("pyspark", "rocksdict")}
-    return {"chandy": metadata.version("chandy"), "python": platform.python_version(), **found}
+    return {"chandy": __version__, "python": platform.python_version(), **found}

@@ -15,7 +15,7 @@ ROOT = Path(chandy.storage.__path__[0]).parent
 PACKAGES = ("coordinator", "barrier", "state", "storage")
 """Each may import from those after it."""
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("", "cli"),
+    ("", "cli", "face"),
     ("coordinator",),
     ("assembly",),
     ("config", "lookup", "operators"),
@@ -26,9 +26,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("fields",),
     ("checkpoint", "durations"),
     ("errors",),
-    ("protocol",),
+    ("protocol", "version"),
 )
-"""The packages and modules of the coordinator, the face first. Each may import from the layers after its own."""
+"""The packages and modules of the coordinator, the faces first. Each may import from the layers after its own."""
 APART = {("spark", "protocol")}
 """Imports that the layers would allow: what knows Spark and what decides about checkpoints do not know each other."""
 PURE = {
