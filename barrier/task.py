@@ -198,9 +198,10 @@ class OperatorTask:
     def _report(self, client: StateClient, location: TaskLocation, error: UserError) -> None:
         """Tell the coordinator which operator and key failed, and how."""
         if isinstance(error, ProcessorError):
-            failure = TaskFailure(location.query_id, location.batch, self.uid, error.where, error.traceback)
+            where, summary, trace = error.where, error.summary, error.traceback
         else:
-            failure = TaskFailure(location.query_id, location.batch, self.uid, "", str(error))
+            where, summary, trace = "", str(error).splitlines()[0], str(error)
+        failure = TaskFailure(location.query_id, location.batch, self.uid, where, summary, trace)
         try:
             client.report(failure)
         except ChandyError as unreported:

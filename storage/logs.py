@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
+    from structlog.typing import EventDict
 
 
 def logger(name: str) -> BoundLogger:
@@ -25,6 +27,16 @@ class _Late:
         return getattr(_logger(self._name), attribute)
 
 
+def _line_and_traceback(line: Callable[[Any, str, EventDict], str]) -> Callable[[Any, str, EventDict], str]:
+    """Put a traceback on lines of its own, below the line with the facts: it is to be read."""
+
+    def render(logger: Any, method: str, event: EventDict) -> str:
+        trace = str(event.pop("exception", "")).rstrip()
+        return "\n".join(filter(None, [line(logger, method, event), trace]))
+
+    return render
+
+
 @cache
 def _logger(name: str) -> BoundLogger:
     import structlog
@@ -34,7 +46,7 @@ def _logger(name: str) -> BoundLogger:
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["event"]),
+            _line_and_traceback(structlog.processors.LogfmtRenderer(key_order=["event"])),
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,

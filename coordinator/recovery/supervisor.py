@@ -17,6 +17,7 @@ import attrs
 
 from ...state.failure_marks import codes_in
 from ...state.rpc.messages import ShardsRestored, TaskFailure
+from ...state.user_code import raised_in
 from ...storage.errors import ChandyError, FailureCode, FencedError, StorageError, StoreFailedError
 from ...storage.logs import logger
 from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
@@ -26,6 +27,7 @@ from ..protocol.reasons import Reason
 from ..query import CheckpointedQuery, Definition
 from ..spark import progress
 from . import decisions as on
+from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
 from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
@@ -340,8 +342,10 @@ class Supervisor:
         failure = self._processor_failures.pop(run.query_id, None)
         # One of a batch that has committed is of an attempt whose retry went well: this is another failure.
         if failure is not None and failure.batch > progress.newest_committed(run.directory):
-            return ProcessorFailedError(name, failure.uid, failure.batch, failure.key, failure.traceback)
-        return QueryFailedError(name, text)
+            return ProcessorFailedError(
+                name, failure.uid, failure.batch, failure.key, failure.summary, failure.traceback
+            )
+        return QueryFailedError(name, text, raised_in(text))
 
     def _carry_out(self, decision: on.Decision) -> None:
         match decision:
@@ -354,7 +358,7 @@ class Supervisor:
                 self._carry_out(self._try(decision))
             case on.WaitToRestart(until, cause):
                 self._restart_at = until
-                log.warning("restarting", cause=str(cause).splitlines()[0], seconds=until - self._clock())
+                tell_failure(log.warning, cause, restarting_in=round(until - self._clock(), 3))
             case on.FailForGood(error):
                 self._fail_for_good(error)
 
@@ -422,6 +426,7 @@ class Supervisor:
         """End every query with the error; no more checkpoints are taken."""
         # First: a thread that learns that there are no more checkpoints must not start anything again.
         self._decide(on.FatalError(error))
+        tell_failure(log.error, error, outcome="the pipeline has failed for good")
         fenced = isinstance(error, FencedError)
         self._executor.handle(events.Closed(Reason.FENCED if fenced else Reason.COORDINATOR_SUSPENDED))
         with self._changing:

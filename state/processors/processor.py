@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from ..operators.engine import CHUNK, Chunk, RuntimeContext, TaskState, collect,
 from ..operators.grouping import group
 from ..operators.time_mode import EventTime, TimeMode
 from ..rpc.access import Entries, ShardColumn
+from ..user_code import raised
 from . import expiry
 from .handle import QueryInfo, StateHandle, declarations
 from .initial_state import InitialState
@@ -425,14 +425,8 @@ class ProcessorOperator:
             raise self._failure(where, error) from None
 
     def _failure(self, where: str, error: Exception) -> ProcessorError:
-        # The first frames are those of this module; the user's frames begin below them.
-        trace = error.__traceback__
-        while (
-            trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__
-        ):
-            trace = trace.tb_next
-        text = "".join(traceback.format_exception(type(error), error, trace))
-        return ProcessorError(self._spec.uid, self._context.batch, where, text)
+        told = raised(error)
+        return ProcessorError(self._spec.uid, self._context.batch, where, told.summary, told.traceback)
 
 
 def _comparable(states: dict[str, StateRecord]) -> dict[str, tuple[str, StateKind, str | None, int | None]]:

@@ -94,7 +94,9 @@ class TaskFailure:
     batch: int
     uid: str
     key: str
-    """The key as text."""
+    """The key as text, or the method that was called; empty if neither is known."""
+    summary: str
+    """The exception and where it was raised, in one line."""
     traceback: str
 
 

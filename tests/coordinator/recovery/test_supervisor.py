@@ -288,7 +288,16 @@ def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_com
             (run,) = setup.runs.all()
             (run.directory / "commits").mkdir(exist_ok=True)
             (run.directory / "commits" / "2").touch()
-            setup.supervisor.processor_failed(TaskFailure(run.query_id, batch, "op", "('k',)", "ValueError"))
+            setup.supervisor.processor_failed(
+                TaskFailure(
+                    run.query_id,
+                    batch,
+                    "op",
+                    "key ('k',)",
+                    "ValueError: no, at job.py:1 in f",
+                    "Traceback ...",
+                )
+            )
             self.stopped.set()
             raise RuntimeError("the sink is full")
 

@@ -331,7 +331,7 @@ def test_hosts_that_point_at_each_other_are_an_error(coordinator: Any) -> None:
 
 
 def test_a_failure_of_a_processor_is_passed_on(coordinator: Any) -> None:
-    failure = TaskFailure("q", 3, "op", "('AA',)", "Traceback ...")
+    failure = TaskFailure("q", 3, "op", "('AA',)", "ValueError", "Traceback ...")
     coordinator.connect().report(failure)
     assert coordinator.reports == [failure]
 
