@@ -207,7 +207,11 @@ class OperatorTask:
         except ChandyError as unreported:
             # The task fails with the user's error in any case, and Spark tells the driver, only less clearly.
             log.warning(
-                "failure not reported", operator=self.uid, batch=location.batch, error=str(unreported)
+                "failure not reported",
+                pipeline=self.endpoint.pipeline,
+                operator=self.uid,
+                batch=location.batch,
+                error=str(unreported),
             )
 
 

@@ -18,7 +18,7 @@ from ..state.operators.arrow_processor import ArrowProcessor
 from ..state.processors.style import StyleName
 from ..state.rpc.metrics import OperatorMetrics
 from ..storage.keys import validate_name
-from ..storage.logs import logger
+from ..storage.logs import logger, named
 from ..storage.manifest import CheckpointKind
 from ..storage.open import open_store
 from ..storage.uri import join_uri
@@ -88,7 +88,7 @@ class CheckpointCoordinator:
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
         self._changing = threading.RLock()
-        with ExitStack() as made:
+        with named(pipeline=self._pipeline), ExitStack() as made:
             parts = assemble(spark, self._pipeline, storage, self._config, restore, made)
             self._made = made.pop_all()
         self._taken = parts.pipeline
@@ -266,13 +266,13 @@ class CheckpointCoordinator:
             ChandyError: the query cannot be checkpointed, or does not fit the restored checkpoint; a subclass says
                 which. Nothing has been started.
         """
-        with self._growing():
+        validate_name("query", name)
+        with self._growing(), named(query=name):
             return self._start(writer, name, table, tuple(reads))
 
     def _start(
         self, writer: DataStreamWriter, name: str, table: str | None, reads: tuple[str, ...]
     ) -> CheckpointedQuery:
-        validate_name("query", name)
         if name in self._names:
             raise taken("query name", name)
         self._executor.read(lambda machine: machine.check_reads(name, reads))
@@ -301,7 +301,7 @@ class CheckpointCoordinator:
         self._names.add(name)
         self._operators.started(definition.operators)
         self._executor.handle(ScheduleStarted(random.random()))
-        log.info("query started", query=name, guarantee=str(query.guarantee))
+        log.info("query started", guarantee=str(query.guarantee))
         return query
 
     # --- checkpoints ----------------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ class CheckpointCoordinator:
             InvalidPlaceError: as for ``savepoint``; nothing was stopped.
             CoordinatorStoppedError: a savepoint was requested, but the coordinator has already stopped.
         """
-        with self._changing:
+        with named(pipeline=self._pipeline), self._changing:
             if self._stopped:
                 if savepoint is not None:
                     raise CoordinatorStoppedError(self._pipeline)
@@ -452,6 +452,11 @@ class CheckpointCoordinator:
             self._supervisor.resume(stopped)
             raise
 
+    def __repr__(self) -> str:
+        status = "stopped" if self._stopped else "running"
+        storage = self._taken.catalog.store.uri
+        return f"CheckpointCoordinator(pipeline={self._pipeline!r}, storage={storage!r}, status={status})"
+
     def __enter__(self) -> Self:
         return self
 
@@ -463,7 +468,7 @@ class CheckpointCoordinator:
     @contextmanager
     def _growing(self) -> Iterator[None]:
         """Let one thread at a time add something to the pipeline, while the pipeline runs."""
-        with self._changing:
+        with named(pipeline=self._pipeline), self._changing:
             self._check_running()
             yield
 

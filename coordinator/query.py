@@ -51,6 +51,11 @@ class CheckpointedQuery:
         self._done = threading.Event()
         self._error: Exception | None = None
 
+    def __repr__(self) -> str:
+        is_failed = "failed" if self._error is not None else "stopped"
+        status = "running" if self.isActive else is_failed
+        return f"CheckpointedQuery(name={self.name!r}, status={status}, guarantee={self.guarantee.level})"
+
     # --- called by the supervisor ---------------------------------------------------------------------------
 
     def runs_as(self, query: StreamingQuery) -> None:

@@ -57,8 +57,8 @@ DECISIONS = {
     "storage.retention",
 }
 """Modules outside of ``coordinator.protocol`` that decide by values alone, too."""
-VALUES = {("coordinator.recovery.resume", "pathlib")}
-"""Imports of the type of a value: a path that is passed on."""
+VALUES = {("coordinator.recovery.resume", "pathlib"), ("coordinator.protocol.statistics", "datetime")}
+"""Imports of the type of a value: a path that is passed on, a time that is returned."""
 
 
 def sources() -> dict[str, str]:

@@ -12,11 +12,11 @@ import queue
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 from typing import Protocol as Interface
-from typing import TypeVar
 
 import attrs
 
@@ -43,7 +43,7 @@ from ...storage.errors import (
     StoreFailedError,
 )
 from ...storage.layout import pack_key, savepoint_key, trigger_key
-from ...storage.logs import logger
+from ...storage.logs import carried, logger, named_pool
 from ...storage.manifest import CheckpointKind, QueryRecord
 from ...storage.open import open_store
 from ...storage.savepoint import claim_savepoint, discard_savepoint
@@ -60,6 +60,9 @@ from ..protocol.state_machine import CheckpointStateMachine, Outcome
 from ..protocol.statistics import Statistics
 from .commit import commit_steps
 from .order_streams import OrderStreams
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
 
 log = logger(__name__)
 
@@ -148,18 +151,18 @@ class CheckpointExecutor:
         self._streams: dict[str, object] = {}
         # A threading.Event among the instructions is set once all manifests before it are written; None is the end.
         self._instructions: queue.SimpleQueue[do.Instruction | threading.Event | None] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="chandy-io")
-        self._finalizer = ThreadPoolExecutor(1, thread_name_prefix="chandy-manifests")
+        self._pool = named_pool(4, "chandy-io")
+        self._finalizer = named_pool(1, "chandy-manifests")
         # Deleting thousands of objects takes its time, and no checkpoint waits for it.
-        self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="chandy-cleaner")
+        self._cleaner = named_pool(1, "chandy-cleaner")
         # Runs the callbacks of futures. A callback may take long, or wait for the thread that closes the executor. So
         # nothing waits for these threads, and there are many.
-        self._answers = ThreadPoolExecutor(32, thread_name_prefix="chandy-answers")
+        self._answers = named_pool(32, "chandy-answers")
         # Checkpoints of which it is not known whether their manifest was written.
         self._unknown: set[int] = set()
         self._threads = [
-            threading.Thread(target=self._dispatch, name="chandy-dispatch", daemon=True),
-            threading.Thread(target=self._watch, name="chandy-watch", daemon=True),
+            threading.Thread(target=carried(self._dispatch), name="chandy-dispatch", daemon=True),
+            threading.Thread(target=carried(self._watch), name="chandy-watch", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -263,20 +266,22 @@ class CheckpointExecutor:
         with self._lock:
             self._streams[hello.host] = stream
             self._queue(self._change(on.HostJoined(hello)).instructions)
-        log.info("state host connected", host=hello.host, machine=hello.machine, pid=hello.pid)
+        # A stream is read by threads of the server, which know no names.
+        told = log.bind(pipeline=self._machine.pipeline, host=hello.host, machine=hello.machine)
+        told.info("state host connected", pid=hello.pid)
         try:
             yield from self._order_streams.orders(hello.host)
         finally:
             if not self._closed.is_set():
-                self._stream_ended(hello, stream)
+                self._stream_ended(hello, stream, told)
 
-    def _stream_ended(self, hello: HostHello, stream: object) -> None:
+    def _stream_ended(self, hello: HostHello, stream: object, told: BoundLogger) -> None:
         with self._lock:
             if self._streams.get(hello.host) is not stream:
                 return
             del self._streams[hello.host]
             self._queue(self._change(on.HostLeft(hello)).instructions)
-        log.warning("state host disconnected", host=hello.host, machine=hello.machine)
+        told.warning("state host disconnected")
 
     # --- threads --------------------------------------------------------------------------------------------
 
@@ -497,9 +502,10 @@ class CheckpointExecutor:
             future.set_result(checkpoint)
 
     def _reject(self, order: do.Reject) -> None:
-        log.info(
-            "no checkpoint", id=order.error.id, reason=order.error.reason.value, detail=order.error.detail
-        )
+        reason = order.error.reason
+        # What somebody must know: not that a policy refused a request, or that a newer checkpoint came first.
+        write = log.warning if reason.counted or reason is Reason.FENCED else log.info
+        write("no checkpoint", id=order.error.id, reason=reason.value, detail=order.error.detail)
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_exception(order.error)
 

@@ -19,7 +19,7 @@ from ...state.failure_marks import codes_in
 from ...state.rpc.messages import ShardsRestored, TaskFailure
 from ...state.user_code import raised_in
 from ...storage.errors import ChandyError, FailureCode, FencedError, StorageError, StoreFailedError
-from ...storage.logs import logger
+from ...storage.logs import carried, logger
 from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
@@ -102,7 +102,9 @@ class Supervisor:
         self._superseded: list[Run] = []
         """Runs to clean up after, once the pipeline has gone back from them: also those of attempts that failed."""
         self.recoveries: deque[RecoveryMetrics] = deque(maxlen=_REMEMBERED)
-        self._thread = threading.Thread(target=self._supervise, name="chandy-supervisor", daemon=True)
+        self._thread = threading.Thread(
+            target=carried(self._supervise), name="chandy-supervisor", daemon=True
+        )
 
     def begin(self, executor: CheckpointExecutor) -> None:
         """Begin to supervise, with the checkpoints that recovery goes back to."""

@@ -312,8 +312,8 @@ def test_a_coordinator_that_cannot_be_made_leaves_nothing_running(
 ) -> None:
     services: list[Service] = []
 
-    def listening(host: str, token: str) -> Service:
-        services.append(listen(host, token))
+    def listening(host: str, token: str, name: str) -> Service:
+        services.append(listen(host, token, name))
         return services[-1]
 
     def fails(*_: object, **__: object) -> None:
@@ -343,6 +343,64 @@ def test_a_coordinator_that_could_not_be_made_can_be_made_the_next_time(
 
 def raises(*_: object, **__: object) -> None:
     raise CoordinatorStoppedError("p")
+
+
+# --- what the log says --------------------------------------------------------------------------------------
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.name.startswith("chandy.")]
+
+
+def test_every_line_names_its_pipeline_and_its_query(
+    pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    other = CheckpointCoordinator(cluster(), pipeline="other", storage=str(tmp_path / "store"))
+    pipeline.start("q")
+    (tmp_path / "file").touch()
+    failed = pipeline.coordinator.savepoint(f"{tmp_path}/file/savepoint")
+    assert failed.exception(DEADLINE) is not None
+    eventually(lambda: any("no checkpoint" in line for line in lines(caplog)))
+    pipeline.coordinator.stop()
+    other.stop()
+    assert [line for line in lines(caplog) if ("pipeline=p" in line) == ("pipeline=other" in line)] == []
+    assert any("query started" in line and "query=q" in line for line in lines(caplog))
+    assert any("coordinator started" in line and "pipeline=other" in line for line in lines(caplog))
+
+
+def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_none(
+    pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    refused = pipeline.coordinator.checkpoint().exception(DEADLINE)
+    pipeline.start("q")
+    (tmp_path / "file").touch()
+    failed = pipeline.coordinator.savepoint(f"{tmp_path}/file/savepoint").exception(DEADLINE)
+    assert isinstance(refused, CheckpointError)
+    assert isinstance(failed, CheckpointError)
+    levels = {
+        record.message.split("reason=")[1].split()[0]: record.levelname
+        for record in caplog.records
+        if "no checkpoint" in record.message
+    }
+    assert levels == {refused.reason.value: "INFO", failed.reason.value: "WARNING"}
+    assert refused.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+
+
+def test_what_users_look_at_reads_well(pipeline: Pipeline) -> None:
+    query = pipeline.start("q")
+    taken = pipeline.coordinator.checkpoint().result(DEADLINE)
+    assert repr(query) == "CheckpointedQuery(name='q', status=running, guarantee=at least once)"
+    assert repr(pipeline.coordinator).startswith("CheckpointCoordinator(pipeline='p', storage='file:///")
+    assert taken.completed_time.timestamp() == pytest.approx(taken.completed_at)
+    assert f"completed_at={taken.completed_time:%Y-%m-%d %H:%M:%S}" in repr(taken)
+    assert f"status=completed, completed_at={taken.completed_time:%Y}" in repr(
+        pipeline.coordinator.statistics()
+    )
+    assert len(repr(pipeline.coordinator.statistics())) < 2000
+    query.stop()
+    assert "status=stopped" in repr(query)
 
 
 # --- what driver and hosts agree on -------------------------------------------------------------------------

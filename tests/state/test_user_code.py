@@ -9,6 +9,7 @@ import pytest
 
 from chandy.state import user_code
 from chandy.state.user_code import Raised, raised, raised_in
+from chandy.storage.errors import ChandyError
 from chandy.storage.keys import validate_name
 
 
@@ -19,7 +20,7 @@ def caught(error: BaseException | None = None, text: str = "{}") -> BaseExceptio
             raise error
         json.loads(text)
         validate_name("state", text)
-    except Exception as found:
+    except (ValueError, KeyError, ChandyError) as found:
         return found
     raise AssertionError("nothing was raised")
 
