@@ -26,7 +26,7 @@ from .assembly import assemble
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .durations import Duration, seconds
-from .errors import ArgumentError, CoordinatorStoppedError, SetupError
+from .errors import ArgumentError, ChandyError, CoordinatorStoppedError, SetupError
 from .operators import KeyedStream, taken
 from .protocol.events import ScheduleStarted
 from .protocol.statistics import Statistics
@@ -407,18 +407,26 @@ class CheckpointCoordinator:
 
     # --- stopping -------------------------------------------------------------------------------------------
 
-    def stop(self, savepoint: str | None = None, timeout: Duration = "1 min") -> Checkpoint | None:
-        """Stop the pipeline gracefully: running batches commit first.
+    def stop(
+        self, savepoint: str | None = None, timeout: Duration = "1 min", *, checkpoint: bool = True
+    ) -> Checkpoint | None:
+        """Stop the pipeline gracefully: running batches commit first, and a last checkpoint has them.
+
+        So the next start repeats no batch; without a last checkpoint it goes back to the latest one. If the last
+        checkpoint fails, the pipeline stops all the same, and a warning in the log says so.
 
         It waits for other threads that are adding an operator or a query, or are stopping the pipeline.
 
         Args:
             savepoint: target of a savepoint of the stopped pipeline, as in ``savepoint``; None: take none.
-            timeout: longest time to wait for running batches. A batch that takes longer is cancelled: it has no
-                effect, and runs again after a restore.
+            timeout: longest time to wait for running batches, and then again for the last checkpoint. A batch that
+                takes longer is cancelled: it has no effect, and runs again after a restore.
+            checkpoint: whether to take a last checkpoint. None is taken if there is a savepoint, if the latest
+                checkpoint has all committed batches, or if the pipeline has failed or another coordinator has taken it
+                over.
 
         Returns:
-            The savepoint; None if none was requested.
+            The savepoint or the last checkpoint; None if none was taken.
 
         Raises:
             CheckpointError: the savepoint failed. The queries have been started again and the coordinator goes on.
@@ -432,6 +440,8 @@ class CheckpointCoordinator:
                     raise CoordinatorStoppedError(self._pipeline)
                 return None
             taken = self._stop_queries(savepoint, timeout)
+            if taken is None and checkpoint:
+                taken = self._last_checkpoint(seconds(timeout))
             self._stopped = True
             self._made.close()
             self._taken.drop_claimed(self._taken.generation.generation)
@@ -451,6 +461,22 @@ class CheckpointCoordinator:
         except BaseException:
             self._supervisor.resume(stopped)
             raise
+
+    def _last_checkpoint(self, timeout: float) -> Checkpoint | None:
+        """Keep what the stopped queries have committed since the latest checkpoint; say so if that fails."""
+        stand = self._supervisor.stand()
+        if self._executor.read(
+            lambda machine: machine.closed is not None or machine.has_checkpoint_of(stand)
+        ):
+            return None
+        try:
+            return self._executor.request(CheckpointKind.MANUAL).result(timeout)
+        except (ChandyError, TimeoutError) as error:
+            why = str(error) or f"it was not complete after {timeout:g} s"
+            log.warning(
+                "no last checkpoint: the next start repeats the batches since the latest one", error=why
+            )
+            return None
 
     def __repr__(self) -> str:
         status = "stopped" if self._stopped else "running"

@@ -231,6 +231,10 @@ class Supervisor:
                 stopped.append(run)
         return stopped
 
+    def stand(self) -> dict[str, int]:
+        """Return the newest committed batch of each query; -1 if it has none."""
+        return {run.definition.name: progress.newest_committed(run.directory) for run in self._runs.all()}
+
     def resume(self, stopped: list[Run]) -> None:
         """Start queries again that ``stop_gracefully`` has stopped, where they stood.
 

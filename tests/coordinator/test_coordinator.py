@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chandy.coordinator import assembly
+from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
 from chandy.coordinator.errors import (
@@ -273,6 +275,81 @@ def test_two_stops_at_once_are_one_and_both_return_when_it_is_done(pipeline: Pip
     assert [type(other.end().error) for other in others] == [type(None), CoordinatorStoppedError]
     assert left == [[]]
     assert pipeline.closed == 1
+
+
+def commit(pipeline: Pipeline, batch: int) -> None:
+    """Let Spark have committed a batch of the only query."""
+    (run,) = pipeline.coordinator._supervisor._runs.all()
+    for log in ("offsets", "commits"):
+        (run.directory / log).mkdir(exist_ok=True)
+        (run.directory / log / str(batch)).write_text("v1\n{}")
+
+
+def stored(tmp_path: Path) -> list[int]:
+    return Catalog(LocalStore(tmp_path / "store" / "p")).list_ids()
+
+
+def test_a_stop_takes_a_last_checkpoint_of_what_has_committed(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.start("q")
+    commit(pipeline, 0)
+    assert pipeline.coordinator.checkpoint().result(DEADLINE).batches == {"q": 0}
+    commit(pipeline, 1)
+    taken = pipeline.coordinator.stop()
+    assert taken is not None
+    assert taken.batches == {"q": 1}
+    with made(cluster(), tmp_path) as following:
+        assert following.restored == taken
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_stop_takes_no_checkpoint_of_what_the_latest_one_has(
+    pipeline: Pipeline, tmp_path: Path, committed: bool
+) -> None:
+    pipeline.start("q")
+    if committed:
+        commit(pipeline, 0)
+        pipeline.coordinator.checkpoint().result(DEADLINE)
+    before = stored(tmp_path)
+    assert pipeline.coordinator.stop() is None
+    assert stored(tmp_path) == before == ([1] if committed else [])
+
+
+def test_a_stop_takes_no_checkpoint_if_it_is_told_not_to(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.start("q")
+    commit(pipeline, 0)
+    assert pipeline.coordinator.stop(checkpoint=False) is None
+    assert stored(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", ["the disk is full", None])
+def test_a_stop_whose_last_checkpoint_fails_or_takes_too_long_ends_and_says_so(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: str | None
+) -> None:
+    answer: Future[Checkpoint] = Future()
+    if error is not None:
+        answer.set_exception(CheckpointError(1, Reason.IO_EXCEPTION, error))
+    pipeline.start("q")
+    commit(pipeline, 0)
+    monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind: answer)
+    assert pipeline.coordinator.stop(timeout="0 s") is None
+    assert pipeline.closed == 1
+    (line,) = [line for line in lines(caplog) if "no last checkpoint" in line]
+    assert (error or "it was not complete after 0 s") in line
+
+
+def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
+    pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline.start("q")
+    commit(pipeline, 0)
+    successor = Catalog(LocalStore(tmp_path / "store" / "p")).take_over("another driver", 1.0)
+    pipeline.coordinator._supervisor.must_fail(
+        FencedError("s", successor.generation - 1, successor.generation, "another driver")
+    )
+    eventually(lambda: pipeline.coordinator._executor.read(lambda machine: machine.closed) is Reason.FENCED)
+    assert pipeline.coordinator.stop() is None
+    assert stored(tmp_path) == []
+    assert not any("no last checkpoint" in line for line in lines(caplog))
 
 
 # --- a coordinator that cannot be made ----------------------------------------------------------------------
