@@ -40,6 +40,7 @@ from .spark.writer_facts import check
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
@@ -298,6 +299,7 @@ class CheckpointCoordinator:
             reads=reads,
         )
         query = self._supervisor.start(definition)
+        query.measured_by(self._lookup.batches)
         self._names.add(name)
         self._operators.started(definition.operators)
         self._executor.handle(ScheduleStarted(random.random()))
@@ -404,6 +406,15 @@ class CheckpointCoordinator:
         """
         self._check_running()
         return self._lookup.metrics(self._operators.record(operator))
+
+    def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
+        """Return the progress that a ``StreamingQueryListener`` was given, with Chandy's operators.
+
+        Spark makes the progress and does not know them. ``lastProgress`` and ``recentProgress`` of the coordinator's
+        queries have them already. Progress of other queries is returned as it is.
+        """
+        own = [query for query in self.queries if query.id == str(progress.id)]
+        return own[0].with_state_operators(progress) if own else progress
 
     # --- stopping -------------------------------------------------------------------------------------------
 

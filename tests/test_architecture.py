@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("execution", "sinks"),
     ("spark",),
     ("fields",),
-    ("checkpoint", "durations"),
+    ("checkpoint", "durations", "state_progress"),
     ("errors",),
     ("protocol", "version"),
 )

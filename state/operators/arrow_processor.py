@@ -145,6 +145,8 @@ def _records(processor: ArrowProcessor, uid: str) -> dict[str, StateRecord]:
 class ArrowOperator:
     """An ``ArrowProcessor`` in one task."""
 
+    late_rows = 0
+
     def __init__(self, spec: ArrowSpec, context: RuntimeContext) -> None:
         self._spec = spec
         self._context = context

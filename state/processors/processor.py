@@ -251,6 +251,7 @@ class ProcessorOperator:
         self._times = TimerValues(-1, -1)
         self._states: KeyedStates | None = None
         self._closed = False
+        self.late_rows = 0
 
     # --- its life -------------------------------------------------------------------------------------------
 
@@ -291,7 +292,9 @@ class ProcessorOperator:
         table = collect(batches, arrow_schema(with_shard, timezone=self._spec.settings.timezone))
         if self._spec.event_time is None:
             return table
-        return self._spec.event_time.without_late(table, self._context.times.late_ms)
+        timely = self._spec.event_time.without_late(table, self._context.times.late_ms)
+        self.late_rows = len(table) - len(timely)
+        return timely
 
     def begin(self, state: TaskState) -> None:
         """Delete dropped states; in an operator's first batch, load the initial state."""

@@ -121,6 +121,14 @@ class AskAccount:
 
 
 @attrs.frozen
+class AskBatches:
+    """A request for the ``RecentMetrics`` of an operator."""
+
+    query_id: str
+    uid: str
+
+
+@attrs.frozen
 class Values:
     """The values that a host's shards have."""
 

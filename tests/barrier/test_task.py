@@ -164,6 +164,7 @@ class NotedSpec:
             OPENED.append("closed")
 
     prefixes = ()
+    late_rows = 0
 
     def prepare(self, batches):
         return pa.Table.from_batches(list(batches))

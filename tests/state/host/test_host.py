@@ -35,6 +35,7 @@ from chandy.state.rpc.calls import ActionClient
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.messages import (
     AskAccount,
+    AskBatches,
     BatchTimes,
     ReadValues,
     ReleaseOrder,
@@ -42,7 +43,7 @@ from chandy.state.rpc.messages import (
     TaskFailure,
     Values,
 )
-from chandy.state.rpc.metrics import OperatorMetrics
+from chandy.state.rpc.metrics import OperatorMetrics, RecentMetrics
 from chandy.storage.codec import to_json
 from chandy.storage.files import FileCache
 from chandy.storage.layout import is_shared
@@ -114,6 +115,14 @@ def test_the_host_adds_up_the_metrics_of_its_tasks(coordinator: Any) -> None:
     )
     assert (account.tasks, account.rows, account.keys) == (2, 10, 4)
     assert account.seconds >= account.state_seconds > 0
+    recent = client._client(client.address).call(
+        "batches", AskBatches(task.query_id, task.uid), RecentMetrics
+    )
+    assert [(one.batch, one.tasks.rows, one.updated, one.removed) for one in recent.batches] == [
+        (0, 5, 1, 0),
+        (1, 5, 1, 0),
+    ]
+    assert recent.batches[1].memory > 0
 
 
 KILLED = """
