@@ -32,6 +32,7 @@ from chandy.storage import FencedError
 from chandy.storage.catalog import Catalog
 from chandy.storage.files import FileCache
 from chandy.storage.local import LocalStore
+from chandy.storage.long_waits import Reminder
 
 from ..builders import make_manifest
 from ..waiting import DEADLINE, eventually
@@ -444,6 +445,29 @@ def test_every_line_names_its_pipeline_and_its_query(
     assert [line for line in lines(caplog) if ("pipeline=p" in line) == ("pipeline=other" in line)] == []
     assert any("query started" in line and "query=q" in line for line in lines(caplog))
     assert any("coordinator started" in line and "pipeline=other" in line for line in lines(caplog))
+
+
+def test_a_first_batch_that_takes_long_is_told_and_a_query_without_data_is_not(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    reminded = threading.Event()
+
+    class Impatient(Reminder):
+        def is_due(self, waited: float) -> bool:
+            reminded.set()
+            return True
+
+    monkeypatch.setattr(launcher, "Reminder", Impatient)
+    pipeline.start("q")
+    assert reminded.wait(DEADLINE)
+    assert not any("waiting for" in line for line in lines(caplog))
+    (run,) = pipeline.coordinator._supervisor._runs.all()
+    (run.directory / "offsets").mkdir()
+    (run.directory / "offsets" / "0").touch()
+    eventually(lambda: any("waiting for" in line for line in lines(caplog)))
+    told = next(line for line in lines(caplog) if "waiting for" in line)
+    assert told.startswith('event="waiting for the first batch to commit" pipeline=p query=q batch=0')
 
 
 def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_none(
