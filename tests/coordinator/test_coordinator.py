@@ -331,7 +331,7 @@ def test_a_stop_whose_last_checkpoint_fails_or_takes_too_long_ends_and_says_so(
         answer.set_exception(CheckpointError(1, Reason.IO_EXCEPTION, error))
     pipeline.start("q")
     commit(pipeline, 0)
-    monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind: answer)
+    monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind, of_stop: answer)
     assert pipeline.coordinator.stop(timeout="0 s") is None
     assert pipeline.closed == 1
     (line,) = [line for line in lines(caplog) if "no last checkpoint" in line]
