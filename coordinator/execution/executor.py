@@ -18,8 +18,8 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 from typing import Protocol as Interface
-from typing import TypeVar
 
 import attrs
 
@@ -48,7 +48,7 @@ from ...storage.errors import (
     StoreFailedError,
 )
 from ...storage.layout import pack_key, savepoint_key, trigger_key
-from ...storage.logs import logger
+from ...storage.logs import carried, logger
 from ...storage.manifest import CheckpointKind, QueryRecord
 from ...storage.open import open_store
 from ...storage.savepoint import claim_savepoint, discard_savepoint
@@ -68,6 +68,9 @@ from .commit import commit_steps
 from .host_process import end_host
 from .order_streams import OrderStreams
 from .workers import StoreWorkers, Workers
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
 
 log = logger(__name__)
 
@@ -172,7 +175,7 @@ class CheckpointExecutor:
         # nothing waits for these threads, and there are many.
         self._answers = Workers[Job](self._carefully, 32, "chandy-answers")
         self._threads = [
-            threading.Thread(target=self._dispatch, name="chandy-dispatch", daemon=True),
+            threading.Thread(target=carried(self._dispatch), name="chandy-dispatch", daemon=True),
             self._watcher("chandy-watch", self._look_at_the_time),
             self._watcher("chandy-commits", self._look_for_commits),
         ]
@@ -304,19 +307,21 @@ class CheckpointExecutor:
             self._hellos[hello.host] = hello
             self._hosts.heard(hello.host, self._clock())
             self._queue(self._change(on.HostJoined(hello)).instructions)
-        log.info("state host connected", host=hello.host, machine=hello.machine, pid=hello.pid)
+        # A stream is read by threads of the server, which know no names.
+        told = log.bind(pipeline=self._machine.pipeline, host=hello.host, machine=hello.machine)
+        told.info("state host connected", pid=hello.pid)
         try:
             yield from self._order_streams.orders(hello.host)
         finally:
             if not self._closed.is_set():
-                self._stream_ended(hello, stream)
+                self._stream_ended(hello, stream, told)
 
-    def _stream_ended(self, hello: HostHello, stream: object) -> None:
+    def _stream_ended(self, hello: HostHello, stream: object, told: BoundLogger) -> None:
         with self._lock:
             if self._streams.get(hello.host) is not stream:
                 return
             self._forget_host(hello)
-        log.warning("state host disconnected", host=hello.host, machine=hello.machine)
+        told.warning("state host disconnected")
 
     def _forget_host(self, hello: HostHello) -> None:
         """Take a host for gone, with the lock held."""
@@ -371,7 +376,7 @@ class CheckpointExecutor:
     def _watcher(self, name: str, look: Callable[[], float | None]) -> threading.Thread:
         wake = threading.Event()
         self._wakes.append(wake)
-        return threading.Thread(target=self._watch, args=(look, wake), name=name, daemon=True)
+        return threading.Thread(target=carried(self._watch), args=(look, wake), name=name, daemon=True)
 
     def _watch(self, look: Callable[[], float | None], wake: threading.Event) -> None:
         """Look again and again, after the seconds that a look returns or when something has happened."""
@@ -638,9 +643,10 @@ class CheckpointExecutor:
             future.set_result(Checkpoint.of(order.manifest, order.root))
 
     def _reject(self, order: do.Reject) -> None:
-        log.info(
-            "no checkpoint", id=order.error.id, reason=order.error.reason.value, detail=order.error.detail
-        )
+        reason = order.error.reason
+        # What somebody must know: not that a policy refused a request, or that a newer checkpoint came first.
+        write = log.warning if reason.counted or reason is Reason.FENCED else log.info
+        write("no checkpoint", id=order.error.id, reason=reason.value, detail=order.error.detail)
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_exception(order.error)
 
