@@ -30,6 +30,8 @@ from ...state.rpc.messages import (
     Decline,
     HostHello,
     Order,
+    ShardId,
+    ShardNotOpened,
     ShardsRestored,
     TaskFailure,
 )
@@ -37,6 +39,7 @@ from ...storage.catalog import Catalog
 from ...storage.collect import discard, discard_aborted
 from ...storage.errors import (
     ChandyError,
+    FailureCode,
     FencedError,
     ObjectMissingError,
     OutcomeUnknownError,
@@ -49,6 +52,7 @@ from ...storage.open import open_store
 from ...storage.savepoint import claim_savepoint, discard_savepoint
 from ...storage.snapshots import SnapshotWriter, copy_snapshot
 from ...storage.store import Store
+from ...storage.verification import check
 from ..checkpoint import Checkpoint
 from ..protocol import events as on
 from ..protocol import instructions as do
@@ -114,6 +118,7 @@ class CheckpointExecutor:
         on_failure: Callable[[ChandyError], None],
         on_processor_failure: Callable[[TaskFailure], None],
         on_restored: Callable[[ShardsRestored], None],
+        on_not_opened: Callable[[str, str, FailureCode | None], None],
     ) -> None:
         """Start the threads.
 
@@ -127,6 +132,8 @@ class CheckpointExecutor:
             on_failure: called when the pipeline must fail: too many failed checkpoints, or fenced.
             on_processor_failure: called when a user's processor raised.
             on_restored: called when a host has restored shards.
+            on_not_opened: called when state that a query was restored with turns out to be unusable before a task needs
+                it: with Spark's id of the query, why, and what it means.
         """
         self._machine = machine
         self._generation = machine.generation
@@ -139,6 +146,7 @@ class CheckpointExecutor:
         self._on_failure = on_failure
         self._on_processor_failure = on_processor_failure
         self._on_restored = on_restored
+        self._on_not_opened = on_not_opened
         self._order_streams = OrderStreams()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -152,6 +160,8 @@ class CheckpointExecutor:
         self._finalizer = ThreadPoolExecutor(1, thread_name_prefix="chandy-manifests")
         # Deleting thousands of objects takes its time, and no checkpoint waits for it.
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="chandy-cleaner")
+        # Reading a checkpoint again may take as long as restoring it.
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="chandy-read-back")
         # Runs the callbacks of futures. A callback may take long, or wait for the thread that closes the executor. So
         # nothing waits for these threads, and there are many.
         self._answers = ThreadPoolExecutor(32, thread_name_prefix="chandy-answers")
@@ -254,7 +264,17 @@ class CheckpointExecutor:
 
     def restored(self, restored: ShardsRestored) -> None:
         """Record how shards were restored."""
+        shards = tuple(ShardId(restored.uid, number) for number in restored.read)
+        self._handle(on.ShardsRead(restored.query_id, shards))
         self._on_restored(restored)
+
+    def not_opened(self, failed: ShardNotOpened) -> None:
+        """Record that a host gives up a shard that it could not open."""
+        log.warning(
+            "a shard could not be opened", uid=failed.shard.uid, shard=failed.shard.shard, why=failed.why
+        )
+        self._handle(on.ShardGivenUp(failed.host, failed.query_id, failed.shard))
+        self._on_not_opened(failed.query_id, failed.why, failed.code)
 
     def orders(self, hello: HostHello) -> Iterator[Order]:
         """Yield the orders to one host. The host counts as living as long as it reads them."""
@@ -339,6 +359,8 @@ class CheckpointExecutor:
                     self._pool.submit(self._carefully, self._choose_cut, instruction)
                 case do.StoreProgress():
                     self._pool.submit(self._carefully, self._store_progress, instruction)
+                case do.ReadBack():
+                    self._reader.submit(self._carefully, self._read_back, instruction)
                 case do.CopyShards():
                     self._pool.submit(self._carefully, self._copy_shards, instruction)
                 case do.Discard():
@@ -440,6 +462,23 @@ class CheckpointExecutor:
         new_bytes = sum(snapshot.new_bytes for snapshot in stored.values())
         self.handle(on.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
 
+    def _read_back(self, order: do.ReadBack) -> None:
+        files = [(source.root, file) for source in order.sources for file in source.handle.files]
+        log.info("reading what nobody has read of the restored checkpoint", files=len(files))
+        whole = False
+        try:
+            for root, file in files:
+                if self._closed.is_set():
+                    return
+                check(open_store(root), file)
+            whole = True
+        except (OSError, ChandyError) as error:
+            log.warning("cannot verify the restored checkpoint", error=str(error))
+            if isinstance(error, ChandyError):
+                self._on_not_opened(order.query_id, str(error), error.code)
+        finally:
+            self.handle(on.SourcesReadBack(order.query_id, whole))
+
     def _finalize(self, order: do.Finalize) -> None:
         manifest = self.read(lambda machine: machine.manifest(order.checkpoint, self._clock()))
         if manifest is None:
@@ -536,6 +575,7 @@ class CheckpointExecutor:
         self._pool.shutdown(wait=True)
         self._finalizer.shutdown(wait=True)
         self._cleaner.shutdown(wait=True)
+        self._reader.shutdown(wait=True)
         self._ended.set()
         self._refuse_the_rest()
         wait(asked, _STOP_SECONDS)

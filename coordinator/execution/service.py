@@ -6,7 +6,16 @@ import attrs
 import pyarrow as pa
 
 from ...state.rpc.calls import ActionServer, Call, Stream
-from ...state.rpc.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, ShardsRestored, TaskFailure
+from ...state.rpc.messages import (
+    Ack,
+    AskBatch,
+    ClaimShards,
+    Decline,
+    HostHello,
+    ShardNotOpened,
+    ShardsRestored,
+    TaskFailure,
+)
 from ..errors import SetupError
 from .executor import CheckpointExecutor
 
@@ -25,6 +34,7 @@ class Service:
             "ask": Call(AskBatch, executor.ask),
             "claim": Call(ClaimShards, executor.claim),
             "restored": Call(ShardsRestored, executor.restored),
+            "not_opened": Call(ShardNotOpened, executor.not_opened),
             "ack": Call(Ack, executor.ack),
             "decline": Call(Decline, executor.decline),
             "report": Call(TaskFailure, executor.report),

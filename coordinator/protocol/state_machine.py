@@ -64,8 +64,11 @@ from .events import (
     Released,
     Restored,
     ScheduleStarted,
+    ShardGivenUp,
     ShardsClaimed,
     ShardsCopied,
+    ShardsRead,
+    SourcesReadBack,
     Suspended,
     Tick,
 )
@@ -79,6 +82,7 @@ from .instructions import (
     Finalize,
     GoBack,
     Instruction,
+    ReadBack,
     Reject,
     Resolve,
     Send,
@@ -195,6 +199,12 @@ class CheckpointStateMachine:
                 self._planning_done(checkpoint, now)
             case ShardsClaimed(claim):
                 return self._claim(claim, now)
+            case ShardsRead(query_id, shards):
+                self._shards_read(query_id, shards)
+            case ShardGivenUp(host, query_id, shard):
+                self._shard_given_up(host, query_id, shard)
+            case SourcesReadBack(query_id, whole):
+                self._sources_read_back(query_id, whole)
             case BatchCommitted(query, batch):
                 self._batch_committed(query, batch, now)
             case Declined(decline):
@@ -291,6 +301,7 @@ class CheckpointStateMachine:
             operators=operators,
             completed_at=now,
             versions=self.versions,
+            unverified=any(self.queries[name].unread() for name in pending.parts if name in self.queries),
         )
 
     def doomed(self, manifest: Manifest) -> frozenset[str]:
@@ -312,11 +323,15 @@ class CheckpointStateMachine:
     def _timeout(self, request: Request) -> float:
         return self.limits.savepoint_timeout if request.is_savepoint else self.limits.timeout
 
+    def _run(self, query_id: str) -> QueryState | None:
+        """The query whose current run has this Spark id; None if that run is over."""
+        return next((query for query in self.queries.values() if query.query_id == query_id), None)
+
     def _query(self, query_id: str, batch: int | None) -> QueryState:
-        for query in self.queries.values():
-            if query.query_id == query_id:
-                return query
-        raise StaleQueryError(query_id, batch)
+        query = self._run(query_id)
+        if query is None:
+            raise StaleQueryError(query_id, batch)
+        return query
 
     @property
     def _revocable(self) -> list[PendingCheckpoint]:
@@ -337,6 +352,7 @@ class CheckpointStateMachine:
             ShardAssignment(shards, dict(added.sources), added.resume_point),
             added.reads,
             added.batch,
+            added.progress,
         )
 
     def _remove_query(self, name: str, now: float) -> None:
@@ -509,6 +525,20 @@ class CheckpointStateMachine:
         self._advance(now)
         return answer
 
+    def _shards_read(self, query_id: str, shards: Sequence[ShardId]) -> None:
+        if (query := self._run(query_id)) is not None:
+            query.assignment.read(shards)
+
+    def _shard_given_up(self, host: str, query_id: str, shard: ShardId) -> None:
+        if (query := self._run(query_id)) is not None:
+            query.assignment.give_up(host, shard)
+
+    def _sources_read_back(self, query_id: str, whole: bool) -> None:
+        if (query := self._run(query_id)) is not None:
+            query.is_read_back = False
+            if whole:
+                query.verified()
+
     def _batch_committed(self, name: str, batch: int, now: float) -> None:
         if name in self.queries:
             self._committed(self.queries[name], batch, now)
@@ -639,6 +669,8 @@ class CheckpointStateMachine:
             for older in [p for p in self.pending.values() if p.id < manifest.id and not p.is_savepoint]:
                 self._abort(older, Reason.SUBSUMED, f"checkpoint {manifest.id} completed first", now)
             self._retain()
+        if manifest.unverified:
+            self._read_back()
         self._out.append(Resolve(pending.request, manifest, pending.root))
         self._advance(now)
 
@@ -646,7 +678,9 @@ class CheckpointStateMachine:
         in_use = {p.base for p in self.pending.values() if p.base is not None}
         if self.base is not None:
             in_use.add(self.base)
-        ids = dropped_ids([m.id for m in self.completed], self.limits.retained, in_use)
+        verified = [m.id for m in self.completed if not m.unverified]
+        unverified = [m.id for m in self.completed if m.unverified]
+        ids = dropped_ids(verified, self.limits.retained, in_use, unverified)
         if ids:
             dropped = tuple(m for m in self.completed if m.id in ids)
             self.completed = tuple(m for m in self.completed if m.id not in ids)
@@ -656,6 +690,17 @@ class CheckpointStateMachine:
             for pending in self.pending.values():
                 pending.doomed |= doomed
             self._out.append(Discard(dropped, self.completed))
+
+    def _read_back(self) -> None:
+        """Have the driver read what no host has read of the restored checkpoint, as long as checkpoints need it.
+
+        Hosts verify what they open. A query without input may never need its shards, and files that a machine has kept
+        are not read in the store.
+        """
+        for query in self.queries.values():
+            if not query.is_read_back and (sources := query.unread()):
+                query.is_read_back = True
+                self._out.append(ReadBack(query.query_id, sources))
 
     def _discarded(self, count: int, now: float) -> None:
         self._deletions -= count

@@ -18,11 +18,11 @@ from ...storage.errors import (
     StorageError,
 )
 from ...storage.files import FileCache
-from ...storage.layout import checkpoint_of
+from ...storage.layout import checkpoint_of, is_shared
 from ...storage.locate import LATEST as LATEST
 from ...storage.locate import find
 from ...storage.logs import logger
-from ...storage.manifest import CheckpointKind, Manifest, OperatorRecord
+from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord
 from ...storage.open import open_store
 from ...storage.snapshots import restore_files
 from ...storage.verification import missing_object, newest_intact, verify
@@ -69,6 +69,14 @@ class RestorePoint:
             if handle is not None
         }
 
+    def progress(self, query: str) -> RestoreSource | None:
+        """Return the files of a query's own that the next checkpoint can share; None if there are none."""
+        record = next((record for record in self.manifest.queries if record.name == query), None)
+        shared = [file for file in record.files.files if is_shared(file.key)] if record else []
+        if record is None or not shared or self.is_savepoint:
+            return None
+        return RestoreSource(self.root, self.manifest.id, record.batch, Handle(tuple(shared)))
+
     def has(self, query: str) -> bool:
         """Return whether the query was there."""
         return any(record.name == query for record in self.manifest.queries)
@@ -86,6 +94,8 @@ class Restored:
     """Spark's new id for it."""
     sink_log: dict[str, Path]
     """The log of its file sink by the names of its files; empty if it had none."""
+    is_read: bool = True
+    """Whether every byte of it was read in the store."""
 
 
 def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
@@ -110,12 +120,15 @@ def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
     return RestorePoint(found.manifest, found.store.uri)
 
 
-def known(catalog: Catalog, *, chosen: bool) -> tuple[Manifest, ...]:
+def known(catalog: Catalog, chosen: RestorePoint | None) -> tuple[Manifest, ...]:
     """Return the completed checkpoints that a coordinator starts with: those that can be read.
+
+    Those behind a checkpoint that the user chose are not verified, whatever they say: they are what the user did not
+    choose, most likely because of damage, so none that is known to be whole is given up for them.
 
     Args:
         catalog: the pipeline's catalog.
-        chosen: whether the user chose the checkpoint to restore, so that unreadable ones do not matter.
+        chosen: the checkpoint or savepoint that the user chose to restore, so that unreadable ones do not matter.
 
     Raises:
         SchemaTooNewError: a newer version of Chandy wrote a checkpoint, and the user chose none.
@@ -127,7 +140,12 @@ def known(catalog: Catalog, *, chosen: bool) -> tuple[Manifest, ...]:
         if isinstance(entry.problem, SchemaTooNewError):
             raise entry.problem
         log.warning("a checkpoint can no longer be restored; the others still can", error=str(entry.problem))
-    return tuple(entry.completed for entry in entries if entry.completed)
+    completed = (entry.completed for entry in entries if entry.completed)
+    last = chosen.manifest.id if chosen and not chosen.is_savepoint else None
+    return tuple(
+        attrs.evolve(manifest, unverified=True) if last is not None and manifest.id > last else manifest
+        for manifest in completed
+    )
 
 
 def _intact_latest(catalog: Catalog) -> Manifest | None:
@@ -258,11 +276,12 @@ def restore_query(point: RestorePoint, name: str, directory: Path, cache: FileCa
     """
     record = next(query for query in point.manifest.queries if query.name == name)
     restored = directory.with_name("restored")
-    restore_files(open_store(point.root), record.files, restored, cache)
+    report = restore_files(open_store(point.root), record.files, restored, cache)
     log = restored / SINK
     return Restored(
         seed(restored / WORKING, directory),
         {path.name: path for path in log.iterdir()} if log.is_dir() else {},
+        is_read=not report.unread_bytes,
     )
 
 

@@ -24,6 +24,7 @@ from ..rpc.messages import (
     Endpoint,
     HostHello,
     Order,
+    ShardNotOpened,
     ShardsRestored,
     TaskFailure,
 )
@@ -49,6 +50,9 @@ class CoordinatorClient:
 
     def restored(self, restored: ShardsRestored) -> None:  # noqa: D102 - see Control
         self.client.tell("restored", restored)
+
+    def not_opened(self, failed: ShardNotOpened) -> None:  # noqa: D102 - see Control
+        self.client.tell("not_opened", failed)
 
     def ack(self, ack: Ack) -> None:  # noqa: D102 - see Control
         self.client.tell("ack", ack)
