@@ -474,10 +474,17 @@ class CheckpointExecutor:
             whole = True
         except (OSError, ChandyError) as error:
             log.warning("cannot verify the restored checkpoint", error=str(error))
-            if isinstance(error, ChandyError):
+            if isinstance(error, ChandyError) and self._is_needed(error):
                 self._on_not_opened(order.query_id, str(error), error.code)
         finally:
             self.handle(on.SourcesReadBack(order.query_id, whole))
+
+    def _is_needed(self, error: ChandyError) -> bool:
+        """Return whether an error matters: retention may have deleted an object that checkpoints have ceased to need."""
+        if not isinstance(error, ObjectMissingError):
+            return True
+        key = error.key
+        return self.read(lambda machine: any(key in manifest.keys() for manifest in machine.completed))  # noqa: SIM118
 
     def _finalize(self, order: do.Finalize) -> None:
         manifest = self.read(lambda machine: machine.manifest(order.checkpoint, self._clock()))

@@ -14,7 +14,7 @@ complete the checkpoint. Abort belongs to ``DiscardAborted``, which every aborte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Generic, cast
 
 import attrs
@@ -36,7 +36,7 @@ from ...state.rpc.messages import (
     ShardId,
     SnapshotOrder,
 )
-from ...storage.manifest import CheckpointKind, Manifest
+from ...storage.manifest import CheckpointKind, Handle, Manifest
 from ...storage.retention import deletable
 from ...storage.retention import dropped as dropped_ids
 from . import requests
@@ -669,8 +669,8 @@ class CheckpointStateMachine:
             for older in [p for p in self.pending.values() if p.id < manifest.id and not p.is_savepoint]:
                 self._abort(older, Reason.SUBSUMED, f"checkpoint {manifest.id} completed first", now)
             self._retain()
-        if manifest.unverified:
-            self._read_back()
+            if manifest.unverified:
+                self._read_back(manifest)
         self._out.append(Resolve(pending.request, manifest, pending.root))
         self._advance(now)
 
@@ -691,16 +691,24 @@ class CheckpointStateMachine:
                 pending.doomed |= doomed
             self._out.append(Discard(dropped, self.completed))
 
-    def _read_back(self) -> None:
-        """Have the driver read what no host has read of the restored checkpoint, as long as checkpoints need it.
+    def _read_back(self, manifest: Manifest) -> None:
+        """Have the driver read what a checkpoint has taken over from the restored one and nobody has read.
 
         Hosts verify what they open. A query without input may never need its shards, and files that a machine has kept
-        are not read in the store.
+        are not read in the store. What the checkpoint has not taken over may be deleted by now, and no later one will.
         """
+        needed = manifest.keys()
         for query in self.queries.values():
-            if not query.is_read_back and (sources := query.unread()):
+            if query.is_read_back:
+                continue
+            sources = [
+                _part(source, needed) if source.root == self.root else source for source in query.unread()
+            ]
+            if left := tuple(source for source in sources if source.handle.files):
                 query.is_read_back = True
-                self._out.append(ReadBack(query.query_id, sources))
+                self._out.append(ReadBack(query.query_id, left))
+            else:
+                query.verified()
 
     def _discarded(self, count: int, now: float) -> None:
         self._deletions -= count
@@ -759,6 +767,12 @@ class CheckpointStateMachine:
             self._reject(request, reason, "the coordinator is stopping")
         for pending in self._revocable:
             self._abort(pending, reason, "the coordinator is stopping", now)
+
+
+def _part(source: RestoreSource, keys: Collection[str]) -> RestoreSource:
+    """The files of a source that are in these objects."""
+    files = tuple(file for file in source.handle.files if file.key in keys)
+    return attrs.evolve(source, handle=Handle(files))
 
 
 def _shard_statistics(pending: PendingCheckpoint) -> tuple[ShardStatistics, ...]:

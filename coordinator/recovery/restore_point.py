@@ -204,6 +204,16 @@ def base_point(protocol: CheckpointStateMachine) -> RestorePoint | None:
     return RestorePoint(manifest, protocol.root) if manifest else None
 
 
+def suspect(protocol: CheckpointStateMachine, restored: RestorePoint) -> RestorePoint:
+    """Return the checkpoint to look for damage in if what was restored cannot be read.
+
+    That is the restored one, or the latest, which has taken its bytes over, if retention has dropped the restored one.
+    """
+    if restored.is_savepoint or any(m.id == restored.manifest.id for m in protocol.completed):
+        return restored
+    return base_point(protocol) or restored
+
+
 def same_key(was: str, now: str) -> bool:
     """Return whether key columns of these schemas, as Spark's JSON, have the same keys: by name, type and order.
 

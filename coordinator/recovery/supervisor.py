@@ -37,7 +37,7 @@ from .launcher import FindDamage, Launcher
 from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
-from .restore_point import RestorePoint
+from .restore_point import RestorePoint, suspect
 from .resume import ResumableRun
 from .rollback import go_back
 from .runs import Run, Runs
@@ -364,12 +364,12 @@ class Supervisor:
         Args:
             met: what could not be read.
         """
-        if self._point is None or self._machine.failed is not None:
+        restored = self._point
+        if restored is None or self._machine.failed is not None:
             return None
-        log.error(
-            "looking for damage in the restored checkpoint", checkpoint=self._point.manifest.id, met=met
-        )
-        return self._find_damage(self._point)
+        point = self._executor.read(lambda protocol: suspect(protocol, restored))
+        log.error("looking for damage in the restored checkpoint", checkpoint=point.manifest.id, met=met)
+        return self._find_damage(point)
 
     def _explain(self, run: Run, text: str) -> ChandyError:
         """Return a query's failure in our words: the processor's traceback if it was that, else Spark's message."""

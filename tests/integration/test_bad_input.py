@@ -192,7 +192,7 @@ def damaged(manifest: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda manifest: manifest.replace(b'"schema":1', b'"schema":2'), SchemaTooNewError),
+        (lambda manifest: manifest.replace(b'"schema":1', b'"schema":9'), SchemaTooNewError),
         (lambda manifest: manifest[: len(manifest) // 2], DamagedError),
         (lambda manifest: b"", DamagedError),
         (damaged, DamagedError),
