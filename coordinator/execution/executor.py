@@ -480,7 +480,7 @@ class CheckpointExecutor:
             self.handle(on.SourcesReadBack(order.query_id, whole))
 
     def _is_needed(self, error: ChandyError) -> bool:
-        """Return whether an error matters: retention may have deleted an object that checkpoints have ceased to need."""
+        """Return whether an error matters: retention may have deleted what checkpoints have ceased to need."""
         if not isinstance(error, ObjectMissingError):
             return True
         key = error.key

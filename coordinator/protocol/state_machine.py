@@ -698,7 +698,7 @@ class CheckpointStateMachine:
         are not read in the store. What the checkpoint has not taken over may be deleted by now, and no later one will.
         """
         needed = manifest.keys()
-        for query in self.queries.values():
+        for query in [self.queries[part.name] for part in manifest.queries if part.name in self.queries]:
             if query.is_read_back:
                 continue
             sources = [

@@ -531,7 +531,7 @@ class Life:
         self.recovery = RecoveryStateMachine(FixedDelay("0 s", attempts=10**9).tracker(), lambda: 0.5)
         self.round = 0
         self.unread: dict[str, set[FileRef]] = {}
-        """By Spark's id of a run the files that its shards were restored with, and that nobody has read in the store."""
+        """By Spark's id of a run the files that its shards were restored with, and that nobody has read since."""
         self.recorded: dict[str, int] = {}
         """By Spark's id of a run the round that its record has; a later life resumes no other."""
         self.superseded: list[Run] = []
@@ -676,6 +676,8 @@ class Life:
         manifest = self.machine.manifest(checkpoint, self.world.tick())
         if manifest is None:
             return
+        if self.is_unverified(manifest):
+            self.world.unverified.add((manifest.generation, manifest.id))
         root = self.machine.pending[checkpoint].root
         try:
             yield from commit.commit_steps(manifest, root, self.catalog, self.world.open)
@@ -1055,7 +1057,7 @@ class World:
         self.changelogs: dict[tuple[str, ShardId], dict[int, State]] = {}
         """What batches changed, by run and shard: it outlives hosts and drivers."""
         self.unverified: set[tuple[int, int]] = set()
-        """Checkpoints that had bytes, when they completed, that nobody had read since a restore."""
+        """Checkpoints with bytes that nobody had read since a restore when their manifests were made."""
         self.cached = False
         """Whether hosts find what they restore in their machine's cache, and do not read it in the store."""
         self.seen: object = None
@@ -1094,8 +1096,6 @@ class World:
             assert manifest.id in successor.found, "two coordinators complete checkpoints"
             break
         self.announced[manifest.id] = manifest.generation
-        if life.is_unverified(manifest):
-            self.unverified.add((manifest.generation, manifest.id))
 
     def check_retention(self, order: do.Discard, retained: int) -> None:
         """No checkpoint that is known whole is given up for one that is not, and there are not too many of those."""
