@@ -77,7 +77,7 @@ def is_immutable(name: str) -> bool:
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Whether the file describes a database. Such files are rewritten all the time, so sharing them is useless."""
+    """Whether the file describes a database. Such files change with it, so objects of their own are not worth it."""
     last = name.rpartition("/")[2]
     return last in ("CURRENT", "IDENTITY") or last.startswith(("MANIFEST-", "OPTIONS-"))
 
