@@ -58,7 +58,7 @@ class QueryAdded(Event[None]):
     resume_point: ResumePoint | None = None
     """What its changelogs add to the sources; None: nothing."""
     progress: RestoreSource | None = None
-    """The files of its own that a checkpoint can share with the restored one, unless the restore has read them."""
+    """Its own files in the restored checkpoint, if the restore has not read all of them."""
 
 
 @attrs.frozen

@@ -29,7 +29,7 @@ class QueryState:
     committed: int
     """The newest batch that is known to have committed."""
     progress: RestoreSource | None = None
-    """What the next checkpoint can take over of the query's own files, if nobody has read them since the restore."""
+    """The query's own files in the restored checkpoint, if nobody has read them since the restore."""
     is_read_back: bool = False
     """Whether the driver is reading what nobody has read."""
 

@@ -18,11 +18,11 @@ from ...storage.errors import (
     StorageError,
 )
 from ...storage.files import FileCache
-from ...storage.layout import checkpoint_of, is_shared
+from ...storage.layout import checkpoint_of
 from ...storage.locate import LATEST as LATEST
 from ...storage.locate import find
 from ...storage.logs import logger
-from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord
+from ...storage.manifest import CheckpointKind, Manifest, OperatorRecord
 from ...storage.open import open_store
 from ...storage.snapshots import restore_files
 from ...storage.verification import missing_object, newest_intact, verify
@@ -72,10 +72,9 @@ class RestorePoint:
     def progress(self, query: str) -> RestoreSource | None:
         """Return the files of a query's own that the next checkpoint can share; None if there are none."""
         record = next((record for record in self.manifest.queries if record.name == query), None)
-        shared = [file for file in record.files.files if is_shared(file.key)] if record else []
-        if record is None or not shared or self.is_savepoint:
+        if record is None or self.is_savepoint:
             return None
-        return RestoreSource(self.root, self.manifest.id, record.batch, Handle(tuple(shared)))
+        return RestoreSource(self.root, self.manifest.id, record.batch, record.files)
 
     def has(self, query: str) -> bool:
         """Return whether the query was there."""
