@@ -253,7 +253,7 @@ def test_one_damaged_byte_is_named_at_every_start_and_what_is_whole_stays(
         again = make(
             retained=2, interval="1 s", initial_delay="0 s", restart=FixedDelay("0 s", attempts=1000)
         )
-        with pytest.raises(DamagedCheckpointError, match='restore="2".*chandy verify') as caught:
+        with pytest.raises(DamagedCheckpointError, match=r'restore="2".*chandy verify') as caught:
             start(again).awaitTermination(60)
         assert (caught.value.key, caught.value.intact) == (f"checkpoints/3/{pack.name}", 2)
         again.stop(timeout="1 s")

@@ -1101,7 +1101,7 @@ class World:
         """No checkpoint that is known whole is given up for one that is not, and there are not too many of those."""
         whole = [m.id for m in order.kept if (m.generation, m.id) not in self.unverified]
         for manifest in order.dropped:
-            if (manifest.generation, manifest.id) not in self.unverified:
+            if not manifest.unverified:
                 newer = [id for id in whole if id > manifest.id]
                 assert len(newer) >= retained, (
                     f"{manifest.id} was whole, and whole ones after it are only {newer}"
