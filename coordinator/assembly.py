@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..state.local import changelog
-from ..state.local.directories import runtime_directory
+from ..state.local.directories import CACHE, runtime_directory
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
@@ -127,13 +127,13 @@ def assemble(
     pipeline = _take_over(name, catalog, config, restore, clock)
     point = pipeline.point
 
-    cache = Path(config.cache_dir or runtime_directory() / "cache")
+    cache = Path(config.cache_dir or runtime_directory() / CACHE)
     file_cache, changelogs = FileCache(cache), cache / changelog.FOLDER
     endpoint = Endpoint(
         address=server.address,
         token=token,
         pipeline=name,
-        memory=config.host_memory,
+        memory=config.host_memory_bytes,
         cache=str(cache),
         runtime=str(runtime_directory()),
         changelogs=str(changelogs) if config.changelog and is_here(spark) else None,
@@ -180,6 +180,7 @@ def assemble(
         store=catalog.store,
         progress=runs,
         clock=clock,
+        host_timeout=config.host_timeout_seconds,
         on_state_lost=supervisor.host_lost,
         on_failure=supervisor.must_fail,
         on_processor_failure=supervisor.processor_failed,

@@ -12,6 +12,7 @@ from ...state.rpc.messages import (
     ClaimShards,
     Decline,
     HostHello,
+    HostPulse,
     ShardNotOpened,
     ShardsRestored,
     TaskFailure,
@@ -37,6 +38,7 @@ class Service:
             "not_opened": Call(ShardNotOpened, executor.not_opened),
             "ack": Call(Ack, executor.ack),
             "decline": Call(Decline, executor.decline),
+            "pulse": Call(HostPulse, executor.pulse),
             "report": Call(TaskFailure, executor.report),
             "orders": Stream(HostHello, executor.orders),
         }

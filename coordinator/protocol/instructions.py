@@ -51,9 +51,10 @@ class CopyShards:
 
 @attrs.frozen
 class Finalize:
-    """Write the manifest of a checkpoint that all have acknowledged, then report ``Finalized``."""
+    """Write the manifest of a checkpoint that all have acknowledged; report ``Finalized`` or ``NotFinalized``."""
 
     checkpoint: int
+    root: str
 
 
 @attrs.frozen
@@ -112,6 +113,13 @@ class FailPipeline:
     error: CheckpointError = attrs.field(eq=str)
 
 
+@attrs.frozen
+class ReportStatisticsFailure:
+    """Log that a checkpoint could not be counted. It goes on as if it had been."""
+
+    error: Exception = attrs.field(eq=str)
+
+
 Instruction = (
     ChooseCut
     | Send
@@ -125,4 +133,5 @@ Instruction = (
     | DiscardAborted
     | GoBack
     | FailPipeline
+    | ReportStatisticsFailure
 )

@@ -152,6 +152,7 @@ class Life:
             store=self.catalog.store,
             progress=self.runs,
             clock=time.time,
+            host_timeout=1e9,
             on_state_lost=self.supervisor.host_lost,
             on_failure=self.supervisor.must_fail,
             on_processor_failure=self.supervisor.processor_failed,
