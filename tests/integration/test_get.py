@@ -173,8 +173,7 @@ def test_the_progress_of_a_query_tells_of_its_operators_as_spark_does_of_its_own
             own, found = one.stateOperators
             assert (own.operatorName, found.operatorName) == ("dedupe", "all")
             assert set(found) == set(own)
-            assert found.customMetrics["chandyInputKeys"] > 0
-            assert found.numRowsUpdated > LARGE
+            assert found.numRowsUpdated >= found.customMetrics["chandyInputKeys"] > 0
             assert found.numStateStoreInstances == 4
             assert found.commitTimeMs >= 0
             assert found.allUpdatesTimeMs > 0
