@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -21,6 +21,8 @@ log = logger(__name__)
 
 Batches = Mapping[int, BatchMetrics]
 """What an operator did, by batch."""
+_RUN: Final = "addBatch"
+"""Progress of a batch that has run says how long this took."""
 
 
 @attrs.frozen
@@ -54,18 +56,27 @@ def with_operators(
 ) -> StreamingQueryProgress:
     """Return progress with operators, each with what it did in the progress's batch."""
     document = json.loads(progress.json)
-    told = [state_operator(uid, batches, document["batchId"]) for uid, batches in operators.items()]
+    # An idle query is told of by the number of the batch that will be next.
+    has_run = _RUN in document.get("durationMs", {})
+    told = [state_operator(uid, batches, document["batchId"], has_run) for uid, batches in operators.items()]
     document["stateOperators"] = [*document["stateOperators"], *filter(None, told)]
     return type(progress).fromJson(document)
 
 
-def state_operator(uid: str, batches: Batches, batch: int) -> dict[str, Any] | None:
+def state_operator(uid: str, batches: Batches, batch: int, has_run: bool) -> dict[str, Any] | None:
     """Return what an operator did in a batch, as Spark's JSON of a stateful operator.
 
-    If the batch has not run, it is what there was after the one before, without any update: so does Spark for its own.
-    None: nothing is known. Fields that Chandy does not know are null.
+    Args:
+        uid: of the operator.
+        batches: what it did in the latest batches.
+        batch: the batch.
+        has_run: whether the batch had run when the progress was made. If not, the operator has updated nothing, and
+            what it holds is what it held after the batch before: so does Spark for its own.
+
+    Returns:
+        The JSON as a dict; None if nothing is known. Fields that Chandy does not know are null.
     """
-    latest = max((number for number in batches if number <= batch), default=None)
+    latest = max((number for number in batches if number < batch + has_run), default=None)
     if latest is None:
         return None
     found, has_run = batches[latest], latest == batch

@@ -31,7 +31,7 @@ def metrics(batch: int, tasks: int = 2, **more: Any) -> BatchMetrics:
     )
 
 
-def progress(batch: int) -> StreamingQueryProgress:
+def progress(batch: int, **durations: int) -> StreamingQueryProgress:
     """What Spark says of a query with a stateful operator of its own."""
     own = {
         "operatorName": "dedupe",
@@ -53,6 +53,7 @@ def progress(batch: int) -> StreamingQueryProgress:
         "timestamp": "2026-05-04T09:30:00.000Z",
         "batchId": batch,
         "batchDuration": 10,
+        "durationMs": {"triggerExecution": 10, **durations},
         "numInputRows": 10,
         "stateOperators": [own],
         "sources": [],
@@ -62,9 +63,8 @@ def progress(batch: int) -> StreamingQueryProgress:
 
 
 def added(batch: int, known: dict[str, Batches]) -> StreamingQueryProgress:
-    return StateProgress(OPERATORS, lambda operator: known.get(operator.uid, {})).added_to([progress(batch)])[
-        0
-    ]
+    state = StateProgress(OPERATORS, lambda operator: known.get(operator.uid, {}))
+    return state.added_to([progress(batch, addBatch=8)])[0]
 
 
 def test_operators_stand_behind_sparks_own_with_its_names() -> None:
@@ -87,20 +87,26 @@ def test_its_json_has_them_as_well() -> None:
     assert found.prettyJson
 
 
-def test_a_batch_that_has_not_run_has_updated_nothing() -> None:
-    # Spark tells of an idle query by the number of the batch that will be next.
-    found = state_operator("first", {3: metrics(3)}, 4)
-    assert found is not None
-    assert (found["numRowsUpdated"], found["numRowsRemoved"], found["numRowsDroppedByWatermark"]) == (0, 0, 0)
-    assert found["customMetrics"]["chandyInputRows"] == 0
-    assert (found["memoryUsedBytes"], found["numStateStoreInstances"]) == (1000, 4)
+def test_an_idle_query_has_updated_nothing() -> None:
+    # Spark tells of it by the number of the batch that will be next, which has run when somebody asks later.
+    for known in ({3: metrics(3)}, {3: metrics(3), 4: metrics(4)}):
+        found = state_operator("first", known, 4, has_run=False)
+        assert found is not None
+        assert (found["numRowsUpdated"], found["numRowsRemoved"], found["numRowsDroppedByWatermark"]) == (
+            0,
+            0,
+            0,
+        )
+        assert found["customMetrics"]["chandyInputRows"] == 0
+        assert (found["memoryUsedBytes"], found["numStateStoreInstances"]) == (1000, 4)
 
 
 def test_an_operator_of_which_nothing_is_known_is_left_out() -> None:
     def unreachable(operator: OperatorRecord) -> Batches:
         raise StateUnreachableError("grpc+unix://host", "it has ended")
 
-    assert state_operator("first", {5: metrics(5)}, 4) is None
+    assert state_operator("first", {5: metrics(5)}, 4, has_run=True) is None
+    assert state_operator("first", {0: metrics(0)}, 0, has_run=False) is None
     assert added(4, {}).stateOperators == progress(4).stateOperators
     assert StateProgress(OPERATORS, unreachable).added_to([progress(4)]) == [progress(4)]
     assert StateProgress(()).added_to([progress(4)]) == [progress(4)]

@@ -141,6 +141,10 @@ def test_the_progress_of_a_query_tells_of_its_operators_as_spark_does_of_its_own
 ) -> None:
     told: list[StreamingQueryProgress] = []
 
+    def ran(progress: list[StreamingQueryProgress]) -> list[StreamingQueryProgress]:
+        """Without that of an idle query."""
+        return [one for one in progress if "addBatch" in one.durationMs]
+
     class Watch(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802
             pass
@@ -160,17 +164,16 @@ def test_the_progress_of_a_query_tells_of_its_operators_as_spark_does_of_its_own
         query.processAllAvailable()
         events.add(1)
         query.processAllAvailable()
-        eventually(lambda: len(told) >= 2, "the progress of two batches")
+        eventually(lambda: len(ran(told)) >= 2, "the progress of two batches")
     finally:
         spark.streams.removeListener(watch)
     for progress in (query.recentProgress, told):
-        for batch, one in enumerate(progress[:2]):
+        for batch, one in enumerate(ran(progress)[:2]):
             assert one.batchId == batch
             own, found = one.stateOperators
             assert (own.operatorName, found.operatorName) == ("dedupe", "all")
             assert set(found) == set(own)
-            assert found.customMetrics["chandyInputKeys"] > 0
-            assert found.numRowsUpdated > LARGE
+            assert found.numRowsUpdated >= found.customMetrics["chandyInputKeys"] > 0
             assert found.numStateStoreInstances == 4
             assert found.commitTimeMs >= 0
             assert found.allUpdatesTimeMs > 0
