@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..state.local import changelog
-from ..state.local.directories import runtime_directory
+from ..state.local.directories import private_directory, runtime_directory
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
 from ..storage.fencing import Generation
 from ..storage.files import FileCache
 from ..storage.logs import logger
+from ..storage.manifest import Manifest
 from ..storage.open import open_store, pipeline_uri
+from ..storage.private import make_private_folder
 from ..storage.probe import probe_exclusive_create
 from ..storage.savepoint_claim import claim_restored, drop_claimed
 from .config import CheckpointConfig
@@ -41,10 +43,12 @@ from .recovery.decisions import RecoveryStateMachine
 from .recovery.launcher import Launcher
 from .recovery.local_host import is_here, leave_to_tasks, local_host
 from .recovery.local_recovery import LocalRecovery
+from .recovery.office import Office, await_predecessors
 from .recovery.query_directories import QueryDirectories
 from .recovery.restore_point import RestorePoint
 from .recovery.runs import Runs
 from .recovery.supervisor import Supervisor
+from .sinks.owner import SinkOwner
 from .spark import session
 from .spark.ticks import Ticks
 
@@ -63,10 +67,12 @@ class TakenPipeline:
     generation: Generation
     point: RestorePoint | None
     """The checkpoint to begin from; None: from the beginning."""
-    is_chosen: bool
-    """Whether the user named that checkpoint, so that it need not be the latest."""
     may_resume: bool
-    """Whether queries may go on behind that checkpoint, and sinks with batches are this pipeline's own."""
+    """Whether queries may go on behind that checkpoint, and without one may begin anew in sinks that they wrote."""
+    completed: tuple[Manifest, ...]
+    """The completed checkpoints that can be read, ascending."""
+    office: Office
+    """Left once the pipeline's queries have ended."""
 
     @property
     def base(self) -> int | None:
@@ -120,14 +126,23 @@ def assemble(
     clock = _clock()
     session.use_this_python(spark)
     token = secrets.token_hex(32)
-    # A driver that nobody can reach must not fence one that runs: so it listens first.
+    # A driver that cannot run must not fence one that does. So whatever can be checked or made by itself comes first.
     catalog = _open_catalog(name, storage, config)
+    found = _look(catalog, restore)
     server = listen(session.driver_host(spark), token)
     made.callback(server.shutdown)
-    pipeline = _take_over(name, catalog, config, restore, clock)
-    point = pipeline.point
-
+    if is_here(spark):
+        private_directory(runtime_directory())
     cache = Path(config.cache_dir or runtime_directory() / "cache")
+    make_private_folder(cache)
+    directories = QueryDirectories(Path(config.work_dir) if config.work_dir else None, name)
+    made.callback(directories.close)
+    java = session.java_process(spark)
+    runs = Runs()
+    pipeline = _take_over(name, catalog, config, restore, found, clock, java, runs, made)
+    point = pipeline.point
+    leave = partial(pipeline.office.leave_after, runs.await_ends)
+
     file_cache, changelogs = FileCache(cache), cache / changelog.FOLDER
     endpoint = Endpoint(
         address=server.address,
@@ -138,8 +153,6 @@ def assemble(
         runtime=str(runtime_directory()),
         changelogs=str(changelogs) if config.changelog and is_here(spark) else None,
     )
-    directories = QueryDirectories(Path(config.work_dir) if config.work_dir else None, name)
-    made.callback(directories.close)
     local_recovery = LocalRecovery.begin(
         directories.base,
         changelogs,
@@ -148,12 +161,11 @@ def assemble(
         point=point,
         enabled=endpoint.changelogs is not None,
         resume=pipeline.may_resume,
-        java=session.java_process(spark),
+        java=java,
     )
     made.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     ticks = Ticks(directories.ticks(), max(1, round(config.timer_period_seconds * 1000)))
-    runs = Runs()
     find_damage = partial(restore_point.find_damage, catalog)
     supervisor = Supervisor(
         machine=RecoveryStateMachine(config.restart.tracker(), random.random),
@@ -165,7 +177,9 @@ def assemble(
             local_recovery=local_recovery,
             open_ahead=host.open if host else leave_to_tasks,
             find_damage=find_damage,
-            resets_sinks=pipeline.may_resume and pipeline.generation.generation > 1,
+            owner=SinkOwner(pipeline.catalog.store.uri, name),
+            may_begin_anew=pipeline.may_resume,
+            allow_new_output=config.allow_new_output,
         ),
         runs=runs,
         local_recovery=local_recovery,
@@ -173,6 +187,7 @@ def assemble(
         clock=clock,
         restored=point,
         token=token,
+        on_failed=leave,
     )
     executor = CheckpointExecutor(
         _state_machine(pipeline, config),
@@ -184,6 +199,7 @@ def assemble(
         on_failure=supervisor.must_fail,
         on_processor_failure=supervisor.processor_failed,
         on_restored=supervisor.shards_restored,
+        trusts_look=config.takeover_timeout_seconds / 2,
     )
     made.callback(executor.close)
     if point is not None:
@@ -192,6 +208,7 @@ def assemble(
         made.callback(host.close)
     supervisor.begin(executor)
     made.callback(supervisor.close)
+    pipeline.office.listen(supervisor.must_fail)
     server.answer(executor)
     abandon = partial(_abandon, executor, server)
     # A driver that ends without stop must not hang on the hosts' open streams.
@@ -222,21 +239,60 @@ def _open_catalog(name: str, storage: str, config: CheckpointConfig) -> Catalog:
     return Catalog(store)
 
 
+@attrs.frozen
+class _Found:
+    """What a storage has."""
+
+    ids: list[int]
+    point: RestorePoint | None
+    """The checkpoint to restore."""
+    completed: tuple[Manifest, ...]
+
+
+def _look(catalog: Catalog, restore: str | int) -> _Found:
+    """Choose the checkpoint to restore, and read what else there is."""
+    ids = catalog.list_ids()
+    point = restore_point.choose(catalog, restore)
+    return _Found(ids, point, restore_point.known(catalog, chosen=_is_chosen(restore)))
+
+
+def _is_chosen(restore: str | int) -> bool:
+    return restore not in (restore_point.LATEST, restore_point.NONE)
+
+
 def _take_over(
-    name: str, catalog: Catalog, config: CheckpointConfig, restore: str | int, clock: Callable[[], float]
+    name: str,
+    catalog: Catalog,
+    config: CheckpointConfig,
+    restore: str | int,
+    found: _Found,
+    clock: Callable[[], float],
+    java: int,
+    runs: Runs,
+    made: ExitStack,
 ) -> TakenPipeline:
-    """Begin a generation, and choose the checkpoint that it restores."""
+    """Claim the next generation, wait until no predecessor writes into the sinks any more, and begin."""
+    claim = catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", clock())
+    office = Office.take(catalog, claim, java)
+    made.callback(office.leave_after, runs.await_ends)
+    await_predecessors(catalog, claim, config.takeover_timeout_seconds)
     # A savepoint's id may be above all of this pipeline's.
-    is_chosen = restore not in (restore_point.LATEST, restore_point.NONE)
-    wanted = restore_point.choose(catalog, restore) if is_chosen else None
-    owner = f"{socket.gethostname()}, process {os.getpid()}"
-    generation = catalog.take_over(owner, clock(), first_id=wanted.manifest.id + 1 if wanted else 1)
+    chosen = found.point if _is_chosen(restore) else None
+    generation = catalog.start(claim, first_id=chosen.manifest.id + 1 if chosen else 1)
     # Only what is found after the take-over is sure to be the latest.
-    point = wanted or restore_point.choose(catalog, restore)
+    if catalog.list_ids() != found.ids:
+        found = _look(catalog, restore)
+    point = found.point
     if config.claim and point is not None and point.is_savepoint:
         claim_restored(catalog, open_store(point.root), generation.generation)
     taken = TakenPipeline(
-        name, catalog, generation, point, is_chosen=is_chosen, may_resume=restore == restore_point.LATEST
+        name,
+        catalog,
+        generation,
+        point,
+        may_resume=restore == restore_point.LATEST,
+        completed=found.completed,
+        office=office,
     )
     taken.drop_claimed(generation.generation - 1)
     return taken
@@ -252,7 +308,7 @@ def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> Checkpo
         root=pipeline.catalog.store.uri,
         limits=config.limits,
         next_id=pipeline.generation.next_id,
-        completed=restore_point.known(pipeline.catalog, chosen=pipeline.is_chosen),
+        completed=pipeline.completed,
         base=pipeline.base,
         required=frozenset() if config.allow_non_restored else restored,
         versions=_versions(),

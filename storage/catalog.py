@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import attrs
@@ -17,11 +17,12 @@ from .errors import (
     ObjectMissingError,
     SchemaTooNewError,
 )
-from .fencing import Claim, Generation, begin, voided_by
+from .fencing import Claim, Driver, Generation, begin, voided_by
 from .layout import (
     CHECKPOINTS,
     GENERATIONS,
     checkpoint_of,
+    driver_key,
     generation_key,
     generation_of,
     manifest_key,
@@ -164,18 +165,23 @@ class Catalog:
     # --- committing -----------------------------------------------------------------------------------------
 
     def take_over(self, owner: str, now: float, first_id: int = 1) -> Generation:
-        """Begin a new generation, which fences all lower ones, and return its start record.
+        """Claim and start a generation at once, which waits for nobody: for those who write into no sink.
+
+        The arguments and errors are those of ``claim`` and ``start``.
+        """
+        return self.start(self.claim(owner, now), first_id)
+
+    def start(self, claim: Claim, first_id: int = 1) -> Generation:
+        """Begin the generation of a claim, and return its start record.
 
         Args:
-            owner: who takes over, for users to read.
-            now: seconds since 1970.
+            claim: of this generation; no predecessor writes into a sink any more.
             first_id: the lowest checkpoint id to use, such as one above the id of a restored savepoint.
 
         Raises:
             DamagedError: the record of an earlier generation cannot be read.
             FencedError: a higher generation has taken over meanwhile.
         """
-        claim = self._claim(owner, now)
         keys = self.store.list(CHECKPOINTS)
         touched = {checkpoint for key in keys if (checkpoint := checkpoint_of(key))}
         generation = begin(claim, _ids(keys), touched, self.generations(), first_id)
@@ -228,7 +234,13 @@ class Catalog:
             return
         raise FencedError(self.store.uri, generation, by.generation, by.owner)
 
-    def _claim(self, owner: str, now: float) -> Claim:
+    def claim(self, owner: str, now: float) -> Claim:
+        """Claim the next generation, which fences all lower ones from now on.
+
+        Args:
+            owner: who takes over, for users to read.
+            now: seconds since 1970.
+        """
         number = max(filter(None, map(generation_of, self.store.list(GENERATIONS))), default=0)
         while True:
             number += 1
@@ -238,6 +250,46 @@ class Catalog:
             except ObjectExistsError:
                 continue
             return claim
+
+    # --- who writes into the sinks --------------------------------------------------------------------------
+
+    def take_office(self, driver: Driver) -> None:
+        """Record that the driver of a generation may write into the pipeline's sinks."""
+        self.store.write(driver_key(driver.generation), to_json(driver))
+
+    def leave_office(self, generation: int) -> None:
+        """Record that the driver of a generation writes into no sink any more."""
+        self.store.delete(driver_key(generation))
+
+    def in_office(self, generation: int) -> Driver | None:
+        """Return the driver of a generation; None if it writes into no sink any more.
+
+        Raises:
+            DamagedError: its record cannot be read.
+        """
+        try:
+            return self._record(Driver, driver_key(generation))
+        except ObjectMissingError:
+            return None
+
+    def predecessors_in_office(self, generation: int) -> Iterator[Driver]:
+        """Yield the drivers that may still write into the sinks, newest first; they may leave meanwhile.
+
+        Each record is read when its turn comes.
+        """
+        for number in range(generation - 1, 0, -1):
+            if (driver := self.in_office(number)) is not None:
+                yield driver
+            # Whoever has started has waited for all before.
+            if self._is_there(start_key(number)) or not self._is_there(generation_key(number)):
+                return
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self.store.read(key)
+        except ObjectMissingError:
+            return False
+        return True
 
     def _record(self, type_: type[T], key: str) -> T:
         try:

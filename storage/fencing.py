@@ -8,6 +8,11 @@ nothing more:
 2. *Start*: it lists the manifests and creates ``generations/<g>.start.json`` with the highest id among them. A manifest
    of a lower generation with a higher id is void, for every reader and for ever.
 
+Between the two it waits until no predecessor writes into the pipeline's sinks any more. A predecessor is *in office* from
+its claim until it has stopped all its queries: as long as there is ``generations/<g>.driver.json``, with which others on
+its machine can find out whether it lives. One that has claimed and not started is fenced before it touches a sink. So a
+successor waits for all drivers down to the newest that has started, who has waited for those before.
+
 No start record makes a completed checkpoint void: its coordinator committed it, then looked for a claim and found none,
 so the manifest was there before the claim and therefore in the list. With a single record, a checkpoint that completes
 between the successor's list and its create would be void although its sinks have published.
@@ -31,6 +36,23 @@ class Claim:
     """Seconds since 1970 by the claimant's clock."""
     nonce: str = ""
     """Random, so that no two claims are equal and each claimant recognises its own."""
+
+
+@attrs.frozen
+class Driver:
+    """The record of a driver in office: which processes write into the pipeline's sinks."""
+
+    generation: int
+    host: str
+    """Name of the machine, for users to read."""
+    machine: str
+    """Within it, process ids mean the same."""
+    pid: int
+    started: int
+    """When that process began, as its machine counts; another process with the same id has another number."""
+    java: int
+    """Process id of the JVM that Spark's queries run in."""
+    java_started: int
 
 
 @attrs.frozen

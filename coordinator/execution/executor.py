@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 _COMMIT_POLL_SECONDS = 0.02
 """How soon the commit of a cut is noticed in an idle query; polled only while a checkpoint waits for one."""
-_FENCE_SECONDS = 5.0
+_FENCE_SECONDS = 2.0
 """How soon it is noticed at the latest that another coordinator has taken over; a checkpoint notices at once."""
 _ASK_AGAIN_SECONDS = 2.0
 """The pause before a store is asked again whether a manifest was written."""
@@ -114,6 +114,7 @@ class CheckpointExecutor:
         on_failure: Callable[[ChandyError], None],
         on_processor_failure: Callable[[TaskFailure], None],
         on_restored: Callable[[ShardsRestored], None],
+        trusts_look: float = 15.0,
     ) -> None:
         """Start the threads.
 
@@ -127,6 +128,7 @@ class CheckpointExecutor:
             on_failure: called when the pipeline must fail: too many failed checkpoints, or fenced.
             on_processor_failure: called when a user's processor raised.
             on_restored: called when a host has restored shards.
+            trusts_look: seconds for which a batch may begin without another look for a successor.
         """
         self._machine = machine
         self._generation = machine.generation
@@ -139,6 +141,9 @@ class CheckpointExecutor:
         self._on_failure = on_failure
         self._on_processor_failure = on_processor_failure
         self._on_restored = on_restored
+        self._trusts_look = max(trusts_look, 2 * _FENCE_SECONDS)
+        self._looked_at = clock()
+        """When it was last certain that there was no successor."""
         self._order_streams = OrderStreams()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -229,7 +234,15 @@ class CheckpointExecutor:
     # --- Control: what state hosts ask ----------------------------------------------------------------------
 
     def ask(self, ask: AskBatch) -> BatchAnswer:
-        """Answer "begin batch"."""
+        """Answer "begin batch".
+
+        Raises:
+            FencedError: another coordinator has taken the pipeline over.
+            StorageError: nobody knows: the last look is too long ago, and the store does not answer.
+        """
+        # A driver that was frozen, or cut off from its store, may have been taken for dead meanwhile.
+        if self._clock() - self._looked_at > self._trusts_look:
+            self._look_for_successor()
         answer = self._handle(on.BatchAsked(ask))
         # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
         return attrs.evolve(answer, times=self._progress.times(ask.query_id, ask.batch))
@@ -283,11 +296,14 @@ class CheckpointExecutor:
     def _watch(self) -> None:
         """Watch for commits of cuts, for deadlines, and for a successor."""
         look_at = self._clock() + _FENCE_SECONDS
+        looking: Future[None] = Future()
+        looking.set_result(None)
         while not self._closed.is_set():
             if self._clock() >= look_at:
                 look_at = self._clock() + _FENCE_SECONDS
-                if self.read(lambda machine: machine.closed) is None:
-                    self._pool.submit(self._look_for_successor)
+                # One at a time: a store that is away keeps it waiting.
+                if looking.done() and self.read(lambda machine: machine.closed) is None:
+                    looking = self._pool.submit(self._watch_for_successor)
             waiting, deadline = self.read(lambda m: (m.waiting_for_commits(), m.next_deadline()))
             for query, cut in waiting.items():
                 if self._is_committed(query, cut):
@@ -306,7 +322,9 @@ class CheckpointExecutor:
             FencedError: one has.
             StorageError: the store does not tell.
         """
+        now = self._clock()
         self._catalog.check_not_fenced(self._generation)
+        self._looked_at = now
 
     def _look_for_successor(self) -> None:
         """Fail the pipeline if another coordinator has taken it over: both would write into the same sinks."""
@@ -314,6 +332,13 @@ class CheckpointExecutor:
             self.check_not_fenced()
         except FencedError as error:
             self._on_failure(error)
+            raise
+
+    def _watch_for_successor(self) -> None:
+        try:
+            self._look_for_successor()
+        except FencedError:
+            pass
         except (OSError, ChandyError) as error:
             log.warning("cannot look for a successor", error=str(error))
 

@@ -30,6 +30,7 @@ from .launcher import FindDamage, Launcher
 from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
+from .repetition import Place, place_of
 from .restore_point import RestorePoint
 from .resume import ResumableRun
 from .rollback import go_back
@@ -65,6 +66,7 @@ class Supervisor:
         clock: Callable[[], float],
         restored: RestorePoint | None,
         token: str,
+        on_failed: Callable[[], object] = lambda: None,
     ) -> None:
         """Make a supervisor without queries.
 
@@ -77,6 +79,7 @@ class Supervisor:
             clock: seconds since 1970, never going back.
             restored: the checkpoint to begin from; None: from the beginning.
             token: the secret that the pipeline's processes share.
+            on_failed: called when the pipeline has failed for good, and all runs have been stopped.
         """
         self._machine = machine
         self._launcher = launcher
@@ -86,6 +89,7 @@ class Supervisor:
         self._clock = clock
         self._initial = self._point = restored
         self._token = token
+        self._on_failed = on_failed
         self._queries: dict[str, CheckpointedQuery] = {}
         # A decision among the events was made on another thread, for this one to carry out.
         self._events: queue.SimpleQueue[on.Event | on.Decision | _Ended | None] = queue.SimpleQueue()
@@ -144,9 +148,9 @@ class Supervisor:
         """Report the end of a run."""
         self._events.put(_Ended(run, error, self._clock()))
 
-    def first_commit(self, run: Run) -> None:
+    def first_commit(self, run: Run, batch: int) -> None:
         """Note that a run has committed its first batch."""
-        self._decide(on.FirstCommit(run.definition.name, run.number))
+        self._decide(on.FirstCommit(run.definition.name, run.number, batch))
 
     def shards_not_opened(self, query_id: str, why: str) -> None:
         """Report that shards could not be opened ahead of their query's first batch."""
@@ -331,8 +335,14 @@ class Supervisor:
             codes = codes_in(text, self._token)
             point = self._point if FailureCode.UNREADABLE in codes else None
             damage = None if point is None else self._find_damage(point)
-            failure = on.Failure(self._explain(run, text), codes, damage)
+            error = self._explain(run, text)
+            failure = on.Failure(error, codes, damage, None if codes else self._place(run, error, text))
         return on.RunEnded(run.definition.name, run.number, failure, ended.noticed_at)
+
+    @staticmethod
+    def _place(run: Run, error: ChandyError, text: str) -> Place | None:
+        traceback = error.traceback if isinstance(error, ProcessorFailedError) else None
+        return place_of(progress.newest_planned(run.directory), text, traceback)
 
     def _explain(self, run: Run, text: str) -> ChandyError:
         """Return a query's failure in our words: the processor's traceback if it was that, else Spark's message."""
@@ -355,7 +365,9 @@ class Supervisor:
             case on.WaitToRestart(until, cause):
                 self._restart_at = until
                 log.warning("restarting", cause=str(cause).splitlines()[0], seconds=until - self._clock())
-            case on.FailForGood(error):
+            case on.FailForGood(error, because):
+                if because:
+                    log.error("not restarted", because=because, error=str(error).splitlines()[0])
                 self._fail_for_good(error)
 
     def _try(self, decision: on.RestartInPlace | on.GoBack) -> on.Decision:
@@ -409,8 +421,6 @@ class Supervisor:
     def _state_given_up(self, point: RestorePoint | None) -> None:
         self._point = point
         self._round += 1
-        # Whatever the sinks hold by now, this pipeline has written.
-        self._launcher.resets_sinks = True
         self._decide(on.StateGivenUp())
 
     def _metrics(self, cause: str, noticed_at: float, *, in_place: bool) -> RecoveryMetrics:
@@ -433,3 +443,4 @@ class Supervisor:
             for query in self._queries.values():
                 if query.isActive:
                     query.ended(error)
+        self._on_failed()

@@ -454,7 +454,7 @@ def forget_failures_when_stopping(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_on_after_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RecoveryStateMachine, "_fail", lambda machine, error: on.FailForGood(error))
+    patch.setattr(RecoveryStateMachine, "_fail", lambda machine, error, because="": on.FailForGood(error))
 
 
 @pytest.mark.parametrize(

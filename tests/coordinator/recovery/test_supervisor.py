@@ -31,6 +31,7 @@ from chandy.coordinator.recovery.resume import ResumableRun
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
+from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.errors import HostLostError
@@ -165,7 +166,9 @@ class Setup:
                 local_recovery=recovery,
                 open_ahead=self.open_ahead,
                 find_damage=partial(restore_point.find_damage, self.catalog),
-                resets_sinks=True,
+                owner=SinkOwner(self.catalog.store.uri, "p"),
+                may_begin_anew=True,
+                allow_new_output=False,
             ),
             runs=self.runs,
             local_recovery=recovery,
