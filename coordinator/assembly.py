@@ -32,6 +32,7 @@ from ..storage.private import make_private_folder
 from ..storage.probe import probe_exclusive_create
 from ..storage.savepoint_claim import claim_restored, drop_claimed
 from .config import CheckpointConfig
+from .errors import SetupError
 from .execution.executor import CheckpointExecutor
 from .execution.service import Service, listen
 from .lookup import Lookup
@@ -134,7 +135,7 @@ def assemble(
     if is_here(spark):
         private_directory(runtime_directory())
     cache = Path(config.cache_dir or runtime_directory() / "cache")
-    make_private_folder(cache)
+    _make_cache(cache)
     directories = QueryDirectories(Path(config.work_dir) if config.work_dir else None, name)
     made.callback(directories.close)
     java = session.java_process(spark)
@@ -237,6 +238,17 @@ def _open_catalog(name: str, storage: str, config: CheckpointConfig) -> Catalog:
     if not config.allow_unfenced:
         probe_exclusive_create(store)
     return Catalog(store)
+
+
+def _make_cache(cache: Path) -> None:
+    make_private_folder(cache)
+    if not cache.is_dir() or not os.access(cache, os.W_OK | os.X_OK):
+        raise SetupError(
+            "state cannot be kept on this machine",
+            "a directory for the cache that this user can write into",
+            str(cache),
+            "choose another one by CheckpointConfig.cache_dir",
+        )
 
 
 @attrs.frozen

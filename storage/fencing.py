@@ -8,10 +8,10 @@ nothing more:
 2. *Start*: it lists the manifests and creates ``generations/<g>.start.json`` with the highest id among them. A manifest
    of a lower generation with a higher id is void, for every reader and for ever.
 
-Between the two it waits until no predecessor writes into the pipeline's sinks any more. A predecessor is *in office* from
-its claim until it has stopped all its queries: as long as there is ``generations/<g>.driver.json``, with which others on
-its machine can find out whether it lives. One that has claimed and not started is fenced before it touches a sink. So a
-successor waits for all drivers down to the newest that has started, who has waited for those before.
+Between the two it waits until no predecessor writes into the pipeline's sinks any more. A driver is *in office* from
+its claim until it has stopped all its queries: as long as there is ``generations/<g>.driver.json``, by which others on
+its machine can find out whether it lives. One that has claimed and not started is fenced before it touches a sink. So
+a successor waits for all drivers down to the newest that has started, which has waited for those before.
 
 No start record makes a completed checkpoint void: its coordinator committed it, then looked for a claim and found none,
 so the manifest was there before the claim and therefore in the list. With a single record, a checkpoint that completes

@@ -5,8 +5,8 @@ No I/O, no thread, no clock. The rules:
 * A query that fails while its state is there restarts in place.
 * When state is lost or not what it must be, the whole pipeline goes back to the checkpoint that its state grew from.
   It may resume where it stood only if all that was lost was lost with state hosts: then the changelogs can be trusted.
-* A query that fails the same way again does not go on like that. When it is not the user's code that raised, the pipeline
-  goes back at the second failure, because something on the disk may not be as it must be. The third is final.
+* A query that fails the same way again does not go on like that. Unless it was the user's code that raised, the
+  pipeline goes back after the second failure: something on the disk may not be as it must be. The third is final.
 * The restart strategy bounds the attempts and sets the delay. Failures that come during a delay belong to the one that
   it is for: a lost host fails several queries, and that is one failure of the pipeline.
 * A damaged checkpoint, a successor on the pipeline and an exhausted restart strategy are final.

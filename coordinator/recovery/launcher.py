@@ -115,7 +115,7 @@ class Launcher:
         self._may_begin_anew = may_begin_anew
         self._allow_new_output = allow_new_output
         self._begun: set[str] = set()
-        """Queries of which this life has put the output to where they begin: what it holds by now, they have written."""
+        """Queries whose outputs this life has put to where they begin: what these hold by now, they have written."""
         self.metrics: dict[str, RecoveryMetrics] = {}
         """By Spark's id of a query the recovery that started its run."""
         self._number = 0
@@ -171,7 +171,9 @@ class Launcher:
 
     def again(self, run: Run) -> Run:
         """Make a run that takes the place of one that has ended: same directory, same batch, same state."""
-        return self._put(attrs.evolve(run, number=self._next_number(), spark=None, ended=False, follower=None))
+        return self._put(
+            attrs.evolve(run, number=self._next_number(), spark=None, ended=False, follower=None)
+        )
 
     def start(self, run: Run, query: CheckpointedQuery, metrics: RecoveryMetrics) -> None:
         """Start a run under Spark, and watch over it.

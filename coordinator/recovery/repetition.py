@@ -1,8 +1,8 @@
 """Whether a query fails the same way again and again, so that trying once more is of no use. Values and rules, no I/O.
 
-Two failures are the same if they hit the same batch, which has not committed in between, with the same error at the same
-place: the texts are equal but for numbers and ids. Trouble with something outside, such as a database that is away, is
-never the same: it passes, or the restart strategy gives up.
+Two failures are the same if they hit the same batch, which has not committed in between, with the same error at the
+same place: the texts are equal but for numbers and ids. Trouble with something outside, such as a database that is
+away, is never the same: it passes, or the restart strategy gives up.
 """
 
 from __future__ import annotations

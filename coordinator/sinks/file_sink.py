@@ -89,13 +89,16 @@ class FileSink(Sink):
             )
         newest = file_sink_log.newest(self.path)
         # What the version before has left has no mark, but files that the checkpoint names.
-        is_named = elsewhere is None and any(file_sink_log.data_files(one, self.path) for one in kept.values())
+        is_named = elsewhere is None and any(
+            file_sink_log.data_files(one, self.path) for one in kept.values()
+        )
         is_own = is_marked and (beginning.files is not None or beginning.may_begin_anew)
         if newest >= 0 and not is_own and not is_named:
             raise SinkTakenError(
                 f"query {query!r} cannot begin in its output {self.path}",
                 "no log of batches there, or one that this query has written, because Spark would skip as many batches",
-                f"one up to batch {newest} " + ("of an earlier life" if is_marked else "of another query or program"),
+                f"one up to batch {newest} "
+                + ("of an earlier life" if is_marked else "of another query or program"),
                 "choose another path, delete this one, or restore the checkpoint that belongs to it",
             )
 

@@ -1,8 +1,8 @@
 """The mark in an output directory that says whose output it is.
 
-A log with batches is no proof that this pipeline wrote them: a plain Spark query leaves the same. So the mark is written
-before the first batch, once the output was seen to be empty. Its name begins with an underscore, so that readers of the
-directory pass over it.
+A log with batches is no proof that this pipeline wrote them: a plain Spark query leaves the same. So the mark is
+written before the first batch, once the output was seen to be empty. Its name begins with an underscore, so that
+readers of the directory pass over it.
 """
 
 from __future__ import annotations

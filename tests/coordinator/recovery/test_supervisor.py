@@ -260,6 +260,28 @@ def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_ta
     assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
 
 
+@pytest.mark.parametrize("restart", [FixedDelay("1 ms", attempts=6)])
+@pytest.mark.parametrize(
+    ("text", "in_place"),
+    [
+        # Once in place, once from the checkpoint, and then it is final.
+        ("[BATCH_METADATA_NOT_FOUND] Unable to find batch /out/_spark_metadata/29", [False, True, False]),
+        ("Traceback (most recent call last):\nValueError: not to raise", [False, True, True]),
+        ("java.net.ConnectException: Connection refused", [False, *[True] * 6]),
+    ],
+    ids=["Spark", "Python", "passing"],
+)
+def test_a_query_that_fails_the_same_way_again_and_again_does_not_do_so_for_long(
+    setup: Setup, fails_with: Callable[[str], None], text: str, in_place: list[bool]
+) -> None:
+    fails_with(text)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(QueryFailedError) as caught:
+        query.awaitTermination(DEADLINE)
+    assert text in str(caught.value)
+    assert [one.in_place for one in setup.supervisor.recoveries] == in_place
+
+
 def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(
     setup: Setup, fails_with: Callable[[str], None]
 ) -> None:

@@ -195,7 +195,9 @@ def test_a_checkpoint_of_another_output_is_refused_or_begins_empty_there(
         write_batch(sink.path, batch, partition)
     kept = keep(sink, 1, tmp_path)
     fork, owner = FileSink(tmp_path / "fork", "parquet"), SinkOwner("file:///store/fork", "fork")
-    with pytest.raises(RestoreError, match=f"expected the output {sink.path}, found {fork.path}; .*allow_new"):
+    with pytest.raises(
+        RestoreError, match=f"expected the output {sink.path}, found {fork.path}; .*allow_new"
+    ):
         begins(fork, kept, owner=owner)
     assert not fork.path.exists()
 
