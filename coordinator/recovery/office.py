@@ -137,9 +137,12 @@ class Office:
             self.leave()
             return
         log.warning("queries have not ended yet; a successor waits for them", driver=_described(self.driver))
-        threading.Thread(
-            target=lambda: ended(None) and self.leave(), name="chandy-office", daemon=True
-        ).start()
+
+        def leave_later() -> None:
+            ended(None)
+            self.leave()
+
+        threading.Thread(target=leave_later, name="chandy-office", daemon=True).start()
 
     def leave(self) -> None:
         """Leave office: this generation writes into no sink any more. Calls after the first do nothing."""

@@ -227,8 +227,8 @@ class Driver:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        while (found := self._lines.get(timeout=DEADLINE)) != ["ended"]:
-            self.events.append(found)
+        while ["ended"] not in self.events:
+            self.events.append(self._lines.get(timeout=DEADLINE))
         self._log.close()
 
     def signal(self, number: signal.Signals) -> None:
@@ -279,11 +279,11 @@ def moments(seed: int) -> list[Moment]:
 class Feed:
     """The input folder, with some files more than any batch has taken."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ahead: int = AHEAD) -> None:
         self.folder = folder
         folder.mkdir()
         self.files = 0
-        self.add(AHEAD)
+        self.add(ahead)
 
     def add(self, files: int) -> None:
         for _ in range(files):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, FixedDelay
 from chandy.coordinator.errors import SinkTakenError
 from chandy.coordinator.sinks import file_sink_log
 from chandy.coordinator.sinks.file_sink_log import LOG
@@ -20,17 +20,16 @@ from chandy.coordinator.spark.compact_log import entry_number
 from chandy.storage.errors import FencedError
 
 from ..waiting import DEADLINE, eventually
-from .drivers import add_file, answer, chained, files_sunk
+from .drivers import answer, chained, files_sunk
 from .support import EVENTS, Events, Make
-from .test_exactly_once import Driver, Feed, rows
+from .test_exactly_once import Driver, Feed, parquet, rows, until
 from .test_exactly_once import classes as classes
 from .test_exactly_once import local as local
 from .test_exactly_once import runtime as runtime
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = range(int(os.environ.get("CHANDY_ROUNDS", "2")))
-FILES = 16
+ROUNDS = int(os.environ.get("CHANDY_ROUNDS", "3"))
 
 
 def check_whole(spark: SparkSession, out: Path, files: int) -> None:
@@ -46,72 +45,68 @@ def check_whole(spark: SparkSession, out: Path, files: int) -> None:
 # --- in one process -----------------------------------------------------------------------------------------
 
 
-def coordinator_of(spark: SparkSession, folder: Path) -> CheckpointCoordinator:
-    return CheckpointCoordinator(
-        spark, pipeline="twice", storage=str(folder / "store"), config=CheckpointConfig(interval="1 s")
-    )
-
-
-@pytest.mark.parametrize("round_", ROUNDS)
-def test_a_cell_that_runs_twice_leaves_a_whole_sink(
-    spark: SparkSession, tmp_path: Path, local: Path, round_: int
+def test_a_cell_that_runs_again_and_again_leaves_a_whole_sink(
+    spark: SparkSession, tmp_path: Path, local: Path
 ) -> None:
-    chance = random.Random(round_)
-    inputs, out = tmp_path / "in", tmp_path / "out"
-    inputs.mkdir()
-    for file in range(FILES):
-        add_file(inputs, file)
+    chance = random.Random(ROUNDS)
+    feed, out = Feed(tmp_path / "in", ahead=4), tmp_path / "out"
     made: list[CheckpointCoordinator] = []
-    queries = []
+    queries: list[CheckpointedQuery] = []
     try:
-        for cell in range(3):
-            made.append(coordinator_of(spark, tmp_path))
-            writer = chained(made[-1], spark, inputs).writeStream.format("parquet").option("path", str(out))
-            queries.append(made[-1].start(writer.queryName(f"cell{cell}"), name="chained"))
-            if cell < 2:
-                # Of its own batches, not those that it has found.
-                wanted = min(FILES - 2, files_sunk(made[-1], out) + chance.randint(0, 6))
-                eventually(lambda: files_sunk(made[-1], out) >= wanted, "batches")  # noqa: B023
-                time.sleep(chance.uniform(0, 0.4))  # not to wait: to come at any moment of a batch
-        eventually(lambda: files_sunk(made[-1], out) == FILES, "all files")
-        queries[-1].processAllAvailable()
-        for query in queries[:-1]:
-            with pytest.raises(FencedError):
-                query.awaitTermination(DEADLINE)
-        check_whole(spark, out, FILES)
+        for round_ in range(ROUNDS + 1):
+            config = CheckpointConfig(interval="1 s")
+            storage = str(tmp_path / "store")
+            made.append(CheckpointCoordinator(spark, pipeline="twice", storage=storage, config=config))
+            writer = parquet(chained(made[-1], spark, feed.folder), out).queryName(f"run {round_}")
+            queries.append(made[-1].start(writer, name="chained"))
+            if round_ > 0:
+                with pytest.raises(FencedError):
+                    queries[-2].awaitTermination(DEADLINE)
+                assert not queries[-2].isActive
+                until(lambda: files_sunk(made[-1], out) == feed.files, "all files")
+                queries[-1].processAllAvailable()
+                check_whole(spark, out, feed.files)
+            wanted = feed.files + chance.randint(-1, 3)
+            feed.add(4)
+            until(lambda: files_sunk(made[-1], out) >= wanted, "some batches")  # noqa: B023
+            # Not to wait: to come at any moment of a batch or checkpoint.
+            time.sleep(chance.uniform(0, 0.5))
     finally:
         for coordinator in reversed(made):
             coordinator.stop(timeout="1 s")
-    check_whole(spark, out, FILES)
 
 
 # --- in two processes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("round_", ROUNDS)
-def test_a_driver_that_starts_while_another_runs_leaves_a_whole_sink(
-    spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path, round_: int
+def test_drivers_that_start_while_another_runs_leave_a_whole_sink(
+    spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path
 ) -> None:
-    chance = random.Random(round_)
+    chance = random.Random(ROUNDS)
     feed = Feed(tmp_path / "in")
-    first = Driver(tmp_path, runtime, classes, interval="1 s")
-    second = Driver(tmp_path, runtime, classes, interval="1 s")
+    drivers = [Driver(tmp_path, runtime, classes, interval="1 s")]
     try:
-        for driver in (first, second):
-            driver.wait("warm")
-        first.tell()
-        first.wait("sank", chance.randint(1, 5), feed.taken)
-        time.sleep(chance.uniform(0, 0.5))
-        second.tell()
-        second.wait("started")
-        assert "was fenced" in " ".join(first.wait_for_end())
-        feed.add(2)
-        second.wait_for_files(feed.files)
-        check_whole(spark, tmp_path / "out", feed.files)
-        second.tell()
-        second.wait("stopped")
+        drivers[0].wait("warm")
+        drivers[0].tell()
+        for _ in range(ROUNDS):
+            # It starts its JVM while the other works.
+            drivers.append(Driver(tmp_path, runtime, classes, interval="1 s"))
+            before, after = drivers[-2:]
+            after.wait("warm")
+            feed.add(4)
+            before.wait("sank", chance.randint(1, 3), feed.taken)
+            time.sleep(chance.uniform(0, 0.5))
+            after.tell()
+            after.wait("started")
+            assert "was fenced" in " ".join(before.wait_for_end())
+            before.kill()
+            feed.add(2)
+            after.wait_for_files(feed.files)
+            check_whole(spark, tmp_path / "out", feed.files)
+        drivers[-1].tell()
+        drivers[-1].wait("stopped")
     finally:
-        for driver in (first, second):
+        for driver in drivers:
             driver.kill()
 
 
