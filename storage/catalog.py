@@ -241,7 +241,7 @@ class Catalog:
             owner: who takes over, for users to read.
             now: seconds since 1970.
         """
-        number = max(filter(None, map(generation_of, self.store.list(GENERATIONS))), default=0)
+        number = self.newest_generation()
         while True:
             number += 1
             claim = Claim(number, owner, now, uuid.uuid4().hex)
@@ -250,6 +250,10 @@ class Catalog:
             except ObjectExistsError:
                 continue
             return claim
+
+    def newest_generation(self) -> int:
+        """Return the newest generation that has been claimed; 0 if there is none."""
+        return max(filter(None, map(generation_of, self.store.list(GENERATIONS))), default=0)
 
     # --- who writes into the sinks --------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from ...storage.catalog import Catalog
 from ...storage.errors import ChandyError, FencedError
 from ...storage.fencing import Claim, Driver
 from ...storage.logs import logger
+from ...storage.open import open_store
 from ..errors import PredecessorRunsError
 
 log = logger(__name__)
@@ -183,6 +184,14 @@ def await_predecessors(catalog: Catalog, claim: Claim, patience: float) -> None:
     began = time.monotonic()
     for driver in catalog.predecessors_in_office(claim.generation):
         _await(catalog, claim, driver, began, patience)
+
+
+def is_in_office(uri: str) -> bool:
+    """Return whether a driver of the pipeline with this store writes into its sinks, as far as one can know."""
+    catalog = Catalog(open_store(uri))
+    newest = catalog.newest_generation()
+    drivers = catalog.predecessors_in_office(newest + 1)
+    return any(_sign(catalog, driver) is not Sign.DEAD for driver in drivers)
 
 
 def _await(catalog: Catalog, claim: Claim, driver: Driver, began: float, patience: float) -> None:

@@ -11,7 +11,7 @@ from ...storage.logs import logger
 from ..errors import RestoreError, SinkTakenError
 from . import file_sink_log
 from .guarantee import Guarantee, Level
-from .owner import Mark, SinkOwner, check_mark, put_mark
+from .owner import Mark, SinkOwner, check_mark, pass_on, put_mark
 from .sink import Beginning, Sink
 
 log = logger(__name__)
@@ -50,8 +50,9 @@ class FileSink(Sink):
         """
         kept = file_sink_log.contents(beginning.files or {})
         elsewhere = file_sink_log.elsewhere(self.path, kept.values())
-        self._check(query, beginning, kept, elsewhere)
-        if not beginning.is_table:
+        if self._check(query, beginning, kept, elsewhere):
+            pass_on(self.path, _mark(query, beginning.owner))
+        elif not beginning.is_table:
             self.mark(query, beginning.owner)
         if elsewhere is not None:
             log.warning(
@@ -76,9 +77,22 @@ class FileSink(Sink):
 
     def _check(
         self, query: str, beginning: Beginning, kept: Mapping[str, bytes], elsewhere: Path | None
-    ) -> None:
-        """Refuse to begin in what is not this query's, or would not be whole."""
-        is_marked = check_mark(self.path, _mark(query, beginning.owner))
+    ) -> bool:
+        """Refuse to begin in what is not this query's, or would not be whole.
+
+        Returns:
+            Whether the output has another mark or none, and passes on to this query.
+        """
+        # What the version before has left has no mark, but files that the checkpoint names. They are the query's own
+        # also in another pipeline that goes on from there, such as from a savepoint.
+        is_named = elsewhere is None and any(
+            file_sink_log.data_files(one, self.path) for one in kept.values()
+        )
+        is_marked = check_mark(
+            self.path,
+            _mark(query, beginning.owner),
+            lambda other: is_named and other.query == query and not beginning.is_written_by(other.store),
+        )
         if elsewhere is not None and not beginning.allow_new_output:
             raise RestoreError(
                 f"query {query!r} does not fit the checkpoint, whose output names files of another directory",
@@ -88,10 +102,6 @@ class FileSink(Sink):
                 "gets the rows after the checkpoint",
             )
         newest = file_sink_log.newest(self.path)
-        # What the version before has left has no mark, but files that the checkpoint names.
-        is_named = elsewhere is None and any(
-            file_sink_log.data_files(one, self.path) for one in kept.values()
-        )
         is_own = is_marked and (beginning.files is not None or beginning.may_begin_anew)
         if newest >= 0 and not is_own and not is_named:
             raise SinkTakenError(
@@ -101,6 +111,7 @@ class FileSink(Sink):
                 + ("of an earlier life" if is_marked else "of another query or program"),
                 "choose another path, delete this one, or restore the checkpoint that belongs to it",
             )
+        return is_named and not is_marked
 
     def is_ahead_of(self, batch: int) -> bool:
         """Return whether the log has a later batch."""

@@ -7,6 +7,7 @@ readers of the directory pass over it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,10 @@ import attrs
 from ...storage.codec import from_json, to_json
 from ...storage.errors import CodecError, ObjectExistsError
 from ...storage.local import LocalStore
+from ...storage.logs import logger
 from ..errors import SinkTakenError
+
+log = logger(__name__)
 
 MARK: Final = "_chandy_owner.json"
 """Name of the file in the output directory."""
@@ -61,8 +65,13 @@ def mark_of(output: Path) -> Mark | None:
         ) from None
 
 
-def check_mark(output: Path, mine: Mark) -> bool:
+def check_mark(output: Path, mine: Mark, passes_on: Callable[[Mark], bool] = lambda _: False) -> bool:
     """Return whether a directory has a query's own mark already.
+
+    Args:
+        output: the directory.
+        mine: the query's mark.
+        passes_on: whether the query may go on with what the one of another mark has written.
 
     Raises:
         SinkTakenError: it has that of another query.
@@ -70,6 +79,9 @@ def check_mark(output: Path, mine: Mark) -> bool:
     found = mark_of(output)
     if found is None or found == mine:
         return found is not None
+    if passes_on(found):
+        log.warning("the output passes on to another query", output=str(output), of=str(found), to=str(mine))
+        return False
     raise SinkTakenError(
         f"query {mine.query!r} cannot write into {output}",
         f"an output of its own, for pipeline {mine.pipeline!r} with checkpoints in {mine.store}",
@@ -77,6 +89,11 @@ def check_mark(output: Path, mine: Mark) -> bool:
         f"choose another path; or, if that query will never run again and its output is to be this one's, delete "
         f"{output / MARK}",
     )
+
+
+def pass_on(output: Path, mine: Mark) -> None:
+    """Mark a directory as a query's output whoever has marked it before."""
+    LocalStore(output).write(MARK, to_json(mine))
 
 
 def put_mark(output: Path, mine: Mark) -> None:

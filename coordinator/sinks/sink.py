@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
@@ -23,6 +23,8 @@ class Beginning:
     """Whether Spark makes the output as a table when the query starts, and wants to find nothing there before."""
     may_begin_anew: bool = False
     """Whether, without a checkpoint, batches that the query itself has written may be undone."""
+    is_written_by: Callable[[str], bool] = lambda store: True
+    """Whether the pipeline with the store at a URI writes into its outputs now."""
     allow_new_output: bool = False
     """Whether the output may be another one than the checkpoint's, and begin empty."""
 

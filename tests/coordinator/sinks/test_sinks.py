@@ -122,7 +122,7 @@ def test_the_output_of_another_query_is_never_touched(
     sink: FileSink, tmp_path: Path, query: str, owner: SinkOwner
 ) -> None:
     begins(sink, None)
-    # Also before it has written anything, and with a checkpoint that names these very files.
+    # Also before it has written anything, and with a checkpoint that names these very files while it runs.
     with pytest.raises(SinkTakenError, match="that of query 'q' of pipeline 'p'"):
         begins(sink, None, query, owner, may_begin_anew=True)
     for batch in range(2):
@@ -153,6 +153,33 @@ def test_what_the_version_before_has_left_is_known_by_the_checkpoint_that_names_
     begins(sink, keep(sink, 0, tmp_path))
     assert names(sink.path) == {"part-0"}
     assert mark_of(sink.path) == Mark(OWNER.store, "p", "q")
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_pipeline_that_goes_on_from_anothers_savepoint_goes_on_in_its_output_once_that_has_stopped(
+    sink: FileSink, tmp_path: Path, runs: bool
+) -> None:
+    begins(sink, None)
+    for batch in range(2):
+        write_batch(sink.path, batch)
+    kept, owner = keep(sink, 0, tmp_path), SinkOwner("file:///new/p2", "p2")
+    asked: list[str] = []
+
+    def is_written_by(store: str) -> bool:
+        asked.append(store)
+        return runs
+
+    if runs:
+        with pytest.raises(SinkTakenError, match="'p'"):
+            sink.begin("q", Beginning(owner, kept, is_written_by=is_written_by))
+    else:
+        sink.begin("q", Beginning(owner, kept, is_written_by=is_written_by))
+        assert mark_of(sink.path) == Mark("file:///new/p2", "p2", "q")
+        # The one before is a stranger by now.
+        with pytest.raises(SinkTakenError, match="'p2'"):
+            begins(sink, None, may_begin_anew=True)
+    assert asked == [OWNER.store]
+    assert names(sink.path) == ({"part-0", "part-1"} if runs else {"part-0"})
 
 
 def test_a_mark_that_cannot_be_read_is_not_taken_for_ones_own(sink: FileSink) -> None:
