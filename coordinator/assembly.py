@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..state.local import changelog
-from ..state.local.directories import private_directory, runtime_directory
+from ..state.local.directories import CACHE, private_directory, runtime_directory
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
@@ -134,7 +134,7 @@ def assemble(
     made.callback(server.shutdown)
     if is_here(spark):
         private_directory(runtime_directory())
-    cache = Path(config.cache_dir or runtime_directory() / "cache")
+    cache = Path(config.cache_dir or runtime_directory() / CACHE)
     _make_cache(cache)
     directories = QueryDirectories(Path(config.work_dir) if config.work_dir else None, name)
     made.callback(directories.close)
@@ -149,7 +149,7 @@ def assemble(
         address=server.address,
         token=token,
         pipeline=name,
-        memory=config.host_memory,
+        memory=config.host_memory_bytes,
         cache=str(cache),
         runtime=str(runtime_directory()),
         changelogs=str(changelogs) if config.changelog and is_here(spark) else None,
@@ -196,6 +196,7 @@ def assemble(
         store=catalog.store,
         progress=runs,
         clock=clock,
+        host_timeout=config.host_timeout_seconds,
         on_state_lost=supervisor.host_lost,
         on_failure=supervisor.must_fail,
         on_processor_failure=supervisor.processor_failed,

@@ -18,6 +18,7 @@ from ..state.operators.arrow_processor import ArrowProcessor
 from ..state.processors.style import StyleName
 from ..state.rpc.metrics import OperatorMetrics
 from ..storage.keys import validate_name
+from ..storage.layout import SAVEPOINTS
 from ..storage.logs import logger
 from ..storage.manifest import CheckpointKind
 from ..storage.open import open_store
@@ -113,6 +114,7 @@ class CheckpointCoordinator:
         time_mode: str = "None",
         output_mode: str = "append",
         initial_state: DataFrame | GroupedData | None = None,
+        event_time_column: str | None = None,
     ) -> DataFrame:
         """Run a PySpark ``StatefulProcessor`` that takes rows. Checkpoints of the pipeline contain its state.
 
@@ -133,6 +135,9 @@ class CheckpointCoordinator:
             initial_state: rows with which the operator's state begins: a DataFrame with the key columns, which may be
                 grouped as for PySpark. It is computed by this call, and only if the operator is not in the
                 restored checkpoint. The operator's first batch calls ``handleInitialState``.
+            event_time_column: the column of the output that has the event time of its rows, as PySpark's
+                ``eventTimeColumnName``. It carries the watermark of ``df`` on to the operators after this one, also to
+                those of Spark. A row that is late for them is an error. None: the output has no watermark.
 
         Raises:
             ChandyError: an argument cannot be used, or the operator does not fit the restored checkpoint; a subclass
@@ -147,6 +152,7 @@ class CheckpointCoordinator:
                 time_mode=time_mode,
                 output_mode=output_mode,
                 initial_state=initial_state,
+                event_time_column=event_time_column,
             )
 
     def transform_with_state_in_pandas(
@@ -162,12 +168,14 @@ class CheckpointCoordinator:
         time_mode: str = "None",
         output_mode: str = "append",
         initial_state: DataFrame | GroupedData | None = None,
+        event_time_column: str | None = None,
     ) -> DataFrame:
         """Run a PySpark ``StatefulProcessor`` that takes pandas DataFrames.
 
         It corresponds to ``GroupedData.transformWithStateInPandas``. The processor gets the rows of a key as
-        DataFrames of at most 10,000 rows, and yields DataFrames with the columns of the output. The types of the
-        columns are described in ``chandy.state.processors.frames``.
+        DataFrames, whose size ``spark.sql.execution.arrow.maxRecordsPerBatch`` and ``maxBytesPerBatch`` bound, and
+        yields DataFrames with the columns of the output. The types of the columns are described in
+        ``chandy.state.processors.frames``.
 
         The arguments and errors are those of ``transform_with_state``.
         """
@@ -180,6 +188,7 @@ class CheckpointCoordinator:
                 time_mode=time_mode,
                 output_mode=output_mode,
                 initial_state=initial_state,
+                event_time_column=event_time_column,
             )
 
     def transform_with_arrow(
@@ -344,7 +353,7 @@ class CheckpointCoordinator:
             validate_name("savepoint", target)
             root = self._executor.read(lambda machine: machine.root)
             target = (
-                join_uri(default, self._pipeline, target) if default else join_uri(root, "savepoints", target)
+                join_uri(default, self._pipeline, target) if default else join_uri(root, SAVEPOINTS, target)
             )
         return open_store(target).uri
 
@@ -421,7 +430,8 @@ class CheckpointCoordinator:
             The savepoint; None if none was requested.
 
         Raises:
-            CheckpointError: the savepoint failed. The queries have been started again and the coordinator goes on.
+            CheckpointError: the savepoint failed, for one because a state host was lost meanwhile. The queries have
+                been started again, or are about to be, and the coordinator goes on.
             PipelineFailedError: the savepoint failed, and the pipeline cannot go on.
             InvalidPlaceError: as for ``savepoint``; nothing was stopped.
             CoordinatorStoppedError: a savepoint was requested, but the coordinator has already stopped.
@@ -447,7 +457,7 @@ class CheckpointCoordinator:
         if target is None:
             return None
         try:
-            return self._executor.request(CheckpointKind.SAVEPOINT, target=target).result()
+            return self._executor.request(CheckpointKind.SAVEPOINT, target=target, of_stop=True).result()
         except BaseException:
             self._supervisor.resume(stopped)
             raise

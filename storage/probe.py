@@ -54,5 +54,6 @@ def _unfenced(uri: str, found: str) -> InvalidPlaceError:
         f"on the store {uri} two drivers could both complete checkpoints",
         "exactly one of two racing creates of one object to win",
         found,
-        "use another store, or allow_unfenced=True if only one driver can ever run",
+        "use another store, or allow_unfenced=True if only one driver can ever run; if the service has conditional "
+        "writes, upgrade its client library: an older one ignores the condition",
     )

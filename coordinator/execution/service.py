@@ -6,7 +6,16 @@ import attrs
 import pyarrow as pa
 
 from ...state.rpc.calls import ActionServer, Call, Stream
-from ...state.rpc.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, ShardsRestored, TaskFailure
+from ...state.rpc.messages import (
+    Ack,
+    AskBatch,
+    ClaimShards,
+    Decline,
+    HostHello,
+    HostPulse,
+    ShardsRestored,
+    TaskFailure,
+)
 from ..errors import SetupError
 from .executor import CheckpointExecutor
 
@@ -27,6 +36,7 @@ class Service:
             "restored": Call(ShardsRestored, executor.restored),
             "ack": Call(Ack, executor.ack),
             "decline": Call(Decline, executor.decline),
+            "pulse": Call(HostPulse, executor.pulse),
             "report": Call(TaskFailure, executor.report),
             "orders": Stream(HostHello, executor.orders),
         }

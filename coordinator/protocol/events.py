@@ -99,6 +99,8 @@ class CheckpointRequested(Event[Request]):
     kind: CheckpointKind
     target: str | None = None
     """URI to write it to; None: the pipeline's own store."""
+    of_stop: bool = False
+    """Whether a stop waits for it."""
 
 
 @attrs.frozen
@@ -196,7 +198,7 @@ class ShardsCopied(Event[None]):
 
 @attrs.frozen
 class CheckpointFailed(Event[None]):
-    """The driver could not carry out an instruction for a checkpoint."""
+    """The driver could not carry out an instruction for a checkpoint. It is too late once all have acknowledged."""
 
     checkpoint: int
     reason: Reason
@@ -214,10 +216,22 @@ class Finalized(Event[None]):
 
 
 @attrs.frozen
+class NotFinalized(Event[None]):
+    """The manifest of a checkpoint was not written, or nobody can tell."""
+
+    manifest: Manifest
+    reason: Reason
+    detail: str
+    is_known: bool = True
+    """Whether it is sure that the manifest was not written."""
+
+
+@attrs.frozen
 class Discarded(Event[None]):
     """Checkpoints that retention dropped have been deleted, or could not be."""
 
-    count: int
+    checkpoints: tuple[int, ...]
+    """The ids of all that one instruction names."""
 
 
 # --- life cycle ---------------------------------------------------------------------------------------------

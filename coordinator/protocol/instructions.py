@@ -51,9 +51,10 @@ class CopyShards:
 
 @attrs.frozen
 class Finalize:
-    """Write the manifest of a checkpoint that all have acknowledged, then report ``Finalized``."""
+    """Write the manifest of a checkpoint that all have acknowledged; report ``Finalized`` or ``NotFinalized``."""
 
     checkpoint: int
+    root: str
 
 
 @attrs.frozen
@@ -104,6 +105,13 @@ class FailPipeline:
     error: CheckpointError = attrs.field(eq=str)
 
 
+@attrs.frozen
+class ReportStatisticsFailure:
+    """Log that a checkpoint could not be counted. It goes on as if it had been."""
+
+    error: Exception = attrs.field(eq=str)
+
+
 Instruction = (
     ChooseCut
     | Send
@@ -116,4 +124,5 @@ Instruction = (
     | DiscardAborted
     | GoBack
     | FailPipeline
+    | ReportStatisticsFailure
 )

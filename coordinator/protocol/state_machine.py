@@ -14,7 +14,8 @@ complete the checkpoint. Abort belongs to ``DiscardAborted``, which every aborte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, cast
 
 import attrs
@@ -56,6 +57,7 @@ from .events import (
     Finalized,
     HostJoined,
     HostLeft,
+    NotFinalized,
     PlanningDone,
     ProgressStored,
     QueryAdded,
@@ -80,6 +82,7 @@ from .instructions import (
     GoBack,
     Instruction,
     Reject,
+    ReportStatisticsFailure,
     Resolve,
     Send,
     StoreProgress,
@@ -134,10 +137,12 @@ class CheckpointStateMachine:
     _requests: int = attrs.field(default=0, init=False)
     """How many requests there have been."""
     _last_completed_at: float | None = attrs.field(default=None, init=False)
-    _deletions: int = attrs.field(default=0, init=False)
-    """How many dropped checkpoints are not deleted yet."""
-    _doomed: set[str] = attrs.field(factory=set, init=False)
-    """Objects that are being deleted."""
+    _moved_at: float = attrs.field(default=-math.inf, init=False)
+    """When a checkpoint last began or ended, or the pipeline was restored: requests that wait have come closer."""
+    _deleting: dict[tuple[int, ...], frozenset[str]] = attrs.field(factory=dict, init=False)
+    """Dropped checkpoints that are not deleted yet, as they were dropped together, and the objects that go, too."""
+    _undecided: dict[int, Manifest] = attrs.field(factory=dict, init=False)
+    """Checkpoints of which nobody knows whether their manifest was written: nothing that they name is deleted."""
     _out: list[Instruction] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -183,8 +188,8 @@ class CheckpointStateMachine:
                 self._host_joined(hello)
             case HostLeft(hello):
                 self._host_left(hello)
-            case CheckpointRequested(kind, target):
-                return self._request(kind, target, now)
+            case CheckpointRequested(kind, target, of_stop):
+                return self._request(kind, target, now, of_stop=of_stop)
             case ScheduleStarted(chance):
                 self._start_schedule(chance, now)
             case Tick():
@@ -207,8 +212,10 @@ class CheckpointStateMachine:
                 self._failed(checkpoint, reason, detail, now)
             case Finalized(manifest):
                 self._finalized(manifest, now)
-            case Discarded(count):
-                self._discarded(count, now)
+            case NotFinalized():
+                self._not_finalized(event, now)
+            case Discarded(checkpoints):
+                self._discarded(checkpoints, now)
             case Suspended(cause):
                 self._suspend(cause, now)
             case Restored(checkpoint):
@@ -225,9 +232,8 @@ class CheckpointStateMachine:
 
     def next_deadline(self) -> float | None:
         """When ``Tick`` is due at the earliest; None: not before another event."""
-        times = [pending.deadline for pending in self.pending.values() if pending.is_revocable]
-        if not self._state_is_known:
-            times += [request.created_at + self._timeout(request) for request in self.queue]
+        times = [pending.deadline for pending in self.pending.values() if pending.is_awaited]
+        times += [self._waits_until(request) for request in self.queue]
         if self.closed is None and self.schedule.next_at is not None:
             times.append(self.schedule.next_at)
         return min(times, default=None)
@@ -312,6 +318,10 @@ class CheckpointStateMachine:
     def _timeout(self, request: Request) -> float:
         return self.limits.savepoint_timeout if request.is_savepoint else self.limits.timeout
 
+    def _waits_until(self, request: Request) -> float:
+        """When a request that waits fails, unless a checkpoint begins or ends before."""
+        return max(request.created_at, self._moved_at) + self._timeout(request)
+
     def _query(self, query_id: str, batch: int | None) -> QueryState:
         for query in self.queries.values():
             if query.query_id == query_id:
@@ -377,18 +387,33 @@ class CheckpointStateMachine:
 
     # --- requests and time ----------------------------------------------------------------------------------
 
-    def _request(self, kind: CheckpointKind, target: str | None, now: float) -> Request:
-        request = self._new_request(kind, target, now)
+    def _request(
+        self, kind: CheckpointKind, target: str | None, now: float, *, of_stop: bool = False
+    ) -> Request:
+        request = self._new_request(kind, target, now, of_stop=of_stop)
         if self.closed is not None:
             self._reject(request, self.closed, "the coordinator takes no more requests")
+        elif of_stop and self.suspended:
+            self._reject(request, Reason.JOB_FAILOVER, "it is going back to a checkpoint")
+        elif request.is_savepoint and self._savepoints >= self.limits.max_queued:
+            detail = f"{self._savepoints} savepoints are waiting or being written already"
+            self._reject(request, Reason.TOO_MANY_REQUESTS, detail)
         elif (refused := self.queue.admit(request)) is not None:
             self._reject(refused, Reason.TOO_MANY_REQUESTS, f"{len(self.queue)} requests are waiting already")
         self._advance(now)
         return request
 
-    def _new_request(self, kind: CheckpointKind, target: str | None, now: float) -> Request:
+    def _new_request(
+        self, kind: CheckpointKind, target: str | None, now: float, *, of_stop: bool = False
+    ) -> Request:
         self._requests += 1
-        return Request(self._requests, kind, now, target)
+        return Request(self._requests, kind, now, target, of_stop)
+
+    @property
+    def _savepoints(self) -> int:
+        """How many savepoints wait or are pending: they take no places, so nothing else bounds them."""
+        running = sum(pending.is_savepoint for pending in self.pending.values())
+        return running + self.queue.count(CheckpointKind.SAVEPOINT)
 
     def _start_schedule(self, chance: float, now: float) -> None:
         if self.closed is None and self.schedule.next_at is None:
@@ -396,22 +421,42 @@ class CheckpointStateMachine:
 
     def _tick(self, now: float) -> None:
         """Expire what is overdue, and trigger what is due."""
-        for pending in self._revocable:
-            if now >= pending.deadline:
-                missing = list(pending.missing())
-                detail = f"after {pending.deadline - pending.triggered_at:g} s still missing: "
-                more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-                self._abort(pending, Reason.EXPIRED, detail + ", ".join(missing[:5]) + more, now)
-        for request in self.queue if not self._state_is_known else ():
-            if now >= request.created_at + self._timeout(request):
+        for pending in [one for one in self.pending.values() if one.is_awaited and now >= one.deadline]:
+            self._expire(pending, now)
+        for request in self.queue:
+            if now >= self._waits_until(request):
                 self.queue.remove(request)
-                self._reject(
-                    request, Reason.EXPIRED, "no state host has opened the shards that have changelogs"
-                )
+                reason = Reason.JOB_FAILOVER if self.suspended else Reason.EXPIRED
+                self._reject(request, reason, self._why_requests_wait())
         if self.closed is None and self.schedule.due(now):
             self.schedule.ticked(now)
             self._request_periodic(now)
         self._advance(now)
+
+    def _expire(self, pending: PendingCheckpoint, now: float) -> None:
+        after = f"after {pending.deadline - pending.triggered_at:g} s"
+        if pending.is_revocable:
+            missing = list(pending.missing())
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            detail = f"{after} still missing: " + ", ".join(missing[:5]) + more
+            self._abort(pending, Reason.EXPIRED, detail, now)
+        else:
+            # It completes if the manifest appears after all, so nothing of it may be deleted.
+            pending.move(Phase.OVERDUE)
+            detail = f"all have acknowledged, but {after} {pending.root} has not said whether the manifest is written"
+            self._fail_request(pending, Reason.EXPIRED, f"{detail}; it may still appear", now)
+
+    def _why_requests_wait(self) -> str:
+        if self.suspended:
+            return "the pipeline has been going back to a checkpoint for longer than the request may wait"
+        if not self._state_is_known:
+            return "no state host has opened the shards that have changelogs"
+        if self._deletions > self.limits.max_concurrent:
+            return (
+                f"{self._deletions} dropped checkpoints are still to be deleted, which the store does not do"
+            )
+        pending = ", ".join(f"{one.id} ({one.phase})" for one in self.pending.values())
+        return f"no checkpoint could begin before these have ended: {pending}"
 
     def _request_periodic(self, now: float) -> None:
         if self.queue.holds(CheckpointKind.PERIODIC):
@@ -461,11 +506,12 @@ class CheckpointStateMachine:
             deadline=now + self._timeout(request),
         )
         self.next_id += 1
-        pending.doomed |= self._doomed
+        self._moved_at = now
+        pending.doomed.update(*self._deleting.values())
         self.pending[pending.id] = pending
-        self.history.started(pending.id, pending.kind, now)
         order = downstream_first({name: query.reads for name, query in self.queries.items()})
         self._out.append(ChooseCut(pending.id, order, pending.root, pending.is_savepoint))
+        self._count(lambda history: history.started(pending.id, pending.kind, now))
 
     def _cut(self, checkpoint: int, query: str, planned: int, stands_at: int | None) -> None:
         """Fix a query's cut and place its barrier."""
@@ -593,22 +639,21 @@ class CheckpointStateMachine:
     def _decline(self, decline: Decline, now: float) -> None:
         """Abort a checkpoint that a state host cannot do its part of.
 
-        A decline is too late once all parts are durable: a host that has acknowledged and got no answer declines
-        afterwards, and the manifest may be durable by then.
+        A decline can be late, as any failure: a host that has acknowledged and got no answer declines afterwards, and
+        the manifest may be durable by then.
         """
-        pending = self.pending.get(decline.checkpoint)
-        if pending is not None and pending.is_revocable:
-            self._failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
+        self._failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
 
     def _failed(self, checkpoint: int, reason: Reason, detail: str, now: float) -> None:
-        if (pending := self.pending.get(checkpoint)) is not None:
+        pending = self.pending.get(checkpoint)
+        if pending is not None and pending.is_revocable:
             self._abort(pending, reason, detail, now)
             self._advance(now)
 
     def _discard_late(self, checkpoint: int) -> None:
         """Delete what was stored for a checkpoint that has ended."""
         completed = any(manifest.id == checkpoint for manifest in self.completed)
-        if 0 < checkpoint < self.next_id and not completed:
+        if 0 < checkpoint < self.next_id and not completed and checkpoint not in self._undecided:
             self._out.append(DiscardAborted(checkpoint, self.root, is_savepoint=False))
 
     # --- outcomes -------------------------------------------------------------------------------------------
@@ -616,20 +661,15 @@ class CheckpointStateMachine:
     def _finish_if_complete(self, pending: PendingCheckpoint) -> None:
         if pending.phase is Phase.COLLECTING and pending.is_fully_acknowledged:
             pending.move(Phase.FINALIZING)
-            self._out.append(Finalize(pending.id))
+            self._out.append(Finalize(pending.id, pending.root))
 
     def _finalized(self, manifest: Manifest, now: float) -> None:
         """Complete a checkpoint: its manifest is durable."""
         pending = self.pending.pop(manifest.id)
+        is_awaited = pending.is_awaited
         pending.move(Phase.COMPLETED)
+        self._moved_at = now
         self._lift(pending)
-        self.history.completed(
-            manifest.id,
-            now,
-            size=manifest.size,
-            new_bytes=manifest.new_bytes,
-            shards=_shard_statistics(pending),
-        )
         if not pending.is_savepoint:
             self.failures.completed(manifest.id)
             self._last_completed_at = now
@@ -639,7 +679,25 @@ class CheckpointStateMachine:
             for older in [p for p in self.pending.values() if p.id < manifest.id and not p.is_savepoint]:
                 self._abort(older, Reason.SUBSUMED, f"checkpoint {manifest.id} completed first", now)
             self._retain()
-        self._out.append(Resolve(pending.request, manifest, pending.root))
+        if is_awaited:
+            self._out.append(Resolve(pending.request, manifest, pending.root))
+        self._count(
+            lambda history: history.completed(
+                manifest.id,
+                now,
+                size=manifest.size,
+                new_bytes=manifest.new_bytes,
+                shards=_shard_statistics(pending),
+            )
+        )
+        self._advance(now)
+
+    def _not_finalized(self, event: NotFinalized, now: float) -> None:
+        """Abort a checkpoint without a manifest. If there may be one, all that it names stays."""
+        pending = self.pending[event.manifest.id]
+        if not event.is_known and not pending.is_savepoint:
+            self._undecided[pending.id] = event.manifest
+        self._abort(pending, event.reason, event.detail, now, discards=event.is_known)
         self._advance(now)
 
     def _retain(self) -> None:
@@ -650,28 +708,43 @@ class CheckpointStateMachine:
         if ids:
             dropped = tuple(m for m in self.completed if m.id in ids)
             self.completed = tuple(m for m in self.completed if m.id not in ids)
-            self._deletions += len(dropped)
-            doomed = deletable(dropped, self.completed)
-            self._doomed |= doomed
+            kept = (*self.completed, *self._undecided.values())
+            doomed = deletable(dropped, kept)
+            self._deleting[tuple(m.id for m in dropped)] = doomed
             for pending in self.pending.values():
                 pending.doomed |= doomed
-            self._out.append(Discard(dropped, self.completed))
+            self._out.append(Discard(dropped, kept))
 
-    def _discarded(self, count: int, now: float) -> None:
-        self._deletions -= count
-        if not self._deletions:
-            self._doomed.clear()
+    def _discarded(self, checkpoints: tuple[int, ...], now: float) -> None:
+        del self._deleting[checkpoints]
+        self._moved_at = now
         self._advance(now)
 
-    def _abort(self, pending: PendingCheckpoint, reason: Reason, detail: str, now: float) -> None:
+    @property
+    def _deletions(self) -> int:
+        """How many dropped checkpoints are not deleted yet."""
+        return sum(map(len, self._deleting))
+
+    def _abort(
+        self, pending: PendingCheckpoint, reason: Reason, detail: str, now: float, *, discards: bool = True
+    ) -> None:
         del self.pending[pending.id]
+        is_awaited = pending.is_awaited
+        self._moved_at = now
         pending.move(Phase.ABORTED, reason)
         self._lift(pending)
         latest = self.completed[-1].id if self.completed else None
         self._send_all(AbortOrder(pending.id, latest))
-        self._out.append(DiscardAborted(pending.id, pending.root, pending.is_savepoint))
-        self.history.failed(pending.id, now, reason, shards=_shard_statistics(pending))
+        if discards:
+            self._out.append(DiscardAborted(pending.id, pending.root, pending.is_savepoint))
+        if is_awaited:
+            self._fail_request(pending, reason, detail, now)
+
+    def _fail_request(self, pending: PendingCheckpoint, reason: Reason, detail: str, now: float) -> None:
         self._reject(pending.request, reason, detail, pending.id)
+        self._count(
+            lambda history: history.failed(pending.id, now, reason, shards=_shard_statistics(pending))
+        )
 
     def _reject(self, request: Request, reason: Reason, detail: str, id: int | None = None) -> None:
         error = CheckpointError(id, reason, detail)
@@ -679,6 +752,13 @@ class CheckpointStateMachine:
         # As in Flink: a savepoint to a bad place is its user's problem, not the pipeline's.
         if not request.is_savepoint and self.failures.failed(id, reason):
             self._out.append(FailPipeline(error))
+
+    def _count(self, record: Callable[[History], None]) -> None:
+        """Keep the statistics. Whatever goes wrong with them, checkpoints go on."""
+        try:
+            record(self.history)
+        except Exception as error:  # noqa: BLE001 (see above)
+            self._out.append(ReportStatisticsFailure(error))
 
     def _lift(self, pending: PendingCheckpoint) -> None:
         for name in pending.parts:
@@ -691,15 +771,20 @@ class CheckpointStateMachine:
     # --- life cycle -----------------------------------------------------------------------------------------
 
     def _suspend(self, cause: str, now: float) -> None:
-        """End pending checkpoints; requests that wait are kept until ``Restored``."""
+        """End pending checkpoints; requests that wait are kept until ``Restored``, but for those of a stop."""
         self.suspended = True
         for pending in self._revocable:
             self._abort(pending, Reason.JOB_FAILOVER, cause, now)
+        for request in self.queue:
+            if request.of_stop:
+                self.queue.remove(request)
+                self._reject(request, Reason.JOB_FAILOVER, cause)
 
     def _restored(self, checkpoint: int | None, now: float) -> None:
         self.suspended = False
+        self._moved_at = now
         if checkpoint is not None:
-            self.history.restored(checkpoint)
+            self._count(lambda history: history.restored(checkpoint))
         self._advance(now)
 
     def _release(self, query_ids: Sequence[str]) -> None:

@@ -222,6 +222,13 @@ class GoBack:
 
 
 @attrs.frozen
+class SuspendCheckpoints:
+    """End the checkpoints under way: the pipeline must go back, and a stop keeps it from that."""
+
+    cause: ChandyError
+
+
+@attrs.frozen
 class FailForGood:
     """End every query with the error, and take no more checkpoints."""
 
@@ -230,7 +237,7 @@ class FailForGood:
     """Why no restart is tried, if the error does not say it."""
 
 
-Decision = DoNothing | EndQuery | WaitToRestart | RestartInPlace | GoBack | FailForGood
+Decision = DoNothing | EndQuery | WaitToRestart | RestartInPlace | GoBack | SuspendCheckpoints | FailForGood
 
 
 # --- the machine --------------------------------------------------------------------------------------------
@@ -301,6 +308,7 @@ class RecoveryStateMachine:
                 self._committed(event, now)
             case StopRequested():
                 self.is_stopping = True
+                return self._hold()
             case StopWithdrawn():
                 return self._stop_withdrawn(now)
             case StateGivenUp():
@@ -394,11 +402,22 @@ class RecoveryStateMachine:
             outage = attrs.evolve(outage, queries=(*outage.queries, query))
         self.outage = outage
         if self.is_stopping:
-            return DoNothing()
+            return self._hold()
         delay = self.tracker.failed(now, self.random)
         if delay is None:
             return self._fail(cause)
         return WaitToRestart(now + delay, outage.cause)
+
+    @property
+    def must_go_back(self) -> bool:
+        """Whether the next attempt takes the whole pipeline back."""
+        return self.loss is not None or (self.outage is not None and self.outage.is_whole)
+
+    def _hold(self) -> Decision:
+        """Restart nothing while the pipeline stops, but end its savepoint if the state for that is lost."""
+        if self.outage is not None and self.must_go_back:
+            return SuspendCheckpoints(self.outage.cause)
+        return DoNothing()
 
     def _stop_withdrawn(self, now: float) -> Decision:
         self.is_stopping = False
@@ -414,7 +433,7 @@ class RecoveryStateMachine:
         outage = self.outage
         if outage is None or self.is_stopping:
             return DoNothing()
-        if self.loss is not None or outage.is_whole or not outage.queries:
+        if self.must_go_back or not outage.queries:
             resume = self.loss is not None and self.loss.with_host
             self.outage = attrs.evolve(outage, is_whole=True)
             return GoBack(outage.cause, outage.noticed_at, resume)

@@ -213,6 +213,8 @@ class Supervisor:
         deadline = time.monotonic() + timeout
         stopped: list[Run] = []
         with self._changing:
+            # Again: the pipeline may have gone back since, or have failed to.
+            self._carry_out(self._decide(on.StopRequested()))
             for name in order:
                 run = self._runs.get(name)
                 if run is None or run.ended:
@@ -232,7 +234,7 @@ class Supervisor:
         return stopped
 
     def resume(self, stopped: list[Run]) -> None:
-        """Start queries again that ``stop_gracefully`` has stopped, where they stood.
+        """Start queries again that ``stop_gracefully`` has stopped, where they stood, unless the pipeline must go back.
 
         Raises:
             PipelineFailedError: the pipeline has failed for good meanwhile, or a query cannot be started.
@@ -240,7 +242,7 @@ class Supervisor:
         with self._changing:
             self._check_not_failed()
             try:
-                for run in stopped:
+                for run in stopped if not self._machine.must_go_back else ():
                     self._restart_in_place(run, "a stop that could not be carried through", self._clock())
             except Exception as error:
                 failed = PipelineFailedError(f"it could not be started again: {error}")
@@ -365,6 +367,8 @@ class Supervisor:
             case on.WaitToRestart(until, cause):
                 self._restart_at = until
                 log.warning("restarting", cause=str(cause).splitlines()[0], seconds=until - self._clock())
+            case on.SuspendCheckpoints(cause):
+                self._executor.handle(events.Suspended(str(cause)))
             case on.FailForGood(error, because):
                 if because:
                     log.error("not restarted", because=because, error=str(error).splitlines()[0])

@@ -208,6 +208,13 @@ class HostHello:
 
 
 @attrs.frozen
+class HostPulse:
+    """A state host lives: its threads run and its disk answers."""
+
+    host: str
+
+
+@attrs.frozen
 class AskBatch:
     """A request for the orders ahead of a batch. A host sends one per batch and query."""
 

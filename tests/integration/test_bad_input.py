@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import ChandyError, CheckpointConfig, CheckpointCoordinator
 from chandy.coordinator.errors import (
@@ -38,7 +39,7 @@ from .support import EVENTS, TOTALS, Events, Make, Totals
 pytestmark = pytest.mark.spark
 
 
-def totals(coordinator: CheckpointCoordinator, stream: DataFrame, **more: Any) -> DataFrame:
+def totals(coordinator: CheckpointCoordinator, stream: Any, **more: Any) -> DataFrame:
     arguments: dict[str, Any] = {
         "key": ["k"],
         "processor": Totals(),
@@ -78,6 +79,14 @@ def test_a_writer_that_cannot_be_checkpointed_is_refused_and_the_coordinator_goe
     for writer, why in refused:
         with pytest.raises(WriterError, match=why):
             coordinator.start(writer, name="q")
+    wrong: list[tuple[Any, str]] = [
+        (stream, "found a DataFrame"),
+        (spark.range(1).write, "found a DataFrameWriter"),
+        (None, "found a NoneType"),
+    ]
+    for given, says in wrong:
+        with pytest.raises(ArgumentError, match=f"a DataStreamWriter .*{says}"):
+            coordinator.start(given, name="q")
     assert coordinator.queries == ()
     events.add(1)
     query = coordinator.start(stream.writeStream.format("noop"), name="q")
@@ -120,12 +129,42 @@ def test_an_operator_that_cannot_be_is_refused_before_anything_runs(
         ({"processor": NeedsAnInterval()}, DefinitionError, "a type that a state cannot hold"),
         ({"output": "not a schema"}, ChandyError, "cannot read as DDL"),
         ({"uid": ""}, ChandyError, ""),
+        (
+            {"key": "k"},
+            DefinitionError,
+            "argument key: expected a list of at least one column name, found 'k'",
+        ),
+        ({"key": F.col("k")}, DefinitionError, "argument key: expected a list"),
+        (
+            {"key": [F.col("k")]},
+            DefinitionError,
+            "argument key: expected names of columns, found Column<'k'>",
+        ),
+        ({"time_mode": "EventTime"}, DefinitionError, r"argument time_mode: .*withWatermark"),
     ]
     for arguments, error, says in wrong:
         with pytest.raises(error, match=says):
             totals(coordinator, stream, **arguments)
+    for by in ("k", ["missing"], [F.col("k")]):
+        with pytest.raises(DefinitionError, match="argument by: "):
+            coordinator.aggregate(stream, by=by, uid="totals", n=("*", "count"))  # type: ignore[arg-type]
+    batch = spark.createDataFrame([("a", 1)], EVENTS)
+    for df, says in ((batch, "found a batch DataFrame"), (stream.groupBy("k"), "found a grouped one")):
+        with pytest.raises(DefinitionError, match=f"argument df: expected a streaming DataFrame, {says}"):
+            totals(coordinator, df)
+        with pytest.raises(DefinitionError, match=says):
+            coordinator.aggregate(df, by=["k"], uid="totals", n=("*", "count"))  # type: ignore[arg-type]
+    with pytest.raises(
+        DefinitionError, match="argument initial_state: expected a DataFrame with the key column 'k'"
+    ):
+        totals(coordinator, stream, initial_state=batch.withColumnRenamed("k", "key"))
     with pytest.raises(DefinitionError, match="cannot be grouped by key column 'k'"):
         totals(coordinator, stream.selectExpr("map(k, v) as k", "v"))
+    # The column with the watermark need not be there.
+    timed = stream.withColumn("t", F.current_timestamp()).withWatermark("t", "1 second").drop("t")
+    totals(coordinator, timed, uid="timed", time_mode="EventTime")
+    with pytest.raises(DefinitionError, match=r"argument event_time_column: .* found columns k, v"):
+        totals(coordinator, timed, time_mode="EventTime", event_time_column="total")
     # None of the refused has taken the uid.
     totals(coordinator, stream)
 

@@ -30,6 +30,7 @@ from chandy.state.rpc.messages import (
     Endpoint,
     Heartbeat,
     HostHello,
+    HostPulse,
     Order,
     ShardsRestored,
     SnapshotOrder,
@@ -58,6 +59,7 @@ class FakeCoordinator(FakeControl):
         self.directory = directory
         self.token = secrets.token_hex(16)
         self.hellos: list[HostHello] = []
+        self.pulses: list[HostPulse] = []
         self.stale: set[str] = set()
         self.silent = threading.Event()
         self._streams: list[queue.Queue[Order | None]] = []
@@ -89,6 +91,7 @@ class FakeCoordinator(FakeControl):
             "ack": Call(Ack, self.ack),
             "decline": Call(Decline, self.decline),
             "report": Call(TaskFailure, self.report),
+            "pulse": Call(HostPulse, self.pulses.append),
             "orders": Stream(HostHello, self.orders),
         }
         self._server = ActionServer(f"grpc://127.0.0.1:{self._port}", self.token, actions)

@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
-from chandy.coordinator.protocol.events import Closed
+from chandy.coordinator.protocol.events import Closed, Suspended
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import decisions as on
@@ -613,6 +613,45 @@ def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
     setup.supervisor.resume([])
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert (query.isActive, query.exception()) == (True, None)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("1 h", attempts=3)])
+def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
+    setup.supervisor.start(setup.definition)
+    setup.supervisor.host_lost("it was killed")
+    eventually(lambda: setup.supervisor._machine.outage is not None)
+    setup.supervisor.stop_gracefully(("q",), 0.0)
+    (suspended,) = [event for event in setup.checkpoints.events if isinstance(event, Suspended)]
+    assert "it was killed" in suspended.cause
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go_back_then(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[Running] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        starts.append(Running())
+        return starts[-1]
+
+    def suspended() -> bool:
+        return any(isinstance(event, Suspended) for event in setup.checkpoints.events)
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    query = setup.supervisor.start(setup.definition)
+    stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
+    assert not suspended()
+    setup.supervisor.host_lost("it was killed")
+    eventually(suspended)
+    setup.supervisor.resume(stopped)
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    # It was not started where it stood first.
+    assert len(starts) == 2
+    assert query.isActive
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
