@@ -26,6 +26,7 @@ from ..storage.errors import ChandyError
 from ..storage.fencing import Generation
 from ..storage.files import FileCache
 from ..storage.logs import logger
+from ..storage.long_waits import told_if_slow
 from ..storage.manifest import Manifest
 from ..storage.open import open_store, pipeline_uri
 from ..storage.private import make_private_folder
@@ -52,6 +53,7 @@ from .recovery.supervisor import Supervisor
 from .sinks.owner import SinkOwner
 from .spark import session
 from .spark.ticks import Ticks
+from .version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,9 +130,10 @@ def assemble(
     session.use_this_python(spark)
     token = secrets.token_hex(32)
     # A driver that cannot run must not fence one that does. So whatever can be checked or made by itself comes first.
-    catalog = _open_catalog(name, storage, config)
-    found = _look(catalog, restore)
-    server = listen(session.driver_host(spark), token)
+    with told_if_slow(log, "the storage to answer", storage=storage):
+        catalog = _open_catalog(name, storage, config)
+        found = _look(catalog, restore)
+    server = listen(session.driver_host(spark), token, name)
     made.callback(server.shutdown)
     if is_here(spark):
         private_directory(runtime_directory())
@@ -140,7 +143,8 @@ def assemble(
     made.callback(directories.close)
     java = session.java_process(spark)
     runs = Runs()
-    pipeline = _take_over(name, catalog, config, restore, found, clock, java, runs, made)
+    with told_if_slow(log, "the take-over of the pipeline", storage=storage):
+        pipeline = _take_over(name, catalog, config, restore, found, clock, java, runs, made)
     point = pipeline.point
     leave = partial(pipeline.office.leave_after, runs.await_ends)
 
@@ -202,6 +206,7 @@ def assemble(
         on_processor_failure=supervisor.processor_failed,
         on_restored=supervisor.shards_restored,
         trusts_look=config.takeover_timeout_seconds / 2,
+        on_not_opened=supervisor.shards_not_opened,
     )
     made.callback(executor.close)
     if point is not None:
@@ -226,7 +231,6 @@ def assemble(
     )
     log.info(
         "coordinator started",
-        pipeline=name,
         storage=catalog.store.uri,
         generation=pipeline.generation.generation,
         restores=point.manifest.id if point else None,
@@ -266,7 +270,7 @@ def _look(catalog: Catalog, restore: str | int) -> _Found:
     """Choose the checkpoint to restore, and read what else there is."""
     ids = catalog.list_ids()
     point = restore_point.choose(catalog, restore)
-    return _Found(ids, point, restore_point.known(catalog, chosen=_is_chosen(restore)))
+    return _Found(ids, point, restore_point.known(catalog, point if _is_chosen(restore) else None))
 
 
 def _is_chosen(restore: str | int) -> bool:
@@ -341,4 +345,4 @@ def _clock() -> Callable[[], float]:
 
 def _versions() -> dict[str, str]:
     found = {name: metadata.version(name) for name in ("pyspark", "rocksdict")}
-    return {"chandy": metadata.version("chandy"), "python": platform.python_version(), **found}
+    return {"chandy": __version__, "python": platform.python_version(), **found}
