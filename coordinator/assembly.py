@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..state.local import changelog
-from ..state.local.directories import CACHE, runtime_directory
+from ..state.local.directories import CACHE, private_directory, runtime_directory
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
@@ -27,10 +27,13 @@ from ..storage.fencing import Generation
 from ..storage.files import FileCache
 from ..storage.logs import logger
 from ..storage.long_waits import told_if_slow
+from ..storage.manifest import Manifest
 from ..storage.open import open_store, pipeline_uri
+from ..storage.private import make_private_folder
 from ..storage.probe import probe_exclusive_create
 from ..storage.savepoint_claim import claim_restored, drop_claimed
 from .config import CheckpointConfig
+from .errors import SetupError
 from .execution.executor import CheckpointExecutor
 from .execution.service import Service, listen
 from .lookup import Lookup
@@ -42,10 +45,12 @@ from .recovery.decisions import RecoveryStateMachine
 from .recovery.launcher import Launcher
 from .recovery.local_host import is_here, leave_to_tasks, local_host
 from .recovery.local_recovery import LocalRecovery
+from .recovery.office import Office, await_predecessors
 from .recovery.query_directories import QueryDirectories
 from .recovery.restore_point import RestorePoint
 from .recovery.runs import Runs
 from .recovery.supervisor import Supervisor
+from .sinks.owner import SinkOwner
 from .spark import session
 from .spark.ticks import Ticks
 from .version import __version__
@@ -65,10 +70,12 @@ class TakenPipeline:
     generation: Generation
     point: RestorePoint | None
     """The checkpoint to begin from; None: from the beginning."""
-    is_chosen: bool
-    """Whether the user named that checkpoint, so that it need not be the latest."""
     may_resume: bool
-    """Whether queries may go on behind that checkpoint, and sinks with batches are this pipeline's own."""
+    """Whether queries may go on behind that checkpoint, and without one may begin anew in sinks that they wrote."""
+    completed: tuple[Manifest, ...]
+    """The completed checkpoints that can be read, ascending."""
+    office: Office
+    """Left once the pipeline's queries have ended."""
 
     @property
     def base(self) -> int | None:
@@ -122,16 +129,25 @@ def assemble(
     clock = _clock()
     session.use_this_python(spark)
     token = secrets.token_hex(32)
-    # A driver that nobody can reach must not fence one that runs: so it listens first.
+    # A driver that cannot run must not fence one that does. So whatever can be checked or made by itself comes first.
     with told_if_slow(log, "the storage to answer", storage=storage):
         catalog = _open_catalog(name, storage, config)
+        found = _look(catalog, restore)
     server = listen(session.driver_host(spark), token, name)
     made.callback(server.shutdown)
-    with told_if_slow(log, "the take-over of the pipeline, and the checkpoint to restore", storage=storage):
-        pipeline = _take_over(name, catalog, config, restore, clock)
-    point = pipeline.point
-
+    if is_here(spark):
+        private_directory(runtime_directory())
     cache = Path(config.cache_dir or runtime_directory() / CACHE)
+    _make_cache(cache)
+    directories = QueryDirectories(Path(config.work_dir) if config.work_dir else None, name)
+    made.callback(directories.close)
+    java = session.java_process(spark)
+    runs = Runs()
+    with told_if_slow(log, "the take-over of the pipeline", storage=storage):
+        pipeline = _take_over(name, catalog, config, restore, found, clock, java, runs, made)
+    point = pipeline.point
+    leave = partial(pipeline.office.leave_after, runs.await_ends)
+
     file_cache, changelogs = FileCache(cache), cache / changelog.FOLDER
     endpoint = Endpoint(
         address=server.address,
@@ -142,8 +158,6 @@ def assemble(
         runtime=str(runtime_directory()),
         changelogs=str(changelogs) if config.changelog and is_here(spark) else None,
     )
-    directories = QueryDirectories(Path(config.work_dir) if config.work_dir else None, name)
-    made.callback(directories.close)
     local_recovery = LocalRecovery.begin(
         directories.base,
         changelogs,
@@ -152,12 +166,11 @@ def assemble(
         point=point,
         enabled=endpoint.changelogs is not None,
         resume=pipeline.may_resume,
-        java=session.java_process(spark),
+        java=java,
     )
     made.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     ticks = Ticks(directories.ticks(), max(1, round(config.timer_period_seconds * 1000)))
-    runs = Runs()
     find_damage = partial(restore_point.find_damage, catalog)
     supervisor = Supervisor(
         machine=RecoveryStateMachine(config.restart.tracker(), random.random),
@@ -169,7 +182,9 @@ def assemble(
             local_recovery=local_recovery,
             open_ahead=host.open if host else leave_to_tasks,
             find_damage=find_damage,
-            resets_sinks=pipeline.may_resume and pipeline.generation.generation > 1,
+            owner=SinkOwner(pipeline.catalog.store.uri, name),
+            may_begin_anew=pipeline.may_resume,
+            allow_new_output=config.allow_new_output,
         ),
         runs=runs,
         local_recovery=local_recovery,
@@ -177,6 +192,7 @@ def assemble(
         clock=clock,
         restored=point,
         token=token,
+        on_failed=leave,
     )
     executor = CheckpointExecutor(
         _state_machine(pipeline, config),
@@ -189,6 +205,7 @@ def assemble(
         on_failure=supervisor.must_fail,
         on_processor_failure=supervisor.processor_failed,
         on_restored=supervisor.shards_restored,
+        trusts_look=config.takeover_timeout_seconds / 2,
         on_not_opened=supervisor.shards_not_opened,
     )
     made.callback(executor.close)
@@ -198,6 +215,7 @@ def assemble(
         made.callback(host.close)
     supervisor.begin(executor)
     made.callback(supervisor.close)
+    pipeline.office.listen(supervisor.must_fail)
     server.answer(executor)
     abandon = partial(_abandon, executor, server)
     # A driver that ends without stop must not hang on the hosts' open streams.
@@ -227,21 +245,71 @@ def _open_catalog(name: str, storage: str, config: CheckpointConfig) -> Catalog:
     return Catalog(store)
 
 
+def _make_cache(cache: Path) -> None:
+    make_private_folder(cache)
+    if not cache.is_dir() or not os.access(cache, os.W_OK | os.X_OK):
+        raise SetupError(
+            "state cannot be kept on this machine",
+            "a directory for the cache that this user can write into",
+            str(cache),
+            "choose another one by CheckpointConfig.cache_dir",
+        )
+
+
+@attrs.frozen
+class _Found:
+    """What a storage has."""
+
+    ids: list[int]
+    point: RestorePoint | None
+    """The checkpoint to restore."""
+    completed: tuple[Manifest, ...]
+
+
+def _look(catalog: Catalog, restore: str | int) -> _Found:
+    """Choose the checkpoint to restore, and read what else there is."""
+    ids = catalog.list_ids()
+    point = restore_point.choose(catalog, restore)
+    return _Found(ids, point, restore_point.known(catalog, point if _is_chosen(restore) else None))
+
+
+def _is_chosen(restore: str | int) -> bool:
+    return restore not in (restore_point.LATEST, restore_point.NONE)
+
+
 def _take_over(
-    name: str, catalog: Catalog, config: CheckpointConfig, restore: str | int, clock: Callable[[], float]
+    name: str,
+    catalog: Catalog,
+    config: CheckpointConfig,
+    restore: str | int,
+    found: _Found,
+    clock: Callable[[], float],
+    java: int,
+    runs: Runs,
+    made: ExitStack,
 ) -> TakenPipeline:
-    """Begin a generation, and choose the checkpoint that it restores."""
+    """Claim the next generation, wait until no predecessor writes into the sinks any more, and begin."""
+    claim = catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", clock())
+    office = Office.take(catalog, claim, java)
+    made.callback(office.leave_after, runs.await_ends)
+    await_predecessors(catalog, claim, config.takeover_timeout_seconds)
     # A savepoint's id may be above all of this pipeline's.
-    is_chosen = restore not in (restore_point.LATEST, restore_point.NONE)
-    wanted = restore_point.choose(catalog, restore) if is_chosen else None
-    owner = f"{socket.gethostname()}, process {os.getpid()}"
-    generation = catalog.take_over(owner, clock(), first_id=wanted.manifest.id + 1 if wanted else 1)
+    chosen = found.point if _is_chosen(restore) else None
+    generation = catalog.start(claim, first_id=chosen.manifest.id + 1 if chosen else 1)
     # Only what is found after the take-over is sure to be the latest.
-    point = wanted or restore_point.choose(catalog, restore)
+    if catalog.list_ids() != found.ids:
+        found = _look(catalog, restore)
+    point = found.point
     if config.claim and point is not None and point.is_savepoint:
         claim_restored(catalog, open_store(point.root), generation.generation)
     taken = TakenPipeline(
-        name, catalog, generation, point, is_chosen=is_chosen, may_resume=restore == restore_point.LATEST
+        name,
+        catalog,
+        generation,
+        point,
+        may_resume=restore == restore_point.LATEST,
+        completed=found.completed,
+        office=office,
     )
     taken.drop_claimed(generation.generation - 1)
     return taken
@@ -250,7 +318,6 @@ def _take_over(
 def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> CheckpointStateMachine:
     """Make the protocol of a pipeline's checkpoints, which goes on after the restored one."""
     point = pipeline.point
-    chosen = point if pipeline.is_chosen else None
     restored = frozenset(query.name for query in point.manifest.queries) if point else frozenset()
     return CheckpointStateMachine(
         pipeline=pipeline.name,
@@ -258,7 +325,7 @@ def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> Checkpo
         root=pipeline.catalog.store.uri,
         limits=config.limits,
         next_id=pipeline.generation.next_id,
-        completed=restore_point.known(pipeline.catalog, chosen),
+        completed=pipeline.completed,
         base=pipeline.base,
         required=frozenset() if config.allow_non_restored else restored,
         versions=_versions(),

@@ -130,11 +130,25 @@ class CheckpointConfig:
 
     Their state is dropped.
     """
+    allow_new_output: bool = attrs.field(default=False, validator=fields.instance(bool))
+    """Whether a query with a file sink may write into another directory than it did in the restored checkpoint.
+
+    The new output begins empty, at the checkpoint: the rows from before it stay in the old one. It is for a pipeline
+    that is forked from a savepoint.
+    """
     claim: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether a savepoint that is restored belongs to this pipeline from then on.
 
     A claimed savepoint is deleted when it is no longer needed: after a newer checkpoint has completed and the
     coordinator that restored it has stopped. A savepoint that is not claimed is never changed or deleted.
+    """
+    takeover_timeout: Duration = attrs.field(default="30 s", validator=fields.duration)
+    """Longest time to wait, when the pipeline starts, for the driver that has run it before to end its queries.
+
+    Only a driver that still lives is waited for: it notices its successor within two seconds. If it is on this
+    machine and does not end its queries in time, the start fails. If it is on another machine, or in another
+    container, and does not answer in time, it is taken for dead. So after such a machine has died a start takes this
+    long.
     """
     history: int = attrs.field(default=32, validator=fields.whole(at_least=1))
     """Number of finished checkpoints that ``statistics()`` lists one by one."""
@@ -168,6 +182,11 @@ class CheckpointConfig:
     def savepoint_timeout_seconds(self) -> float:
         """``savepoint_timeout`` in seconds."""
         return seconds(self.savepoint_timeout)
+
+    @property
+    def takeover_timeout_seconds(self) -> float:
+        """``takeover_timeout`` in seconds."""
+        return seconds(self.takeover_timeout)
 
     @property
     def host_timeout_seconds(self) -> float:

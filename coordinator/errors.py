@@ -27,11 +27,13 @@ __all__ = [
     "PipelineFailedError",
     "PipelineNameError",
     "PipelineStateLostError",
+    "PredecessorRunsError",
     "ProcessorFailedError",
     "QueryFailedError",
     "QueryNotRunningError",
     "RestoreError",
     "SetupError",
+    "SinkTakenError",
     "StaleQueryError",
     "StateLostError",
     "StateUnreachableError",
@@ -64,6 +66,14 @@ class ArgumentError(RefusedError):
 
 class RestoreError(RefusedError):
     """The checkpoint to restore is not there, or does not fit the pipeline."""
+
+
+class PredecessorRunsError(RefusedError):
+    """The driver that ran the pipeline before does not end its queries, so its sinks are not free."""
+
+
+class SinkTakenError(RestoreError):
+    """A query's output directory has what another query, or another program, wrote."""
 
 
 # --- Spark's files ------------------------------------------------------------------------------------------

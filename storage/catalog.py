@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
@@ -18,11 +18,12 @@ from .errors import (
     SchemaTooNewError,
     StorageError,
 )
-from .fencing import Claim, Generation, begin, is_outdated, voided_by
+from .fencing import Claim, Driver, Generation, begin, is_outdated, voided_by
 from .layout import (
     CHECKPOINTS,
     GENERATIONS,
     checkpoint_of,
+    driver_key,
     generation_key,
     generation_of,
     manifest_key,
@@ -204,18 +205,23 @@ class Catalog:
     # --- committing -----------------------------------------------------------------------------------------
 
     def take_over(self, owner: str, now: float, first_id: int = 1) -> Generation:
-        """Begin a new generation, which fences all lower ones, and return its start record.
+        """Claim and start a generation at once, which waits for nobody: for those who write into no sink.
+
+        The arguments and errors are those of ``claim`` and ``start``.
+        """
+        return self.start(self.claim(owner, now), first_id)
+
+    def start(self, claim: Claim, first_id: int = 1) -> Generation:
+        """Begin the generation of a claim, and return its start record.
 
         Args:
-            owner: who takes over, for users to read.
-            now: seconds since 1970.
+            claim: of this generation; no predecessor writes into a sink any more.
             first_id: the lowest checkpoint id to use, such as one above the id of a restored savepoint.
 
         Raises:
             DamagedStartError: the record of the generation that started last cannot be read.
             FencedError: a higher generation has taken over meanwhile.
         """
-        claim = self._claim(owner, now)
         keys = set(self.store.list(CHECKPOINTS))
         touched = {checkpoint for key in keys if (checkpoint := checkpoint_of(key))}
         committed = _ids(keys)
@@ -301,7 +307,7 @@ class Catalog:
         # that its record was deleted. Then the list has a newer one.
         by = generation + 1
         owner = self._owner(by)
-        if owner is None and (by := self._newest()) > generation:
+        if owner is None and (by := self.newest_generation()) > generation:
             owner = self._owner(by) or "a driver that started long ago"
         if owner is not None:
             raise FencedError(self.store.uri, generation, by, owner)
@@ -316,12 +322,18 @@ class Catalog:
             # That it is there is enough.
             return "a driver whose record is damaged"
 
-    def _newest(self) -> int:
-        """Return the highest number of a generation."""
+    def newest_generation(self) -> int:
+        """Return the highest number of a generation; 0 if there is none."""
         return max(filter(None, map(generation_of, self.store.list(GENERATIONS))), default=0)
 
-    def _claim(self, owner: str, now: float) -> Claim:
-        number = self._newest()
+    def claim(self, owner: str, now: float) -> Claim:
+        """Claim the next generation, which fences all lower ones from now on.
+
+        Args:
+            owner: who takes over, for users to read.
+            now: seconds since 1970.
+        """
+        number = self.newest_generation()
         while True:
             number += 1
             claim = Claim(number, owner, now, uuid.uuid4().hex)
@@ -330,6 +342,45 @@ class Catalog:
             except ObjectExistsError:
                 continue
             return claim
+
+    # --- who writes into the sinks --------------------------------------------------------------------------
+
+    def take_office(self, driver: Driver) -> None:
+        """Record that the driver of a generation may write into the pipeline's sinks."""
+        self.store.write(driver_key(driver.generation), to_json(driver))
+
+    def leave_office(self, generation: int) -> None:
+        """Record that the driver of a generation writes into no sink any more."""
+        self.store.delete(driver_key(generation))
+
+    def in_office(self, generation: int) -> Driver | None:
+        """Return the driver of a generation; None if it writes into no sink any more."""
+        try:
+            return from_json_of_any_version(Driver, self.store.read(driver_key(generation)))
+        except ObjectMissingError:
+            return None
+        except CodecError:
+            # There is one, and nobody can find out whether it lives.
+            return Driver(generation, "an unknown machine", "", 0, 0, 0, 0)
+
+    def predecessors_in_office(self, generation: int) -> Iterator[Driver]:
+        """Yield the drivers that may still write into the sinks, newest first; they may leave meanwhile.
+
+        Each record is read when its turn comes.
+        """
+        for number in range(generation - 1, 0, -1):
+            if (driver := self.in_office(number)) is not None:
+                yield driver
+            # Whoever has started has waited for all before.
+            if self._is_there(start_key(number)) or not self._is_there(generation_key(number)):
+                return
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self.store.read(key)
+        except ObjectMissingError:
+            return False
+        return True
 
 
 def _ids(keys: Iterable[str]) -> list[int]:

@@ -12,6 +12,11 @@ So the newest start record decides, and older records are deleted. The newest cl
 ones, so the highest number never goes: no number is handed out twice, and a coordinator that comes back after any time
 finds a number above its own.
 
+Between the two it waits until no predecessor writes into the pipeline's sinks any more. A driver is *in office* from
+its claim until it has stopped all its queries: as long as there is ``generations/<g>.driver.json``, by which others on
+its machine can find out whether it lives. One that has claimed and not started is fenced before it touches a sink. So
+a successor waits for all drivers down to the newest that has started, which has waited for those before.
+
 No start record makes a completed checkpoint void: its coordinator committed it, then looked for a claim and found none,
 so the manifest was there before the claim and therefore in the list. With a single record, a checkpoint that completes
 between the successor's list and its create would be void although its sinks have published.
@@ -40,6 +45,23 @@ class Claim:
     """Seconds since 1970 by the claimant's clock."""
     nonce: str = ""
     """Random, so that no two claims are equal and each claimant recognises its own."""
+
+
+@attrs.frozen
+class Driver:
+    """The record of a driver in office: which processes write into the pipeline's sinks."""
+
+    generation: int
+    host: str
+    """Name of the machine, for users to read."""
+    machine: str
+    """Within it, process ids mean the same."""
+    pid: int
+    started: int
+    """When that process began, as its machine counts; another process with the same id has another number."""
+    java: int
+    """Process id of the JVM that Spark's queries run in."""
+    java_started: int
 
 
 @attrs.frozen

@@ -35,6 +35,11 @@ def start_key(generation: int) -> str:
     return f"{GENERATIONS}{generation}.start.json"
 
 
+def driver_key(generation: int) -> str:
+    """Key of the record of the driver of a generation, which is there as long as its queries may write."""
+    return f"{GENERATIONS}{generation}.driver.json"
+
+
 def manifest_key(checkpoint: int) -> str:
     """Key of a checkpoint's manifest."""
     return f"{CHECKPOINTS}{checkpoint}/{MANIFEST}"

@@ -42,11 +42,13 @@ PURE = {
     "heapq",
     "itertools",
     "math",
+    "re",
     "typing",
 }
 """What decisions may import from outside of Chandy: no threads, clocks, files, sockets or Spark."""
 DECISIONS = {
     "coordinator.recovery.decisions",
+    "coordinator.recovery.repetition",
     "coordinator.recovery.restart",
     "coordinator.recovery.resume",
     "coordinator.recovery.rollback",

@@ -82,7 +82,7 @@ T = TypeVar("T")
 
 _COMMIT_POLL_SECONDS = 0.02
 """How soon the commit of a cut is noticed in an idle query; polled only while a checkpoint waits for one."""
-_FENCE_SECONDS = 5.0
+_FENCE_SECONDS = 2.0
 """How soon it is noticed at the latest that another coordinator has taken over; a checkpoint notices at once."""
 _ASK_AGAIN_SECONDS = 2.0
 """The pause before a store is asked again whether a manifest was written."""
@@ -134,6 +134,7 @@ class CheckpointExecutor:
         on_processor_failure: Callable[[TaskFailure], None],
         on_restored: Callable[[ShardsRestored], None],
         on_not_opened: Callable[[str, str, FailureCode | None], None],
+        trusts_look: float = 15.0,
     ) -> None:
         """Start the threads.
 
@@ -150,6 +151,7 @@ class CheckpointExecutor:
             on_restored: called when a host has restored shards.
             on_not_opened: called when state that a query was restored with turns out to be unusable before a task needs
                 it: with Spark's id of the query, why, and what it means.
+            trusts_look: seconds for which a batch may begin without another look for a successor.
         """
         self._machine = machine
         self._generation = machine.generation
@@ -163,6 +165,10 @@ class CheckpointExecutor:
         self._on_processor_failure = on_processor_failure
         self._on_restored = on_restored
         self._on_not_opened = on_not_opened
+        self._trusts_look = max(trusts_look, 2 * _FENCE_SECONDS)
+        self._looked_at = clock()
+        """When it was last certain that there was no successor."""
+        self._is_looking = False
         self._order_streams = OrderStreams()
         self._lock = threading.Lock()
         self._wakes: list[threading.Event] = []
@@ -269,7 +275,15 @@ class CheckpointExecutor:
     # --- Control: what state hosts ask ----------------------------------------------------------------------
 
     def ask(self, ask: AskBatch) -> BatchAnswer:
-        """Answer "begin batch"."""
+        """Answer "begin batch".
+
+        Raises:
+            FencedError: another coordinator has taken the pipeline over.
+            StorageError: nobody knows: the last look is too long ago, and the store does not answer.
+        """
+        # A driver that was frozen, or cut off from its store, may have been taken for dead meanwhile.
+        if self._clock() - self._looked_at > self._trusts_look:
+            self._look_for_successor()
         self._check_not_dismissed(ask.host)
         answer = self._handle(on.BatchAsked(ask))
         # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
@@ -414,8 +428,10 @@ class CheckpointExecutor:
         """Look for deadlines, for silent hosts, and now and then for a successor."""
         if self._clock() >= self._look_for_successor_at:
             self._look_for_successor_at = self._clock() + _FENCE_SECONDS
-            if self.read(lambda machine: machine.closed) is None:
-                self._own.io.submit(self._look_for_successor)
+            # One at a time: a store that is away keeps it waiting.
+            if not self._is_looking and self.read(lambda machine: machine.closed) is None:
+                self._is_looking = True
+                self._own.io.submit(self._watch_for_successor)
         self._look_at_hosts()
         deadline = self.read(lambda machine: machine.next_deadline())
         if deadline is not None and self._clock() >= deadline:
@@ -439,7 +455,9 @@ class CheckpointExecutor:
             FencedError: one has.
             StorageError: the store does not tell.
         """
+        now = self._clock()
         self._catalog.check_not_fenced(self._generation)
+        self._looked_at = now
 
     def _look_for_successor(self) -> None:
         """Fail the pipeline if another coordinator has taken it over: both would write into the same sinks."""
@@ -447,8 +465,17 @@ class CheckpointExecutor:
             self.check_not_fenced()
         except FencedError as error:
             self._on_failure(error)
+            raise
+
+    def _watch_for_successor(self) -> None:
+        try:
+            self._look_for_successor()
+        except FencedError:
+            pass
         except (OSError, ChandyError) as error:
             log.warning("cannot look for a successor", error=str(error))
+        finally:
+            self._is_looking = False
 
     def _is_committed(self, query: str, batch: int) -> bool:
         try:

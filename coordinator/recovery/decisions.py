@@ -5,6 +5,8 @@ No I/O, no thread, no clock. The rules:
 * A query that fails while its state is there restarts in place.
 * When state is lost or not what it must be, the whole pipeline goes back to the checkpoint that its state grew from.
   It may resume where it stood only if all that was lost was lost with state hosts: then the changelogs can be trusted.
+* A query that fails the same way again does not go on like that. Unless it was the user's code that raised, the
+  pipeline goes back after the second failure: something on the disk may not be as it must be. The third is final.
 * The restart strategy bounds the attempts and sets the delay. Failures that come during a delay belong to the one that
   it is for: a lost host fails several queries, and that is one failure of the pipeline.
 * A damaged checkpoint, a successor on the pipeline and an exhausted restart strategy are final.
@@ -20,6 +22,7 @@ import attrs
 
 from ...storage.errors import ChandyError, DamagedCheckpointError, FailureCode
 from ..errors import PipelineStateLostError
+from .repetition import SAME, Place, Repetition
 from .restart import RestartTracker
 
 LOG_SIZE: Final = 1000
@@ -38,6 +41,8 @@ class Failure:
     """What tasks of the run have said that it means for the pipeline."""
     damage: DamagedCheckpointError | None = None
     """What is damaged of the checkpoint that its state was restored from; None: nothing that is known."""
+    place: Place | None = None
+    """Where and how; None: it may pass by itself, so that it is not compared with others."""
 
 
 @attrs.frozen
@@ -143,6 +148,7 @@ class FirstCommit:
 
     query: str
     run: int
+    batch: int = -1
 
 
 @attrs.frozen
@@ -229,6 +235,8 @@ class FailForGood:
     """End every query with the error, and take no more checkpoints."""
 
     error: Exception
+    because: str = ""
+    """Why no restart is tried, if the error does not say it."""
 
 
 Decision = DoNothing | EndQuery | WaitToRestart | RestartInPlace | GoBack | SuspendCheckpoints | FailForGood
@@ -255,7 +263,7 @@ class Outage:
     queries: tuple[str, ...] = ()
     """Queries that have failed on their own."""
     is_whole: bool = False
-    """Whether the whole pipeline has begun to go back: then so does every further attempt."""
+    """Whether the whole pipeline has begun or must begin to go back: then so does every further attempt."""
 
 
 @attrs.define
@@ -275,6 +283,8 @@ class RecoveryStateMachine:
     )
     """The newest events, with their times and the decisions about them: what happened, for those who debug."""
     _runs: dict[str, RunStarted] = attrs.field(factory=dict, init=False)
+    _repetitions: dict[str, Repetition] = attrs.field(factory=dict, init=False)
+    """By query how often it has failed the same way, without a commit of that batch in between."""
     _given_up_at: float = attrs.field(default=0.0, init=False)
     """When the pipeline last went back: losses that were noticed before are behind it."""
 
@@ -296,8 +306,8 @@ class RecoveryStateMachine:
             case RunStopped(query, run):
                 if self._is_current(query, run):
                     del self._runs[query]
-            case FirstCommit(query, run) if self._is_current(query, run) and not self._is_waiting(now):
-                self.tracker.recovered(now)
+            case FirstCommit(query, run) if self._is_current(query, run):
+                self._committed(event, now)
             case StopRequested():
                 self.is_stopping = True
                 return self._hold()
@@ -343,10 +353,36 @@ class RecoveryStateMachine:
             return EndQuery(event.query, event.run)
         if event.failure.damage is not None:
             return self._fail(event.failure.damage)
+        times = self._times(event.query, event.failure.place)
+        if times >= SAME and not self.is_stopping:
+            return self._fail(event.failure.error, f"it has failed {times} times in a row in the same way")
         if event.failure.codes & {FailureCode.HOST_LOST, FailureCode.STATE_UNUSABLE}:
             unusable = FailureCode.STATE_UNUSABLE in event.failure.codes
             self._lose(str(event.failure.error), with_host=not unusable)
-        return self._wait(event.failure.error, event.noticed_at, now, event.query)
+        decision = self._wait(event.failure.error, event.noticed_at, now, event.query)
+        if times > 1 and event.failure.place is not None and not event.failure.place.in_user_code:
+            # In place it would go the same way again.
+            self._must_go_back()
+        return decision
+
+    def _times(self, query: str, place: Place | None) -> int:
+        """Return how often in a row a query has failed like this."""
+        if place is None:
+            return 1
+        before = self._repetitions.get(query)
+        self._repetitions[query] = now = before.then(place) if before else Repetition(place)
+        return now.times
+
+    def _must_go_back(self) -> None:
+        if self.outage is not None:
+            self.outage = attrs.evolve(self.outage, is_whole=True)
+
+    def _committed(self, event: FirstCommit, now: float) -> None:
+        repetition = self._repetitions.get(event.query)
+        if repetition is not None and event.batch >= repetition.place.batch:
+            del self._repetitions[event.query]
+        if not self._is_waiting(now):
+            self.tracker.recovered(now)
 
     def _is_current(self, query: str, run: int) -> bool:
         current = self._runs.get(query)
@@ -429,6 +465,6 @@ class RecoveryStateMachine:
         cause = error if isinstance(error, ChandyError) else self.outage.cause
         return self._wait(cause, self.outage.noticed_at, now)
 
-    def _fail(self, error: Exception) -> Decision:
+    def _fail(self, error: Exception, because: str = "") -> Decision:
         self.failed, self.outage = error, None
-        return FailForGood(error)
+        return FailForGood(error, because)

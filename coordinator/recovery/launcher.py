@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -19,12 +19,15 @@ from ...storage.manifest import OperatorRecord
 from ..execution.executor import CheckpointExecutor
 from ..protocol.events import QueryAdded, QueryRemoved
 from ..query import CheckpointedQuery, Definition
+from ..sinks.owner import SinkOwner
+from ..sinks.sink import Beginning
 from ..spark import progress
 from ..spark.seeding import seed
 from ..spark.starting import start as start_spark
 from ..spark.ticks import Ticks
 from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
+from .office import is_in_office
 from .query_directories import QueryDirectories
 from .restore_point import Restored, RestorePoint, restore_query
 from .resume import ResumableRun
@@ -63,7 +66,7 @@ class Watcher(Protocol):
         """A run has ended, by itself or with an error."""
         ...
 
-    def first_commit(self, run: Run) -> None:
+    def first_commit(self, run: Run, batch: int) -> None:
         """A run has committed its first batch."""
         ...
 
@@ -85,7 +88,9 @@ class Launcher:
         local_recovery: LocalRecovery,
         open_ahead: OpenAhead,
         find_damage: FindDamage,
-        resets_sinks: bool,
+        owner: SinkOwner,
+        may_begin_anew: bool,
+        allow_new_output: bool,
     ) -> None:
         """Make a launcher.
 
@@ -97,8 +102,9 @@ class Launcher:
             local_recovery: what can be resumed, and records of what runs.
             open_ahead: opens shards before their query runs.
             find_damage: looks at a checkpoint that could not be restored.
-            resets_sinks: whether a sink that has batches already goes back to its beginning when there is no
-                checkpoint: an earlier life of this pipeline wrote them.
+            owner: the pipeline, as the writer of outputs.
+            may_begin_anew: whether a query without a checkpoint may undo what an earlier life of it has written.
+            allow_new_output: whether a query's output may be another one than the checkpoint's.
         """
         self._directories = directories
         self._runs = runs
@@ -107,7 +113,11 @@ class Launcher:
         self._local_recovery = local_recovery
         self._open_ahead = open_ahead
         self._find_damage = find_damage
-        self.resets_sinks = resets_sinks
+        self._owner = owner
+        self._may_begin_anew = may_begin_anew
+        self._allow_new_output = allow_new_output
+        self._begun: set[str] = set()
+        """Queries whose outputs this life has put to where they begin: what these hold by now, they have written."""
         self.metrics: dict[str, RecoveryMetrics] = {}
         """By Spark's id of a query the recovery that started its run."""
         self._number = 0
@@ -130,7 +140,7 @@ class Launcher:
 
         Raises:
             DamagedCheckpointError: a file of the checkpoint is missing or damaged.
-            RestoreError: the query is new, and its sink has somebody's batches.
+            RestoreError: the sink is not this query's, or another one than the checkpoint's.
         """
         with named(query=definition.name), told_if_slow(log, "the query's files of the checkpoint"):
             return self._restore(definition, point, resumed, round)
@@ -142,11 +152,12 @@ class Launcher:
         directory = self._directories.new_run(name)
         if resumed is not None:
             # The sink has what it had.
+            definition.sink.mark(name, self._owner)
             query_id, batch = seed(resumed.directory, directory), resumed.point.batch
             is_read = False
         else:
             restored = self._go_to(point, definition, directory)
-            definition.sink.restore(name, restored.sink_log)
+            self._begin_sink(definition, restored.sink_log)
             query_id, batch = restored.query_id, point.batch(name) if point else -1
             is_read = restored.is_read
         run = self._put(Run(self._next_number(), definition, directory, query_id, resumed))
@@ -171,7 +182,9 @@ class Launcher:
 
     def again(self, run: Run) -> Run:
         """Make a run that takes the place of one that has ended: same directory, same batch, same state."""
-        return self._put(attrs.evolve(run, number=self._next_number(), spark=None, ended=False))
+        return self._put(
+            attrs.evolve(run, number=self._next_number(), spark=None, ended=False, follower=None)
+        )
 
     def start(self, run: Run, query: CheckpointedQuery, metrics: RecoveryMetrics) -> None:
         """Start a run under Spark, and watch over it.
@@ -201,14 +214,18 @@ class Launcher:
             output=None if location is None else str(location),
             stateful=bool(definition.operators),
         )
+        if definition.table is not None:
+            # Spark has made it just now; it is long before the first batch.
+            definition.sink.mark(definition.name, self._owner)
         query.runs_as(run.spark)
         metrics.starting += time.monotonic() - began
-        threading.Thread(
+        run.follower = threading.Thread(
             target=carried(self._follow),
             args=(run, run.spark, first, metrics),
             name=f"chandy-{query.name}",
             daemon=True,
-        ).start()
+        )
+        run.follower.start()
 
     def stop(self, run: Run) -> None:
         """Stop a run at once."""
@@ -242,13 +259,24 @@ class Launcher:
     def _go_to(self, point: RestorePoint | None, definition: Definition, directory: Path) -> Restored:
         """Make a working directory as the checkpoint has it."""
         if point is None or not point.has(definition.name):
-            if not self.resets_sinks:
-                definition.sink.check_new(definition.name)
-            return Restored(seed(directory / "nothing", directory), {})
+            return Restored(seed(directory / "nothing", directory), None)
         try:
             return restore_query(point, definition.name, directory, self._cache)
         except (DamagedError, ObjectMissingError) as error:
             raise self._find_damage(point) or error from None
+
+    def _begin_sink(self, definition: Definition, files: Mapping[str, Path] | None) -> None:
+        name = definition.name
+        beginning = Beginning(
+            self._owner,
+            files,
+            is_table=definition.table is not None,
+            may_begin_anew=self._may_begin_anew or name in self._begun,
+            is_written_by=is_in_office,
+            allow_new_output=self._allow_new_output,
+        )
+        definition.sink.begin(name, beginning)
+        self._begun.add(name)
 
     def _next_number(self) -> int:
         self._number += 1
@@ -297,5 +325,5 @@ class Launcher:
             # Also of a run that has ended by now, and of one that has failed in a later batch.
             if progress.is_committed(run.directory, first):
                 metrics.first_batch = time.monotonic() - began
-                self._watcher.first_commit(run)
+                self._watcher.first_commit(run, first)
                 self.remove_resumed(run)

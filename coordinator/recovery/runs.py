@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ class Run:
     """The run that this one resumes; None: it comes from a checkpoint or begins empty."""
     spark: StreamingQuery | None = None
     ended: bool = False
+    follower: threading.Thread | None = None
+    """Ends when Spark's query has ended."""
 
 
 class Runs:
@@ -65,6 +68,18 @@ class Runs:
         """Return the current runs, in the order in which the queries were first started."""
         with self._lock:
             return list(self._current.values())
+
+    def await_ends(self, timeout: float | None) -> bool:
+        """Wait until Spark has ended all runs, which were stopped; return whether it has.
+
+        Args:
+            timeout: seconds to wait at most; None: no limit.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        followers = [run.follower for run in self.all() if run.follower is not None]
+        for follower in followers:
+            follower.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return not any(follower.is_alive() for follower in followers)
 
     # --- what the executor asks -----------------------------------------------------------------------------
 

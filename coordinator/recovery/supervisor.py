@@ -39,6 +39,7 @@ from .launcher import FindDamage, Launcher
 from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
+from .repetition import Place, place_of
 from .restore_point import RestorePoint, suspect
 from .resume import ResumableRun
 from .rollback import go_back
@@ -84,6 +85,7 @@ class Supervisor:
         clock: Callable[[], float],
         restored: RestorePoint | None,
         token: str,
+        on_failed: Callable[[], object] = lambda: None,
     ) -> None:
         """Make a supervisor without queries.
 
@@ -96,6 +98,7 @@ class Supervisor:
             clock: seconds since 1970, never going back.
             restored: the checkpoint to begin from; None: from the beginning.
             token: the secret that the pipeline's processes share.
+            on_failed: called when the pipeline has failed for good, and all runs have been stopped.
         """
         self._machine = machine
         self._launcher = launcher
@@ -105,6 +108,7 @@ class Supervisor:
         self._clock = clock
         self._initial = self._point = restored
         self._token = token
+        self._on_failed = on_failed
         self._queries: dict[str, CheckpointedQuery] = {}
         # A decision among the events was made on another thread, for this one to carry out.
         self._events: queue.SimpleQueue[_Report | None] = queue.SimpleQueue()
@@ -163,9 +167,9 @@ class Supervisor:
         """Report the end of a run."""
         self._events.put(_Ended(run, error, self._clock()))
 
-    def first_commit(self, run: Run) -> None:
+    def first_commit(self, run: Run, batch: int) -> None:
         """Note that a run has committed its first batch."""
-        self._decide(on.FirstCommit(run.definition.name, run.number))
+        self._decide(on.FirstCommit(run.definition.name, run.number, batch))
 
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
         """Report that shards could not be opened, or are damaged, although no task has needed them yet.
@@ -365,8 +369,14 @@ class Supervisor:
             codes = codes_in(text, self._token)
             explained = self._explain(run, text)
             damage = self._damage(str(explained)) if FailureCode.UNREADABLE in codes else None
-            failure = on.Failure(explained, codes, damage)
+            place = None if codes else self._place(run, explained, text)
+            failure = on.Failure(explained, codes, damage, place)
         return on.RunEnded(run.definition.name, run.number, failure, ended.noticed_at)
+
+    @staticmethod
+    def _place(run: Run, error: ChandyError, text: str) -> Place | None:
+        traceback = error.traceback if isinstance(error, ProcessorFailedError) else None
+        return place_of(progress.newest_planned(run.directory), text, traceback)
 
     def _damage(self, met: str) -> DamagedCheckpointError | None:
         """Return what is damaged of the checkpoint that the state comes from; None if nothing is, or nobody can tell.
@@ -406,7 +416,9 @@ class Supervisor:
                 tell_failure(log.warning, cause, restarting_in=round(until - self._clock(), 3))
             case on.SuspendCheckpoints(cause):
                 self._executor.handle(events.Suspended(str(cause)))
-            case on.FailForGood(error):
+            case on.FailForGood(error, because):
+                if because:
+                    log.error("not restarted", because=because, error=str(error).splitlines()[0])
                 self._fail_for_good(error)
 
     def _try(self, decision: on.RestartInPlace | on.GoBack) -> on.Decision:
@@ -460,8 +472,6 @@ class Supervisor:
     def _state_given_up(self, point: RestorePoint | None) -> None:
         self._point = point
         self._round += 1
-        # Whatever the sinks hold by now, this pipeline has written.
-        self._launcher.resets_sinks = True
         self._decide(on.StateGivenUp())
 
     def _metrics(self, cause: str, noticed_at: float, *, in_place: bool) -> RecoveryMetrics:
@@ -485,3 +495,4 @@ class Supervisor:
             for query in self._queries.values():
                 if query.isActive:
                     query.ended(error)
+        self._on_failed()

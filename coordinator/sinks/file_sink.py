@@ -8,10 +8,11 @@ from pathlib import Path
 import attrs
 
 from ...storage.logs import logger
-from ..errors import RestoreError
+from ..errors import RestoreError, SinkTakenError
 from . import file_sink_log
 from .guarantee import Guarantee, Level
-from .sink import Sink
+from .owner import Mark, SinkOwner, check_mark, pass_on, put_mark
+from .sink import Beginning, Sink
 
 log = logger(__name__)
 
@@ -37,27 +38,31 @@ class FileSink(Sink):
         """The output directory."""
         return self.path
 
-    def check_new(self, query: str) -> None:
-        """Refuse a directory whose log has batches already.
-
-        Raises:
-            RestoreError: it has.
-        """
-        if (newest := file_sink_log.newest(self.path)) >= 0:
-            raise RestoreError(
-                f"query {query!r} cannot begin with its first batch",
-                f"no log of earlier batches in its output {self.path}, because Spark would skip as many batches",
-                f"one up to batch {newest}",
-                "choose another path, delete this one, or restore the checkpoint that belongs to it",
-            )
-
     def files_at(self, batch: int) -> dict[str, Path]:
         """Return the files of the log after a batch."""
         return file_sink_log.files_at(self.path, batch)
 
-    def restore(self, query: str, files: Mapping[str, Path]) -> None:
-        """Put the log back, and set the files of later batches aside."""
-        missing = file_sink_log.restore(self.path, files).missing
+    def begin(self, query: str, beginning: Beginning) -> None:
+        """Check whose the directory is, mark it, put the log back, and set the files of later batches aside.
+
+        Raises:
+            RestoreError: it is somebody else's, or the log of the checkpoint belongs to another directory.
+        """
+        kept = file_sink_log.contents(beginning.files or {})
+        elsewhere = file_sink_log.elsewhere(self.path, kept.values())
+        if self._check(query, beginning, kept, elsewhere):
+            pass_on(self.path, _mark(query, beginning.owner))
+        elif not beginning.is_table:
+            self.mark(query, beginning.owner)
+        if elsewhere is not None:
+            log.warning(
+                "the checkpoint's output is another one: this one begins empty, at the checkpoint",
+                query=query,
+                output=str(self.path),
+                output_of_checkpoint=str(elsewhere),
+            )
+            kept = file_sink_log.emptied(kept)
+        missing = file_sink_log.restore(self.path, kept).missing
         if missing:
             log.warning(
                 "files that the sink's log names were deleted by somebody else",
@@ -66,6 +71,52 @@ class FileSink(Sink):
                 first=missing[0],
             )
 
+    def mark(self, query: str, owner: SinkOwner) -> None:
+        """Mark the directory as a query's own."""
+        put_mark(self.path, _mark(query, owner))
+
+    def _check(
+        self, query: str, beginning: Beginning, kept: Mapping[str, bytes], elsewhere: Path | None
+    ) -> bool:
+        """Refuse to begin in what is not this query's, or would not be whole.
+
+        Returns:
+            Whether the output has another mark or none, and passes on to this query.
+        """
+        # What the version before has left has no mark, but files that the checkpoint names. They are the query's own
+        # also in another pipeline that goes on from there, such as from a savepoint.
+        is_named = elsewhere is None and any(
+            file_sink_log.data_files(one, self.path) for one in kept.values()
+        )
+        is_marked = check_mark(
+            self.path,
+            _mark(query, beginning.owner),
+            lambda other: is_named and other.query == query and not beginning.is_written_by(other.store),
+        )
+        if elsewhere is not None and not beginning.allow_new_output:
+            raise RestoreError(
+                f"query {query!r} does not fit the checkpoint, whose output names files of another directory",
+                f"the output {elsewhere}",
+                str(self.path),
+                "use that path; or set CheckpointConfig(allow_new_output=True), and the new output begins empty and "
+                "gets the rows after the checkpoint",
+            )
+        newest = file_sink_log.newest(self.path)
+        is_own = is_marked and (beginning.files is not None or beginning.may_begin_anew)
+        if newest >= 0 and not is_own and not is_named:
+            raise SinkTakenError(
+                f"query {query!r} cannot begin in its output {self.path}",
+                "no log of batches there, or one that this query has written, because Spark would skip as many batches",
+                f"one up to batch {newest} "
+                + ("of an earlier life" if is_marked else "of another query or program"),
+                "choose another path, delete this one, or restore the checkpoint that belongs to it",
+            )
+        return is_named and not is_marked
+
     def is_ahead_of(self, batch: int) -> bool:
         """Return whether the log has a later batch."""
         return file_sink_log.newest(self.path) > batch
+
+
+def _mark(query: str, owner: SinkOwner) -> Mark:
+    return Mark(owner.store, owner.pipeline, query)

@@ -68,7 +68,35 @@ def files_at(output: Path, batch: int) -> Files:
     return {name: output / LOG / name for name in chosen}
 
 
-def restore(output: Path, files: Mapping[str, Path]) -> Rollback:
+def contents(files: Mapping[str, Path]) -> dict[str, bytes]:
+    """Read log files, such as those that a checkpoint has kept."""
+    return {name: path.read_bytes() for name, path in files.items()}
+
+
+def elsewhere(output: Path, contents: Iterable[bytes]) -> Path | None:
+    """Return the directory of files that log files name outside of the output; None if there are none.
+
+    Of a table with partitions this is the directory above them.
+    """
+    folders = {
+        str(path.parent)
+        for content in contents
+        for path in _added(content)
+        if not path.is_relative_to(output)
+    }
+    if not folders:
+        return None
+    common = Path(os.path.commonpath(folders))
+    partition = next((folder for folder in [*reversed(common.parents), common] if "=" in folder.name), None)
+    return common if partition is None else partition.parent
+
+
+def emptied(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return a log of the same batches without any data file."""
+    return {name: content.partition(b"\n")[0] for name, content in files.items()}
+
+
+def restore(output: Path, files: Mapping[str, bytes]) -> Rollback:
     """Put the log back to exactly these files, while no query writes into the output.
 
     Data files that only entries named which have left are set aside, not deleted: those who read the
@@ -77,10 +105,10 @@ def restore(output: Path, files: Mapping[str, Path]) -> Rollback:
 
     Args:
         output: the sink's output directory; may not exist.
-        files: the log's files by name, as ``files_at`` gave them; empty: before the first batch.
+        files: the contents of the log's files by name, as ``files_at`` gave them; empty: before the first batch.
     """
     log, aside = output / LOG, output / ASIDE
-    wanted = {name: path.read_bytes() for name, path in files.items()}
+    wanted = dict(files)
     data = _data_files(output, wanted.values())
     brought_back = sum(
         _move(aside / name, output / name) for name in sorted(data) if not (output / name).exists()
@@ -106,14 +134,17 @@ def restore(output: Path, files: Mapping[str, Path]) -> Rollback:
 
 def data_files(content: bytes, output: Path) -> list[str]:
     """Return the data files that a log file adds, relative to ``output``; those elsewhere are left out."""
-    found = []
-    for line in content.decode().splitlines()[1:]:
-        entry = json.loads(line)
-        # The path is a URI: percent-encoded once over what the file is called.
-        path = Path(urllib.parse.unquote(urllib.parse.urlsplit(entry["path"]).path))
-        if entry["action"] == "add" and path.is_relative_to(output):
-            found.append(path.relative_to(output).as_posix())
-    return found
+    return [path.relative_to(output).as_posix() for path in _added(content) if path.is_relative_to(output)]
+
+
+def _added(content: bytes) -> list[Path]:
+    entries = [json.loads(line) for line in content.decode().splitlines()[1:]]
+    # The path is a URI: percent-encoded once over what the file is called.
+    return [
+        Path(urllib.parse.unquote(urllib.parse.urlsplit(entry["path"]).path))
+        for entry in entries
+        if entry["action"] == "add"
+    ]
 
 
 def _data_files(output: Path, contents: Iterable[bytes]) -> set[str]:

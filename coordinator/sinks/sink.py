@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import attrs
+
 from .guarantee import Guarantee
+from .owner import SinkOwner
+
+
+@attrs.frozen
+class Beginning:
+    """Where a query begins, as far as its sink goes."""
+
+    owner: SinkOwner
+    files: Mapping[str, Path] | None
+    """What ``files_at`` gave for the checkpoint; empty: the output was empty. None: no checkpoint has the query."""
+    is_table: bool = False
+    """Whether Spark makes the output as a table when the query starts, and wants to find nothing there before."""
+    may_begin_anew: bool = False
+    """Whether, without a checkpoint, batches that the query itself has written may be undone."""
+    is_written_by: Callable[[str], bool] = lambda store: True
+    """Whether the pipeline with the store at a URI writes into its outputs now."""
+    allow_new_output: bool = False
+    """Whether the output may be another one than the checkpoint's, and begin empty."""
 
 
 class Sink(abc.ABC):
@@ -17,7 +37,7 @@ class Sink(abc.ABC):
     1. *Keep* (``files_at``): at the cut, the checkpoint keeps the files that say what the output was.
     2. *Pre-commit*: a transactional sink would add its committable to the query's part of the manifest here.
     3. *Commit*: it would publish that once the manifest is confirmed, before the checkpoint's future is resolved.
-    4. *Go back* (``restore``): when the pipeline goes back, the output goes back with it, or it stays and rows repeat.
+    4. *Go back* (``begin``): when the pipeline goes back, the output goes back with it, or it stays and rows repeat.
     """
 
     @property
@@ -30,14 +50,25 @@ class Sink(abc.ABC):
         """The directory that Spark's own file sink writes, by which a later life knows the sink again; None: none."""
         return None
 
-    def check_new(self, query: str) -> None:
-        """Refuse output that this pipeline did not write, before a query begins without a checkpoint.
+    def begin(self, query: str, beginning: Beginning) -> None:
+        """Put the output to where a query begins. Nobody else writes into it.
+
+        After a crash in between, the same call does the rest.
 
         Args:
-            query: the query's name, for the error.
+            query: the query's name.
+            beginning: where it begins, and what it may do there.
 
         Raises:
-            RestoreError: the sink has batches that this pipeline did not write.
+            RestoreError: the output is not this query's, or another one than the checkpoint's. Nothing was changed.
+        """
+        return
+
+    def mark(self, query: str, owner: SinkOwner) -> None:
+        """Mark the output as a query's own, which it is.
+
+        Raises:
+            SinkTakenError: it is marked as another query's.
         """
         return
 
@@ -48,17 +79,6 @@ class Sink(abc.ABC):
             IncompleteDirectoryError: the files no longer reach back to the batch.
         """
         return {}
-
-    def restore(self, query: str, files: Mapping[str, Path]) -> None:
-        """Put the output back to what it was; nobody writes into it meanwhile.
-
-        After a crash in between, the same call does the rest.
-
-        Args:
-            query: the query's name, for the log.
-            files: what ``files_at`` gave for the checkpoint; empty: the output was empty.
-        """
-        return
 
     def is_ahead_of(self, batch: int) -> bool:
         """Return whether the sink has taken a later batch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -20,13 +21,14 @@ from chandy.coordinator.errors import (
     CheckpointError,
     CoordinatorStoppedError,
     PipelineFailedError,
+    PredecessorRunsError,
     SetupError,
 )
 from chandy.coordinator.execution.service import Service, listen
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.supervisor import Supervisor
-from chandy.coordinator.spark import plan
+from chandy.coordinator.spark import plan, session
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.storage import FencedError
 from chandy.storage.catalog import Catalog
@@ -148,14 +150,14 @@ class Pipeline:
         return counted
 
 
-def made(spark: Any, folder: Path, restore: str = "latest") -> CheckpointCoordinator:
+def made(spark: Any, folder: Path, restore: str = "latest", **config: Any) -> CheckpointCoordinator:
     return CheckpointCoordinator(
         spark,
         restore=restore,
         pipeline="p",
         storage=str(folder / "store"),
         config=CheckpointConfig(
-            interval=None, work_dir=str(folder / "work"), cache_dir=str(folder / "cache")
+            interval=None, work_dir=str(folder / "work"), cache_dir=str(folder / "cache"), **config
         ),
     )
 
@@ -407,6 +409,96 @@ def test_a_coordinator_that_cannot_be_made_leaves_nothing_running(
     for service in services:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", service.server.port), timeout=DEADLINE).close()
+
+
+def too_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime directory that others can enter."""
+    (folder / "runtime").mkdir(mode=0o755)
+    monkeypatch.setenv("CHANDY_RUNTIME_DIR", str(folder / "runtime"))
+
+
+def no_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "cache").write_text("a file")
+
+
+def no_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "work").chmod(0o755)
+
+
+def no_java(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "java_process", raises)
+
+
+def damaged_latest(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    LocalStore(folder / "store" / "p").write("checkpoints/2/manifest.json", b"{}")
+
+
+@pytest.mark.parametrize("trouble", [too_open, no_cache, no_work, no_java, damaged_latest])
+def test_a_coordinator_that_cannot_run_fences_nobody(
+    trouble: Callable[[Path, pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    catalog = Catalog(LocalStore(tmp_path / "store" / "p"))
+    (tmp_path / "work").mkdir(mode=0o700)
+    runs = catalog.take_over("a healthy driver", 1.0)
+    for id in (1, 2):
+        catalog.commit(make_manifest(id, queries=(), operators=()))
+    trouble(tmp_path, monkeypatch)
+    with pytest.raises((ChandyError, OSError)):
+        made(Spark("local[2]"), tmp_path)
+    catalog.check_not_fenced(runs.generation)
+    assert catalog.store.list("generations/") == ["generations/1.json", "generations/1.start.json"]
+
+
+def test_a_coordinator_that_could_not_be_made_after_all_leaves_the_sinks_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "Supervisor", raises)
+    with pytest.raises(CoordinatorStoppedError):
+        made(cluster(), tmp_path)
+    assert not list(tmp_path.glob("store/p/generations/*.driver.json"))
+
+
+def test_a_coordinator_that_has_stopped_leaves_the_sinks_to_the_next(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    pipeline.start("q")
+    assert list(tmp_path.glob("store/p/generations/*.driver.json"))
+    pipeline.coordinator.stop()
+    assert not list(tmp_path.glob("store/p/generations/*.driver.json"))
+
+
+def test_a_second_coordinator_in_a_process_first_stops_the_queries_of_the_first(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """As when a notebook's cell runs twice."""
+    query = pipeline.start("q")
+    active: list[bool] = []
+    pipeline.runs[0].on_stop = lambda: active.append(pipeline.runs[0].isActive)
+    with made(cluster(), tmp_path) as second:
+        assert active == [True]
+        assert not pipeline.runs[0].isActive
+        assert isinstance(query.exception(), FencedError)
+        assert second.restored is None
+        with pytest.raises(PipelineFailedError, match="process"):
+            pipeline.start("another")
+
+
+def test_a_second_coordinator_does_not_begin_while_a_query_of_the_first_goes_on(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    class StuckError(Exception):
+        pass
+
+    def stuck() -> None:
+        raise StuckError
+
+    pipeline.start("q")
+    pipeline.runs[0].on_stop = stuck
+    with pytest.raises(PredecessorRunsError, match="this process"):
+        made(cluster(), tmp_path, takeover_timeout="100 ms")
+    pipeline.runs[0].stopped.set()
+    made(cluster(), tmp_path).stop()
 
 
 def test_a_coordinator_that_could_not_be_made_can_be_made_the_next_time(

@@ -219,7 +219,10 @@ def stream(options: dict[str, Any]) -> None:
         pipeline="killed",
         storage=str(folder / "store"),
         config=CheckpointConfig(
-            interval=options["interval"], restart=NoRestart(), changelog=options["changelog"]
+            interval=options["interval"],
+            restart=NoRestart(),
+            changelog=options["changelog"],
+            takeover_timeout=options["takeover_timeout"],
         ),
     )
     say("restored", coordinator.restored.id if coordinator.restored else 0)

@@ -158,6 +158,7 @@ class Driver:
             "interval": "400 ms",
             "marks": None,
             "changelog": True,
+            "takeover_timeout": "1 min",
         }
         arguments = json.dumps({"master": "local[2]", **defaults, **options})
         self._log = (folder / f"driver-{time.time_ns()}.log").open("w+")
@@ -213,6 +214,11 @@ class Driver:
         while max(self.all("begins") + self.all("sank"), default=0) < files:
             self.wait("sank" if self.all("begins") else "begins")
 
+    def wait_for_end(self) -> list[str]:
+        """Return what its query has ended with."""
+        found = next((one for one in self.events if one[0] == "died"), None)
+        return found or self.wait("died")
+
     def kill(self) -> None:
         """Kill it as a machine does that fails: Python and Java at once. Its state hosts live on."""
         if self._killed:
@@ -221,9 +227,18 @@ class Driver:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        while (found := self._lines.get(timeout=DEADLINE)) != ["ended"]:
-            self.events.append(found)
+        while ["ended"] not in self.events:
+            self.events.append(self._lines.get(timeout=DEADLINE))
         self._log.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to Python, Java and the workers."""
+        os.killpg(self._process.pid, number)
+
+    @property
+    def pid(self) -> int:
+        """Process id of its Python."""
+        return self._process.pid
 
     def all(self, event: str) -> list[int]:
         """The numbers of the events of a kind so far."""
@@ -264,11 +279,11 @@ def moments(seed: int) -> list[Moment]:
 class Feed:
     """The input folder, with some files more than any batch has taken."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ahead: int = AHEAD) -> None:
         self.folder = folder
         folder.mkdir()
         self.files = 0
-        self.add(AHEAD)
+        self.add(ahead)
 
     def add(self, files: int) -> None:
         for _ in range(files):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from hypothesis.stateful import (
 from chandy.coordinator.errors import PipelineFailedError, PipelineStateLostError, QueryFailedError
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
+from chandy.coordinator.recovery.repetition import SAME, Place, Repetition
 from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart, RestartStrategy
 from chandy.storage import DamagedCheckpointError, FencedError
 from chandy.storage.errors import FailureCode
@@ -184,6 +186,78 @@ def test_checkpoints_that_failed_before_the_state_was_given_up_are_behind_the_pi
     assert isinstance(made.handle(on.CheckpointsFailed(BOOM, 4.5), 6.0), on.WaitToRestart)
 
 
+# --- the same failure again ---------------------------------------------------------------------------------
+
+WALL = Place(7, "the same wall", in_user_code=False)
+RAISED = Place(7, "the same key", in_user_code=True)
+
+
+def hits(
+    place: Place | None, times: int, made: RecoveryStateMachine | None = None, commits: int | None = None
+) -> list[on.Decision]:
+    """What is done about a query that fails like this, and fails again after each restart."""
+    made = made or machine(FixedDelay("5 s", attempts=100))
+    found: list[on.Decision] = []
+    for number in range(times):
+        at = made.log[-1][0] + 10.0
+        made.handle(attrs.evolve(failed(run=number, at=at), failure=on.Failure(BOOM, place=place)), at)
+        found.append(made.log[-1][2] if made.failed else made.handle(on.DelayOver(), at + 5.0))
+        made.handle(on.RunStarted("q", number + 1), at + 6.0)
+        done = on.WentBack() if isinstance(found[-1], on.GoBack) else on.RestartedInPlace("q")
+        made.handle(done, at + 6.0)
+        if commits is not None:
+            made.handle(on.FirstCommit("q", number + 1, commits), at + 7.0)
+    return found
+
+
+def test_a_wall_is_met_once_more_in_place_and_once_more_from_the_checkpoint() -> None:
+    assert [type(one) for one in hits(WALL, 3)] == [on.RestartInPlace, on.GoBack, on.FailForGood]
+
+
+def test_what_the_users_code_raises_three_times_is_final_without_going_back() -> None:
+    found = hits(RAISED, 3)
+    assert [type(one) for one in found] == [on.RestartInPlace, on.RestartInPlace, on.FailForGood]
+    assert found[-1] == on.FailForGood(BOOM, "it has failed 3 times in a row in the same way")
+
+
+def test_trouble_that_may_pass_is_left_to_the_restart_strategy() -> None:
+    assert {type(one) for one in hits(None, 20)} == {on.RestartInPlace}
+
+
+@pytest.mark.parametrize("place", [WALL, RAISED])
+def test_a_commit_of_the_batch_makes_the_next_failure_the_first(place: Place) -> None:
+    assert {type(one) for one in hits(place, 9, commits=7)} == {on.RestartInPlace}
+    # One of an earlier batch, behind the checkpoint, does not.
+    assert isinstance(hits(place, 3, commits=6)[-1], on.FailForGood)
+
+
+@pytest.mark.parametrize(
+    "other", [attrs.evolve(WALL, batch=8), attrs.evolve(WALL, how="another error"), None], ids=str
+)
+def test_another_failure_in_between_is_not_the_same(other: Place | None) -> None:
+    made = machine(FixedDelay("5 s", attempts=100))
+    hits(WALL, 1, made)
+    made.handle(on.RunStarted("q", 0), 50.0)
+    hits(other, 1, made)
+    made.handle(on.RunStarted("q", 0), 100.0)
+    # Trouble that passes tells nothing about what was there before it.
+    assert isinstance(hits(WALL, 1, made)[-1], on.GoBack if other is None else on.RestartInPlace)
+
+
+def test_each_query_has_its_own_walls() -> None:
+    made = machine(FixedDelay("5 s", attempts=100), "q", "r")
+    for query, run in (("q", 0), ("r", 1)):
+        made.handle(attrs.evolve(failed(query=query, run=run), failure=on.Failure(BOOM, place=WALL)), 1.0)
+    assert made.handle(on.DelayOver(), 20.0) == on.RestartInPlace(("q", "r"), BOOM, 1.0)
+
+
+def test_a_wall_does_not_fail_a_pipeline_that_stops() -> None:
+    made = machine(FixedDelay("5 s", attempts=100))
+    hits(WALL, 2, made)
+    made.handle(on.StopRequested(), 100.0)
+    assert hits(WALL, 1, made) == [on.DoNothing()] or made.failed is None
+
+
 # --- first commits ------------------------------------------------------------------------------------------
 
 
@@ -322,6 +396,7 @@ def test_the_log_replays_a_run() -> None:
 
 QUERIES = ("q", "r", "s")
 CODES = st.frozensets(st.sampled_from([FailureCode.HOST_LOST, FailureCode.STATE_UNUSABLE]), max_size=2)
+PLACES = (WALL, RAISED)
 
 
 class Failures(RuleBasedStateMachine):
@@ -336,6 +411,10 @@ class Failures(RuleBasedStateMachine):
         self.lost = self.spoilt = False
         self.final: Exception | None = None
         self.stopping = False
+        self.walled = False
+        """Whether a restart in place would meet the same wall again."""
+        self.walls: dict[str, tuple[Place, int]] = {}
+        """By query how it has failed last, and how often in a row."""
         for query in QUERIES:
             self.begin(query)
 
@@ -367,6 +446,32 @@ class Failures(RuleBasedStateMachine):
             self.spoilt = self.spoilt or FailureCode.STATE_UNUSABLE in codes
         self.tell(on.RunEnded(query, number, on.Failure(BOOM, codes), self.now))
 
+    @rule(query=st.sampled_from(QUERIES), place=st.sampled_from(PLACES))
+    def a_run_meets_a_wall(self, query: str, place: Place) -> None:
+        if query not in self.runs or self.final is not None:
+            return
+        before, times = self.walls.get(query, (place, 0))
+        times = times + 1 if before == place else 1
+        self.walls[query] = place, times
+        self.walled = self.walled or (times > 1 and not place.in_user_code)
+        decision = self.tell(on.RunEnded(query, self.runs[query], on.Failure(BOOM, place=place), self.now))
+        if not self.stopping:
+            assert times < SAME or isinstance(decision, on.FailForGood), "it goes into the same wall for ever"
+        if isinstance(decision, on.FailForGood) and decision.because:
+            assert times >= SAME, "it gives up although it may pass"
+
+    @rule(
+        query=st.sampled_from(QUERIES),
+        places=st.lists(st.sampled_from((*PLACES, None)), min_size=3, max_size=4),
+    )
+    def a_run_meets_walls_and_gets_past_them(self, query: str, places: list[Place | None]) -> None:
+        for place in places:
+            if place is None:
+                self.the_first_batch_commits(query, False, WALL.batch)
+            else:
+                self.a_run_meets_a_wall(query, place)
+                self.the_delay_is_over("no", final=False)
+
     @rule()
     def a_host_is_lost(self) -> None:
         self.lost = True
@@ -387,10 +492,16 @@ class Failures(RuleBasedStateMachine):
         self.a_query_is_stopped(query)
         self.the_delay_is_over("no", final=False)
 
-    @rule(query=st.sampled_from(QUERIES), stale=st.booleans())
-    def the_first_batch_commits(self, query: str, stale: bool) -> None:
+    @rule(
+        query=st.sampled_from(QUERIES),
+        stale=st.booleans(),
+        batch=st.sampled_from([WALL.batch - 1, WALL.batch]),
+    )
+    def the_first_batch_commits(self, query: str, stale: bool, batch: int) -> None:
         if query in self.runs:
-            self.tell(on.FirstCommit(query, self.runs[query] - stale))
+            self.tell(on.FirstCommit(query, self.runs[query] - stale, batch))
+            if not stale and query in self.walls and batch >= self.walls[query][0].batch:
+                del self.walls[query]
 
     @rule()
     def a_stop_begins_or_is_withdrawn(self) -> None:
@@ -407,6 +518,7 @@ class Failures(RuleBasedStateMachine):
             case on.RestartInPlace(queries):
                 assert not self.lost, "a query restarts in place although state is lost"
                 assert set(queries) <= set(self.runs), "a query restarts that was stopped"
+                assert not self.walled, "it meets the same wall in place"
                 for query in queries:
                     if fails == "no":
                         self.begin(query)
@@ -420,6 +532,7 @@ class Failures(RuleBasedStateMachine):
                     for query in self.runs:
                         self.begin(query)
                     self.tell(on.WentBack())
+                    self.walled = False
             case _:
                 return
         if fails != "no":
@@ -485,12 +598,32 @@ def forget_failures_when_stopping(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_on_after_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RecoveryStateMachine, "_fail", lambda machine, error: on.FailForGood(error))
+    patch.setattr(RecoveryStateMachine, "_fail", lambda machine, error, because="": on.FailForGood(error))
+
+
+def take_every_failure_for_the_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Repetition, "then", lambda repetition, place: Repetition(place))
+
+
+def take_every_failure_for_the_same(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Repetition, "then", lambda repetition, place: Repetition(place, repetition.times + 1))
+
+
+def stay_in_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecoveryStateMachine, "_must_go_back", lambda machine: None)
+
+
+def never_forget_a_failure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecoveryStateMachine, "_committed", lambda machine, event, now: None)
 
 
 @pytest.mark.parametrize(
     "bug",
     [
+        take_every_failure_for_the_first,
+        take_every_failure_for_the_same,
+        stay_in_place,
+        never_forget_a_failure,
         restart_in_place_whatever_is_lost,
         trust_every_changelog,
         restart_what_was_stopped,

@@ -31,6 +31,7 @@ from chandy.coordinator.recovery.resume import ResumableRun
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
+from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.errors import HostLostError
@@ -168,7 +169,9 @@ class Setup:
                 local_recovery=recovery,
                 open_ahead=self.open_ahead,
                 find_damage=partial(restore_point.find_damage, self.catalog),
-                resets_sinks=True,
+                owner=SinkOwner(self.catalog.store.uri, "p"),
+                may_begin_anew=True,
+                allow_new_output=False,
             ),
             runs=self.runs,
             local_recovery=recovery,
@@ -258,6 +261,28 @@ def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_ta
     ) as caught:
         query.awaitTermination(DEADLINE)
     assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("1 ms", attempts=6)])
+@pytest.mark.parametrize(
+    ("text", "in_place"),
+    [
+        # Once in place, once from the checkpoint, and then it is final.
+        ("[BATCH_METADATA_NOT_FOUND] Unable to find batch /out/_spark_metadata/29", [False, True, False]),
+        ("Traceback (most recent call last):\nValueError: not to raise", [False, True, True]),
+        ("java.net.ConnectException: Connection refused", [False, *[True] * 6]),
+    ],
+    ids=["Spark", "Python", "passing"],
+)
+def test_a_query_that_fails_the_same_way_again_and_again_does_not_do_so_for_long(
+    setup: Setup, fails_with: Callable[[str], None], text: str, in_place: list[bool]
+) -> None:
+    fails_with(text)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(QueryFailedError) as caught:
+        query.awaitTermination(DEADLINE)
+    assert text in str(caught.value)
+    assert [one.in_place for one in setup.supervisor.recoveries] == in_place
 
 
 def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(

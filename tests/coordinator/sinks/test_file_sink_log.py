@@ -71,10 +71,11 @@ def sink(tmp_path: Path) -> Sink:
     return sink
 
 
-def taken(sink: Sink, batch: int, where: Path) -> progress.Files:
-    return progress.hold(
+def taken(sink: Sink, batch: int, where: Path) -> dict[str, bytes]:
+    held = progress.hold(
         lambda: file_sink_log.files_at(sink.output, batch), where / f"log-{sink.branch}-{batch}"
     )
+    return file_sink_log.contents(held)
 
 
 def test_the_least_log_files_of_a_batch_are_named(sink: Sink, tmp_path: Path) -> None:
@@ -118,11 +119,12 @@ def test_entries_that_spark_has_compacted_and_deleted_come_back(sink: Sink, tmp_
 
 
 def test_no_stale_checksum_is_left(sink: Sink, tmp_path: Path) -> None:
-    file_sink_log.restore(sink.output, taken(sink, 3, tmp_path))
+    third = taken(sink, 3, tmp_path)
+    file_sink_log.restore(sink.output, third)
     hidden = {path.name[1:-4] for path in (sink.output / LOG).glob(".*.crc")}
     assert hidden <= {path.name for path in (sink.output / LOG).iterdir()}
     (sink.output / LOG / "3").unlink()
-    file_sink_log.restore(sink.output, {"3": tmp_path / "log-a-3" / "3", **taken(sink, 2, tmp_path)})
+    file_sink_log.restore(sink.output, {"3": third["3"], **taken(sink, 2, tmp_path)})
     assert not (sink.output / LOG / ".3.crc").exists()
 
 

@@ -1,0 +1,269 @@
+"""Who writes into a pipeline's sinks: one driver at a time, which is then in office.
+
+A successor fences its predecessor by its claim, which ends the predecessor's checkpoints at once. It does not end what
+Spark is doing: a batch that is under way publishes. So nobody touches a sink before the predecessor has left office. It
+leaves when all its queries have ended, or dies.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from ...state.local.processes import is_stopped, lives, machine_id, started_at
+from ...storage.catalog import Catalog
+from ...storage.errors import ChandyError, FencedError
+from ...storage.fencing import Claim, Driver
+from ...storage.logs import logger
+from ...storage.open import open_store
+from ..errors import PredecessorRunsError
+
+log = logger(__name__)
+
+_END_SECONDS: Final = 1.0
+"""How long is waited for queries that were stopped: Spark waits for them itself, unless it was told not to."""
+_POLL_SECONDS: Final = 0.02
+_LONGEST_POLL_SECONDS: Final = 0.5
+_SLOWER: Final = 1.5
+"""From one look whether a predecessor has left to the next, from the one pause to the other."""
+
+
+# --- the decision -------------------------------------------------------------------------------------------
+
+
+class Sign(enum.Enum):
+    """What is known of a driver whose record says that it is in office."""
+
+    DEAD = "its processes have ended, or it has left without saying so"
+    LIVES = "it lives on this machine"
+    UNKNOWN = "it is on another machine, or in another container"
+
+
+class Verdict(enum.Enum):
+    """What a successor does about a predecessor in office."""
+
+    GO_ON = "it writes no more"
+    WAIT = "it may leave yet"
+    TAKE_FOR_DEAD = "it has had its time, and gives no sign"
+    GIVE_UP = "it has had its time, and lives"
+
+
+def judge(sign: Sign, waited: float, patience: float) -> Verdict:
+    """Decide about a predecessor in office.
+
+    Args:
+        sign: what is known of it.
+        waited: seconds since it was fenced.
+        patience: seconds that it has for ending its queries.
+    """
+    if sign is Sign.DEAD:
+        return Verdict.GO_ON
+    if waited < patience:
+        return Verdict.WAIT
+    return Verdict.GIVE_UP if sign is Sign.LIVES else Verdict.TAKE_FOR_DEAD
+
+
+# --- being in office ----------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Office:
+    """The time in which one generation may write into the pipeline's sinks."""
+
+    catalog: Catalog
+    driver: Driver
+    _told: FencedError | None = attrs.field(default=None, init=False)
+    _tell: Callable[[FencedError], object] | None = attrs.field(default=None, init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+
+    @classmethod
+    def take(cls, catalog: Catalog, claim: Claim, java: int) -> Office:
+        """Take office for a claimed generation; what it follows may still be in office, too.
+
+        Args:
+            catalog: the pipeline's catalog.
+            claim: of the generation.
+            java: process id of the JVM that Spark runs in.
+        """
+        pid = os.getpid()
+        driver = Driver(
+            claim.generation,
+            host=socket.gethostname(),
+            machine=machine_id(),
+            pid=pid,
+            started=started_at(pid) or 0,
+            java=java,
+            java_started=started_at(java) or 0,
+        )
+        office = cls(catalog, driver)
+        with _lock:
+            _here[office._key] = office
+        try:
+            catalog.take_office(driver)
+        except BaseException:
+            office.leave()
+            raise
+        return office
+
+    def listen(self, tell: Callable[[FencedError], object]) -> None:
+        """Say whom a successor in this process tells that it has come."""
+        with self._lock:
+            self._tell = tell
+            told = self._told
+        if told is not None:
+            tell(told)
+
+    def fence(self, error: FencedError) -> None:
+        """Tell the driver at once that it has a successor, which it would find out by itself a little later."""
+        with self._lock:
+            is_new, self._told = self._told is None, error
+            tell = self._tell
+        if is_new and tell is not None:
+            tell(error)
+
+    def leave_after(self, ended: Callable[[float | None], bool]) -> None:
+        """Leave office once all queries have ended: now, or later in the background.
+
+        Args:
+            ended: waits for that, so many seconds at most; returns whether they have.
+        """
+        if ended(_END_SECONDS):
+            self.leave()
+            return
+        log.warning("queries have not ended yet; a successor waits for them", driver=_described(self.driver))
+
+        def leave_later() -> None:
+            ended(None)
+            self.leave()
+
+        threading.Thread(target=leave_later, name="chandy-office", daemon=True).start()
+
+    def leave(self) -> None:
+        """Leave office: this generation writes into no sink any more. Calls after the first do nothing."""
+        with _lock:
+            if _here.pop(self._key, None) is None:
+                return
+        try:
+            self.catalog.leave_office(self.driver.generation)
+        except (OSError, ChandyError) as error:
+            # A successor in this process knows all the same, and one in another finds out when this one ends.
+            log.warning("cannot record that the pipeline's queries have ended", error=str(error))
+
+    @property
+    def _key(self) -> tuple[str, int]:
+        return self.catalog.store.uri, self.driver.generation
+
+
+_here: dict[tuple[str, int], Office] = {}
+"""All drivers in office in this process, by the pipeline's store and their generation."""
+_lock = threading.Lock()
+
+
+# --- following a predecessor --------------------------------------------------------------------------------
+
+
+def await_predecessors(catalog: Catalog, claim: Claim, patience: float) -> None:
+    """Wait until no predecessor of a claimed generation writes into the pipeline's sinks.
+
+    Args:
+        catalog: the pipeline's catalog.
+        claim: of the generation.
+        patience: seconds that the predecessors have for ending their queries.
+
+    Raises:
+        PredecessorRunsError: one lives on this machine and has not ended its queries.
+        FencedError: meanwhile a higher generation has taken over.
+    """
+    began = time.monotonic()
+    for driver in catalog.predecessors_in_office(claim.generation):
+        _await(catalog, claim, driver, began, patience)
+
+
+def is_in_office(uri: str) -> bool:
+    """Return whether a driver of the pipeline with this store writes into its sinks, as far as one can know."""
+    catalog = Catalog(open_store(uri))
+    newest = catalog.newest_generation()
+    drivers = catalog.predecessors_in_office(newest + 1)
+    return any(_sign(catalog, driver) is not Sign.DEAD for driver in drivers)
+
+
+def _await(catalog: Catalog, claim: Claim, driver: Driver, began: float, patience: float) -> None:
+    pause, announced = _POLL_SECONDS, False
+    while True:
+        sign = _sign(catalog, driver)
+        if sign is Sign.DEAD:
+            catalog.leave_office(driver.generation)
+            return
+        _fence_here(catalog, claim, driver)
+        match judge(sign, time.monotonic() - began, patience):
+            case Verdict.GIVE_UP:
+                raise _still_runs(catalog, driver, patience)
+            case Verdict.TAKE_FOR_DEAD:
+                log.warning(
+                    "the driver before does not answer, and is taken for dead",
+                    storage=catalog.store.uri,
+                    driver=_described(driver),
+                    seconds=patience,
+                )
+                catalog.leave_office(driver.generation)
+                return
+        if not announced:
+            announced = True
+            log.warning(
+                "waiting for the driver before to end its queries",
+                storage=catalog.store.uri,
+                driver=_described(driver),
+                at_most_seconds=patience,
+            )
+        time.sleep(pause)
+        pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
+        if catalog.in_office(driver.generation) is None:
+            log.info("the driver before has ended its queries", driver=_described(driver))
+            return
+        catalog.check_not_fenced(claim.generation)
+
+
+def _sign(catalog: Catalog, driver: Driver) -> Sign:
+    if driver.machine != machine_id():
+        return Sign.UNKNOWN
+    if driver.pid == os.getpid() and lives(driver.pid, driver.started):
+        with _lock:
+            return Sign.LIVES if (catalog.store.uri, driver.generation) in _here else Sign.DEAD
+    # When a driver is killed its JVM lives on for a moment, and may write into a sink.
+    processes = ((driver.pid, driver.started), (driver.java, driver.java_started))
+    return Sign.LIVES if any(lives(*process) for process in processes) else Sign.DEAD
+
+
+def _fence_here(catalog: Catalog, claim: Claim, driver: Driver) -> None:
+    with _lock:
+        office = _here.get((catalog.store.uri, driver.generation))
+    if office is not None and office.driver == driver:
+        office.fence(FencedError(catalog.store.uri, driver.generation, claim.generation, claim.owner))
+
+
+def _still_runs(catalog: Catalog, driver: Driver, patience: float) -> PredecessorRunsError:
+    if driver.pid == os.getpid():
+        found, advice = "this process", "stop its coordinator, or start this program anew"
+    elif is_stopped(driver.pid):
+        found = f"process {driver.pid} on {driver.host}, which is suspended (SIGSTOP)"
+        advice = f"end it (kill -9 {driver.pid}) or let it go on (kill -CONT {driver.pid}), then start again"
+    else:
+        found = f"process {driver.pid} on {driver.host} (its JVM is process {driver.java})"
+        advice = f"end it (kill {driver.pid} {driver.java}), then start again; or give it more time by takeover_timeout"
+    return PredecessorRunsError(
+        f"the pipeline in {catalog.store.uri} cannot be taken over yet",
+        f"the driver before, generation {driver.generation}, to end its queries within {patience:g} s",
+        f"it running in {found}",
+        f"{advice}. It has been told to stop, and nothing else was changed",
+    )
+
+
+def _described(driver: Driver) -> str:
+    return f"generation {driver.generation}, process {driver.pid} on {driver.host}"

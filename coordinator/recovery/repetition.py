@@ -1,0 +1,70 @@
+"""Whether a query fails the same way again and again, so that trying once more is of no use. Values and rules, no I/O.
+
+Two failures are the same if they hit the same batch, which has not committed in between, with the same error at the
+same place: the texts are equal but for numbers and ids. Trouble with something outside, such as a database that is
+away, is never the same: it passes, or the restart strategy gives up.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import attrs
+
+SAME: Final = 3
+"""Failures of the same kind in a row that end the pipeline."""
+
+_LENGTH: Final = 20_000
+_IDS: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|\d+")
+_PYTHON: Final = "Traceback (most recent call last)"
+_JAVA_FRAME: Final = re.compile(r"^\s+at \S.*$", re.MULTILINE)
+_PASSING: Final = re.compile(
+    r"\b\w*(?:Connect|Disconnect|Timeout|TimedOut|Socket|Network|UnknownHost|NoRouteToHost|Unavailable|Throttl|SlowDown"
+    r"|BrokenPipe|Retr[iy]|Interrupted|Unreachable|RateLimit|TooManyRequests|Deadlock)\w*\b"
+    r"|\b(?:OSError|IOError|IOException|EOFError|EOFException|BlockingIOError|FileNotFoundError|FileNotFoundException"
+    r"|PermissionError|MemoryError|OutOfMemoryError|ServiceError|HTTPError|URLError|HTTPException|StoreFailedError"
+    r"|gaierror|OperationalError|ExecutorLostFailure|FetchFailed\w*|ClosedChannelException)\b"
+    r"|No space left on device|Python worker exited unexpectedly|[Cc]onnection (?:reset|refused|closed|aborted)"
+    r"|timed out|temporarily unavailable|HTTP (?:429|5\d\d)"
+)
+
+
+@attrs.frozen
+class Place:
+    """Where and how a query has failed."""
+
+    batch: int
+    """The newest batch that had been planned."""
+    how: str
+    """The error's text without what differs from one attempt to the next."""
+    in_user_code: bool
+    """Whether Python code raised in the batch: then other state would not help, for it is what it must be."""
+
+
+@attrs.frozen
+class Repetition:
+    """How often in a row a query has failed at one place."""
+
+    place: Place
+    times: int = 1
+
+    def then(self, place: Place) -> Repetition:
+        """Return what it is after the next failure."""
+        return Repetition(place, self.times + 1 if place == self.place else 1)
+
+
+def place_of(batch: int, text: str, traceback: str | None) -> Place | None:
+    """Return where a query has failed; None if the failure may pass by itself.
+
+    Args:
+        batch: the newest batch that had been planned.
+        text: what Spark says.
+        traceback: of the user's processor, if that raised.
+    """
+    # The machine that a task ran on comes before the traceback.
+    raised = text[text.find(_PYTHON) :] if _PYTHON in text else text
+    error = _JAVA_FRAME.sub("", (raised if traceback is None else traceback)[:_LENGTH])
+    if not error or _PASSING.search(error):
+        return None
+    return Place(batch, _IDS.sub("#", error), traceback is not None or _PYTHON in text)
