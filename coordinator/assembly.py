@@ -26,6 +26,7 @@ from ..storage.errors import ChandyError
 from ..storage.fencing import Generation
 from ..storage.files import FileCache
 from ..storage.logs import logger
+from ..storage.long_waits import told_if_slow
 from ..storage.open import open_store, pipeline_uri
 from ..storage.probe import probe_exclusive_create
 from ..storage.savepoint_claim import claim_restored, drop_claimed
@@ -47,6 +48,7 @@ from .recovery.runs import Runs
 from .recovery.supervisor import Supervisor
 from .spark import session
 from .spark.ticks import Ticks
+from .version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,10 +123,12 @@ def assemble(
     session.use_this_python(spark)
     token = secrets.token_hex(32)
     # A driver that nobody can reach must not fence one that runs: so it listens first.
-    catalog = _open_catalog(name, storage, config)
-    server = listen(session.driver_host(spark), token)
+    with told_if_slow(log, "the storage to answer", storage=storage):
+        catalog = _open_catalog(name, storage, config)
+    server = listen(session.driver_host(spark), token, name)
     made.callback(server.shutdown)
-    pipeline = _take_over(name, catalog, config, restore, clock)
+    with told_if_slow(log, "the take-over of the pipeline, and the checkpoint to restore", storage=storage):
+        pipeline = _take_over(name, catalog, config, restore, clock)
     point = pipeline.point
 
     cache = Path(config.cache_dir or runtime_directory() / CACHE)
@@ -209,7 +213,6 @@ def assemble(
     )
     log.info(
         "coordinator started",
-        pipeline=name,
         storage=catalog.store.uri,
         generation=pipeline.generation.generation,
         restores=point.manifest.id if point else None,
@@ -275,4 +278,4 @@ def _clock() -> Callable[[], float]:
 
 def _versions() -> dict[str, str]:
     found = {name: metadata.version(name) for name in ("pyspark", "rocksdict")}
-    return {"chandy": metadata.version("chandy"), "python": platform.python_version(), **found}
+    return {"chandy": __version__, "python": platform.python_version(), **found}

@@ -88,8 +88,9 @@ class CheckpointConfig:
     host_timeout: Duration = attrs.field(default="1 min", validator=fields.positive_duration)
     """Longest time that a state host may be silent, as one whose process is stopped or whose disk does not answer.
 
-    The log names a silent host after a few seconds. After this time it is killed, if it runs on the driver's machine,
-    and the pipeline restarts as after the loss of a host.
+    The log names a silent host after a few seconds. After this time it is taken for lost: nothing that it does counts
+    any more, and the pipeline restarts as after the death of a host. It is killed if it runs on the driver's machine;
+    otherwise the log says which process is to be killed.
     """
     work_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Local path of the directory for the queries' working checkpoint directories.

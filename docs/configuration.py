@@ -26,7 +26,7 @@ HEAD: Final = """\
 Pass a `CheckpointConfig` to the coordinator, and a restart strategy to the `CheckpointConfig`:
 
 ```python
-from chandy.coordinator import CheckpointConfig, ExponentialBackoff
+from chandy import CheckpointConfig, ExponentialBackoff
 
 config = CheckpointConfig(
     interval="30 s", retained=5, restart=ExponentialBackoff(maximum="5 min", attempts=None)

@@ -66,7 +66,7 @@ def is_shared(key: str) -> bool:
 
 
 def generation_of(key: str) -> int | None:
-    """Return the generation that has a record with this key; None if it is another object."""
+    """Return the generation that has a record of any kind with this key; None if it is another object."""
     match = _GENERATION.fullmatch(key)
     return int(match[1]) if match else None
 
@@ -83,6 +83,6 @@ def checkpoint_of(key: str) -> int | None:
     return int(match[1]) if match else None
 
 
-_GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.start)?\.json")
+_GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
 _START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")
 _CHECKPOINT = re.compile(rf"{CHECKPOINTS}([1-9]\d*)/")

@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from .errors import DamagedError, StorageError
 from .files import FileCache, copy_hashed, file_sha256, is_bookkeeping, is_immutable
 from .keys import validate_key
 from .layout import PACK, is_shared, shared_key
-from .logs import logger
+from .logs import logger, named_pool
 from .manifest import FileRef, Handle
 from .packs import packs_to_keep
 from .store import Store
@@ -104,7 +104,7 @@ class SnapshotWriter:
         self._pack_below = pack_below
         self._cache = cache
         self._owns_pool = pool is None
-        self._pool = pool or ThreadPoolExecutor(THREADS, "chandy-upload")
+        self._pool = pool or named_pool(THREADS, "chandy-upload")
         self._groups: defaultdict[str, _Group] = defaultdict(_Group)
         self._lock = threading.Lock()
         self._uploaded: set[str] = set()
@@ -398,7 +398,7 @@ def _with_progress(job: Callable[[], T], size: int, progress: Callable[[int], No
 
 def _in_parallel(jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
     """Run jobs. At the first error, drop those that have not begun, wait for the others, and raise it."""
-    pool = ThreadPoolExecutor(threads, "chandy-restore")
+    pool = named_pool(threads, "chandy-restore")
     try:
         return [future.result() for future in [pool.submit(job) for job in jobs]]
     finally:

@@ -156,7 +156,7 @@ def live(plan: Plan) -> Iterator[Costs]:
         on_restored=lambda restored: None,
         on_not_opened=lambda query_id, why, code: None,
     )
-    service = listen("127.0.0.1", _TOKEN)
+    service = listen("127.0.0.1", _TOKEN, "scale")
     service.answer(executor)
     endpoint = Endpoint(service.address, _TOKEN, "scale", 0, str(folder / "cache"), str(folder))
     try:

@@ -18,8 +18,8 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 from typing import Protocol as Interface
-from typing import TypeVar
 
 import attrs
 
@@ -51,7 +51,7 @@ from ...storage.errors import (
     StoreFailedError,
 )
 from ...storage.layout import pack_key, savepoint_key, trigger_key
-from ...storage.logs import logger
+from ...storage.logs import carried, logger
 from ...storage.manifest import CheckpointKind, QueryRecord
 from ...storage.open import open_store
 from ...storage.savepoint import claim_savepoint, discard_savepoint
@@ -72,6 +72,9 @@ from .commit import commit_steps
 from .host_process import end_host
 from .order_streams import OrderStreams
 from .workers import StoreWorkers, Workers
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
 
 log = logger(__name__)
 
@@ -162,11 +165,12 @@ class CheckpointExecutor:
         self._on_not_opened = on_not_opened
         self._order_streams = OrderStreams()
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._wakes: list[threading.Event] = []
         self._closed = threading.Event()
         self._ended = threading.Event()
         self._futures: dict[Request, Future[Checkpoint]] = {}
         self._streams: dict[str, object] = {}
+        self._look_for_successor_at = clock() + _FENCE_SECONDS
         self._hosts = host_watch.HostWatch(host_timeout)
         self._hellos: dict[str, HostHello] = {}
         self._dismissed: set[str] = set()
@@ -181,8 +185,9 @@ class CheckpointExecutor:
         # nothing waits for these threads, and there are many.
         self._answers = Workers[Job](self._carefully, 32, "chandy-answers")
         self._threads = [
-            threading.Thread(target=self._dispatch, name="chandy-dispatch", daemon=True),
-            threading.Thread(target=self._watch, name="chandy-watch", daemon=True),
+            threading.Thread(target=carried(self._dispatch), name="chandy-dispatch", daemon=True),
+            self._watcher("chandy-watch", self._look_at_the_time),
+            self._watcher("chandy-commits", self._look_for_commits),
         ]
         for thread in self._threads:
             thread.start()
@@ -196,9 +201,13 @@ class CheckpointExecutor:
             ChandyError: the state machine refuses the event.
         """
         answer = self._handle(event)
-        # There may be an earlier deadline now, or a commit to watch for.
-        self._wake.set()
+        self._look_again()
         return answer
+
+    def _look_again(self) -> None:
+        """Wake those who watch: there may be an earlier deadline now, or a commit to watch for."""
+        for wake in self._wakes:
+            wake.set()
 
     def _handle(self, event: on.Event[on.Answer]) -> on.Answer:
         with self._lock:
@@ -248,7 +257,7 @@ class CheckpointExecutor:
             # Before the instructions: one of them may end the request at once.
             self._futures[outcome.answer] = future
             self._queue(outcome.instructions)
-        self._wake.set()
+        self._look_again()
         if self._ended.is_set():
             self._answer_the_rest()
         return future
@@ -318,19 +327,21 @@ class CheckpointExecutor:
             self._hellos[hello.host] = hello
             self._hosts.heard(hello.host, self._clock())
             self._queue(self._change(on.HostJoined(hello)).instructions)
-        log.info("state host connected", host=hello.host, machine=hello.machine, pid=hello.pid)
+        # A stream is read by threads of the server, which know no names.
+        told = log.bind(pipeline=self._machine.pipeline, host=hello.host, machine=hello.machine)
+        told.info("state host connected", pid=hello.pid)
         try:
             yield from self._order_streams.orders(hello.host)
         finally:
             if not self._closed.is_set():
-                self._stream_ended(hello, stream)
+                self._stream_ended(hello, stream, told)
 
-    def _stream_ended(self, hello: HostHello, stream: object) -> None:
+    def _stream_ended(self, hello: HostHello, stream: object, told: BoundLogger) -> None:
         with self._lock:
             if self._streams.get(hello.host) is not stream:
                 return
             self._forget_host(hello)
-        log.warning("state host disconnected", host=hello.host, machine=hello.machine)
+        told.warning("state host disconnected")
 
     def _forget_host(self, hello: HostHello) -> None:
         """Take a host for gone, with the lock held."""
@@ -382,26 +393,44 @@ class CheckpointExecutor:
 
     # --- threads --------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        """Watch for commits of cuts, for deadlines, and for a successor."""
-        look_at = self._clock() + _FENCE_SECONDS
+    def _watcher(self, name: str, look: Callable[[], float | None]) -> threading.Thread:
+        wake = threading.Event()
+        self._wakes.append(wake)
+        return threading.Thread(target=carried(self._watch), args=(look, wake), name=name, daemon=True)
+
+    def _watch(self, look: Callable[[], float | None], wake: threading.Event) -> None:
+        """Look again and again, after the seconds that a look returns or when something has happened."""
         while not self._closed.is_set():
-            if self._clock() >= look_at:
-                look_at = self._clock() + _FENCE_SECONDS
-                if self.read(lambda machine: machine.closed) is None:
-                    self._own.io.submit(self._look_for_successor)
-            self._look_at_hosts()
-            waiting, deadline = self.read(lambda m: (m.waiting_for_commits(), m.next_deadline()))
-            for query, cut in waiting.items():
-                if self._is_committed(query, cut):
-                    self.handle(on.BatchCommitted(query, cut))
-            if deadline is not None and self._clock() >= deadline:
-                self.handle(on.Tick())
-            until = min(look_at, self._clock() + host_watch.LOOK_SECONDS)
-            until = until if deadline is None else min(until, deadline)
-            pause = max(0.0, until - self._clock())
-            self._wake.wait(min(pause, _COMMIT_POLL_SECONDS) if waiting else pause)
-            self._wake.clear()
+            try:
+                pause = look()
+            except Exception:
+                # Nothing would ever expire if the thread ended.
+                log.exception("watching failed")
+                pause = host_watch.LOOK_SECONDS
+            wake.wait(pause)
+            wake.clear()
+
+    def _look_at_the_time(self) -> float:
+        """Look for deadlines, for silent hosts, and now and then for a successor."""
+        if self._clock() >= self._look_for_successor_at:
+            self._look_for_successor_at = self._clock() + _FENCE_SECONDS
+            if self.read(lambda machine: machine.closed) is None:
+                self._own.io.submit(self._look_for_successor)
+        self._look_at_hosts()
+        deadline = self.read(lambda machine: machine.next_deadline())
+        if deadline is not None and self._clock() >= deadline:
+            self.handle(on.Tick())
+        until = min(self._look_for_successor_at, self._clock() + host_watch.LOOK_SECONDS)
+        until = until if deadline is None else min(until, deadline)
+        return max(0.0, until - self._clock())
+
+    def _look_for_commits(self) -> float | None:
+        """Look for commits of cuts, on the driver's disk, which may not answer."""
+        waiting = self.read(lambda machine: machine.waiting_for_commits())
+        for query, cut in waiting.items():
+            if self._is_committed(query, cut):
+                self.handle(on.BatchCommitted(query, cut))
+        return _COMMIT_POLL_SECONDS if waiting else None
 
     def check_not_fenced(self) -> None:
         """Check that no other coordinator has taken the pipeline over.
@@ -434,31 +463,37 @@ class CheckpointExecutor:
     def _dispatch(self) -> None:
         """Hand instructions on, in their order."""
         while (instruction := self._instructions.get()) is not None:
-            match instruction:
-                case do.Send(host, order):
-                    self._order_streams.send(host, order)
-                case do.Finalize():
-                    self._workers(instruction.root).manifests.submit(instruction)
-                case do.ChooseCut() | do.StoreProgress() | do.CopyShards():
-                    self._workers(instruction.root).io.submit(instruction)
-                case do.ReadBack():
-                    self._reader.submit(instruction)
-                case do.DiscardAborted():
-                    self._workers(instruction.root).cleaner.submit(instruction)
-                case do.Discard():
-                    self._own.cleaner.submit(instruction)
-                case do.Resolve() | do.Reject():
-                    self._answers.submit(instruction)
-                case do.GoBack(why):
-                    log.warning("state is lost", why=why)
-                    self._on_state_lost(why)
-                case do.FailPipeline(error):
-                    log.debug("the pipeline fails", events=self.events)
-                    self._on_failure(error)
-                case do.ReportStatisticsFailure(bug):
-                    log.error("a checkpoint could not be counted", error=repr(bug))
-                case threading.Event():
-                    self._own.manifests.submit(instruction.set)
+            try:
+                self._hand_on(instruction)
+            except Exception:
+                log.exception("an instruction failed", instruction=type(instruction).__name__)
+
+    def _hand_on(self, instruction: do.Instruction | threading.Event) -> None:
+        match instruction:
+            case do.Send(host, order):
+                self._order_streams.send(host, order)
+            case do.Finalize():
+                self._workers(instruction.root).manifests.submit(instruction)
+            case do.ChooseCut() | do.StoreProgress() | do.CopyShards():
+                self._workers(instruction.root).io.submit(instruction)
+            case do.ReadBack():
+                self._reader.submit(instruction)
+            case do.DiscardAborted():
+                self._workers(instruction.root).cleaner.submit(instruction)
+            case do.Discard():
+                self._own.cleaner.submit(instruction)
+            case do.Resolve() | do.Reject():
+                self._answers.submit(instruction)
+            case do.GoBack(why):
+                log.warning("state is lost", why=why)
+                self._on_state_lost(why)
+            case do.FailPipeline(error):
+                log.debug("the pipeline fails", events=self.events)
+                self._on_failure(error)
+            case do.ReportStatisticsFailure(bug):
+                log.error("a checkpoint could not be counted", error=repr(bug))
+            case threading.Event():
+                self._own.manifests.submit(instruction.set)
 
     def _workers(self, root: str) -> StoreWorkers:
         """The threads for a store."""
@@ -656,9 +691,10 @@ class CheckpointExecutor:
             future.set_result(Checkpoint.of(order.manifest, order.root))
 
     def _reject(self, order: do.Reject) -> None:
-        log.info(
-            "no checkpoint", id=order.error.id, reason=order.error.reason.value, detail=order.error.detail
-        )
+        reason = order.error.reason
+        # What somebody must know: not that a policy refused a request, or that a newer checkpoint came first.
+        write = log.warning if reason.counted or reason is Reason.FENCED else log.info
+        write("no checkpoint", id=order.error.id, reason=reason.value, detail=order.error.detail)
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_exception(order.error)
 
@@ -691,7 +727,7 @@ class CheckpointExecutor:
         self.handle(on.Closed(reason))
         self._settle_all()
         self._closed.set()
-        self._wake.set()
+        self._look_again()
         self._order_streams.stop_all()
         self._instructions.put(None)
         deadline = time.monotonic() + _STOP_SECONDS

@@ -49,14 +49,14 @@ class Service:
         self.server.shutdown()
 
 
-def listen(host: str, token: str) -> Service:
+def listen(host: str, token: str, pipeline: str) -> Service:
     """Listen on a free port of ``host``; every call must present the token.
 
     Raises:
         SetupError: the host is not an address of this machine.
     """
     try:
-        server = ActionServer(f"grpc://{host}:0", token, {})
+        server = ActionServer(f"grpc://{host}:0", token, {}, {"pipeline": pipeline})
     except pa.ArrowException as error:
         raise SetupError(
             "the coordinator cannot listen for state hosts",

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from ...storage.logs import logger
+from ...storage.logs import carried, logger
 
 log = logger(__name__)
 
@@ -44,7 +44,7 @@ class Workers(Generic[T]):
             if self._threads == self.limit:
                 return
             self._threads += 1
-        threading.Thread(target=self._work, name=self.name, daemon=True).start()
+        threading.Thread(target=carried(self._work), name=self.name, daemon=True).start()
 
     def wait(self, deadline: float) -> tuple[T, ...]:
         """Wait until nothing is left to do, or until a time on the monotonic clock; return the jobs that are left."""

@@ -15,7 +15,7 @@ complete the checkpoint. Abort belongs to ``DiscardAborted``, which every aborte
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, cast
 
 import attrs
@@ -256,6 +256,12 @@ class CheckpointStateMachine:
                 if not pending.has_committed(name):
                     waiting[name] = min(part.cut, waiting.get(name, part.cut))
         return waiting
+
+    def has_checkpoint_of(self, batches: Mapping[str, int]) -> bool:
+        """Whether the checkpoint that the state grew from has all batches of queries up to these; -1: there is none."""
+        base = next((manifest for manifest in self.completed if manifest.id == self.base), None)
+        at = {query.name: query.batch for query in base.queries} if base else {}
+        return all(batch <= at.get(name, -1) for name, batch in batches.items())
 
     def check_reads(self, name: str, reads: tuple[str, ...]) -> None:
         """Check that a query can read the output of others.

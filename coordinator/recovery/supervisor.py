@@ -17,6 +17,7 @@ import attrs
 
 from ...state.failure_marks import codes_in
 from ...state.rpc.messages import ShardsRestored, TaskFailure
+from ...state.user_code import raised_in
 from ...storage.errors import (
     ChandyError,
     DamagedCheckpointError,
@@ -25,7 +26,7 @@ from ...storage.errors import (
     StorageError,
     StoreFailedError,
 )
-from ...storage.logs import logger
+from ...storage.logs import carried, logger
 from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
@@ -33,6 +34,7 @@ from ..protocol.reasons import Reason
 from ..query import CheckpointedQuery, Definition
 from ..spark import progress
 from . import decisions as on
+from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
 from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
@@ -117,7 +119,9 @@ class Supervisor:
         self._superseded: list[Run] = []
         """Runs to clean up after, once the pipeline has gone back from them: also those of attempts that failed."""
         self.recoveries: deque[RecoveryMetrics] = deque(maxlen=_REMEMBERED)
-        self._thread = threading.Thread(target=self._supervise, name="chandy-supervisor", daemon=True)
+        self._thread = threading.Thread(
+            target=carried(self._supervise), name="chandy-supervisor", daemon=True
+        )
 
     def begin(self, executor: CheckpointExecutor) -> None:
         """Begin to supervise, with the checkpoints that recovery goes back to."""
@@ -251,6 +255,10 @@ class Supervisor:
                 stopped.append(run)
         return stopped
 
+    def stand(self) -> dict[str, int]:
+        """Return the newest committed batch of each query; -1 if it has none."""
+        return {run.definition.name: progress.newest_committed(run.directory) for run in self._runs.all()}
+
     def resume(self, stopped: list[Run]) -> None:
         """Start queries again that ``stop_gracefully`` has stopped, where they stood, unless the pipeline must go back.
 
@@ -379,8 +387,10 @@ class Supervisor:
         failure = self._processor_failures.pop(run.query_id, None)
         # One of a batch that has committed is of an attempt whose retry went well: this is another failure.
         if failure is not None and failure.batch > progress.newest_committed(run.directory):
-            return ProcessorFailedError(name, failure.uid, failure.batch, failure.key, failure.traceback)
-        return QueryFailedError(name, text)
+            return ProcessorFailedError(
+                name, failure.uid, failure.batch, failure.key, failure.summary, failure.traceback
+            )
+        return QueryFailedError(name, text, raised_in(text))
 
     def _carry_out(self, decision: on.Decision) -> None:
         match decision:
@@ -393,7 +403,7 @@ class Supervisor:
                 self._carry_out(self._try(decision))
             case on.WaitToRestart(until, cause):
                 self._restart_at = until
-                log.warning("restarting", cause=str(cause).splitlines()[0], seconds=until - self._clock())
+                tell_failure(log.warning, cause, restarting_in=round(until - self._clock(), 3))
             case on.SuspendCheckpoints(cause):
                 self._executor.handle(events.Suspended(str(cause)))
             case on.FailForGood(error):
@@ -463,6 +473,7 @@ class Supervisor:
         """End every query with the error; no more checkpoints are taken."""
         # First: a thread that learns that there are no more checkpoints must not start anything again.
         self._decide(on.FatalError(error))
+        tell_failure(log.error, error, outcome="the pipeline has failed for good")
         fenced = isinstance(error, FencedError)
         self._executor.handle(events.Closed(Reason.FENCED if fenced else Reason.COORDINATOR_SUSPENDED))
         with self._changing:

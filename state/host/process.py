@@ -160,10 +160,13 @@ def _remove_directory(directory: Path) -> None:
 
 def main() -> None:
     """Read the configuration from stdin and run."""
+    config = from_json(HostConfig, sys.stdin.buffer.read())
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s %(name)s pipeline={config.endpoint.pipeline} %(message)s",
     )
-    run(from_json(HostConfig, sys.stdin.buffer.read()))
+    run(config)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from ..operators.engine import CHUNK, Chunk, RuntimeContext, TaskState, collect,
 from ..operators.grouping import group
 from ..operators.time_mode import EventTime, TimeMode, carry_watermark
 from ..rpc.access import Entries, ShardColumn
+from ..user_code import raised
 from . import expiry
 from .handle import QueryInfo, StateHandle, declarations
 from .initial_state import InitialState
@@ -258,6 +258,7 @@ class ProcessorOperator:
         self._times = TimerValues(-1, -1)
         self._states: KeyedStates | None = None
         self._closed = False
+        self.late_rows = 0
 
     # --- its life -------------------------------------------------------------------------------------------
 
@@ -298,7 +299,9 @@ class ProcessorOperator:
         table = collect(batches, arrow_schema(with_shard, timezone=self._spec.settings.timezone))
         if self._spec.event_time is None:
             return table
-        return self._spec.event_time.without_late(table, self._context.times.late_ms)
+        timely = self._spec.event_time.without_late(table, self._context.times.late_ms)
+        self.late_rows = len(table) - len(timely)
+        return timely
 
     def begin(self, state: TaskState) -> None:
         """Delete dropped states; in an operator's first batch, load the initial state."""
@@ -443,14 +446,8 @@ class ProcessorOperator:
             raise self._failure(where, error) from None
 
     def _failure(self, where: str, error: Exception) -> ProcessorError:
-        # The first frames are those of this module; the user's frames begin below them.
-        trace = error.__traceback__
-        while (
-            trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__
-        ):
-            trace = trace.tb_next
-        text = "".join(traceback.format_exception(type(error), error, trace))
-        return ProcessorError(self._spec.uid, self._context.batch, where, text)
+        told = raised(error)
+        return ProcessorError(self._spec.uid, self._context.batch, where, told.summary, told.traceback)
 
 
 def _comparable(states: dict[str, StateRecord]) -> dict[str, tuple[str, StateKind, str | None, int | None]]:

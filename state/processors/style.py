@@ -38,8 +38,9 @@ class FrameLimits:
     @classmethod
     def read(cls, conf: Any) -> FrameLimits:
         """Return the limits that a session sets for all of Spark's ways to pandas, given its ``conf``."""
-        rows = int(conf.get(f"{_ARROW}.maxRecordsPerBatch", "10000"))
-        size = size_in_bytes(conf.get(f"{_ARROW}.maxBytesPerBatch", str(UNLIMITED)), without_suffix=1)
+        # Without a default of our own: Spark would prefer it to its own.
+        rows = int(conf.get(f"{_ARROW}.maxRecordsPerBatch"))
+        size = size_in_bytes(conf.get(f"{_ARROW}.maxBytesPerBatch"), without_suffix=1)
         return cls(rows if rows > 0 else UNLIMITED, size)
 
     def cuts(self, table: pa.Table, bounds: Sequence[int]) -> list[range]:
@@ -55,7 +56,8 @@ class FrameLimits:
         ]
 
     def _rows(self, group: pa.Table) -> int:
-        return min(self.rows, max(1, -(-self.bytes * len(group) // max(1, group.nbytes))))
+        size: int = max(1, group.nbytes)
+        return min(self.rows, max(1, -(-self.bytes * len(group) // size)))
 
 
 @attrs.frozen

@@ -95,7 +95,9 @@ class TaskFailure:
     batch: int
     uid: str
     key: str
-    """The key as text."""
+    """The key as text, or the method that was called; empty if neither is known."""
+    summary: str
+    """The exception and where it was raised, in one line."""
     traceback: str
 
 
@@ -114,6 +116,14 @@ class ReadValues:
 @attrs.frozen
 class AskAccount:
     """A request for the ``OperatorMetrics`` of an operator."""
+
+    query_id: str
+    uid: str
+
+
+@attrs.frozen
+class AskBatches:
+    """A request for the ``RecentMetrics`` of an operator."""
 
     query_id: str
     uid: str

@@ -181,8 +181,10 @@ def numbers_of(catalog: Catalog) -> set[int | None]:
 
 
 def test_records_that_nothing_needs_are_deleted_and_no_number_comes_twice(catalog: Catalog) -> None:
+    # A later version may write further records of a generation.
+    catalog.store.create("generations/1.other.json", b"{}")
     generations = [start_often(catalog, 1).generation for _ in range(4 * KEPT)]
-    assert generations == list(range(1, 4 * KEPT + 1))
+    assert generations == list(range(2, 4 * KEPT + 2))
     assert numbers_of(catalog) == set(generations[-KEPT:])
 
 

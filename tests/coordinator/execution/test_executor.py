@@ -678,7 +678,7 @@ def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind
     setup.executor.claim(ClaimShards("host", "id", "op", ()))
     setup.executor.statistics()
     setup.request()
-    setup.executor.report(TaskFailure("id", 5, "op", "key", "Traceback"))
+    setup.executor.report(TaskFailure("id", 5, "op", "key", "ValueError", "Traceback"))
     assert not future.done()
     assert len(setup.processor_failures) == 1
     setup.store.open.set()
@@ -706,6 +706,30 @@ def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) ->
     assert setup.error(future).reason is Reason.EXPIRED
     eventually(lambda: setup.host.heard_of(AbortOrder) == [AbortOrder(1, None)])
     assert setup.completed().id == 2
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_checkpoint_expires_although_nobody_can_tell_whether_its_cut_has_committed(
+    make: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    setup = make(timeout="30 s")
+    asked: list[int] = []
+    go_on = threading.Event()
+
+    def broken(query: str, batch: int) -> bool:
+        asked.append(batch)
+        if hangs:
+            go_on.wait(DEADLINE)
+        raise RuntimeError("not a commit log")
+
+    monkeypatch.setattr(setup.queries, "is_committed", broken)
+    setup.queries.newest = 5
+    future = setup.request()
+    eventually(lambda: bool(asked))
+    setup.now += 31
+    setup.executor.handle(on.BatchCommitted("q", 0))
+    assert setup.error(future).reason is Reason.EXPIRED
+    go_on.set()
 
 
 # D6

@@ -282,7 +282,11 @@ def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup, fails_with: Cal
     ("batch", "error"), [(3, ProcessorFailedError), (2, QueryFailedError), (1, QueryFailedError)]
 )
 def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_committed(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, batch: int, error: type[Exception]
+    setup: Setup,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    batch: int,
+    error: type[Exception],
 ) -> None:
     """The attempt may have been tried again, with success."""
 
@@ -291,7 +295,16 @@ def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_com
             (run,) = setup.runs.all()
             (run.directory / "commits").mkdir(exist_ok=True)
             (run.directory / "commits" / "2").touch()
-            setup.supervisor.processor_failed(TaskFailure(run.query_id, batch, "op", "('k',)", "ValueError"))
+            setup.supervisor.processor_failed(
+                TaskFailure(
+                    run.query_id,
+                    batch,
+                    "op",
+                    "key ('k',)",
+                    "ValueError: no, at job.py:1 in f",
+                    "Traceback ...",
+                )
+            )
             self.stopped.set()
             raise RuntimeError("the sink is full")
 
@@ -299,6 +312,13 @@ def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_com
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(error):
         query.awaitTermination(DEADLINE)
+    told = [record.message for record in caplog.records if "outcome=" in record.message]
+    assert [line.splitlines()[0].partition(" outcome=")[0] for line in told] == [
+        f'event="ValueError: no, at job.py:1 in f" query=q operator=op key="key (\'k\',)" batch={batch}'
+        if error is ProcessorFailedError
+        else 'event="the sink is full" query=q'
+    ]
+    assert ("Traceback ..." in told[0].splitlines()) is (error is ProcessorFailedError)
 
 
 class Unreachable:

@@ -36,6 +36,7 @@ from chandy.state.rpc.calls import ActionClient
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.messages import (
     AskAccount,
+    AskBatches,
     BatchTimes,
     HostPulse,
     ReadValues,
@@ -44,7 +45,7 @@ from chandy.state.rpc.messages import (
     TaskFailure,
     Values,
 )
-from chandy.state.rpc.metrics import OperatorMetrics
+from chandy.state.rpc.metrics import OperatorMetrics, RecentMetrics
 from chandy.storage.codec import to_json
 from chandy.storage.files import FileCache
 from chandy.storage.layout import is_shared
@@ -116,6 +117,14 @@ def test_the_host_adds_up_the_metrics_of_its_tasks(coordinator: Any) -> None:
     )
     assert (account.tasks, account.rows, account.keys) == (2, 10, 4)
     assert account.seconds >= account.state_seconds > 0
+    recent = client._client(client.address).call(
+        "batches", AskBatches(task.query_id, task.uid), RecentMetrics
+    )
+    assert [(one.batch, one.tasks.rows, one.updated, one.removed) for one in recent.batches] == [
+        (0, 5, 1, 0),
+        (1, 5, 1, 0),
+    ]
+    assert recent.batches[1].memory > 0
 
 
 KILLED = """
@@ -333,7 +342,7 @@ def test_hosts_that_point_at_each_other_are_an_error(coordinator: Any) -> None:
 
 
 def test_a_failure_of_a_processor_is_passed_on(coordinator: Any) -> None:
-    failure = TaskFailure("q", 3, "op", "('AA',)", "Traceback ...")
+    failure = TaskFailure("q", 3, "op", "('AA',)", "ValueError", "Traceback ...")
     coordinator.connect().report(failure)
     assert coordinator.reports == [failure]
 

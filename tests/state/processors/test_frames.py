@@ -165,7 +165,7 @@ def test_what_a_processor_leaves_of_its_dataframes_is_not_given_to_the_next_key(
 @pytest.mark.parametrize(
     ("conf", "limits"),
     [
-        ({}, FrameLimits(10_000, UNLIMITED)),
+        ({"maxRecordsPerBatch": "10000", "maxBytesPerBatch": "67108864b"}, FrameLimits(10_000, 64 << 20)),
         ({"maxRecordsPerBatch": "2", "maxBytesPerBatch": "64m"}, FrameLimits(2, 64 << 20)),
         ({"maxRecordsPerBatch": "-1", "maxBytesPerBatch": "2147483647"}, FrameLimits(UNLIMITED, UNLIMITED)),
         ({"maxRecordsPerBatch": "0", "maxBytesPerBatch": "2"}, FrameLimits(UNLIMITED, 2)),

@@ -217,6 +217,9 @@ def test_a_processor_that_raises_is_told_by_operator_key_batch_and_its_own_trace
     assert error.__suppress_context__
     assert 'raise KeyError("user\'s own")' in error.traceback
     assert error.traceback.count("Traceback") == str(error).count("Traceback") == 1
+    line = Fails.handleInputRows.__code__.co_firstlineno + 2
+    assert error.summary == f'KeyError: "user\'s own", at {__file__}:{line} in handleInputRows'
+    assert str(error).startswith(f"{error.summary}\nkey ('a',), batch 7, operator 'delays'")
     assert module.__file__ not in error.traceback, "frames of the engine would hide the user's"
     assert CALLS == ["close"]
     assert pipeline.shards.held == {}
@@ -231,6 +234,8 @@ def test_a_value_of_a_wrong_type_is_told_with_the_line_that_gave_it():
     with pytest.raises(ProcessorError) as failed:
         Pipeline().batch(Wrong(), [("a", 1)])
     assert 'self.count.update(("many",))' in failed.value.traceback
+    line = Wrong.handleInputRows.__code__.co_firstlineno + 1
+    assert failed.value.summary.endswith(f"at {__file__}:{line} in handleInputRows")
     assert "field 'count' of state 'count' of operator 'delays': expected bigint, found 'many' (str)" in str(
         failed.value
     )
