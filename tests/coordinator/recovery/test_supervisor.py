@@ -260,6 +260,27 @@ def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_ta
     assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
 
 
+@pytest.mark.usefixtures("started")
+def test_damage_that_is_found_before_a_task_needs_the_shard_ends_the_query(setup: Setup) -> None:
+    key = setup.damage("shard", "changed")
+    query = setup.supervisor.start(setup.definition)
+    (run,) = setup.runs.all()
+    setup.supervisor.shards_not_opened("another", "of a run that is over", FailureCode.UNREADABLE)
+    setup.supervisor.shards_not_opened(run.query_id, "other bytes", FailureCode.UNREADABLE)
+    with pytest.raises(DamagedCheckpointError, match=r'restore="1".*chandy verify') as caught:
+        query.awaitTermination(DEADLINE)
+    assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
+
+
+@pytest.mark.usefixtures("started")
+def test_bytes_that_were_damaged_on_their_way_to_a_host_end_nothing(setup: Setup) -> None:
+    query = setup.supervisor.start(setup.definition)
+    (run,) = setup.runs.all()
+    setup.supervisor.shards_not_opened(run.query_id, "other bytes", FailureCode.UNREADABLE)
+    setup.supervisor.close()
+    assert query.exception() is None
+
+
 def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(
     setup: Setup, fails_with: Callable[[str], None]
 ) -> None:
