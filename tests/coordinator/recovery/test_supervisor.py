@@ -15,9 +15,11 @@ from typing import Any, cast
 import attrs
 import pytest
 
+from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from chandy.coordinator.protocol.events import Closed, Suspended
 from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery import launcher, restore_point
@@ -104,6 +106,8 @@ class Checkpoints:
     def __init__(self) -> None:
         self.events: list[object] = []
         self.fenced: FencedError | None = None
+        limits = CheckpointConfig().limits
+        self.machine = CheckpointStateMachine(pipeline="p", generation=1, root="", limits=limits, next_id=1)
         self.unsettled = 0
         """How often the fate of a manifest is not known yet."""
 
@@ -111,11 +115,8 @@ class Checkpoints:
         if self.fenced is not None:
             raise self.fenced
 
-    base = None
-    completed = ()
-
-    def read(self, value: Callable[[Any], Any]) -> Any:
-        return value(self)
+    def read(self, value: Callable[[CheckpointStateMachine], Any]) -> Any:
+        return value(self.machine)
 
     def handle(self, event: object) -> None:
         self.events.append(event)
