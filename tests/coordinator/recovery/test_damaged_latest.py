@@ -108,6 +108,15 @@ def test_a_damaged_checkpoint_that_was_chosen_by_its_id_is_named_as_damaged(cata
         restore_point.choose(catalog, 2)
 
 
+def test_what_lies_behind_the_checkpoint_that_a_user_chose_is_not_taken_for_whole(catalog: Catalog) -> None:
+    def unverified(restore: str) -> list[bool]:
+        chosen = None if restore == "latest" else restore_point.choose(catalog, restore)
+        return [manifest.unverified for manifest in restore_point.known(catalog, chosen)]
+
+    assert unverified("latest") == [False, False, False]
+    assert unverified("2") == [False, False, True]
+
+
 def test_a_savepoint_of_the_pipeline_is_chosen_by_its_id(catalog: Catalog, tmp_path: Path) -> None:
     place = LocalStore(tmp_path / "savepoint")
     commit_savepoint(place, make_manifest(4, kind=CheckpointKind.SAVEPOINT))

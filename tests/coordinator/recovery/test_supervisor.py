@@ -15,9 +15,11 @@ from typing import Any, cast
 import attrs
 import pytest
 
+from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from chandy.coordinator.protocol.events import Closed, Suspended
 from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery import launcher, restore_point
@@ -105,6 +107,8 @@ class Checkpoints:
     def __init__(self) -> None:
         self.events: list[object] = []
         self.fenced: FencedError | None = None
+        limits = CheckpointConfig().limits
+        self.machine = CheckpointStateMachine(pipeline="p", generation=1, root="", limits=limits, next_id=1)
         self.unsettled = 0
         """How often the fate of a manifest is not known yet."""
 
@@ -112,11 +116,8 @@ class Checkpoints:
         if self.fenced is not None:
             raise self.fenced
 
-    base = None
-    completed = ()
-
-    def read(self, value: Callable[[Any], Any]) -> Any:
-        return value(self)
+    def read(self, value: Callable[[CheckpointStateMachine], Any]) -> Any:
+        return value(self.machine)
 
     def handle(self, event: object) -> None:
         self.events.append(event)
@@ -283,6 +284,27 @@ def test_a_query_that_fails_the_same_way_again_and_again_does_not_do_so_for_long
         query.awaitTermination(DEADLINE)
     assert text in str(caught.value)
     assert [one.in_place for one in setup.supervisor.recoveries] == in_place
+
+
+@pytest.mark.usefixtures("started")
+def test_damage_that_is_found_before_a_task_needs_the_shard_ends_the_query(setup: Setup) -> None:
+    key = setup.damage("shard", "changed")
+    query = setup.supervisor.start(setup.definition)
+    (run,) = setup.runs.all()
+    setup.supervisor.shards_not_opened("another", "of a run that is over", FailureCode.UNREADABLE)
+    setup.supervisor.shards_not_opened(run.query_id, "other bytes", FailureCode.UNREADABLE)
+    with pytest.raises(DamagedCheckpointError, match=r'restore="1".*chandy verify') as caught:
+        query.awaitTermination(DEADLINE)
+    assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
+
+
+@pytest.mark.usefixtures("started")
+def test_bytes_that_were_damaged_on_their_way_to_a_host_end_nothing(setup: Setup) -> None:
+    query = setup.supervisor.start(setup.definition)
+    (run,) = setup.runs.all()
+    setup.supervisor.shards_not_opened(run.query_id, "other bytes", FailureCode.UNREADABLE)
+    setup.supervisor.close()
+    assert query.exception() is None
 
 
 def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(

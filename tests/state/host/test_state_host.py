@@ -14,6 +14,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from chandy.state.errors import (
@@ -57,6 +58,7 @@ from chandy.storage.errors import (
 )
 from chandy.storage.files import FileCache
 from chandy.storage.local import LocalStore
+from chandy.storage.manifest import Handle
 from chandy.storage.open import open_store
 from chandy.storage.retrying import RetryingStore, RetryPolicy
 from chandy.storage.store import Store
@@ -340,6 +342,45 @@ def test_a_shard_that_could_not_be_opened_ahead_is_claimed_again_by_the_task(set
     other.begin(setup.task(1, query_id="q2"))
     assert other.shards(setup.task(1, query_id="q2"))[0].fetch([b"a"]) == [big(b"1")]
     other.close()
+
+
+def test_a_shard_that_is_damaged_is_given_up_with_the_reason_and_others_are_told_as_read(
+    setup: Setup,
+) -> None:
+    setup.run(0, {b"a": b"1"}, shards=(0, 1))
+    setup.state_host.obey(setup.order(1, 0, shards=(0, 1)))
+    setup.control.restore_from(setup.acked(), setup.store, 0)
+    setup.control.told.get(timeout=DEADLINE)
+    source = setup.control.sources[0]
+    other_bytes = attrs.evolve(source.handle.files[0], sha256="00" * 32)
+    setup.control.sources[0] = attrs.evolve(source, handle=Handle((other_bytes,)))
+    other = setup.another("other")
+    other.open(OpenShards("q2", "op", (0, 1)))
+    given_up = setup.control.given_up.get(timeout=DEADLINE)
+    assert (given_up.query_id, given_up.shard, given_up.code) == (
+        "q2",
+        ShardId("op", 0),
+        FailureCode.UNREADABLE,
+    )
+    assert other_bytes.key in given_up.why
+    assert setup.control.told.get(timeout=DEADLINE).read == (1,)
+    other.close()
+
+
+def test_what_a_machine_has_kept_is_not_read_in_the_store_unless_it_is_the_same_file(setup: Setup) -> None:
+    setup.run(0, {b"a": big(b"1")})
+    setup.state_host.obey(setup.order(1, 0))
+    ack = setup.acked()
+    setup.control.restore_from(ack, setup.store, 0)
+    setup.control.told.get(timeout=DEADLINE)
+    (stored,) = (setup.directory / "store" / "shared").glob("*/*")
+    for query_id, read in (("linked", (0,)), ("copied", ())):
+        setup.state_host.begin(setup.task(1, query_id=query_id))
+        assert setup.control.told.get(timeout=DEADLINE).read == read
+        # The same bytes in another file: what happens to the one does not show in the other.
+        content = stored.read_bytes()
+        stored.unlink()
+        stored.write_bytes(content)
 
 
 def test_a_coordinator_that_cannot_be_told_of_a_restore_holds_up_no_batch(
