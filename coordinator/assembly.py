@@ -189,6 +189,7 @@ def assemble(
         on_failure=supervisor.must_fail,
         on_processor_failure=supervisor.processor_failed,
         on_restored=supervisor.shards_restored,
+        on_not_opened=supervisor.shards_not_opened,
     )
     made.callback(executor.close)
     if point is not None:
@@ -249,6 +250,7 @@ def _take_over(
 def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> CheckpointStateMachine:
     """Make the protocol of a pipeline's checkpoints, which goes on after the restored one."""
     point = pipeline.point
+    chosen = point if pipeline.is_chosen else None
     restored = frozenset(query.name for query in point.manifest.queries) if point else frozenset()
     return CheckpointStateMachine(
         pipeline=pipeline.name,
@@ -256,7 +258,7 @@ def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> Checkpo
         root=pipeline.catalog.store.uri,
         limits=config.limits,
         next_id=pipeline.generation.next_id,
-        completed=restore_point.known(pipeline.catalog, chosen=pipeline.is_chosen),
+        completed=restore_point.known(pipeline.catalog, chosen),
         base=pipeline.base,
         required=frozenset() if config.allow_non_restored else restored,
         versions=_versions(),

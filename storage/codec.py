@@ -18,7 +18,12 @@ T = TypeVar("T")
 
 def to_json(value: object) -> bytes:
     """Return the value as canonical JSON (ASCII, sorted keys, no spaces): equal values give equal bytes."""
-    return canonical(_CONVERTER.unstructure(value))
+    return canonical(plain(value))
+
+
+def plain(value: object) -> Any:
+    """Return the value as plain JSON data."""
+    return _CONVERTER.unstructure(value)
 
 
 def from_json(type_: type[T], data: bytes) -> T:

@@ -107,12 +107,13 @@ class DamagedCheckpointError(DamagedError):
         if self.checkpoint is not None:
             what = f"checkpoint {self.checkpoint} cannot be restored: {what}"
         if self.intact is None:
-            return what + "no other checkpoint of the pipeline is intact: restore a savepoint by its URI"
-        return (
-            what
-            + f'the newest intact checkpoint is {self.intact}: start with restore="{self.intact}" to go on from it; '
-            "the sources are then read again from there"
-        )
+            what += "no other checkpoint of the pipeline is intact: restore a savepoint by its URI"
+        else:
+            what += (
+                f'the newest intact checkpoint is {self.intact}: start with restore="{self.intact}" to go on from '
+                "it; the sources are then read again from there"
+            )
+        return what + "; `chandy verify` shows all that is damaged"
 
 
 @attrs.define(eq=False)

@@ -131,6 +131,12 @@ class LocalStore(Store):
         return None
 
     @override
+    def is_same_file(self, key: str, path: Path) -> bool:
+        with suppress(OSError):
+            return path.samefile(self._path(key))
+        return False
+
+    @override
     def copy(self, source: Store, source_key: str, key: str) -> bool:
         if not isinstance(source, LocalStore):
             return False

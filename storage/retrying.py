@@ -205,6 +205,10 @@ class RetryingStore(Store):
         return self._retry(lambda: self.store.download(key, path, size))
 
     @override
+    def is_same_file(self, key: str, path: Path) -> bool:
+        return self.store.is_same_file(key, path)
+
+    @override
     def copy(self, source: Store, source_key: str, key: str) -> bool:
         inner = source.store if isinstance(source, RetryingStore) else source
         return self._retry(lambda: self.store.copy(inner, source_key, key))

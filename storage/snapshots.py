@@ -318,6 +318,8 @@ class RestoreReport:
     """Bytes that came from the cache."""
     downloaded_bytes: int
     """Bytes that came from the store."""
+    unread_bytes: int = 0
+    """Bytes that came from a copy in the cache, so that nobody has read them in the store."""
 
 
 def restore_files(
@@ -353,10 +355,11 @@ def restore_files(
     sizes = [sum(file.size for file in run) for run in ranges] + [file.size for file in whole]
     if progress:
         jobs = [partial(_with_progress, job, size, progress) for job, size in zip(jobs, sizes, strict=True)]
-    cached = sum(_in_parallel(jobs, threads))
+    found = _in_parallel(jobs, threads)
     if cache and whole:
         cache.trim()
-    return RestoreReport(len(handle.files), handle.size, cached, handle.size - cached)
+    cached, unread = (sum(part) for part in zip(*found, strict=True)) if found else (0, 0)
+    return RestoreReport(len(handle.files), handle.size, cached, handle.size - cached, unread)
 
 
 def copy_snapshot(
@@ -402,11 +405,11 @@ def _in_parallel(jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
         pool.shutdown(cancel_futures=True)
 
 
-def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCache | None) -> int:
-    """Restore a file that is an object of its own, and return how many of its bytes came from the cache."""
+def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCache | None) -> tuple[int, int]:
+    """Restore a file that is an object of its own; return how many of its bytes came from the cache, and unread."""
     with _placed(directory, file) as path:
         if cache and is_immutable(file.name) and cache.take(file.sha256, file.size, path):
-            return file.size
+            return file.size, 0 if store.is_same_file(file.key, path) else file.size
         sha256 = store.download(file.key, path, file.size)
         if is_immutable(file.name):
             _verify(store, file, path.stat().st_size, sha256 or file_sha256(path))
@@ -421,10 +424,10 @@ def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCach
                 downloaded.unlink(missing_ok=True)
         else:
             _verify(store, file, path.stat().st_size, sha256)
-        return 0
+        return 0, 0
 
 
-def _restore_range(store: Store, files: list[FileRef], directory: Path) -> int:
+def _restore_range(store: Store, files: list[FileRef], directory: Path) -> tuple[int, int]:
     """Restore files that are close together in a pack."""
     start = files[0].offset
     end = max(file.offset + file.size for file in files)
@@ -434,7 +437,7 @@ def _restore_range(store: Store, files: list[FileRef], directory: Path) -> int:
         _verify(store, file, len(content), hashlib.sha256(content).hexdigest())
         with _placed(directory, file) as path:
             path.write_bytes(content)
-    return 0
+    return 0, 0
 
 
 def _ranges(files: Iterable[FileRef]) -> list[list[FileRef]]:

@@ -154,6 +154,7 @@ def live(plan: Plan) -> Iterator[Costs]:
         on_failure=failures.append,
         on_processor_failure=lambda failure: None,
         on_restored=lambda restored: None,
+        on_not_opened=lambda query_id, why, code: None,
     )
     service = listen("127.0.0.1", _TOKEN, "scale")
     service.answer(executor)

@@ -34,6 +34,8 @@ from ...state.rpc.messages import (
     HostHello,
     HostPulse,
     Order,
+    ShardId,
+    ShardNotOpened,
     ShardsRestored,
     StopOrder,
     TaskFailure,
@@ -42,6 +44,7 @@ from ...storage.catalog import Catalog
 from ...storage.collect import discard, discard_aborted
 from ...storage.errors import (
     ChandyError,
+    FailureCode,
     FencedError,
     ObjectMissingError,
     OutcomeUnknownError,
@@ -54,6 +57,7 @@ from ...storage.open import open_store
 from ...storage.savepoint import claim_savepoint, discard_savepoint
 from ...storage.snapshots import SnapshotWriter, copy_snapshot
 from ...storage.store import Store
+from ...storage.verification import check
 from ..checkpoint import Checkpoint
 from ..protocol import events as on
 from ..protocol import host_watch
@@ -129,6 +133,7 @@ class CheckpointExecutor:
         on_failure: Callable[[ChandyError], None],
         on_processor_failure: Callable[[TaskFailure], None],
         on_restored: Callable[[ShardsRestored], None],
+        on_not_opened: Callable[[str, str, FailureCode | None], None],
     ) -> None:
         """Start the threads.
 
@@ -143,6 +148,8 @@ class CheckpointExecutor:
             on_failure: called when the pipeline must fail: too many failed checkpoints, or fenced.
             on_processor_failure: called when a user's processor raised.
             on_restored: called when a host has restored shards.
+            on_not_opened: called when state that a query was restored with turns out to be unusable before a task needs
+                it: with Spark's id of the query, why, and what it means.
         """
         self._machine = machine
         self._generation = machine.generation
@@ -155,6 +162,7 @@ class CheckpointExecutor:
         self._on_failure = on_failure
         self._on_processor_failure = on_processor_failure
         self._on_restored = on_restored
+        self._on_not_opened = on_not_opened
         self._order_streams = OrderStreams()
         self._lock = threading.Lock()
         self._wakes: list[threading.Event] = []
@@ -171,6 +179,8 @@ class CheckpointExecutor:
         self._own = StoreWorkers(self._carefully)
         self._elsewhere: dict[str, StoreWorkers] = {}
         """By URI, for savepoints; changed by the dispatching thread alone."""
+        # Reading a checkpoint again may take as long as restoring it.
+        self._reader = Workers[Job](self._carefully, 1, "chandy-read-back")
         # Runs the callbacks of futures. A callback may take long, or wait for the thread that closes the executor. So
         # nothing waits for these threads, and there are many.
         self._answers = Workers[Job](self._carefully, 32, "chandy-answers")
@@ -293,7 +303,17 @@ class CheckpointExecutor:
 
     def restored(self, restored: ShardsRestored) -> None:
         """Record how shards were restored."""
+        shards = tuple(ShardId(restored.uid, number) for number in restored.read)
+        self._handle(on.ShardsRead(restored.query_id, shards))
         self._on_restored(restored)
+
+    def not_opened(self, failed: ShardNotOpened) -> None:
+        """Record that a host gives up a shard that it could not open."""
+        log.warning(
+            "a shard could not be opened", uid=failed.shard.uid, shard=failed.shard.shard, why=failed.why
+        )
+        self._handle(on.ShardGivenUp(failed.host, failed.query_id, failed.shard))
+        self._on_not_opened(failed.query_id, failed.why, failed.code)
 
     def orders(self, hello: HostHello) -> Iterator[Order]:
         """Yield the orders to one host. The host counts as living as long as it reads them."""
@@ -456,6 +476,8 @@ class CheckpointExecutor:
                 self._workers(instruction.root).manifests.submit(instruction)
             case do.ChooseCut() | do.StoreProgress() | do.CopyShards():
                 self._workers(instruction.root).io.submit(instruction)
+            case do.ReadBack():
+                self._reader.submit(instruction)
             case do.DiscardAborted():
                 self._workers(instruction.root).cleaner.submit(instruction)
             case do.Discard():
@@ -502,6 +524,8 @@ class CheckpointExecutor:
                 self._store_progress(job)
             case do.CopyShards():
                 self._copy_shards(job)
+            case do.ReadBack():
+                self._read_back(job)
             case do.Finalize():
                 self._finalize(job)
             case do.Discard():
@@ -589,6 +613,30 @@ class CheckpointExecutor:
         handles = {shard: stored[str(number)].handle for number, (shard, _) in enumerate(order.sources)}
         new_bytes = sum(snapshot.new_bytes for snapshot in stored.values())
         self.handle(on.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
+
+    def _read_back(self, order: do.ReadBack) -> None:
+        files = [(source.root, file) for source in order.sources for file in source.handle.files]
+        log.info("reading what nobody has read of the restored checkpoint", files=len(files))
+        whole = False
+        try:
+            for root, file in files:
+                if self._closed.is_set():
+                    return
+                check(open_store(root), file)
+            whole = True
+        except (OSError, ChandyError) as error:
+            log.warning("cannot verify the restored checkpoint", error=str(error))
+            if isinstance(error, ChandyError) and self._is_needed(error):
+                self._on_not_opened(order.query_id, str(error), error.code)
+        finally:
+            self.handle(on.SourcesReadBack(order.query_id, whole))
+
+    def _is_needed(self, error: ChandyError) -> bool:
+        """Return whether an error matters: retention may have deleted what checkpoints have ceased to need."""
+        if not isinstance(error, ObjectMissingError):
+            return True
+        key = error.key
+        return self.read(lambda machine: any(key in manifest.keys() for manifest in machine.completed))  # noqa: SIM118
 
     def _finalize(self, order: do.Finalize) -> None:
         manifest = self.read(lambda machine: machine.manifest(order.checkpoint, self._clock()))

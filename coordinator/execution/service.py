@@ -13,6 +13,7 @@ from ...state.rpc.messages import (
     Decline,
     HostHello,
     HostPulse,
+    ShardNotOpened,
     ShardsRestored,
     TaskFailure,
 )
@@ -34,6 +35,7 @@ class Service:
             "ask": Call(AskBatch, executor.ask),
             "claim": Call(ClaimShards, executor.claim),
             "restored": Call(ShardsRestored, executor.restored),
+            "not_opened": Call(ShardNotOpened, executor.not_opened),
             "ack": Call(Ack, executor.ack),
             "decline": Call(Decline, executor.decline),
             "pulse": Call(HostPulse, executor.pulse),

@@ -57,6 +57,8 @@ class QueryAdded(Event[None]):
     """The queries whose output it reads."""
     resume_point: ResumePoint | None = None
     """What its changelogs add to the sources; None: nothing."""
+    progress: RestoreSource | None = None
+    """Its own files in the restored checkpoint, if the restore has not read all of them."""
 
 
 @attrs.frozen
@@ -150,6 +152,32 @@ class ShardsClaimed(Event[ClaimAnswer]):
     """A state host wants to own shards."""
 
     claim: ClaimShards
+
+
+@attrs.frozen
+class ShardsRead(Event[None]):
+    """The sources of shards were read in the store, byte for byte, and are as they were written."""
+
+    query_id: str
+    shards: tuple[ShardId, ...]
+
+
+@attrs.frozen
+class ShardGivenUp(Event[None]):
+    """A host could not open a shard that it had claimed."""
+
+    host: str
+    query_id: str
+    shard: ShardId
+
+
+@attrs.frozen
+class SourcesReadBack(Event[None]):
+    """The driver has read what nobody had read of what a query was restored from."""
+
+    query_id: str
+    whole: bool
+    """Whether every byte is as it was written; False: it is damaged, or could not be read."""
 
 
 @attrs.frozen

@@ -58,6 +58,14 @@ class Finalize:
 
 
 @attrs.frozen
+class ReadBack:
+    """Read every byte of what a query was restored from and nobody has read, then report ``SourcesReadBack``."""
+
+    query_id: str
+    sources: tuple[RestoreSource, ...]
+
+
+@attrs.frozen
 class Resolve:
     """Give the request its checkpoint."""
 
@@ -118,6 +126,7 @@ Instruction = (
     | StoreProgress
     | CopyShards
     | Finalize
+    | ReadBack
     | Resolve
     | Reject
     | Discard

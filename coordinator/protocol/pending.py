@@ -195,6 +195,7 @@ class PendingCheckpoint:
         operators: Iterable[OperatorRecord],
         completed_at: float,
         versions: dict[str, str],
+        unverified: bool = False,
     ) -> Manifest:
         """Return the manifest, once all participants have acknowledged.
 
@@ -204,6 +205,7 @@ class PendingCheckpoint:
             operators: the operators, whose handles are replaced by those acknowledged here.
             completed_at: seconds since 1970.
             versions: versions of what writes it.
+            unverified: whether it may hold bytes that nobody has read since they were restored.
 
         Raises:
             CheckpointStateError: something is missing.
@@ -230,4 +232,5 @@ class PendingCheckpoint:
             ),
             new_bytes=self.new_bytes,
             versions=versions,
+            unverified=unverified,
         )

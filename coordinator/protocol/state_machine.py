@@ -15,7 +15,7 @@ complete the checkpoint. Abort belongs to ``DiscardAborted``, which every aborte
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, cast
 
 import attrs
@@ -37,7 +37,7 @@ from ...state.rpc.messages import (
     ShardId,
     SnapshotOrder,
 )
-from ...storage.manifest import CheckpointKind, Manifest
+from ...storage.manifest import CheckpointKind, Handle, Manifest
 from ...storage.retention import deletable
 from ...storage.retention import dropped as dropped_ids
 from . import requests
@@ -66,8 +66,11 @@ from .events import (
     Released,
     Restored,
     ScheduleStarted,
+    ShardGivenUp,
     ShardsClaimed,
     ShardsCopied,
+    ShardsRead,
+    SourcesReadBack,
     Suspended,
     Tick,
 )
@@ -81,6 +84,7 @@ from .instructions import (
     Finalize,
     GoBack,
     Instruction,
+    ReadBack,
     Reject,
     ReportStatisticsFailure,
     Resolve,
@@ -200,6 +204,12 @@ class CheckpointStateMachine:
                 self._planning_done(checkpoint, now)
             case ShardsClaimed(claim):
                 return self._claim(claim, now)
+            case ShardsRead(query_id, shards):
+                self._shards_read(query_id, shards)
+            case ShardGivenUp(host, query_id, shard):
+                self._shard_given_up(host, query_id, shard)
+            case SourcesReadBack(query_id, whole):
+                self._sources_read_back(query_id, whole)
             case BatchCommitted(query, batch):
                 self._batch_committed(query, batch, now)
             case Declined(decline):
@@ -303,6 +313,7 @@ class CheckpointStateMachine:
             operators=operators,
             completed_at=now,
             versions=self.versions,
+            unverified=any(self.queries[name].unread() for name in pending.parts if name in self.queries),
         )
 
     def doomed(self, manifest: Manifest) -> frozenset[str]:
@@ -324,15 +335,19 @@ class CheckpointStateMachine:
     def _timeout(self, request: Request) -> float:
         return self.limits.savepoint_timeout if request.is_savepoint else self.limits.timeout
 
+    def _run(self, query_id: str) -> QueryState | None:
+        """The query whose current run has this Spark id; None if that run is over."""
+        return next((query for query in self.queries.values() if query.query_id == query_id), None)
+
     def _waits_until(self, request: Request) -> float:
         """When a request that waits fails, unless a checkpoint begins or ends before."""
         return max(request.created_at, self._moved_at) + self._timeout(request)
 
     def _query(self, query_id: str, batch: int | None) -> QueryState:
-        for query in self.queries.values():
-            if query.query_id == query_id:
-                return query
-        raise StaleQueryError(query_id, batch)
+        query = self._run(query_id)
+        if query is None:
+            raise StaleQueryError(query_id, batch)
+        return query
 
     @property
     def _revocable(self) -> list[PendingCheckpoint]:
@@ -353,6 +368,7 @@ class CheckpointStateMachine:
             ShardAssignment(shards, dict(added.sources), added.resume_point),
             added.reads,
             added.batch,
+            added.progress,
         )
 
     def _remove_query(self, name: str, now: float) -> None:
@@ -561,6 +577,20 @@ class CheckpointStateMachine:
         self._advance(now)
         return answer
 
+    def _shards_read(self, query_id: str, shards: Sequence[ShardId]) -> None:
+        if (query := self._run(query_id)) is not None:
+            query.assignment.read(shards)
+
+    def _shard_given_up(self, host: str, query_id: str, shard: ShardId) -> None:
+        if (query := self._run(query_id)) is not None:
+            query.assignment.give_up(host, shard)
+
+    def _sources_read_back(self, query_id: str, whole: bool) -> None:
+        if (query := self._run(query_id)) is not None:
+            query.is_read_back = False
+            if whole:
+                query.verified()
+
     def _batch_committed(self, name: str, batch: int, now: float) -> None:
         if name in self.queries:
             self._committed(self.queries[name], batch, now)
@@ -685,6 +715,8 @@ class CheckpointStateMachine:
             for older in [p for p in self.pending.values() if p.id < manifest.id and not p.is_savepoint]:
                 self._abort(older, Reason.SUBSUMED, f"checkpoint {manifest.id} completed first", now)
             self._retain()
+            if manifest.unverified:
+                self._read_back(manifest)
         if is_awaited:
             self._out.append(Resolve(pending.request, manifest, pending.root))
         self._count(
@@ -710,7 +742,9 @@ class CheckpointStateMachine:
         in_use = {p.base for p in self.pending.values() if p.base is not None}
         if self.base is not None:
             in_use.add(self.base)
-        ids = dropped_ids([m.id for m in self.completed], self.limits.retained, in_use)
+        verified = [m.id for m in self.completed if not m.unverified]
+        unverified = [m.id for m in self.completed if m.unverified]
+        ids = dropped_ids(verified, self.limits.retained, in_use, unverified)
         if ids:
             dropped = tuple(m for m in self.completed if m.id in ids)
             self.completed = tuple(m for m in self.completed if m.id not in ids)
@@ -720,6 +754,25 @@ class CheckpointStateMachine:
             for pending in self.pending.values():
                 pending.doomed |= doomed
             self._out.append(Discard(dropped, kept))
+
+    def _read_back(self, manifest: Manifest) -> None:
+        """Have the driver read what a checkpoint has taken over from the restored one and nobody has read.
+
+        Hosts verify what they open. A query without input may never need its shards, and files that a machine has kept
+        are not read in the store. What the checkpoint has not taken over may be deleted by now, and no later one will.
+        """
+        needed = manifest.keys()
+        for query in [self.queries[part.name] for part in manifest.queries if part.name in self.queries]:
+            if query.is_read_back:
+                continue
+            sources = [
+                _part(source, needed) if source.root == self.root else source for source in query.unread()
+            ]
+            if left := tuple(source for source in sources if source.handle.files):
+                query.is_read_back = True
+                self._out.append(ReadBack(query.query_id, left))
+            else:
+                query.verified()
 
     def _discarded(self, checkpoints: tuple[int, ...], now: float) -> None:
         del self._deleting[checkpoints]
@@ -805,6 +858,12 @@ class CheckpointStateMachine:
             self._reject(request, reason, "the coordinator is stopping")
         for pending in self._revocable:
             self._abort(pending, reason, "the coordinator is stopping", now)
+
+
+def _part(source: RestoreSource, keys: Collection[str]) -> RestoreSource:
+    """The files of a source that are in these objects."""
+    files = tuple(file for file in source.handle.files if file.key in keys)
+    return attrs.evolve(source, handle=Handle(files))
 
 
 def _shard_statistics(pending: PendingCheckpoint) -> tuple[ShardStatistics, ...]:

@@ -82,11 +82,13 @@ class HostLost:
 
 @attrs.frozen
 class ShardsNotOpened:
-    """Shards of a query could not be opened ahead of its first batch."""
+    """Shards of a query could not be opened, or are damaged, although no task has needed them yet."""
 
     query_id: str
     why: str
     noticed_at: float
+    damage: DamagedCheckpointError | None = None
+    """What is damaged of the checkpoint that they are restored from; None: nothing that is known."""
 
 
 @attrs.frozen
@@ -316,6 +318,8 @@ class RecoveryStateMachine:
             case HostLost(why, noticed_at) if noticed_at > self._given_up_at:
                 self._lose(why, with_host=True)
                 return self._wait(PipelineStateLostError(why), noticed_at, now)
+            case ShardsNotOpened(damage=DamagedCheckpointError() as damage) if self._runs_as(event.query_id):
+                return self._fail(damage)
             case ShardsNotOpened(query_id, why, noticed_at) if self._needs_changelogs(query_id):
                 # State that comes from the checkpoint alone is left to the tasks: they ask for the same, and say so.
                 # But checkpoints wait for state that lies in changelogs, and no batch may come.
@@ -351,6 +355,9 @@ class RecoveryStateMachine:
     def _is_waiting(self, now: float) -> bool:
         restart_at = self.tracker.restart_at
         return self.outage is not None and restart_at is not None and now < restart_at
+
+    def _runs_as(self, query_id: str) -> bool:
+        return any(run.query_id == query_id for run in self._runs.values())
 
     def _needs_changelogs(self, query_id: str) -> bool:
         return any(run.query_id == query_id and run.needs_changelogs for run in self._runs.values())

@@ -143,10 +143,12 @@ class Launcher:
         if resumed is not None:
             # The sink has what it had.
             query_id, batch = seed(resumed.directory, directory), resumed.point.batch
+            is_read = False
         else:
             restored = self._go_to(point, definition, directory)
             definition.sink.restore(name, restored.sink_log)
             query_id, batch = restored.query_id, point.batch(name) if point else -1
+            is_read = restored.is_read
         run = self._put(Run(self._next_number(), definition, directory, query_id, resumed))
         resume_point = resumed.point if resumed and resumed.point.needs_changelogs else None
         at_checkpoint = point.operators(name, operators) if point else ()
@@ -160,6 +162,7 @@ class Launcher:
                 sources=point.sources(name) if point else {},
                 reads=definition.reads,
                 resume_point=resume_point,
+                progress=point.progress(name) if point and not is_read else None,
             )
         )
         self._local_recovery.record(run, round, point)

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import numpy as np
-from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 Check = Callable[[Any], None]
 _COLLECTIONS = (list, tuple, dict, np.ndarray)
@@ -26,8 +26,8 @@ class FieldsError(ValueError):
     """How its fields differ: ``without 'total'``, ``with 'totl'``, or both."""
 
 
-def named(value: dict[str, Any] | Row, fields: Sequence[str]) -> list[Any]:
-    """Return the items of a struct that is given by name, in the order of its fields.
+def named(value: Any, fields: Sequence[str]) -> list[Any]:
+    """Return the items of a struct that is given as a dict or a Row, in the order of its fields.
 
     Raises:
         FieldsError: the value does not have exactly these fields.

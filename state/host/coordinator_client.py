@@ -27,6 +27,7 @@ from ..rpc.messages import (
     HostHello,
     HostPulse,
     Order,
+    ShardNotOpened,
     ShardsRestored,
     TaskFailure,
 )
@@ -54,6 +55,9 @@ class CoordinatorClient:
 
     def restored(self, restored: ShardsRestored) -> None:  # noqa: D102 - see Control
         self.client.tell("restored", restored)
+
+    def not_opened(self, failed: ShardNotOpened) -> None:  # noqa: D102 - see Control
+        self.client.tell("not_opened", failed)
 
     def ack(self, ack: Ack) -> None:  # noqa: D102 - see Control
         self.client.tell("ack", ack)

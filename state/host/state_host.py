@@ -236,7 +236,7 @@ class StateHost:
         begun = time.monotonic()
         store, progress = self._open_store(source.root), RestoreLog(str(key), source.handle.size)
         report = restore_files(store, source.handle, directory, self._cache, progress=progress)
-        tally.files(time.monotonic() - begun, report)
+        tally.files(key.shard, time.monotonic() - begun, report)
         _log.info(
             "restored",
             shard=str(key),

@@ -69,11 +69,7 @@ def check_input(df: DataFrame, key: Sequence[str], argument: str = "key") -> Str
         raise invalid_argument(argument, "a list of at least one column name", repr(key))
     names = df.columns
     for name in key:
-        if not isinstance(name, str):
-            advice = "give the name; add what is computed to the input before, by withColumn"
-            raise invalid_argument(argument, "names of columns", describe(name), advice)
-        if name not in names:
-            raise invalid_argument(argument, f"names among the columns {', '.join(names)}", repr(name))
+        _check_column(name, names, argument)
     fold = _folding(df)
     _check_distinct(argument, key, fold)
     _check_distinct("df", names, fold)
@@ -160,6 +156,14 @@ def quoted(name: str) -> str:
 
 def _column(name: str) -> Column:
     return F.col(quoted(name))
+
+
+def _check_column(name: object, columns: Sequence[str], argument: str) -> None:
+    if not isinstance(name, str):
+        advice = "give the name; add what is computed to the input before, by withColumn"
+        raise invalid_argument(argument, "names of columns", describe(name), advice)
+    if name not in columns:
+        raise invalid_argument(argument, f"names among the columns {', '.join(columns)}", repr(name))
 
 
 def _check_distinct(argument: str, names: Sequence[str], fold: Callable[[str], str]) -> None:

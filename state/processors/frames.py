@@ -232,8 +232,9 @@ class FrameWriter:
 
     def _converted(self, position: int, values: Any) -> pa.Array:
         name, check = self._schema.names[position], self._checks[position]
-        for value in values if check is not None else ():
-            self._check(name, check, value)
+        if check is not None:
+            for value in values:
+                self._check(name, check, value)
         try:
             converted = PandasToArrowConversion.convert(
                 [pd.Series(values, name=name, copy=False)], self._fields[position], **self._settings

@@ -99,8 +99,8 @@ def initial_rows(initial: DataFrame | GroupedData, key: Sequence[str], stream: D
     check_input(stream, key)
     for name in key:
         if name not in rows.columns:
-            found = f"columns {', '.join(rows.columns)}"
-            raise invalid_argument("initial_state", f"a DataFrame with the key column {name!r}", found)
+            columns = f"columns {', '.join(rows.columns)}"
+            raise invalid_argument("initial_state", f"a DataFrame with the key column {name!r}", columns)
     check_input(rows, key)
     for name in key:
         expected, found = stream.schema[name].dataType, rows.schema[name].dataType

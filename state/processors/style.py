@@ -56,7 +56,8 @@ class FrameLimits:
         ]
 
     def _rows(self, group: pa.Table) -> int:
-        return min(self.rows, max(1, -(-self.bytes * len(group) // max(1, group.nbytes))))
+        size: int = max(1, group.nbytes)
+        return min(self.rows, max(1, -(-self.bytes * len(group) // size)))
 
 
 @attrs.frozen

@@ -45,7 +45,13 @@ from chandy.state.rpc.messages import (
     TaskFailure,
 )
 from chandy.storage.catalog import Catalog
-from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError, StoreFailedError
+from chandy.storage.errors import (
+    ChandyError,
+    FailureCode,
+    FencedError,
+    OutcomeUnknownError,
+    StoreFailedError,
+)
 from chandy.storage.layout import manifest_key, pack_key, shared_key, trigger_key
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord
@@ -176,6 +182,7 @@ class Setup:
         self.failures: list[ChandyError] = []
         self.processor_failures: list[TaskFailure] = []
         self.restored: list[ShardsRestored] = []
+        self.not_opened: list[tuple[str, str, FailureCode | None]] = []
         generation = self.catalog.take_over("driver", self.now)
         self.generation = generation.generation
         limits = CheckpointConfig(**{"interval": None, **config}).limits
@@ -193,6 +200,7 @@ class Setup:
             on_failure=self.failures.append,
             on_processor_failure=self.processor_failures.append,
             on_restored=self.restored.append,
+            on_not_opened=lambda query_id, why, code: self.not_opened.append((query_id, why, code)),
         )
         operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
         self.executor.handle(

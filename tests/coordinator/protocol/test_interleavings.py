@@ -385,6 +385,9 @@ class Host:
         self, query_id: str, shard: ShardId, source: RestoreSource | None, resume_point: ResumePoint | None
     ) -> None:
         files = self.life.files(source.root, source.handle) if source else {}
+        if source is not None and not self.life.world.cached:
+            self.life.has_read(query_id, source)
+            self.life.handle(on.ShardsRead(query_id, (shard,)))
         opened = self.shards[query_id, shard] = self.life.world.shard(files, source.batch if source else -1)
         changelogs = self.life.world.changelogs
         changelogs[query_id, shard] = {}
@@ -574,6 +577,8 @@ class Life:
         self.cuts: dict[tuple[int, str], int] = {}
         self.recovery = RecoveryStateMachine(FixedDelay("0 s", attempts=10**9).tracker(), lambda: 0.5)
         self.round = 0
+        self.unread: dict[str, set[FileRef]] = {}
+        """By Spark's id of a run the files that its shards were restored with, and that nobody has read since."""
         self.recorded: dict[str, int] = {}
         """By Spark's id of a run the round that its record has; a later life resumes no other."""
         self.superseded: list[Run] = []
@@ -641,6 +646,8 @@ class Life:
                     self.works.append(self.store_progress(instruction))
                 case do.CopyShards():
                     self.works.append(self.copy_shards(instruction))
+                case do.ReadBack():
+                    self.works.append(self.read_back(instruction))
                 case do.Discard():
                     self.works.append(self.discard(instruction))
                 case do.DiscardAborted():
@@ -714,12 +721,37 @@ class Life:
         handles = {shard: stored[str(shard)] for shard, _ in order.sources}
         self.handle(on.ShardsCopied(order.checkpoint, order.query, handles, 1))
 
+    def read_back(self, order: do.ReadBack) -> Iterator[None]:
+        for source in order.sources:
+            yield
+            self.files(source.root, source.handle)
+            self.has_read(order.query_id, source)
+        yield
+        self.handle(on.SourcesReadBack(order.query_id, whole=True))
+
+    def has_read(self, query_id: str, source: RestoreSource) -> None:
+        """Note which bytes of what was restored were read in the store."""
+        self.unread.get(query_id, set()).difference_update(source.handle.files)
+
+    def is_unverified(self, manifest: Manifest) -> bool:
+        """Whether a checkpoint has bytes that were restored, and that nobody has read since."""
+        unread = {file for run in self.runs.values() for file in self.unread[run.query_id]}
+        return any(
+            file in unread
+            for operator in manifest.operators
+            for handle in operator.shards
+            if handle is not None
+            for file in handle.files
+        )
+
     def finalize(self, checkpoint: int) -> Iterator[None]:
         """As ``CheckpointExecutor._finalize``; between any two calls to the store anything can happen."""
         yield
         manifest = self.machine.manifest(checkpoint, self.world.tick())
         if manifest is None:
             return
+        if self.is_unverified(manifest):
+            self.world.unverified.add((manifest.generation, manifest.id))
         root = self.machine.pending[checkpoint].root
         try:
             yield from commit.commit_steps(manifest, root, self.catalog, self.world.open)
@@ -735,6 +767,7 @@ class Life:
             self.handle(on.Finalized(manifest))
 
     def discard(self, order: do.Discard) -> Iterator[None]:
+        self.world.check_retention(order, self.machine.limits.retained)
         yield
         with contextlib.suppress(FencedError):
             self.catalog.check_not_fenced(self.machine.generation)
@@ -866,6 +899,7 @@ class Life:
             reads=READS[query],
             resume_point=resume_point,
         )
+        self.unread[query_id] = {file for source in sources.values() for file in source.handle.files}
         self.handle(added)
         self.runs[query] = run
         self.recorded[query_id] = self.round
@@ -1125,6 +1159,10 @@ class World:
         self.restored: dict[tuple[str, int, int], bool] = {}
         self.changelogs: dict[tuple[str, ShardId], dict[int, State]] = {}
         """What batches changed, by run and shard: it outlives hosts and drivers."""
+        self.unverified: set[tuple[int, int]] = set()
+        """Checkpoints with bytes that nobody had read since a restore when their manifests were made."""
+        self.cached = False
+        """Whether hosts find what they restore in their machine's cache, and do not read it in the store."""
         self.seen: object = None
         self.lives: list[Life] = []
         self.every_life: list[Life] = []
@@ -1161,6 +1199,19 @@ class World:
             assert manifest.id in successor.found, "two coordinators complete checkpoints"
             break
         self.announced[manifest.id] = manifest.generation
+
+    def check_retention(self, order: do.Discard, retained: int) -> None:
+        """No checkpoint that is known whole is given up for one that is not, and there are not too many of those."""
+        whole = [m.id for m in order.kept if (m.generation, m.id) not in self.unverified]
+        for manifest in order.dropped:
+            if not manifest.unverified:
+                newer = [id for id in whole if id > manifest.id]
+                assert len(newer) >= retained, (
+                    f"{manifest.id} was whole, and whole ones after it are only {newer}"
+                )
+        machine = self.life.machine
+        bases = 1 + machine.limits.max_concurrent
+        assert len(machine.completed) <= max(len(self.life.found), 2 * retained + bases), "too many are kept"
 
     # --- promises -------------------------------------------------------------------------------------------
 
@@ -1451,6 +1502,10 @@ class Machine(RuleBasedStateMachine):
         self.life(which).quiet(hold)
 
     # --- failures
+
+    @rule(cached=st.booleans())
+    def machines_keep_what_they_restore(self, cached: bool) -> None:
+        self.world.cached = cached
 
     @rule(trouble=st.sampled_from(["before", "after", "unknown", "unknown, there", "unknown, later"]))
     def the_store_fails_at_the_next_manifest(self, trouble: str) -> None:
@@ -1905,6 +1960,42 @@ def take_checkpoints_while_going_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointStateMachine, "_suspend", lambda machine, cause, now: None)
 
 
+def give_up_a_verified_checkpoint_for_an_unverified_one(patch: pytest.MonkeyPatch) -> None:
+    """Retention counts checkpoints, whatever is known of them."""
+    right = state_machine_module.dropped_ids
+
+    def dropped(
+        verified: list[int], retained: int, in_use: set[int], unverified: list[int]
+    ) -> tuple[int, ...]:
+        return right([*verified, *unverified], retained, in_use)
+
+    patch.setattr(state_machine_module, "dropped_ids", dropped)
+
+
+def take_what_nobody_has_read_for_whole(patch: pytest.MonkeyPatch) -> None:
+    """A shard that a host has claimed counts as read."""
+    right = ShardAssignment.claim
+
+    def claim(assignment: ShardAssignment, host: str, wanted: list[ShardId], *more: Any) -> Any:
+        assignment.read(wanted)
+        return right(assignment, host, wanted, *more)
+
+    patch.setattr(ShardAssignment, "claim", claim)
+
+
+def keep_what_was_read_before_going_back(patch: pytest.MonkeyPatch) -> None:
+    """What a run that is over has read counts for the one that takes its place."""
+    right = CheckpointStateMachine._add_query
+
+    def add_query(machine: CheckpointStateMachine, added: on.QueryAdded) -> None:
+        earlier = machine.queries.get(added.name)
+        right(machine, added)
+        if earlier is not None and not earlier.unread():
+            machine.queries[added.name].verified()
+
+    patch.setattr(CheckpointStateMachine, "_add_query", add_query)
+
+
 def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
     """A failure aborts a checkpoint although its manifest is being written."""
 
@@ -1997,6 +2088,9 @@ def let_a_stop_wait_between_two_attempts_to_go_back(patch: pytest.MonkeyPatch) -
 right_request = CheckpointStateMachine._request
 
 BUGS = [
+    give_up_a_verified_checkpoint_for_an_unverified_one,
+    take_what_nobody_has_read_for_whole,
+    keep_what_was_read_before_going_back,
     abort_whatever_fails_late,
     never_forget_what_was_deleted,
     wait_for_a_manifest_for_ever,

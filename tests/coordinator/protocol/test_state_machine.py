@@ -49,6 +49,8 @@ from chandy.storage.manifest import (
     StateRecord,
 )
 
+from ...builders import make_manifest
+
 ROOT = "file:///store"
 SHARDS = {"up": 2, "down": 1}
 T = TypeVar("T")
@@ -1245,6 +1247,111 @@ def test_a_savepoint_between_neither_pushes_a_checkpoint_out_nor_is_ever_dropped
     bench.completed()
     assert [m.id for m in bench.machine.completed] == [3]
     assert [[m.id for m in d.dropped] for d in bench.of(do.Discard)] == [[1]]
+
+
+def restored_bench(**config: Any) -> Bench:
+    """A pipeline that is restored from the last of three checkpoints; both shards of a query come from there."""
+    sources = {ShardId("up-op", n): RestoreSource(ROOT, 3, 4, handle(f"three-{n}")) for n in range(2)}
+    completed = tuple(make_manifest(id) for id in (1, 2, 3))
+    return Bench(claimed=False, next_id=4, base=3, completed=completed, sources=sources, **config)
+
+
+def verification(bench: Bench) -> list[tuple[int, bool]]:
+    """The retained checkpoints, and whether each is verified."""
+    return [(manifest.id, not manifest.unverified) for manifest in bench.machine.completed]
+
+
+def test_a_checkpoint_with_bytes_that_nobody_has_read_since_the_restore_takes_no_verified_ones_place() -> (
+    None
+):
+    bench = restored_bench(retained=2)
+    bench.claim("a", "up", (0,))
+    bench(on.ShardsRead("up-id", (ShardId("up-op", 0),)))
+    for _ in range(3):
+        assert bench.completed().unverified
+        bench.settle_deletions()
+    assert verification(bench) == [(2, True), (3, True), (5, False), (6, False)]
+    bench(on.ShardsRead("up-id", (ShardId("up-op", 1),)))
+    assert not bench.completed().unverified
+    # An unverified one makes room for the verified in its turn, and not before.
+    assert verification(bench) == [(3, True), (5, False), (6, False), (7, True)]
+    bench.settle_deletions()
+    bench.completed()
+    assert verification(bench) == [(7, True), (8, True)]
+
+
+def test_what_a_shard_has_changed_since_does_not_make_up_for_what_was_not_read() -> None:
+    bench = restored_bench()
+    bench.claim("a", "up", (0, 1))
+    manifest = bench.completed()
+    assert {o.uid: o.shards for o in manifest.operators}["up-op"] == (handle("4"), handle("4"))
+    assert manifest.unverified, "a snapshot may share files with what it was restored from"
+    assert bench.of(do.ReadBack) == [], "this one does not"
+    assert not bench.completed().unverified
+
+
+def test_the_driver_reads_what_no_host_has_read_once_a_checkpoint_has_done_without_it() -> None:
+    bench = restored_bench()
+    bench(on.ShardsRead("up-id", (ShardId("up-op", 0),)))
+    bench.completed()
+    unread = RestoreSource(ROOT, 3, 4, handle("three-1"))
+    assert bench.of(do.ReadBack) == [do.ReadBack("up-id", (unread,))]
+    bench.completed()
+    assert len(bench.of(do.ReadBack)) == 1, "it is being read"
+    bench(on.SourcesReadBack("up-id", whole=False))
+    assert bench.completed().unverified
+    assert len(bench.of(do.ReadBack)) == 2, "it was not read in vain"
+    bench(on.SourcesReadBack("up-id", whole=True))
+    assert not bench.completed().unverified
+    assert len(bench.of(do.ReadBack)) == 2
+
+
+def test_files_of_a_querys_own_that_a_restore_has_not_read_are_read_back_as_well() -> None:
+    bench = Bench(claimed=False)
+    # Of one file the next checkpoint has the same bytes.
+    files = handle("progress-1").files + handle("progress-0").files
+    source = RestoreSource(ROOT, 3, 4, Handle(files))
+    bench(on.QueryAdded("up", "up-id", batch=4, operators=(), sources={}, progress=source))
+    assert bench.completed().unverified
+    left = RestoreSource(ROOT, 3, 4, handle("progress-1"))
+    assert bench.of(do.ReadBack) == [do.ReadBack("up-id", (left,))]
+    bench(on.SourcesReadBack("up-id", whole=True))
+    assert not bench.completed().unverified
+
+
+def test_who_goes_back_has_read_nothing_of_what_is_restored() -> None:
+    bench = restored_bench()
+    everything = tuple(ShardId("up-op", number) for number in range(2))
+    bench(on.ShardsRead("up-id", everything))
+    assert not bench.completed().unverified
+    bench.add("up", (), {shard: RestoreSource(ROOT, 4, 4, handle("four")) for shard in everything}, "again")
+    bench(on.SourcesReadBack("up-id", whole=True))
+    bench(on.ShardsRead("up-id", everything))
+    assert bench.completed().unverified, "that was said of the run that is over"
+    bench(on.ShardsRead("up-again", everything))
+    assert not bench.completed().unverified
+
+
+def test_a_savepoint_says_that_it_is_unverified_too() -> None:
+    bench = restored_bench()
+    bench.claim("a", "up", (0, 1))
+    assert bench.completed(kind=CheckpointKind.SAVEPOINT).unverified
+    assert verification(bench) == [(1, True), (2, True), (3, True)]
+
+
+def test_a_shard_that_its_host_could_not_open_is_what_it_was_restored_from() -> None:
+    bench = restored_bench()
+    bench.claim("a", "up", (0, 1))
+    bench(on.ShardGivenUp("b", "up-id", ShardId("up-op", 0)))
+    bench(on.ShardGivenUp("a", "up-before", ShardId("up-op", 0)))
+    assert bench.machine.queries["up"].assignment.by_owner() == {
+        "a": (ShardId("up-op", 0), ShardId("up-op", 1))
+    }
+    bench(on.ShardGivenUp("a", "up-id", ShardId("up-op", 0)))
+    # Batches have begun since; whoever needs the shard now hears why it cannot be opened, from the store.
+    bench.answer(on.BatchAsked(AskBatch("a", "up-id", 6)))
+    claim = ClaimShards("a", "up-id", "up-op", (0,))
+    assert bench.answer(on.ShardsClaimed(claim)).granted == {0: RestoreSource(ROOT, 3, 4, handle("three-0"))}
 
 
 def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:

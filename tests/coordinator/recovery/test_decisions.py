@@ -141,6 +141,14 @@ def test_shards_that_cannot_be_opened_ahead_matter_if_their_state_lies_in_change
     assert decisions(machine(), on.ShardsNotOpened("another", "no host", 1.0)) == [on.DoNothing()]
 
 
+def test_damage_ends_the_pipeline_at_once_unless_its_query_has_gone_back_since() -> None:
+    damage = DamagedCheckpointError("file:///s", "a.pack", "x", "y", checkpoint=3, intact=2)
+    made = machine()
+    made.handle(on.RunStarted("q", 1, "id of q"), 0.0)
+    assert made.handle(on.ShardsNotOpened("before", "damaged", 1.0, damage), 1.0) == on.DoNothing()
+    assert made.handle(on.ShardsNotOpened("id of q", "damaged", 1.0, damage), 1.0) == on.FailForGood(damage)
+
+
 # --- going back ---------------------------------------------------------------------------------------------
 
 

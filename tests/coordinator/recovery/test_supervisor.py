@@ -38,7 +38,7 @@ from chandy.state.failure_marks import mark
 from chandy.state.rpc.messages import ResumePoint, ShardsRestored, TaskFailure
 from chandy.storage import DamagedCheckpointError, FencedError, StoreFailedError
 from chandy.storage.catalog import Catalog
-from chandy.storage.errors import DamagedError, ObjectMissingError
+from chandy.storage.errors import DamagedError, FailureCode, ObjectMissingError
 from chandy.storage.files import FileCache
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import Handle, OperatorRecord, QueryRecord
@@ -111,8 +111,11 @@ class Checkpoints:
         if self.fenced is not None:
             raise self.fenced
 
-    def read(self, value: Callable[[Any], Any]) -> None:
-        pass
+    base = None
+    completed = ()
+
+    def read(self, value: Callable[[Any], Any]) -> Any:
+        return value(self)
 
     def handle(self, event: object) -> None:
         self.events.append(event)
@@ -701,7 +704,7 @@ def test_a_query_that_has_started_again_stays_so_while_another_cannot(
 
 
 def restored(host: str, files: float, opening: float, found: int, downloaded: int) -> ShardsRestored:
-    return ShardsRestored(host, "id", 0.0, files, opening, found, downloaded)
+    return ShardsRestored(host, "id", "op", 0.0, files, opening, found, downloaded)
 
 
 def test_a_recovery_has_the_longest_of_its_restores_and_the_bytes_of_all() -> None:
@@ -720,15 +723,15 @@ def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     (run,) = setup.runs.all()
-    setup.supervisor.shards_restored(ShardsRestored("host", "another", 0.5, 1.0, 1.0, 1, 1))
-    setup.supervisor.shards_restored(ShardsRestored("host", run.query_id, 0.5, 2.0, 1.0, 5, 7))
+    setup.supervisor.shards_restored(ShardsRestored("host", "another", "op", 0.5, 1.0, 1.0, 1, 1))
+    setup.supervisor.shards_restored(ShardsRestored("host", run.query_id, "op", 0.5, 2.0, 1.0, 5, 7))
     assert (recovery.ahead, recovery.files, recovery.opening, recovery.found_bytes) == (0.5, 2.0, 1.0, 5)
     commits = run.directory / "commits"
     commits.mkdir(exist_ok=True)
     (commits / str(progress.newest_committed(run.directory) + 1)).touch()
     eventually(lambda: recovery.first_batch is not None)
     # A shard that moves to another host later.
-    setup.supervisor.shards_restored(ShardsRestored("other", run.query_id, 9.0, 9.0, 1.0, 9, 9))
+    setup.supervisor.shards_restored(ShardsRestored("other", run.query_id, "op", 9.0, 9.0, 1.0, 9, 9))
     assert (recovery.files, recovery.found_bytes) == (2.0, 5)
 
 
@@ -880,8 +883,8 @@ def test_a_query_resumes_in_a_copy_of_its_working_directory(resuming: Setup, lef
 def test_a_broken_changelog_sends_an_idle_query_back(resuming: Setup) -> None:
     resuming.supervisor.start(resuming.definition)
     (run,) = resuming.runs.all()
-    broken = ShardsRestored("host", run.query_id, 0.0, 0.0, 0.0, 0, 0, "a changelog does not lead there")
-    resuming.supervisor.shards_restored(broken)
+    why, code = "a changelog does not lead there", FailureCode.STATE_UNUSABLE
+    resuming.supervisor.shards_not_opened(run.query_id, why, code)
     eventually(lambda: len(resuming.supervisor.recoveries) == 2)
     assert not resuming.supervisor.recoveries[1].in_place
 

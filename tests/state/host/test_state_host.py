@@ -43,11 +43,18 @@ from chandy.state.rpc.messages import (
     ReleaseOrder,
     RestoreSource,
     ResumePoint,
+    ShardId,
     ShardsRestored,
     SnapshotOrder,
     StopOrder,
 )
-from chandy.storage.errors import ChandyError, DamagedError, ObjectMissingError, StoreFailedError
+from chandy.storage.errors import (
+    ChandyError,
+    DamagedError,
+    FailureCode,
+    ObjectMissingError,
+    StoreFailedError,
+)
 from chandy.storage.files import FileCache
 from chandy.storage.local import LocalStore
 from chandy.storage.open import open_store
@@ -928,8 +935,13 @@ def test_a_changelog_that_does_not_lead_there_fails_the_task(logged: Setup) -> N
     successor = setup.another("successor")
     with pytest.raises(ChangelogBrokenError, match="batch 1"):
         successor.begin(setup.task(2, query_id="next"))
-    told = [setup.control.told.get(timeout=DEADLINE) for _ in range(2)]
-    assert [one.failure is None for one in told] == [True, False], "the first host has opened its own"
+    given_up = setup.control.given_up.get(timeout=DEADLINE)
+    assert (given_up.host, given_up.shard, given_up.code) == (
+        "successor",
+        ShardId("op", 0),
+        FailureCode.STATE_UNUSABLE,
+    )
+    assert setup.control.given_up.empty(), "the first host has opened its own"
     successor.close()
 
 
