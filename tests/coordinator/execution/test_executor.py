@@ -5,6 +5,7 @@ Here a notice is an order in a mailbox. A notice cannot be delivered (D7) if its
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
@@ -93,7 +94,7 @@ class Queries:
         self.newest = self.newest_committed = 4
         self.stopped = False
         self.offsets = folder / "offsets"
-        self.offsets.write_text("offsets")
+        self.holds = itertools.count()
         self.on_times: Callable[[], object] = lambda: None
         self.may_plan = threading.Event()
         self.may_plan.set()
@@ -116,6 +117,8 @@ class Queries:
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+        # Never twice the same: a checkpoint refers to its base for what has not changed.
+        self.offsets.write_text(f"offsets {next(self.holds)}")
         yield {"working/offsets/4": self.offsets}
 
 
