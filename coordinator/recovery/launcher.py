@@ -175,7 +175,7 @@ class Launcher:
         definition = run.definition
         self.metrics[run.query_id] = metrics
         uids = [operator.uid for operator in definition.operators]
-        self._ticks.watch(uids, run.directory, no_data_batches=definition.facts.no_data_batches)
+        self._ticks.watch(uids, run.directory, definition.facts)
         # Before the run begins: its first batch may have committed when it is followed.
         first = progress.newest_committed(run.directory) + 1
         location = definition.sink.location
