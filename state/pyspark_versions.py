@@ -1,8 +1,8 @@
 """What differs between the versions of PySpark that Chandy runs on. No other module asks which version there is.
 
-PySpark 4.1 differs from those after it: it asks a streaming source in Python for its latest offset without saying where
-the last batch ended, it has no Arrow timestamps in other time zones than UTC, and its conversions between pandas and
-Arrow belong to serializers. From 4.2 on, all of this is alike.
+PySpark 4.1 differs from those after it in four things. It asks a streaming source in Python for its latest offset
+without saying where the last batch ended. It makes no Arrow timestamps in other time zones than UTC. Its conversions
+between pandas and Arrow belong to serializers. It reads the logs of queries in older formats only.
 """
 
 from __future__ import annotations
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _IS_4_1: Final = pyspark.__version__.startswith("4.1.")
+
+LOG_VERSIONS: Final = {"offsets": 1, "commits": 2} if _IS_4_1 else {"offsets": 2, "commits": 3}
+"""The newest formats that Spark reads of the logs in a query's checkpoint directory."""
+
+TICKS_SETTINGS: Final[dict[str, str]] = (
+    {"spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true"} if _IS_4_1 else {}
+)
+"""Settings for a query with a source of ticks. To 4.1, a source in Python does not support the trigger ``availableNow``;
+unless this is set, Spark takes all input of such a query as one batch, however much it is."""
 
 
 # --- streaming sources --------------------------------------------------------------------------------------

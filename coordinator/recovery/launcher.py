@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
+from ...state.operators.ticks import TICKS
 from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
 from ...storage.files import FileCache
 from ...storage.logs import logger
@@ -186,6 +187,7 @@ class Launcher:
             query_name=definition.facts.query_name or definition.name,
             output=None if location is None else str(location),
             stateful=bool(definition.operators),
+            ticks=any(source.name == TICKS for source in definition.facts.sources),
         )
         query.runs_as(run.spark)
         metrics.starting += time.monotonic() - began
