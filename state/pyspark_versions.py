@@ -30,8 +30,8 @@ LOG_VERSIONS: Final = {"offsets": 1, "commits": 2} if _IS_4_1 else {"offsets": 2
 TICKS_SETTINGS: Final[dict[str, str]] = (
     {"spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true"} if _IS_4_1 else {}
 )
-"""Settings for a query with a source of ticks. To 4.1, a source in Python does not support the trigger ``availableNow``;
-unless this is set, Spark takes all input of such a query as one batch, however much it is."""
+"""Settings for a query with a source of ticks. In 4.1, no source in Python supports the trigger ``availableNow``.
+Unless this is set, Spark then takes all input of the query as one batch, however much it is."""
 
 
 # --- streaming sources --------------------------------------------------------------------------------------
