@@ -198,15 +198,20 @@ class OperatorTask:
     def _report(self, client: StateClient, location: TaskLocation, error: UserError) -> None:
         """Tell the coordinator which operator and key failed, and how."""
         if isinstance(error, ProcessorError):
-            failure = TaskFailure(location.query_id, location.batch, self.uid, error.where, error.traceback)
+            where, summary, trace = error.where, error.summary, error.traceback
         else:
-            failure = TaskFailure(location.query_id, location.batch, self.uid, "", str(error))
+            where, summary, trace = "", str(error).splitlines()[0], str(error)
+        failure = TaskFailure(location.query_id, location.batch, self.uid, where, summary, trace)
         try:
             client.report(failure)
         except ChandyError as unreported:
             # The task fails with the user's error in any case, and Spark tells the driver, only less clearly.
             log.warning(
-                "failure not reported", operator=self.uid, batch=location.batch, error=str(unreported)
+                "failure not reported",
+                pipeline=self.endpoint.pipeline,
+                operator=self.uid,
+                batch=location.batch,
+                error=str(unreported),
             )
 
 

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..state.local import changelog
-from ..state.local.directories import runtime_directory
+from ..state.local.directories import CACHE, runtime_directory
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
 from ..storage.fencing import Generation
 from ..storage.files import FileCache
 from ..storage.logs import logger
+from ..storage.long_waits import told_if_slow
 from ..storage.open import open_store, pipeline_uri
 from ..storage.probe import probe_exclusive_create
 from ..storage.savepoint_claim import claim_restored, drop_claimed
@@ -47,6 +48,7 @@ from .recovery.runs import Runs
 from .recovery.supervisor import Supervisor
 from .spark import session
 from .spark.ticks import Ticks
+from .version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,19 +123,21 @@ def assemble(
     session.use_this_python(spark)
     token = secrets.token_hex(32)
     # A driver that nobody can reach must not fence one that runs: so it listens first.
-    catalog = _open_catalog(name, storage, config)
-    server = listen(session.driver_host(spark), token)
+    with told_if_slow(log, "the storage to answer", storage=storage):
+        catalog = _open_catalog(name, storage, config)
+    server = listen(session.driver_host(spark), token, name)
     made.callback(server.shutdown)
-    pipeline = _take_over(name, catalog, config, restore, clock)
+    with told_if_slow(log, "the take-over of the pipeline, and the checkpoint to restore", storage=storage):
+        pipeline = _take_over(name, catalog, config, restore, clock)
     point = pipeline.point
 
-    cache = Path(config.cache_dir or runtime_directory() / "cache")
+    cache = Path(config.cache_dir or runtime_directory() / CACHE)
     file_cache, changelogs = FileCache(cache), cache / changelog.FOLDER
     endpoint = Endpoint(
         address=server.address,
         token=token,
         pipeline=name,
-        memory=config.host_memory,
+        memory=config.host_memory_bytes,
         cache=str(cache),
         runtime=str(runtime_directory()),
         changelogs=str(changelogs) if config.changelog and is_here(spark) else None,
@@ -180,10 +184,12 @@ def assemble(
         store=catalog.store,
         progress=runs,
         clock=clock,
+        host_timeout=config.host_timeout_seconds,
         on_state_lost=supervisor.host_lost,
         on_failure=supervisor.must_fail,
         on_processor_failure=supervisor.processor_failed,
         on_restored=supervisor.shards_restored,
+        on_not_opened=supervisor.shards_not_opened,
     )
     made.callback(executor.close)
     if point is not None:
@@ -207,7 +213,6 @@ def assemble(
     )
     log.info(
         "coordinator started",
-        pipeline=name,
         storage=catalog.store.uri,
         generation=pipeline.generation.generation,
         restores=point.manifest.id if point else None,
@@ -245,6 +250,7 @@ def _take_over(
 def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> CheckpointStateMachine:
     """Make the protocol of a pipeline's checkpoints, which goes on after the restored one."""
     point = pipeline.point
+    chosen = point if pipeline.is_chosen else None
     restored = frozenset(query.name for query in point.manifest.queries) if point else frozenset()
     return CheckpointStateMachine(
         pipeline=pipeline.name,
@@ -252,7 +258,7 @@ def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> Checkpo
         root=pipeline.catalog.store.uri,
         limits=config.limits,
         next_id=pipeline.generation.next_id,
-        completed=restore_point.known(pipeline.catalog, chosen=pipeline.is_chosen),
+        completed=restore_point.known(pipeline.catalog, chosen),
         base=pipeline.base,
         required=frozenset() if config.allow_non_restored else restored,
         versions=_versions(),
@@ -272,4 +278,4 @@ def _clock() -> Callable[[], float]:
 
 def _versions() -> dict[str, str]:
     found = {name: metadata.version(name) for name in ("pyspark", "rocksdict")}
-    return {"chandy": metadata.version("chandy"), "python": platform.python_version(), **found}
+    return {"chandy": __version__, "python": platform.python_version(), **found}

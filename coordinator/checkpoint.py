@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import attrs
 
 from ..storage.manifest import CheckpointKind, Manifest
+from ..storage.times import shown, utc
 
 
 @attrs.frozen
@@ -12,12 +15,12 @@ class Checkpoint:
     """A completed checkpoint or savepoint."""
 
     id: int
-    kind: CheckpointKind
+    kind: CheckpointKind = attrs.field(repr=str)
     uri: str
     """Where it is stored; a savepoint is restored by ``restore=<this URI>``."""
-    triggered_at: float
+    triggered_at: float = attrs.field(repr=shown)
     """Seconds since 1970."""
-    completed_at: float
+    completed_at: float = attrs.field(repr=shown)
     """Seconds since 1970."""
     size: int
     """Bytes that a restore reads."""
@@ -27,6 +30,16 @@ class Checkpoint:
     """Number of shards in it."""
     batches: dict[str, int]
     """The cut: the last batch of each query that belongs to it."""
+
+    @property
+    def triggered_time(self) -> datetime:
+        """``triggered_at`` as a time in UTC."""
+        return utc(self.triggered_at)
+
+    @property
+    def completed_time(self) -> datetime:
+        """``completed_at`` as a time in UTC."""
+        return utc(self.completed_at)
 
     @property
     def duration(self) -> float:

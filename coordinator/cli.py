@@ -1,13 +1,14 @@
-"""The command line `chandy`: list, show and verify the checkpoints in a storage, and delete garbage."""
+"""The command line `chandy`: list, show and verify the checkpoints in a storage, delete garbage, clean a machine."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -20,10 +21,12 @@ from ..storage import locate
 from ..storage.catalog import Catalog, Entry
 from ..storage.collect import GRACE_SECONDS, collect_garbage
 from ..storage.errors import ChandyError, DamagedError
-from ..storage.layout import CHECKPOINTS, checkpoint_of, savepoint_key
 from ..storage.manifest import Manifest, OperatorRecord
 from ..storage.store import Store
-from ..storage.verification import Report, damaged_objects, verify_all
+from ..storage.verification import Report, damaged_objects, verify, verify_all
+
+if TYPE_CHECKING:
+    from .recovery.leftovers import Leftover
 
 PIPED_WIDTH = 200
 """Columns of a table when the output is not a terminal."""
@@ -47,11 +50,16 @@ def main() -> None:
     """Manage the checkpoints of Spark streaming pipelines.
 
     STORAGE_URI is the storage of a coordinator, the folder of one pipeline in it, or (for show and verify) the folder
-    of a savepoint: file:///path, /path, s3://bucket/prefix, ...
+    of a savepoint: file:///path, /path, path, s3://bucket/prefix, ...
     """
 
 
-_uri = click.argument("uri", metavar="STORAGE_URI")
+def _absolute(context: click.Context, parameter: click.Parameter, uri: str) -> str:
+    """Return a place as stores take it: a path below the current directory as an absolute one."""
+    return uri if "://" in uri or uri.startswith("/") else str(Path(uri).resolve())
+
+
+_uri = click.argument("uri", metavar="STORAGE_URI", callback=_absolute)
 _pipeline = click.option(
     "--pipeline", metavar="NAME", help="Name of the pipeline, if the storage has several."
 )
@@ -79,7 +87,7 @@ def list_(uri: str, pipeline: str | None, as_json: bool) -> None:
 
 
 def _list_checkpoints(name: str, store: Store, entries: list[Entry], as_json: bool) -> None:
-    savepoints = _savepoints(store)
+    savepoints = [{"id": id, "uri": place} for id, place in locate.savepoints(store).items()]
     if as_json:
         checkpoints = [
             {"id": entry.id, "status": _status(entry), "problem": _problem(entry)}
@@ -182,17 +190,60 @@ def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) 
 # --- verify -------------------------------------------------------------------------------------------------
 
 
+@attrs.frozen
+class _Verified:
+    """A checkpoint or savepoint that was looked at."""
+
+    id: int
+    report: Report | None = None
+    """None: it could not be read."""
+    problem: str | None = None
+    """Why it could not."""
+    place: str | None = None
+    """The URI of a savepoint."""
+
+    @property
+    def name(self) -> str:
+        return f"checkpoint {self.id}" if self.place is None else f"savepoint {self.id} in {self.place}"
+
+    @property
+    def verdict(self) -> str:
+        if self.report is None:
+            return "not there" if self.problem is None else "unreadable"
+        return "whole" if self.report.ok else f"{len(self.report.problems)} files damaged or missing"
+
+    @property
+    def problems(self) -> list[str]:
+        if self.report is None:
+            return [] if self.problem is None else [f"{self.name}: {self.problem}"]
+        return [f"{self.name}: {problem}" for problem in self.report.problems]
+
+    def row(self) -> list[str]:
+        numbers = ["", ""] if self.report is None else [str(self.report.files), decimal(self.report.bytes)]
+        return [str(self.id), self.verdict, *numbers, *([] if self.place is None else [self.place])]
+
+    def document(self) -> dict[str, Any]:
+        place = {} if self.place is None else {"uri": self.place}
+        if self.report is None:
+            return {"id": self.id, "ok": False, "problem": self.problem} | place
+        problems = [attrs.asdict(problem) for problem in self.report.problems]
+        facts = {"files": self.report.files, "bytes": self.report.bytes, "problems": problems}
+        return {"id": self.id, "ok": self.report.ok} | facts | place
+
+
 @main.command("verify")
 @_uri
 @_pipeline
 @_checkpoint
 @_json
 def verify_(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) -> None:
-    """Check every byte of all completed checkpoints, of one of them, or of a savepoint.
+    """Check every byte of all completed checkpoints and savepoints, or of one of them.
 
-    Names every damaged or missing object and the checkpoints that need it.
+    Names every damaged or missing object and the checkpoints that need it. A savepoint that is no longer where the
+    pipeline wrote it is said, but is no error.
     """
     unreadable: list[Entry] = []
+    savepoints: dict[int, str] = {}
     one = None
     if checkpoint is not None:
         one = _locate(uri, pipeline, checkpoint)
@@ -205,31 +256,40 @@ def verify_(uri: str, pipeline: str | None, checkpoint: int | None, as_json: boo
         entries = Catalog(store).entries()
         manifests = [entry.completed for entry in entries if entry.completed]
         unreadable = [entry for entry in entries if entry.problem]
-    reports = list(zip([manifest.id for manifest in manifests], verify_all(store, manifests), strict=True))
-    damaged = damaged_objects(dict(reports))
+        savepoints = locate.savepoints(store)
+    reports = dict(zip([manifest.id for manifest in manifests], verify_all(store, manifests), strict=True))
+    damaged = damaged_objects(reports)
+    verified = [_Verified(id, report) for id, report in reports.items()]
+    verified += [_Verified(entry.id, problem=_problem(entry)) for entry in unreadable]
+    saved = [_verify_savepoint(id, place) for id, place in savepoints.items()]
     if as_json:
-        found = [_report(id, report) for id, report in reports]
-        found += [{"id": entry.id, "ok": False, "problem": _problem(entry)} for entry in unreadable]
-        objects = [attrs.asdict(one) for one in damaged]
-        _print_json({"store": store.uri, "checkpoints": found, "damaged": objects})
+        documents = {
+            "store": store.uri,
+            "checkpoints": [found.document() for found in verified],
+            "damaged": [attrs.asdict(found) for found in damaged],
+            "savepoints": [found.document() for found in saved],
+        }
+        _print_json(documents)
     else:
-        rows = [
-            [str(id), _verdict(report), str(report.files), decimal(report.bytes)] for id, report in reports
-        ]
-        rows += [[str(entry.id), _status(entry), "", ""] for entry in unreadable]
         columns = ["id", "result", "files", "whole"]
-        _print_table(store.uri, columns, rows, numbers=("id", "files", "whole"))
-    problems = [f"checkpoint {id}: {problem}" for id, report in reports for problem in report.problems]
-    _print_problems([*problems, *map(str, damaged), *(str(entry.problem) for entry in unreadable)])
+        _print_table(
+            store.uri, columns, [found.row() for found in verified], numbers=("id", "files", "whole")
+        )
+        if saved:
+            rows = [found.row() for found in saved]
+            _print_table("savepoints", [*columns, "place"], rows, numbers=("id", "files", "whole"))
+    problems = [problem for found in (*verified, *saved) for problem in found.problems]
+    _print_problems([*problems, *map(str, damaged)])
 
 
-def _verdict(report: Report) -> str:
-    return "whole" if report.ok else f"{len(report.problems)} files damaged or missing"
-
-
-def _report(id: int, report: Report) -> dict[str, Any]:
-    problems = [attrs.asdict(problem) for problem in report.problems]
-    return {"id": id, "ok": report.ok, "files": report.files, "bytes": report.bytes, "problems": problems}
+def _verify_savepoint(id: int, place: str) -> _Verified:
+    try:
+        found = locate.savepoint(place)
+        if found is None or found.manifest.id != id:
+            return _Verified(id, place=place)
+        return _Verified(id, verify(found.store, found.manifest), place=place)
+    except (ChandyError, OSError) as error:
+        return _Verified(id, problem=str(error), place=place)
 
 
 # --- gc -----------------------------------------------------------------------------------------------------
@@ -251,6 +311,7 @@ def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool
     garbage = collect_garbage(catalog, time.time(), 0 if force else GRACE_SECONDS, dry_run)
     if as_json:
         _print_json(attrs.asdict(garbage) | {"dry_run": dry_run})
+        _print_problems(_not_deleted(garbage.failed))
         return
     for key in garbage.keys:
         click.echo(key)
@@ -264,6 +325,69 @@ def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool
             "replace the manifests by intact copies, or delete them to give up their checkpoints, then run this again",
             err=True,
         )
+    _print_problems(_not_deleted(garbage.failed))
+
+
+def _not_deleted(failed: Mapping[str, str]) -> list[str]:
+    return [f"could not delete {name}: {reason}" for name, reason in failed.items()]
+
+
+# --- clean --------------------------------------------------------------------------------------------------
+
+
+_folder = click.Path(path_type=Path, file_okay=False)
+
+
+@main.command()
+@click.option("--work-dir", type=_folder, metavar="DIR", help="CheckpointConfig.work_dir, if it was set.")
+@click.option("--cache-dir", type=_folder, metavar="DIR", help="CheckpointConfig.cache_dir, if it was set.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
+@click.option("--force", is_flag=True, help="Delete what is younger than a day, too.")
+@_json
+def clean(work_dir: Path | None, cache_dir: Path | None, dry_run: bool, force: bool, as_json: bool) -> None:
+    """Delete what killed drivers and state hosts have left on this machine's disk.
+
+    What a living process uses is kept. So is what is younger than a day: a driver that was killed resumes from it when
+    it starts again.
+    """
+    # It loads PySpark, which the other commands need not wait for.
+    from .recovery.leftovers import Places
+    from .recovery.leftovers import clean as clean_up
+
+    now = time.time()
+    found = clean_up(Places.of(work_dir, cache_dir), now, 0 if force else GRACE_SECONDS, dry_run)
+    if as_json:
+        _print_json(
+            {
+                "deleted": [_leftover(one, now) for one in found.deleted],
+                "young": [_leftover(one, now) for one in found.young],
+                "in_use": found.in_use,
+                "failed": found.failed,
+                "dry_run": dry_run,
+            }
+        )
+    else:
+        rows = [
+            [str(one.path), one.what, decimal(one.bytes), _age(now - one.written_at)] for one in found.deleted
+        ]
+        if rows:
+            _print_table("", ["directory", "left by", "size", "last written"], rows, numbers=("size",))
+        verb = "would delete" if dry_run else "deleted"
+        click.echo(
+            f"{verb} {len(rows)} directories, {decimal(found.bytes)}; kept {len(found.young)} young ones and "
+            f"{found.in_use} in use"
+        )
+    _print_problems(_not_deleted(found.failed))
+
+
+def _leftover(one: Leftover, now: float) -> dict[str, Any]:
+    age = now - one.written_at
+    return {"path": str(one.path), "what": one.what, "bytes": one.bytes, "age_seconds": age}
+
+
+def _age(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours / 24:.0f} days ago" if hours >= 48 else f"{hours:.0f} hours ago"
 
 
 # --- finding ------------------------------------------------------------------------------------------------
@@ -281,13 +405,6 @@ def _status(entry: Entry) -> str:
 
 def _problem(entry: Entry) -> str | None:
     return str(entry.problem) if entry.problem else None
-
-
-def _savepoints(store: Store) -> list[dict[str, Any]]:
-    """Return the ids and places of a pipeline's savepoints, without checking that they are still there."""
-    keys = store.list(CHECKPOINTS)
-    ids = sorted(id for key in keys if (id := checkpoint_of(key)) and key == savepoint_key(id))
-    return [{"id": id, "uri": store.read(savepoint_key(id)).decode(errors="replace")} for id in ids]
 
 
 # --- printing -----------------------------------------------------------------------------------------------

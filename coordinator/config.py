@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 class CheckpointConfig:
     """How a pipeline is checkpointed, restored and restarted.
 
-    Durations are stored as given; the properties that end in ``_seconds`` convert them.
+    Durations and sizes are stored as given; the properties that end in ``_seconds`` and ``_bytes`` convert them.
 
     Raises:
         ConfigError: a value cannot be used. The error names the field, the value and what is accepted.
@@ -43,9 +43,14 @@ class CheckpointConfig:
     write at once.
     """
     timeout: Duration = attrs.field(default="10 min", validator=fields.positive_duration)
-    """Longest time that a checkpoint may take. A checkpoint that takes longer is aborted."""
+    """Longest time that a checkpoint may take. A checkpoint that takes longer is aborted.
+
+    If only the result of writing its manifest is missing by then, its request fails, but nothing is deleted: the
+    checkpoint is complete as soon as the manifest appears. A request that has waited for its turn this long also fails,
+    unless other checkpoints have begun or ended meanwhile.
+    """
     savepoint_timeout: Duration = attrs.field(default="1 h", validator=fields.positive_duration)
-    """Longest time that a savepoint may take. It is longer than ``timeout`` because a savepoint uploads everything."""
+    """The same for a savepoint. It is longer than ``timeout`` because a savepoint uploads everything."""
     max_concurrent: int = attrs.field(default=1, validator=fields.whole(at_least=1))
     """Number of checkpoints that may run at the same time.
 
@@ -55,7 +60,10 @@ class CheckpointConfig:
     tolerable_failures: int = attrs.field(default=3, validator=fields.whole(at_least=0))
     """Number of checkpoints that may fail in a row. One more failure fails the pipeline."""
     max_queued: int = attrs.field(default=1000, validator=fields.whole(at_least=1))
-    """Number of checkpoint requests that may wait. Further requests are refused."""
+    """Number of checkpoint requests that may wait. Further requests are refused.
+
+    It is also the number of savepoints that may wait or run, because savepoints do not count for ``max_concurrent``.
+    """
     retained: int = attrs.field(default=3, validator=fields.whole(at_least=1))
     """Number of completed checkpoints that are kept; older ones are deleted. Savepoints do not count."""
     savepoints: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
@@ -71,11 +79,18 @@ class CheckpointConfig:
 
     ``NoRestart``, ``FixedDelay`` or ``ExponentialBackoff``.
     """
-    host_memory: int = attrs.field(default=512 * MIB, validator=fields.whole(at_least=16 * MIB))
-    """Memory that each state host may use for state, in bytes.
+    host_memory: int | str = attrs.field(default="512m", validator=fields.size(at_least=16 * MIB))
+    """Memory that each state host may use for state: text with a unit, as in Spark's settings, or bytes as an integer.
 
     Half of it is for RocksDB's caches and buffers, a quarter for values that were used recently, and a quarter for
     changes that no checkpoint has yet.
+    """
+    host_timeout: Duration = attrs.field(default="1 min", validator=fields.positive_duration)
+    """Longest time that a state host may be silent, as one whose process is stopped or whose disk does not answer.
+
+    The log names a silent host after a few seconds. After this time it is taken for lost: nothing that it does counts
+    any more, and the pipeline restarts as after the death of a host. It is killed if it runs on the driver's machine;
+    otherwise the log says which process is to be killed.
     """
     work_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Local path of the directory for the queries' working checkpoint directories.
@@ -153,6 +168,16 @@ class CheckpointConfig:
     def savepoint_timeout_seconds(self) -> float:
         """``savepoint_timeout`` in seconds."""
         return seconds(self.savepoint_timeout)
+
+    @property
+    def host_timeout_seconds(self) -> float:
+        """``host_timeout`` in seconds."""
+        return seconds(self.host_timeout)
+
+    @property
+    def host_memory_bytes(self) -> int:
+        """``host_memory`` in bytes."""
+        return fields.in_bytes(self.host_memory)
 
     @property
     def limits(self) -> Limits:

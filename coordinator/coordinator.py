@@ -18,7 +18,8 @@ from ..state.operators.arrow_processor import ArrowProcessor
 from ..state.processors.style import StyleName
 from ..state.rpc.metrics import OperatorMetrics
 from ..storage.keys import validate_name
-from ..storage.logs import logger
+from ..storage.layout import SAVEPOINTS
+from ..storage.logs import logger, named
 from ..storage.manifest import CheckpointKind
 from ..storage.open import open_store
 from ..storage.uri import join_uri
@@ -26,7 +27,7 @@ from .assembly import assemble
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .durations import Duration, seconds
-from .errors import ArgumentError, CoordinatorStoppedError, SetupError
+from .errors import ArgumentError, ChandyError, CoordinatorStoppedError, SetupError
 from .operators import KeyedStream, taken
 from .protocol.events import ScheduleStarted
 from .protocol.statistics import Statistics
@@ -40,6 +41,7 @@ from .spark.writer_facts import check
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
@@ -88,7 +90,7 @@ class CheckpointCoordinator:
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
         self._changing = threading.RLock()
-        with ExitStack() as made:
+        with named(pipeline=self._pipeline), ExitStack() as made:
             parts = assemble(spark, self._pipeline, storage, self._config, restore, made)
             self._made = made.pop_all()
         self._taken = parts.pipeline
@@ -113,6 +115,7 @@ class CheckpointCoordinator:
         time_mode: str = "None",
         output_mode: str = "append",
         initial_state: DataFrame | GroupedData | None = None,
+        event_time_column: str | None = None,
     ) -> DataFrame:
         """Run a PySpark ``StatefulProcessor`` that takes rows. Checkpoints of the pipeline contain its state.
 
@@ -133,6 +136,9 @@ class CheckpointCoordinator:
             initial_state: rows with which the operator's state begins: a DataFrame with the key columns, which may be
                 grouped as for PySpark. It is computed by this call, and only if the operator is not in the
                 restored checkpoint. The operator's first batch calls ``handleInitialState``.
+            event_time_column: the column of the output that has the event time of its rows, as PySpark's
+                ``eventTimeColumnName``. It carries the watermark of ``df`` on to the operators after this one, also to
+                those of Spark. A row that is late for them is an error. None: the output has no watermark.
 
         Raises:
             ChandyError: an argument cannot be used, or the operator does not fit the restored checkpoint; a subclass
@@ -147,6 +153,7 @@ class CheckpointCoordinator:
                 time_mode=time_mode,
                 output_mode=output_mode,
                 initial_state=initial_state,
+                event_time_column=event_time_column,
             )
 
     def transform_with_state_in_pandas(
@@ -162,12 +169,14 @@ class CheckpointCoordinator:
         time_mode: str = "None",
         output_mode: str = "append",
         initial_state: DataFrame | GroupedData | None = None,
+        event_time_column: str | None = None,
     ) -> DataFrame:
         """Run a PySpark ``StatefulProcessor`` that takes pandas DataFrames.
 
         It corresponds to ``GroupedData.transformWithStateInPandas``. The processor gets the rows of a key as
-        DataFrames of at most 10,000 rows, and yields DataFrames with the columns of the output. The types of the
-        columns are described in ``chandy.state.processors.frames``.
+        DataFrames, whose size ``spark.sql.execution.arrow.maxRecordsPerBatch`` and ``maxBytesPerBatch`` bound, and
+        yields DataFrames with the columns of the output. The types of the columns are described in
+        ``chandy.state.processors.frames``.
 
         The arguments and errors are those of ``transform_with_state``.
         """
@@ -180,6 +189,7 @@ class CheckpointCoordinator:
                 time_mode=time_mode,
                 output_mode=output_mode,
                 initial_state=initial_state,
+                event_time_column=event_time_column,
             )
 
     def transform_with_arrow(
@@ -266,13 +276,13 @@ class CheckpointCoordinator:
             ChandyError: the query cannot be checkpointed, or does not fit the restored checkpoint; a subclass says
                 which. Nothing has been started.
         """
-        with self._growing():
+        validate_name("query", name)
+        with self._growing(), named(query=name):
             return self._start(writer, name, table, tuple(reads))
 
     def _start(
         self, writer: DataStreamWriter, name: str, table: str | None, reads: tuple[str, ...]
     ) -> CheckpointedQuery:
-        validate_name("query", name)
         if name in self._names:
             raise taken("query name", name)
         self._executor.read(lambda machine: machine.check_reads(name, reads))
@@ -298,10 +308,11 @@ class CheckpointCoordinator:
             reads=reads,
         )
         query = self._supervisor.start(definition)
+        query.measured_by(self._lookup.batches)
         self._names.add(name)
         self._operators.started(definition.operators)
         self._executor.handle(ScheduleStarted(random.random()))
-        log.info("query started", query=name, guarantee=str(query.guarantee))
+        log.info("query started", guarantee=str(query.guarantee))
         return query
 
     # --- checkpoints ----------------------------------------------------------------------------------------
@@ -344,7 +355,7 @@ class CheckpointCoordinator:
             validate_name("savepoint", target)
             root = self._executor.read(lambda machine: machine.root)
             target = (
-                join_uri(default, self._pipeline, target) if default else join_uri(root, "savepoints", target)
+                join_uri(default, self._pipeline, target) if default else join_uri(root, SAVEPOINTS, target)
             )
         return open_store(target).uri
 
@@ -405,33 +416,53 @@ class CheckpointCoordinator:
         self._check_running()
         return self._lookup.metrics(self._operators.record(operator))
 
+    def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
+        """Return the progress that a ``StreamingQueryListener`` was given, with Chandy's operators.
+
+        Spark makes the progress and does not know them. ``lastProgress`` and ``recentProgress`` of the coordinator's
+        queries have them already. Progress of other queries is returned as it is.
+        """
+        own = [query for query in self.queries if query.id == str(progress.id)]
+        return own[0].with_state_operators(progress) if own else progress
+
     # --- stopping -------------------------------------------------------------------------------------------
 
-    def stop(self, savepoint: str | None = None, timeout: Duration = "1 min") -> Checkpoint | None:
-        """Stop the pipeline gracefully: running batches commit first.
+    def stop(
+        self, savepoint: str | None = None, timeout: Duration = "1 min", *, checkpoint: bool = True
+    ) -> Checkpoint | None:
+        """Stop the pipeline gracefully: running batches commit first, and a last checkpoint has them.
+
+        So the next start repeats no batch; without a last checkpoint it goes back to the latest one. If the last
+        checkpoint fails, the pipeline stops all the same, and a warning in the log says so.
 
         It waits for other threads that are adding an operator or a query, or are stopping the pipeline.
 
         Args:
             savepoint: target of a savepoint of the stopped pipeline, as in ``savepoint``; None: take none.
-            timeout: longest time to wait for running batches. A batch that takes longer is cancelled: it has no
-                effect, and runs again after a restore.
+            timeout: longest time to wait for running batches, and then again for the last checkpoint. A batch that
+                takes longer is cancelled: it has no effect, and runs again after a restore.
+            checkpoint: whether to take a last checkpoint. None is taken if there is a savepoint, if the latest
+                checkpoint has all committed batches, or if the pipeline has failed or another coordinator has taken it
+                over.
 
         Returns:
-            The savepoint; None if none was requested.
+            The savepoint or the last checkpoint; None if none was taken.
 
         Raises:
-            CheckpointError: the savepoint failed. The queries have been started again and the coordinator goes on.
+            CheckpointError: the savepoint failed, for one because a state host was lost meanwhile. The queries have
+                been started again, or are about to be, and the coordinator goes on.
             PipelineFailedError: the savepoint failed, and the pipeline cannot go on.
             InvalidPlaceError: as for ``savepoint``; nothing was stopped.
             CoordinatorStoppedError: a savepoint was requested, but the coordinator has already stopped.
         """
-        with self._changing:
+        with named(pipeline=self._pipeline), self._changing:
             if self._stopped:
                 if savepoint is not None:
                     raise CoordinatorStoppedError(self._pipeline)
                 return None
             taken = self._stop_queries(savepoint, timeout)
+            if taken is None and checkpoint:
+                taken = self._last_checkpoint(seconds(timeout))
             self._stopped = True
             self._made.close()
             self._taken.drop_claimed(self._taken.generation.generation)
@@ -447,10 +478,31 @@ class CheckpointCoordinator:
         if target is None:
             return None
         try:
-            return self._executor.request(CheckpointKind.SAVEPOINT, target=target).result()
+            return self._executor.request(CheckpointKind.SAVEPOINT, target=target, of_stop=True).result()
         except BaseException:
             self._supervisor.resume(stopped)
             raise
+
+    def _last_checkpoint(self, timeout: float) -> Checkpoint | None:
+        """Keep what the stopped queries have committed since the latest checkpoint; say so if that fails."""
+        stand = self._supervisor.stand()
+        if self._executor.read(
+            lambda machine: machine.closed is not None or machine.has_checkpoint_of(stand)
+        ):
+            return None
+        try:
+            return self._executor.request(CheckpointKind.MANUAL, of_stop=True).result(timeout)
+        except (ChandyError, TimeoutError) as error:
+            why = str(error) or f"it was not complete after {timeout:g} s"
+            log.warning(
+                "no last checkpoint: the next start repeats the batches since the latest one", error=why
+            )
+            return None
+
+    def __repr__(self) -> str:
+        status = "stopped" if self._stopped else "running"
+        storage = self._taken.catalog.store.uri
+        return f"CheckpointCoordinator(pipeline={self._pipeline!r}, storage={storage!r}, status={status})"
 
     def __enter__(self) -> Self:
         return self
@@ -463,7 +515,7 @@ class CheckpointCoordinator:
     @contextmanager
     def _growing(self) -> Iterator[None]:
         """Let one thread at a time add something to the pipeline, while the pipeline runs."""
-        with self._changing:
+        with named(pipeline=self._pipeline), self._changing:
             self._check_running()
             yield
 

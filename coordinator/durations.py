@@ -26,6 +26,10 @@ _NAMES = {
 _UNITS = {name: Decimal(length) for length, names in _NAMES.items() for name in names.split()}
 _WRITTEN = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1000, "ms"))
 
+_FORM = (
+    'a duration with its unit and without a sign, such as "10 s", "5 minutes", "1 hour 30 minutes" or "250 ms" '
+    "(weeks to microseconds), or a timedelta"
+)
 _PART = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-z]+)"
 _TEXT = re.compile(rf"\s*(?:interval\s+)?{_PART}(?:\s*{_PART})*\s*")
 _PARTS = re.compile(_PART)
@@ -51,13 +55,13 @@ def seconds(value: Duration) -> float:
     elif isinstance(value, str) and _TEXT.fullmatch(written := value.lower()):
         parts = _PARTS.findall(written)
         if not all(unit in _UNITS for _, unit in parts):
-            raise _invalid(value)
+            raise _invalid(value, _FORM)
         # Decimal: in binary, 700 * 0.001 is not 0.7.
         length = float(sum(Decimal(number) * _UNITS[unit] for number, unit in parts))
     else:
-        raise _invalid(value)
+        raise _invalid(value, _FORM)
     if not 0 <= length <= LONGEST.total_seconds():
-        raise _invalid(value)
+        raise _invalid(value, "a duration from 0 to 100 years")
     return length
 
 
@@ -72,9 +76,5 @@ def text(length: float) -> str:
     return " ".join(words) or "0 s"
 
 
-def _invalid(value: object) -> ConfigError:
-    expected = (
-        'a duration of 0 or more and at most 100 years, such as "10 s", "5 minutes", "1 hour 30 minutes" or '
-        '"250 ms" (weeks to microseconds), or a timedelta'
-    )
+def _invalid(value: object, expected: str) -> ConfigError:
     return ConfigError("invalid duration", expected, repr(value))

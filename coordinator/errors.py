@@ -110,9 +110,12 @@ class QueryFailedError(ChandyError):
     query: str
     message: str
     """What Spark says."""
+    summary: str = ""
+    """The exception of a Python function of the query and where it was raised, in one line; empty if it was none."""
 
     def __str__(self) -> str:
-        return f"query {self.query!r} failed: {self.message}\n{_START_AGAIN}"
+        summary = f"{self.summary}\n" if self.summary else ""
+        return f"{summary}query {self.query!r} failed: {self.message}\n{_START_AGAIN}"
 
 
 @attrs.define(eq=False)
@@ -123,13 +126,17 @@ class ProcessorFailedError(ChandyError):
     uid: str
     batch: int
     key: str
+    """The key as text, or the method that was called; empty if neither is known."""
+    summary: str
+    """The exception and where it was raised, in one line."""
     traceback: str
     """Of the processor's own code."""
 
     def __str__(self) -> str:
+        key = f"{self.key}, " if self.key else ""
         return (
-            f"the processor of operator {self.uid!r} in query {self.query!r} raised for key {self.key} in batch "
-            f"{self.batch}:\n{self.traceback}\n{_START_AGAIN}"
+            f"{self.summary}\n{key}batch {self.batch}, operator {self.uid!r}, query {self.query!r}\n"
+            f"{self.traceback}\n{_START_AGAIN}"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import attrs
 
+from ..storage.sizes import size_in_bytes
 from .durations import Duration, seconds
 from .errors import ConfigError
 
@@ -47,6 +48,26 @@ def whole(at_least: int) -> Validator:
             refuse(owner, field.name, value, f"an integer of at least {at_least}")
 
     return check
+
+
+def size(at_least: int) -> Validator:
+    """Return a validator that accepts sizes in bytes from ``at_least`` on: integers, or texts such as ``"1g"``."""
+
+    def check(owner: object, field: attrs.Attribute[Any], value: object) -> None:
+        try:
+            accepted = type(value) in (int, str) and in_bytes(value) >= at_least  # type: ignore[arg-type]
+        except ValueError:
+            accepted = False
+        if not accepted:
+            expected = f"at least {at_least >> 20}m, as text with a unit or as a number of bytes"
+            refuse(owner, field.name, value, f'{expected}, such as "512m", "1g" or {1 << 29}')
+
+    return check
+
+
+def in_bytes(size: int | str) -> int:
+    """Return a size in bytes, given as an integer or as text with a unit."""
+    return size_in_bytes(size) if isinstance(size, str) else size
 
 
 def number(at_least: float, at_most: float) -> Validator:

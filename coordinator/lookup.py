@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,8 +22,8 @@ from ..state.format.values import StateName
 from ..state.local.changelog import read, shard_folder
 from ..state.reader.lookup import lookup_state
 from ..state.rpc.calls import ActionClient
-from ..state.rpc.messages import AskAccount, ReadValues, RestoreSource, ResumePoint, Values
-from ..state.rpc.metrics import OperatorMetrics
+from ..state.rpc.messages import AskAccount, AskBatches, ReadValues, RestoreSource, ResumePoint, Values
+from ..state.rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from ..storage.files import FileCache
 from ..storage.open import open_store
 from ..storage.snapshots import restore_files
@@ -83,6 +84,19 @@ class Lookup:
                 self._call(address, "account", AskAccount(places.query_id, operator.uid), OperatorMetrics)
             )
         return total
+
+    def batches(self, operator: OperatorRecord) -> dict[int, BatchMetrics]:
+        """Return what an operator of a running query did in each of the latest batches.
+
+        Raises:
+            StateLostError, StateUnreachableError: a state host has ended.
+        """
+        places, parts = self._places(operator), defaultdict[int, list[BatchMetrics]](list)
+        for address in places.addresses:
+            ask = AskBatches(places.query_id, operator.uid)
+            for part in self._call(address, "batches", ask, RecentMetrics).batches:
+                parts[part.batch].append(part)
+        return {batch: BatchMetrics.sum(some) for batch, some in parts.items()}
 
     def _fetch(
         self, operator: OperatorRecord, schema: StructType, key: tuple[Any, ...], keys: Sequence[bytes]

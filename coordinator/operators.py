@@ -12,7 +12,7 @@ from ..state.aggregation.aggregate_operator import Combine, aggregation
 from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
-from ..state.operators.dataframe import Combiner, check_input
+from ..state.operators.dataframe import Combiner, check_input, check_streaming
 from ..state.operators.time_mode import TimeMode, check_output_mode
 from ..state.processors.initial_state import initial_rows, write_initial_state
 from ..state.processors.processor import ProcessorSpec, processor_spec
@@ -21,6 +21,7 @@ from ..storage.keys import validate_name
 from ..storage.manifest import OperatorRecord
 from .errors import PipelineNameError, RestoreError
 from .recovery.restore_point import check_operator
+from .spark.plan import has_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
@@ -88,13 +89,14 @@ class Operators:
         time_mode: str,
         output_mode: str,
         initial_state: DataFrame | GroupedData | None,
+        event_time_column: str | None,
     ) -> DataFrame:
         """Return the output of a ``StatefulProcessor`` over a stream.
 
         Args:
             stream: the stream.
             style: whether the processor takes rows or pandas DataFrames.
-            processor, output, time_mode, output_mode, initial_state: as for
+            processor, output, time_mode, output_mode, initial_state, event_time_column: as for
                 ``CheckpointCoordinator.transform_with_state``.
 
         Raises:
@@ -103,7 +105,9 @@ class Operators:
         df, uid = stream.df, self._free(stream.uid)
         mode = TimeMode.read(time_mode)
         check_output_mode(output_mode)
+        check_streaming(df)
         check_input(df, stream.key)
+        _check_watermark(df, mode)
         shard_ranges.check(stream.shards, parallelism=1)
         was = self._before(uid)
         spec = processor_spec(
@@ -114,6 +118,7 @@ class Operators:
             output=output,
             style=style,
             mode=mode,
+            event_time_column=event_time_column,
             settings=PandasSettings.read(df.sparkSession.conf),
             restored=was.states if was else (),
         )
@@ -134,6 +139,8 @@ class Operators:
             ChandyError: one of its subclasses, as there.
         """
         uid = self._free(stream.uid)
+        check_streaming(stream.df)
+        check_input(stream.df, stream.key)
         spec = arrow_spec(stream.df.schema, uid=uid, processor=processor, output=output)
         return self._put_in(stream, spec)
 
@@ -153,7 +160,8 @@ class Operators:
             uid=stream.uid, shards=stream.shards, parallelism=stream.parallelism, combine=combine
         )
         uid = self._free(stream.uid)
-        check_input(stream.df, stream.key)
+        check_streaming(stream.df)
+        check_input(stream.df, stream.key, argument="by")
         made = aggregation(stream.df.schema, stream.key, columns, uid=uid, combine=combine)
         needed = attrs.evolve(stream, df=made.rows(stream.df))
         return self._put_in(needed, made.spec, made.combiner)
@@ -269,6 +277,18 @@ def taken(what: str, name: str) -> PipelineNameError:
         f"{name!r} a second time",
         "choose another name",
     )
+
+
+def _check_watermark(df: DataFrame, mode: TimeMode) -> None:
+    """Refuse event time in a query without a watermark: no timer would ever be due.
+
+    The column with the watermark need not be among those of the input.
+    """
+    if mode is TimeMode.EVENT and not has_watermark(df):
+        expected = (
+            f"an input with a watermark for {mode.value!r}, as df.withWatermark(column, delay) gives it"
+        )
+        raise invalid_argument("time_mode", expected, "one without")
 
 
 def _check_no_column(**arguments: object) -> None:

@@ -12,8 +12,10 @@ from ..storage.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
 from .sinks.sink import Sink
 from .spark.writer_facts import WriterFacts
+from .state_progress import Batches, StateProgress
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -46,10 +48,16 @@ class CheckpointedQuery:
         """Whether the sink is exactly once or at least once, and why. State is always exactly once."""
         self.is_stopped = False
         """Whether the user has stopped it. Then it does not restart with the pipeline."""
+        self._state = StateProgress(definition.operators)
         self._stop = stop
         self._run: StreamingQuery | None = None
         self._done = threading.Event()
         self._error: Exception | None = None
+
+    def __repr__(self) -> str:
+        is_failed = "failed" if self._error is not None else "stopped"
+        status = "running" if self.isActive else is_failed
+        return f"CheckpointedQuery(name={self.name!r}, status={status}, guarantee={self.guarantee.level})"
 
     # --- called by the supervisor ---------------------------------------------------------------------------
 
@@ -62,6 +70,10 @@ class CheckpointedQuery:
         """Record that there will be no further run."""
         self._error = error
         self._done.set()
+
+    def measured_by(self, batches: Callable[[OperatorRecord], Batches]) -> None:
+        """Say who knows what the query's operators did in the latest batches."""
+        self._state = attrs.evolve(self._state, batches=batches)
 
     # --- StreamingQuery -------------------------------------------------------------------------------------
 
@@ -92,13 +104,18 @@ class CheckpointedQuery:
 
     @property
     def recentProgress(self) -> list[Any]:  # noqa: N802
-        """The latest progress updates of the current run."""
-        return list(self._current.recentProgress)
+        """The latest progress updates of the current run; ``stateOperators`` has Chandy's operators, too."""
+        return self._state.added_to(self._current.recentProgress)
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802
-        """The latest progress update of the current run; None if there is none yet."""
-        return self._current.lastProgress
+        """The latest progress update of the current run, as ``recentProgress``; None if there is none yet."""
+        last = self._current.lastProgress
+        return None if last is None else self.with_state_operators(last)
+
+    def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
+        """Return progress of the current run, such as a listener is given, with Chandy's operators."""
+        return self._state.added_to([progress])[0]
 
     def exception(self) -> Exception | None:
         """Return the error that ended the query; None if it is running or was stopped."""

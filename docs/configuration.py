@@ -17,7 +17,6 @@ from chandy.coordinator.errors import ChandyError
 
 PAGE: Final = Path(__file__).with_name("configuration.md")
 CLASSES: Final = (CheckpointConfig, ExponentialBackoff, FixedDelay, NoRestart)
-MIB: Final = 1024 * 1024
 
 HEAD: Final = """\
 <!-- Written by `make docs` from the code. Do not edit. -->
@@ -27,7 +26,7 @@ HEAD: Final = """\
 Pass a `CheckpointConfig` to the coordinator, and a restart strategy to the `CheckpointConfig`:
 
 ```python
-from chandy.coordinator import CheckpointConfig, ExponentialBackoff
+from chandy import CheckpointConfig, ExponentialBackoff
 
 config = CheckpointConfig(
     interval="30 s", retained=5, restart=ExponentialBackoff(maximum="5 min", attempts=None)
@@ -77,8 +76,6 @@ def _facts(cls: type, field: attrs.Attribute[Any]) -> str:
 def _default(field: attrs.Attribute[Any]) -> str:
     if (factory := getattr(field.default, "factory", None)) is not None:
         return f"{factory.__name__}()"
-    if type(field.default) is int and field.default >= MIB and field.default % MIB == 0:
-        return f"{field.default // MIB} * 1024 * 1024"
     return repr(field.default).replace("'", '"')
 
 
@@ -90,7 +87,7 @@ def _expected(cls: type, name: str) -> str | None:
             cls(**{name: value})
         except ChandyError as error:
             expected, _, _ = str(error.expected).partition(" such as ")  # type: ignore[attr-defined]
-            return expected if " " in expected else None
+            return expected.rstrip(",") if " " in expected else None
     raise AssertionError(f"{cls.__name__}.{name} takes anything")
 
 

@@ -210,12 +210,14 @@ class ProcessorError(UserError):
     batch: int
     where: str
     """The key as text, or the name of the method if no key was being processed."""
+    summary: str
+    """The exception and where it was raised, in one line."""
     traceback: str
 
     def __str__(self) -> str:
         return (
-            f"the processor of operator {self.operator!r} raised an exception at {self.where} in batch {self.batch}, "
-            f"and no change of this batch was kept. The exception:\n{self.traceback}"
+            f"{self.summary}\n{self.where}, batch {self.batch}, operator {self.operator!r}; no change of this batch "
+            f"was kept\n{self.traceback}"
         )
 
 

@@ -11,6 +11,7 @@ from .errors import DamagedError as DamagedError
 from .errors import FencedError as FencedError
 from .errors import InvalidNameError as InvalidNameError
 from .errors import InvalidPlaceError as InvalidPlaceError
+from .errors import NotDeletedError as NotDeletedError
 from .errors import NothingHereError as NothingHereError
 from .errors import ObjectExistsError as ObjectExistsError
 from .errors import ObjectMissingError as ObjectMissingError

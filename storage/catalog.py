@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 import attrs
 
-from .codec import from_json, to_json
+from .codec import from_json_of_any_version, to_json
 from .errors import (
     CodecError,
     DamagedError,
+    DamagedStartError,
     FencedError,
     ObjectExistsError,
     ObjectMissingError,
     SchemaTooNewError,
+    StorageError,
 )
-from .fencing import Claim, Generation, begin, voided_by
+from .fencing import Claim, Generation, begin, is_outdated, voided_by
 from .layout import (
     CHECKPOINTS,
     GENERATIONS,
@@ -27,13 +28,15 @@ from .layout import (
     manifest_key,
     start_key,
     started_by,
+    trigger_key,
 )
+from .logs import logger
 from .manifest import Manifest
 from .manifest_json import decode_manifest, encode_manifest
 from .retrying import Patience, create_surely, no_patience, until_known
 from .store import Store
 
-T = TypeVar("T")
+_log = logger(__name__)
 
 
 @attrs.frozen
@@ -153,13 +156,50 @@ class Catalog:
             return Entry(checkpoint, problem=error)
 
     def generations(self) -> list[Generation]:
-        """Return the start records of all generations, ascending.
+        """Return the start records that decide which checkpoints count, ascending.
+
+        It is the newest one alone. If the first version wrote that, it is all of them.
 
         Raises:
-            DamagedError: one cannot be read.
+            DamagedStartError: the newest cannot be read.
         """
-        numbers = sorted(filter(None, map(started_by, self.store.list(GENERATIONS))))
-        return [self._record(Generation, start_key(number)) for number in numbers]
+        while True:
+            numbers = self._started()
+            try:
+                return self._deciding(numbers)
+            except ObjectMissingError:
+                if self._started() == numbers:
+                    raise
+                # Coordinators have started since, and deleted it.
+
+    def _started(self) -> list[int]:
+        return sorted(filter(None, map(started_by, self.store.list(GENERATIONS))))
+
+    def _deciding(self, numbers: Sequence[int]) -> list[Generation]:
+        if not numbers:
+            return []
+        *older, number = numbers
+        key = start_key(number)
+        try:
+            newest = from_json_of_any_version(Generation, self.store.read(key))
+        except CodecError as error:
+            raise DamagedStartError(self.store.uri, key, "a start record", error.reason) from None
+        if newest.counted is not None:
+            return [newest]
+        return [*filter(None, map(self._first_version, older)), newest]
+
+    def _first_version(self, number: int) -> Generation | None:
+        """Return the start record of an older generation; None if it is damaged.
+
+        It would only make a manifest void that was committed too late, before the newest generation, and whose id is
+        no higher than what that one found. No coordinator has ever announced such a checkpoint, nor is it the latest.
+        """
+        key = start_key(number)
+        try:
+            return from_json_of_any_version(Generation, self.store.read(key))
+        except CodecError as error:
+            _log.warning("ignored a damaged record", store=self.store.uri, key=key, error=error.reason)
+            return None
 
     # --- committing -----------------------------------------------------------------------------------------
 
@@ -172,16 +212,52 @@ class Catalog:
             first_id: the lowest checkpoint id to use, such as one above the id of a restored savepoint.
 
         Raises:
-            DamagedError: the record of an earlier generation cannot be read.
+            DamagedStartError: the record of the generation that started last cannot be read.
             FencedError: a higher generation has taken over meanwhile.
         """
         claim = self._claim(owner, now)
-        keys = self.store.list(CHECKPOINTS)
+        keys = set(self.store.list(CHECKPOINTS))
         touched = {checkpoint for key in keys if (checkpoint := checkpoint_of(key))}
-        generation = begin(claim, _ids(keys), touched, self.generations(), first_id)
-        self.store.create(start_key(claim.generation), to_json(generation))
+        committed = _ids(keys)
+        started = self.generations()
+        counted = [checkpoint for checkpoint in committed if self._counts(checkpoint, started)]
+        generation = begin(claim, committed, counted, touched, started, first_id)
+        try:
+            self.store.create(start_key(claim.generation), to_json(generation))
+        except ObjectExistsError:
+            # A driver that lists and then sleeps may claim a number whose record is gone, beside the one that had it.
+            self.check_not_fenced(claim.generation)
+            raise
         self.check_not_fenced(claim.generation)
+        self._prune(claim.generation, keys.intersection(map(trigger_key, touched.difference(committed))))
         return generation
+
+    def _counts(self, checkpoint: int, started: Sequence[Generation]) -> bool:
+        """Whether a manifest of a lower generation counts, after the claim that fences them all."""
+        if started and checkpoint in (started[-1].counted or ()):
+            return True
+        try:
+            manifest = self.read(checkpoint)
+        except ObjectMissingError:
+            return False
+        except (DamagedError, SchemaTooNewError):
+            # Somebody may repair it.
+            return True
+        return voided_by(manifest.generation, checkpoint, started) is None
+
+    def _prune(self, newest: int, used: Iterable[str]) -> None:
+        """Delete the records that the start record of the generation ``newest`` replaces.
+
+        Args:
+            newest: the generation that has just started.
+            used: the records that ids were used, of checkpoints that will never complete. All are below its own ids.
+        """
+        try:
+            numbers = {key: generation_of(key) for key in self.store.list(GENERATIONS)}
+            outdated = [key for key, number in numbers.items() if number and is_outdated(number, newest)]
+            self.store.delete_all([*outdated, *used])
+        except StorageError as error:
+            _log.warning("cannot delete old records; the next start tries again", error=str(error))
 
     def commit(self, manifest: Manifest, patience: Patience = no_patience) -> None:
         """Write a checkpoint's manifest. This is its commit point, provided that ``confirm`` then succeeds.
@@ -216,20 +292,36 @@ class Catalog:
             raise
 
     def check_not_fenced(self, generation: int) -> None:
-        """Check that no higher generation has taken over, by reading one key.
+        """Check that no higher generation has taken over, with two requests.
 
         Raises:
             FencedError: one has.
         """
-        # Generations are claimed without gaps: if there is a higher one, there is the next one.
+        # Generations are claimed without gaps: if there is a higher one, there is the next one, unless it is so old
+        # that its record was deleted. Then the list has a newer one.
+        by = generation + 1
+        owner = self._owner(by)
+        if owner is None and (by := self._newest()) > generation:
+            owner = self._owner(by) or "a driver that started long ago"
+        if owner is not None:
+            raise FencedError(self.store.uri, generation, by, owner)
+
+    def _owner(self, generation: int) -> str | None:
+        """Return who has claimed a generation; None if there is no claim."""
         try:
-            by = self._record(Claim, generation_key(generation + 1))
+            return from_json_of_any_version(Claim, self.store.read(generation_key(generation))).owner
         except ObjectMissingError:
-            return
-        raise FencedError(self.store.uri, generation, by.generation, by.owner)
+            return None
+        except CodecError:
+            # That it is there is enough.
+            return "a driver whose record is damaged"
+
+    def _newest(self) -> int:
+        """Return the highest number of a generation."""
+        return max(filter(None, map(generation_of, self.store.list(GENERATIONS))), default=0)
 
     def _claim(self, owner: str, now: float) -> Claim:
-        number = max(filter(None, map(generation_of, self.store.list(GENERATIONS))), default=0)
+        number = self._newest()
         while True:
             number += 1
             claim = Claim(number, owner, now, uuid.uuid4().hex)
@@ -238,12 +330,6 @@ class Catalog:
             except ObjectExistsError:
                 continue
             return claim
-
-    def _record(self, type_: type[T], key: str) -> T:
-        try:
-            return from_json(type_, self.store.read(key))
-        except CodecError as error:
-            raise DamagedError(self.store.uri, key, f"a {type_.__name__} record", error.reason) from None
 
 
 def _ids(keys: Iterable[str]) -> list[int]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args, get_origin
 
+import attrs
 import cattrs
 from cattrs.preconf.json import make_converter
 
@@ -17,7 +18,12 @@ T = TypeVar("T")
 
 def to_json(value: object) -> bytes:
     """Return the value as canonical JSON (ASCII, sorted keys, no spaces): equal values give equal bytes."""
-    return canonical(_CONVERTER.unstructure(value))
+    return canonical(plain(value))
+
+
+def plain(value: object) -> Any:
+    """Return the value as plain JSON data."""
+    return _CONVERTER.unstructure(value)
 
 
 def from_json(type_: type[T], data: bytes) -> T:
@@ -27,6 +33,16 @@ def from_json(type_: type[T], data: bytes) -> T:
         CodecError: it is not JSON, or has an unknown or missing key or a value of another type.
     """
     return structure(type_, parse(type_.__name__, data))
+
+
+def from_json_of_any_version(type_: type[T], data: bytes) -> T:
+    """Like ``from_json``, but ignore keys that the class does not have: a newer version may have added them."""
+    document = parse(type_.__name__, data)
+    if isinstance(document, dict):
+        # mypy does not know that the class is one of attrs'.
+        known = attrs.fields_dict(type_)  # type: ignore[arg-type]
+        document = {name: value for name, value in document.items() if name in known}
+    return structure(type_, document)
 
 
 def canonical(document: object) -> bytes:

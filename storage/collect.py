@@ -13,13 +13,13 @@ stay, and so do the folders of all checkpoints up to it. It cannot need the fold
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 
 from .catalog import Catalog
-from .errors import ObjectMissingError, SchemaTooNewError
+from .errors import NotDeletedError, ObjectMissingError, SchemaTooNewError, StoreFailedError
 from .layout import CHECKPOINTS, PROBES, checkpoint_of, is_shared, manifest_key, savepoint_key, trigger_key
 from .manifest import Manifest
 from .retention import deletable
@@ -48,6 +48,8 @@ class Garbage:
     """Keys of the damaged manifests."""
     spared: int = 0
     """Objects that were kept because a damaged manifest may need them."""
+    failed: dict[str, str] = attrs.field(factory=dict)
+    """Why objects that nothing needs could not be deleted, by key."""
 
 
 def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest]) -> frozenset[str]:
@@ -59,11 +61,19 @@ def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest])
         store: the pipeline's store.
         dropped: the checkpoints to delete.
         kept: all other completed checkpoints, including the bases of pending ones.
+
+    Raises:
+        NotDeletedError: some objects could not be deleted. All others are gone, but for those that a manifest which
+            is still there references.
     """
-    dropped = list(dropped)
-    keys = deletable(dropped, kept)
-    store.delete_all([manifest_key(manifest.id) for manifest in dropped])
-    store.delete_all([*(trigger_key(manifest.id) for manifest in dropped), *sorted(keys)])
+    failed: dict[str, StoreFailedError] = {}
+    by_manifest = {manifest_key(manifest.id): manifest for manifest in dropped}
+    failed |= _delete(store, list(by_manifest))
+    gone = [manifest for key, manifest in by_manifest.items() if key not in failed]
+    keys = deletable(gone, [*kept, *(by_manifest[key] for key in failed)])
+    failed |= _delete(store, [*(trigger_key(manifest.id) for manifest in gone), *sorted(keys)])
+    if failed:
+        raise NotDeletedError.of(store.uri, failed)
     return keys
 
 
@@ -145,21 +155,35 @@ def collect_garbage(
     old = _old(
         store, [key for key in candidates if not _is_young(objects[key], now, older_than)], now, older_than
     )
+    failed: dict[str, StoreFailedError] = {}
     if not dry_run:
-        store.delete_all(list(doomed))
+        failed |= _delete(store, list(doomed))
         for begin in range(0, len(old), _AT_ONCE):
             some = list(old)[begin : begin + _AT_ONCE]
             # The age is checked again, because somebody may have uploaded one of them again.
-            store.delete_all(list(_old(store, some, now, older_than)) if begin else some)
-        store.sweep(now - older_than)
-    garbage = doomed | old
+            failed |= _delete(store, list(_old(store, some, now, older_than)) if begin else some)
+        try:
+            store.sweep(now - older_than)
+        except NotDeletedError as error:
+            failed |= error.failed
+    garbage = {key: size for key, size in (doomed | old).items() if key not in failed}
     return Garbage(
         keys=tuple(garbage),
         bytes=sum(garbage.values()),
         young=len(candidates) - len(old),
         damaged=tuple(map(manifest_key, damaged)),
         spared=len(unneeded) - len(candidates),
+        failed={key: error.reason for key, error in failed.items()},
     )
+
+
+def _delete(store: Store, keys: Collection[str]) -> Mapping[str, StoreFailedError]:
+    """Delete objects, and return why some could not be deleted, by key."""
+    try:
+        store.delete_all(keys)
+    except NotDeletedError as error:
+        return error.failed
+    return {}
 
 
 def _old(store: Store, keys: Collection[str], now: float, older_than: float) -> dict[str, int]:

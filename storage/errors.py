@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import ClassVar
 
 import attrs
@@ -106,11 +107,25 @@ class DamagedCheckpointError(DamagedError):
         if self.checkpoint is not None:
             what = f"checkpoint {self.checkpoint} cannot be restored: {what}"
         if self.intact is None:
-            return what + "no other checkpoint of the pipeline is intact: restore a savepoint by its URI"
+            what += "no other checkpoint of the pipeline is intact: restore a savepoint by its URI"
+        else:
+            what += (
+                f'the newest intact checkpoint is {self.intact}: start with restore="{self.intact}" to go on from '
+                "it; the sources are then read again from there"
+            )
+        return what + "; `chandy verify` shows all that is damaged"
+
+
+@attrs.define(eq=False)
+class DamagedStartError(DamagedError):
+    """The newest start record of a pipeline is damaged, so it is unknown which checkpoints count."""
+
+    def __str__(self) -> str:
         return (
-            what
-            + f'the newest intact checkpoint is {self.intact}: start with restore="{self.intact}" to go on from it; '
-            "the sources are then read again from there"
+            f"{self.key!r} in {self.store} is damaged: expected {self.expected}, found {self.found}; it is the record "
+            "of the driver that started last, which says what checkpoints of earlier drivers count; put an intact "
+            "copy of it back, or stop every driver of this pipeline, delete this object and start again: the "
+            "checkpoints themselves are not touched"
         )
 
 
@@ -147,6 +162,35 @@ class OutcomeUnknownError(StoreFailedError):
             f"{super().__str__()}; {self.key!r} may have been created all the same, so nothing that belongs to it is "
             "deleted; the next coordinator on this store finds out"
         )
+
+
+_NAMED = 3
+"""Objects that an error about many of them names."""
+
+
+@attrs.define(eq=False)
+class NotDeletedError(StoreFailedError):
+    """Some of several objects could not be deleted. The others are gone."""
+
+    failed: Mapping[str, StoreFailedError] = attrs.field(factory=dict)
+    """Why each of them could not be deleted, by key."""
+
+    @classmethod
+    def of(cls, store: str, failed: Mapping[str, StoreFailedError]) -> NotDeletedError:
+        """Return the error for objects of a store: at least one."""
+        key, first = next(iter(failed.items()))
+        transient = any(error.transient for error in failed.values())
+        return cls(store, key, "delete", first.reason, transient, advice=first.advice, failed=failed)
+
+    def __str__(self) -> str:
+        if len(self.failed) == 1:
+            return super().__str__()
+        named = [f"{key!r} ({error.reason})" for key, error in list(self.failed.items())[:_NAMED]]
+        if more := len(self.failed) - len(named):
+            named.append(f"and {more} more")
+        attempts = f" ({self.attempts} attempts)" if self.attempts > 1 else ""
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"could not delete {len(self.failed)} objects in {self.store}: {', '.join(named)}{attempts}{advice}"
 
 
 @attrs.define(eq=False)

@@ -5,8 +5,12 @@ nothing more:
 
 1. *Claim*: it creates ``generations/<g>.json`` exclusively. This fences every lower generation: after each manifest
    that it commits, it looks for the next generation's claim, and if there is one, the checkpoint does not count.
-2. *Start*: it lists the manifests and creates ``generations/<g>.start.json`` with the highest id among them. A manifest
-   of a lower generation with a higher id is void, for every reader and for ever.
+2. *Start*: it lists the manifests and creates ``generations/<g>.start.json`` with the ids of those that count. Every
+   other manifest of a lower generation is void, for every reader and for ever.
+
+So the newest start record decides, and older records are deleted. The newest claim stays until there are several newer
+ones, so the highest number never goes: no number is handed out twice, and a coordinator that comes back after any time
+finds a number above its own.
 
 No start record makes a completed checkpoint void: its coordinator committed it, then looked for a claim and found none,
 so the manifest was there before the claim and therefore in the list. With a single record, a checkpoint that completes
@@ -16,8 +20,13 @@ between the successor's list and its create would be void although its sinks hav
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Final
 
 import attrs
+
+KEPT: Final = 5
+"""The newest generations, whose records are kept. One would be enough for a store whose lists are of one moment; on a
+local disk, a list may miss a record that is made and one that is deleted while it is read."""
 
 
 @attrs.frozen
@@ -46,6 +55,17 @@ class Generation:
     """Seconds since 1970 by the coordinator's clock."""
     owner: str
     """Who took over, for users to read: machine, process."""
+    counted: tuple[int, ...] | None = None
+    """Ids of the checkpoints of lower generations that count: all others are void. None in the first version's records:
+    those above ``predecessors_end`` are void, and so are those that an earlier record makes void."""
+
+    def voids(self, generation: int, checkpoint: int) -> bool:
+        """Whether it makes the manifest with this id void that this generation committed."""
+        if generation >= self.generation:
+            return False
+        if self.counted is None:
+            return checkpoint > self.predecessors_end
+        return checkpoint not in self.counted
 
 
 def voided_by(generation: int, checkpoint: int, started: Iterable[Generation]) -> Generation | None:
@@ -54,15 +74,16 @@ def voided_by(generation: int, checkpoint: int, started: Iterable[Generation]) -
     Args:
         generation: the generation that committed it.
         checkpoint: its id.
-        started: the start records of all generations.
+        started: the start records that decide: the newest, and in a storage of the first version all of them.
     """
-    voiding = [s for s in started if s.generation > generation and s.predecessors_end < checkpoint]
+    voiding = [start for start in started if start.voids(generation, checkpoint)]
     return min(voiding, key=lambda start: start.generation, default=None)
 
 
 def begin(
     claim: Claim,
     committed: Collection[int],
+    counted: Collection[int],
     touched: Collection[int],
     started: Collection[Generation],
     first_id: int,
@@ -71,13 +92,24 @@ def begin(
 
     Args:
         claim: its claim.
-        committed: ids of all manifests that were there after the claim, including void ones, which stay void.
+        committed: ids of all manifests that were there after the claim, including void ones.
+        counted: those of them that are not void.
         touched: ids of all checkpoints that left any object.
-        started: the start records of earlier generations.
+        started: the start records of earlier generations that decide.
         first_id: the lowest id to use, such as one above the id of a restored savepoint.
     """
     used = [0, first_id - 1, *committed, *touched]
     used += [max(start.next_id - 1, start.predecessors_end) for start in started]
     return Generation(
-        claim.generation, max(committed, default=0), max(used) + 1, claim.created_at, claim.owner
+        claim.generation,
+        max(committed, default=0),
+        max(used) + 1,
+        claim.created_at,
+        claim.owner,
+        tuple(sorted(counted)),
     )
+
+
+def is_outdated(generation: int, newest: int) -> bool:
+    """Whether the records of a generation can go once the generation ``newest`` has started."""
+    return generation <= newest - KEPT

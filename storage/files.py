@@ -77,7 +77,7 @@ def is_immutable(name: str) -> bool:
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Whether the file describes a database. Such files are rewritten all the time, so sharing them is useless."""
+    """Whether the file describes a database. Such files change with it, so objects of their own are not worth it."""
     last = name.rpartition("/")[2]
     return last in ("CURRENT", "IDENTITY") or last.startswith(("MANIFEST-", "OPTIONS-"))
 
@@ -144,14 +144,18 @@ class FileCache:
         """Drop the least recently used entries until the rest is within the limit."""
         try:
             entries = sorted(self._entries())
-            excess = sum(size for _, size, _ in entries) - self.limit_bytes
-            for _, size, path in entries:
-                if excess <= 0:
-                    return
-                path.unlink(missing_ok=True)
-                excess -= size
         except OSError as error:
             _log.warning("could not trim the cache", path=str(self.files), error=str(error))
+            return
+        excess = sum(size for _, size, _ in entries) - self.limit_bytes
+        for _, size, path in entries:
+            if excess <= 0:
+                return
+            try:
+                path.unlink(missing_ok=True)
+                excess -= size
+            except OSError as error:
+                _log.warning("could not drop a file from the cache", path=str(path), error=str(error))
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
         """Return the last use, size and path of each entry. Only regular files are entries."""

@@ -20,9 +20,10 @@ from hdfs_native import WriteOptions
 from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
 from typing_extensions import override
 
+from .clients import check_client
 from .errors import ObjectExistsError, ObjectMissingError, StoreFailedError
 from .keys import TEMPORARY, validate_final_key
-from .store import ObjectStat, Store
+from .store import ObjectStat, Store, delete_each
 from .transfer import PART
 from .uri import StoreUri
 
@@ -44,6 +45,7 @@ _FINAL = (
 def open_uri(uri: str) -> Store:
     """Open ``hdfs://`` or ``viewfs://``."""
     parts = StoreUri.parse(uri)
+    check_client("hdfs-native", str(parts))
     parts.check_options(prefixes=_SETTINGS)
     return HdfsStore(parts)
 
@@ -116,12 +118,19 @@ class HdfsStore(Store):
     def delete_all(self, keys: Collection[str]) -> None:
         """Delete objects, and the folders that are then empty. Objects that are not there are ignored."""
         folders: set[str] = set()
-        for key in keys:
+
+        def remove(key: str) -> None:
             with suppress(ObjectMissingError), self._explained("delete", key):
                 self._client.delete(self._path(key), False)
                 folders.add(key.rpartition("/")[0])
-        while folders:
-            folders = {folder.rpartition("/")[0] for folder in folders if folder and self._removed(folder)}
+
+        try:
+            delete_each(self.uri, keys, remove)
+        finally:
+            while folders:
+                folders = {
+                    folder.rpartition("/")[0] for folder in folders if folder and self._removed(folder)
+                }
 
     @override
     def upload(self, path: Path, key: str) -> None:
@@ -153,12 +162,18 @@ class HdfsStore(Store):
     @override
     def sweep(self, before: float) -> None:
         with self._explained("sweep", ""):
-            for status in self._files(""):
-                if (
-                    status.path.rpartition("/")[2].startswith(TEMPORARY)
-                    and status.modification_time < before * 1000
-                ):
-                    self._client.delete(status.path, False)
+            temporary = [
+                status.path
+                for status in self._files("")
+                if status.path.rpartition("/")[2].startswith(TEMPORARY)
+                and status.modification_time < before * 1000
+            ]
+
+        def remove(path: str) -> None:
+            with suppress(ObjectMissingError), self._explained("delete", self._key(path)):
+                self._client.delete(path, False)
+
+        delete_each(self.uri, temporary, remove)
 
     def _files(self, prefix: str) -> Sequence[Any]:
         # Folder by folder, because the client's recursive listing fails if one of the folders is deleted meanwhile.

@@ -10,6 +10,8 @@ GENERATIONS = "generations/"
 SHARED = "shared/"
 PACK = ".pack"
 PROBES = "probes/"
+SAVEPOINTS = "savepoints"
+"""Folder in a pipeline's storage with the savepoints that were given no other place."""
 CLAIM = "claim"
 """Key in a savepoint's folder of the record who writes it or wrote it."""
 
@@ -64,7 +66,7 @@ def is_shared(key: str) -> bool:
 
 
 def generation_of(key: str) -> int | None:
-    """Return the generation whose fencing record has this key; None if it is another object."""
+    """Return the generation that has a record of any kind with this key; None if it is another object."""
     match = _GENERATION.fullmatch(key)
     return int(match[1]) if match else None
 
@@ -81,6 +83,6 @@ def checkpoint_of(key: str) -> int | None:
     return int(match[1]) if match else None
 
 
-_GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)\.json")
+_GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
 _START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")
 _CHECKPOINT = re.compile(rf"{CHECKPOINTS}([1-9]\d*)/")

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from .errors import ObjectExistsError, ObjectMissingError, StoreFailedError
 from .keys import TEMPORARY, validate_final_key
-from .store import ObjectStat, Store
+from .store import ObjectStat, Store, delete_each
 from .uri import invalid_uri
 
 T = TypeVar("T")
@@ -80,14 +80,19 @@ class LocalStore(Store):
     @override
     def delete_all(self, keys: Collection[str]) -> None:
         """Delete objects, and the folders that are then empty. Objects that are not there are ignored."""
-        changed = set()
-        for key in keys:
+        changed: set[Path] = set()
+
+        def remove(key: str) -> None:
             with self._explained("delete", key):
-                changed |= self._remove(self._path(key))
-        # A power failure must not bring back a manifest whose files are gone. The folders are synced once for all
-        # objects, because syncing takes most of the time.
-        with self._explained("delete", ""):
-            self._sync_folders(*changed)
+                changed.update(self._remove(self._path(key)))
+
+        try:
+            delete_each(self.uri, keys, remove)
+        finally:
+            # A power failure must not bring back a manifest whose files are gone. The folders are synced once for all
+            # objects, because syncing takes most of the time.
+            with self._explained("delete", ""):
+                self._sync_folders(*changed)
 
     @override
     def upload(self, path: Path, key: str) -> None:
@@ -126,6 +131,12 @@ class LocalStore(Store):
         return None
 
     @override
+    def is_same_file(self, key: str, path: Path) -> bool:
+        with suppress(OSError):
+            return path.samefile(self._path(key))
+        return False
+
+    @override
     def copy(self, source: Store, source_key: str, key: str) -> bool:
         if not isinstance(source, LocalStore):
             return False
@@ -152,10 +163,15 @@ class LocalStore(Store):
     @override
     def sweep(self, before: float) -> None:
         with self._explained("sweep", ""):
-            for path in _files_below(self.root):
-                with suppress(FileNotFoundError):
-                    if path.name.startswith(TEMPORARY) and path.stat().st_ctime < before:
-                        path.unlink()
+            temporary = [path for path in _files_below(self.root) if path.name.startswith(TEMPORARY)]
+
+        def remove(name: str) -> None:
+            path = self.root / name
+            with self._explained("delete", name), suppress(FileNotFoundError):
+                if path.stat().st_ctime < before:
+                    path.unlink()
+
+        delete_each(self.uri, [path.relative_to(self.root).as_posix() for path in temporary], remove)
 
     def _path(self, key: str) -> Path:
         return self.root / validate_final_key(key)

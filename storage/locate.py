@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import attrs
 
 from .catalog import Catalog
-from .errors import NothingHereError, ObjectMissingError
+from .errors import NothingHereError, ObjectMissingError, StorageError
 from .fencing import voided_by
-from .layout import CHECKPOINTS, GENERATIONS, MANIFEST, savepoint_key
+from .layout import CHECKPOINTS, GENERATIONS, MANIFEST, SAVEPOINTS, checkpoint_of, savepoint_key
 from .manifest import Manifest
 from .open import open_store, pipeline_uri
 from .savepoint import read_savepoint
 from .store import Store
+from .uri import join_uri
 
 LATEST = "latest"
 """What a user says for the newest completed checkpoint."""
@@ -94,6 +95,30 @@ def savepoint(uri: str) -> Located | None:
         if error.key != MANIFEST:
             raise
         return None
+
+
+def savepoints(store: Store) -> dict[int, str]:
+    """Return the URIs of the savepoints that a pipeline wrote, by id. Nobody has checked that they are still there.
+
+    A storage may have been copied or moved since. Savepoints that are in it were copied with it.
+    """
+    keys = store.list(CHECKPOINTS)
+    ids = sorted(id for key in keys if (id := checkpoint_of(key)) and key == savepoint_key(id))
+    return {id: _place(store, id, store.read(savepoint_key(id)).decode(errors="replace")) for id in ids}
+
+
+def _place(store: Store, checkpoint: int, recorded: str) -> str:
+    """Return where a savepoint is now that was written to the URI ``recorded``."""
+    folder, _, name = recorded.partition("?")[0].rpartition("/")
+    own = join_uri(store.uri, SAVEPOINTS, name)
+    if recorded == own or folder.rpartition("/")[2] != SAVEPOINTS:
+        return recorded
+    try:
+        found = savepoint(own)
+    except StorageError:
+        # Something is there that cannot be read: whoever reads it is told.
+        return own
+    return own if found and found.manifest.id == checkpoint else recorded
 
 
 def locate(uri: str, checkpoint: str | int = LATEST, name: str | None = None) -> Located:
@@ -183,9 +208,10 @@ def _by_id(catalog: Catalog, checkpoint: int) -> Located:
 def _savepoint_by_id(store: Store, checkpoint: int) -> Located | None:
     """Return the savepoint that a pipeline wrote under an id; another one may have taken its place since."""
     try:
-        found = savepoint(store.read(savepoint_key(checkpoint)).decode())
+        recorded = store.read(savepoint_key(checkpoint)).decode()
     except ObjectMissingError:
         return None
+    found = savepoint(_place(store, checkpoint, recorded))
     return found if found and found.manifest.id == checkpoint else None
 
 

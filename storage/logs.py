@@ -1,18 +1,51 @@
-"""Structured logs through the standard library's ``logging``."""
+"""Structured logs through the standard library's ``logging``.
+
+What several lines are about, such as the pipeline, is named once: ``named`` for the code inside of a ``with``, and
+``carried`` and ``named_pool`` for threads that go on with the work.
+"""
 
 from __future__ import annotations
 
+import contextvars
 import logging
-from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
+    from structlog.typing import EventDict
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def logger(name: str) -> BoundLogger:
     """Return a structured logger for a module. The program configures what is shown and where."""
     return cast("BoundLogger", _Late(name))
+
+
+@contextmanager
+def named(**names: str) -> Iterator[None]:
+    """Add names, such as that of the pipeline, to every line that is logged inside of the ``with``."""
+    from structlog.contextvars import bound_contextvars
+
+    with bound_contextvars(**names):
+        yield
+
+
+def carried(call: Callable[P, T]) -> Callable[P, T]:
+    """Return a function for another thread to call, once, which logs with the names that are known here."""
+    return partial(contextvars.copy_context().run, call)
+
+
+def named_pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """Return a pool of threads that log with the names that are known here."""
+    from structlog.contextvars import bind_contextvars, get_contextvars
+
+    return ThreadPoolExecutor(threads, name, initializer=partial(bind_contextvars, **get_contextvars()))
 
 
 class _Late:
@@ -25,6 +58,16 @@ class _Late:
         return getattr(_logger(self._name), attribute)
 
 
+def _line_and_traceback(line: Callable[[Any, str, EventDict], str]) -> Callable[[Any, str, EventDict], str]:
+    """Put a traceback on lines of its own, below the line with the facts: it is to be read."""
+
+    def render(logger: Any, method: str, event: EventDict) -> str:
+        trace = str(event.pop("exception", "")).rstrip()
+        return "\n".join(filter(None, [line(logger, method, event), trace]))
+
+    return render
+
+
 @cache
 def _logger(name: str) -> BoundLogger:
     import structlog
@@ -33,8 +76,13 @@ def _logger(name: str) -> BoundLogger:
         logging.getLogger(name),
         processors=[
             structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
             structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["event"]),
+            _line_and_traceback(
+                structlog.processors.LogfmtRenderer(
+                    key_order=["event", "pipeline", "query"], drop_missing=True
+                )
+            ),
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,

@@ -11,8 +11,8 @@ import enum
 
 import attrs
 
-SCHEMA_VERSION = 1
-"""The manifest schema that this version of Chandy writes, and the newest that it reads."""
+SCHEMA_VERSION = 2
+"""The newest manifest schema that this version of Chandy writes and reads."""
 
 
 class CheckpointKind(enum.StrEnum):
@@ -116,6 +116,14 @@ class Manifest:
     """Bytes that this checkpoint wrote, without those that it shares with earlier ones."""
     versions: dict[str, str] = attrs.field(factory=dict)
     """Versions of chandy, pyspark, rocksdict and python that wrote it."""
+    unverified: bool = False
+    """Whether it holds bytes that were taken over from a restored checkpoint, and that nobody had read in the store
+    since then. If they are damaged, so is this checkpoint."""
+
+    @property
+    def schema(self) -> int:
+        """The schema that it is written in: the oldest that can say it, so that older versions can read most."""
+        return 2 if self.unverified else 1
 
     @property
     def size(self) -> int:

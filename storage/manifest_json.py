@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .codec import parse, structure, to_json
+from .codec import canonical, parse, plain, structure
 from .errors import CodecError, DamagedError, SchemaTooNewError
 from .manifest import SCHEMA_VERSION, Manifest
 
@@ -32,8 +32,15 @@ def _uncollected() -> Iterator[None]:
 
 @_uncollected()
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the manifest as canonical JSON: ``{"manifest": {...}, "schema": 1, "sha256": "..."}``."""
-    return _document(SCHEMA_VERSION, to_json(manifest))
+    """Return the manifest as canonical JSON: ``{"manifest": {...}, "schema": 1, "sha256": "..."}``.
+
+    The schema is 1 if every byte of the checkpoint is known to be whole, and 2 otherwise.
+    """
+    body = plain(manifest)
+    if manifest.schema == 1:
+        # Schema 1 has no such field.
+        del body["unverified"]
+    return _document(manifest.schema, canonical(body))
 
 
 @_uncollected()
@@ -58,9 +65,13 @@ def decode_manifest(data: bytes, store: str, key: str) -> Manifest:
     if data != _document(schema, body):
         raise DamagedError(store, key, f"SHA-256 {document.get('sha256')}", f"SHA-256 {_sha256(body)}")
     try:
-        return structure(Manifest, document["manifest"])
+        manifest = structure(Manifest, document["manifest"])
     except CodecError as error:
         raise DamagedError(store, key, f"a manifest of schema {schema}", error.reason) from None
+    if manifest.schema != schema:
+        # The SHA-256 is that of the body alone.
+        raise DamagedError(store, key, f"schema {manifest.schema}", f"schema {schema}")
+    return manifest
 
 
 # The document is put together around the JSON of its body. The manifest of many shards has megabytes, and encoding them

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from .errors import InvalidPlaceError, ObjectExistsError, StorageError
 from .layout import PROBES
+from .logs import named_pool
 from .store import Store
 
 
@@ -34,7 +34,7 @@ def probe_exclusive_create(store: Store) -> None:
         return True
 
     try:
-        with ThreadPoolExecutor(2, "chandy-probe") as pool:
+        with named_pool(2, "chandy-probe") as pool:
             racers = [pool.submit(create, content, True) for content in (b"first", b"second")]
             winners = sum(racer.result() for racer in racers)
         if winners == 1:
@@ -54,5 +54,6 @@ def _unfenced(uri: str, found: str) -> InvalidPlaceError:
         f"on the store {uri} two drivers could both complete checkpoints",
         "exactly one of two racing creates of one object to win",
         found,
-        "use another store, or allow_unfenced=True if only one driver can ever run",
+        "use another store, or allow_unfenced=True if only one driver can ever run; if the service has conditional "
+        "writes, upgrade its client library: an older one ignores the condition",
     )

@@ -7,25 +7,35 @@ from collections.abc import Collection, Iterable
 from .manifest import Manifest
 
 
-def dropped(completed: Iterable[int], retained: int, in_use_bases: Collection[int] = ()) -> tuple[int, ...]:
+def dropped(
+    verified: Iterable[int],
+    retained: int,
+    in_use_bases: Collection[int] = (),
+    unverified: Iterable[int] = (),
+) -> tuple[int, ...]:
     """Return the ids of the completed checkpoints to drop, ascending.
 
-    The ``retained`` newest are kept, and those that a pending checkpoint builds on. Savepoints are not among
-    ``completed``, because they are stored elsewhere and never dropped.
+    The ``retained`` newest verified ones are kept, and those that a pending checkpoint builds on. An unverified one
+    may be damaged, so none of these is dropped for it: as many of the newest unverified ones are kept besides, as long
+    as they are newer than the oldest of these. Savepoints are in neither list, because they are stored elsewhere and
+    never dropped.
 
     Args:
-        completed: ids of all completed checkpoints of the pipeline.
+        verified: ids of the completed checkpoints that are known to be whole.
         retained: how many to keep, at least 1: without the newest, nothing can be restored.
         in_use_bases: bases of pending checkpoints, and checkpoints that are being restored.
+        unverified: ids of all other completed checkpoints; see ``Manifest.unverified``.
 
     Raises:
         ValueError: ``retained`` is below 1.
     """
     if retained < 1:
         raise ValueError(f"cannot retain {retained} checkpoints: expected at least 1")
-    return tuple(
-        checkpoint for checkpoint in sorted(set(completed))[:-retained] if checkpoint not in in_use_bases
-    )
+    whole, others = sorted(set(verified)), sorted(set(unverified))
+    kept = whole[-retained:]
+    oldest = kept[0] if len(kept) == retained else 0
+    newer = [one for one in others[-retained:] if one > oldest]
+    return tuple(sorted({*whole, *others}.difference(kept, newer, in_use_bases)))
 
 
 def deletable(dropped: Iterable[Manifest], kept: Iterable[Manifest]) -> frozenset[str]:

@@ -11,7 +11,7 @@ import attrs
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 from typing_extensions import override
 
-from .errors import ObjectExistsError, OutcomeUnknownError, StoreFailedError
+from .errors import NotDeletedError, ObjectExistsError, OutcomeUnknownError, StoreFailedError
 from .logs import logger
 from .store import ObjectStat, Store
 
@@ -181,7 +181,17 @@ class RetryingStore(Store):
 
     @override
     def delete_all(self, keys: Collection[str]) -> None:
-        self._retry(lambda: self.store.delete_all(keys))
+        left = keys
+
+        def attempt() -> None:
+            nonlocal left
+            try:
+                self.store.delete_all(left)
+            except NotDeletedError as error:
+                left = list(error.failed)
+                raise
+
+        self._retry(attempt)
 
     @override
     def upload(self, path: Path, key: str) -> None:
@@ -193,6 +203,10 @@ class RetryingStore(Store):
         if type(self.store).download is Store.download:
             return super().download(key, path, size)
         return self._retry(lambda: self.store.download(key, path, size))
+
+    @override
+    def is_same_file(self, key: str, path: Path) -> bool:
+        return self.store.is_same_file(key, path)
 
     @override
     def copy(self, source: Store, source_key: str, key: str) -> bool:

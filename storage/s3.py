@@ -29,10 +29,11 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from fsspec.config import conf
 from typing_extensions import override
 
-from .errors import ObjectMissingError, StoreFailedError
+from .clients import check_client
+from .errors import NotDeletedError, ObjectMissingError, StoreFailedError
 from .fsspec_store import FsspecStore
 from .keys import validate_key
-from .store import ObjectStat, Store
+from .store import ObjectStat, Store, delete_each
 from .transfer import PART, PARTS_AT_A_TIME
 from .uri import StoreUri, invalid_uri
 
@@ -86,6 +87,7 @@ _PASSING_CODES = {
 def open_uri(uri: str) -> Store:
     """Open ``s3://bucket/prefix``, or the same with ``s3a://``."""
     parts = StoreUri.parse(uri)
+    check_client("s3fs", str(parts))
     if not parts.authority:
         raise invalid_uri(uri, "s3://bucket/prefix", "no bucket")
     parts.check_options(*OPTIONS)
@@ -144,18 +146,30 @@ class S3Store(FsspecStore):
 
     @override
     def delete_all(self, keys: Collection[str]) -> None:
+        failed: dict[str, StoreFailedError] = {}
         ordered = list(keys)
         for begin in range(0, len(ordered), DELETE_AT_ONCE):
             some = ordered[begin : begin + DELETE_AT_ONCE]
-            with self._explained("delete", some[0]):
-                answer = self.fs.call_s3(
-                    "delete_objects",
-                    Bucket=self._bucket,
-                    Delete={"Objects": [{"Key": self._name(key)} for key in some], "Quiet": True},
-                )
-            for failed in answer.get("Errors", ()):
-                key, code = failed.get("Key", "?").removeprefix(self._prefix), failed.get("Code", "?")
-                raise StoreFailedError(self.uri, key, "delete", code, code in _PASSING_CODES)
+            try:
+                failed |= self._delete_at_once(some)
+            except StoreFailedError as error:
+                failed |= dict.fromkeys(some, error)
+        if failed:
+            raise NotDeletedError.of(self.uri, failed)
+
+    def _delete_at_once(self, keys: Sequence[str]) -> dict[str, StoreFailedError]:
+        """Delete objects with one request, and return why some were not, by key."""
+        with self._explained("delete", keys[0]):
+            answer = self.fs.call_s3(
+                "delete_objects",
+                Bucket=self._bucket,
+                Delete={"Objects": [{"Key": self._name(key)} for key in keys], "Quiet": True},
+            )
+        failed = {}
+        for error in answer.get("Errors", ()):
+            key, code = error.get("Key", "?").removeprefix(self._prefix), error.get("Code", "?")
+            failed[key] = StoreFailedError(self.uri, key, "delete", code, code in _PASSING_CODES)
+        return failed
 
     @override
     def stat(self, key: str) -> ObjectStat:
@@ -169,16 +183,19 @@ class S3Store(FsspecStore):
         with suppress(ObjectMissingError), self._explained("sweep", ""):
             # A service without multipart uploads may answer with an error.
             answer = self.fs.call_s3("list_multipart_uploads", Bucket=self._bucket, Prefix=self._prefix)
-            for upload in answer.get("Uploads", ()):
-                if upload["Initiated"].timestamp() < before:
-                    # Its writer may have finished it meanwhile.
-                    with suppress(FileNotFoundError):
-                        self.fs.call_s3(
-                            "abort_multipart_upload",
-                            Bucket=self._bucket,
-                            Key=upload["Key"],
-                            UploadId=upload["UploadId"],
-                        )
+            uploads = {
+                upload["UploadId"]: upload["Key"]
+                for upload in answer.get("Uploads", ())
+                if upload["Initiated"].timestamp() < before
+            }
+
+            def abort(upload: str) -> None:
+                key = uploads[upload]
+                # Its writer may have finished it meanwhile.
+                with suppress(ObjectMissingError), self._explained("sweep", key):
+                    self.fs.call_s3("abort_multipart_upload", Bucket=self._bucket, Key=key, UploadId=upload)
+
+            delete_each(self.uri, uploads, abort)
 
     @override
     def is_transient(self, error: Exception) -> bool:

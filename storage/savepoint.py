@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 from .errors import InvalidPlaceError, ObjectExistsError, ObjectMissingError
-from .layout import CHECKPOINTS, CLAIM, MANIFEST, SHARED
+from .layout import CHECKPOINTS, CLAIM, MANIFEST, PACK, SHARED, checkpoint_of
+from .logs import logger
 from .manifest import Manifest
 from .manifest_json import decode_manifest, encode_manifest
 from .retrying import Patience, create_surely, no_patience
 from .store import Store
 
+_log = logger(__name__)
+
 
 def claim_savepoint(store: Store, owner: str) -> None:
-    """Take an empty folder for one savepoint.
+    """Take a folder for one savepoint. It must be empty but for what aborted savepoints have left.
 
     Args:
         store: the savepoint's folder.
         owner: names who writes it; no other savepoint has the same text.
 
     Raises:
-        InvalidPlaceError: the folder is not empty, or another savepoint has taken it.
+        InvalidPlaceError: the folder has something else, or another savepoint has taken it.
     """
     try:
         store.create(CLAIM, owner.encode())
     except ObjectExistsError:
-        raise _occupied(store, CLAIM) from None
-    others = [key for key in store.list() if key != CLAIM]
-    if others:
+        raise _taken(store) from None
+    keys = [key for key in store.list() if key != CLAIM]
+    left = [key for key in keys if is_left_behind(key)]
+    if len(left) < len(keys):
         store.delete(CLAIM)
-        raise _occupied(store, others[0])
+        raise _occupied(store, repr(next(key for key in keys if key not in left)) + " in it")
+    if left:
+        # They stay: an upload may still be on its way, and no two savepoints of a pipeline use the same names.
+        _log.info("files of an aborted savepoint are here", store=store.uri, files=len(left))
+
+
+def is_left_behind(key: str) -> bool:
+    """Whether an object in a folder without a manifest can be of an aborted savepoint, uploaded after its abort."""
+    return key.startswith(SHARED) or (checkpoint_of(key) is not None and key.endswith(PACK))
 
 
 def commit_savepoint(store: Store, manifest: Manifest, patience: Patience = no_patience) -> None:
@@ -63,19 +75,30 @@ def discard_savepoint(store: Store, owner: str) -> None:
 
 
 def delete_savepoint(store: Store) -> None:
-    """Delete a savepoint, whoever wrote it, and leave anything else in its folder alone."""
+    """Delete a savepoint, whoever wrote it, and leave anything else in its folder alone.
+
+    Raises:
+        NotDeletedError: some of its objects could not be deleted. The folder stays claimed.
+    """
     store.delete(MANIFEST)
-    for prefix in (CHECKPOINTS, SHARED):
-        store.delete_all(store.list(prefix))
+    store.delete_all([key for prefix in (CHECKPOINTS, SHARED) for key in store.list(prefix)])
     store.delete(CLAIM)
 
 
-def _occupied(store: Store, key: str) -> InvalidPlaceError:
+def _taken(store: Store) -> InvalidPlaceError:
+    if MANIFEST in store.list():
+        return _occupied(store, "a savepoint")
+    owner = _claimed_by(store) or "one that is just being given up"
+    return _occupied(
+        store,
+        f"an unfinished savepoint ({owner})",
+        "choose another folder, or delete this one if that savepoint is not being written any more",
+    )
+
+
+def _occupied(store: Store, found: str, advice: str = "choose another folder") -> InvalidPlaceError:
     return InvalidPlaceError(
-        f"the savepoint cannot be written to {store.uri}",
-        "a new or empty folder",
-        f"{key!r} in it",
-        "choose another folder",
+        f"the savepoint cannot be written to {store.uri}", "a new or empty folder", found, advice
     )
 
 

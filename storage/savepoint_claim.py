@@ -13,10 +13,20 @@ import attrs
 
 from .catalog import Catalog
 from .codec import from_json, to_json
-from .errors import CodecError, DamagedError, InvalidPlaceError, ObjectExistsError, ObjectMissingError
+from .errors import (
+    ChandyError,
+    CodecError,
+    DamagedError,
+    InvalidPlaceError,
+    ObjectExistsError,
+    ObjectMissingError,
+)
 from .layout import CLAIMED, OWNER, claimed_key
+from .logs import logger
 from .savepoint import delete_savepoint
 from .store import Store
+
+_log = logger(__name__)
 
 
 @attrs.frozen
@@ -60,7 +70,8 @@ def drop_claimed(
 ) -> tuple[str, ...]:
     """Delete the claimed savepoints that nothing needs any more and return their URIs.
 
-    It may be interrupted anywhere and repeated: the record of a savepoint is deleted last.
+    It may be interrupted anywhere and repeated: the record of a savepoint is deleted last. One that cannot be deleted
+    is logged, and keeps none of the others.
 
     Args:
         catalog: the pipeline's catalog.
@@ -77,12 +88,17 @@ def drop_claimed(
     for key, one in claimed.items():
         if one.uri in needed or one.uri in in_use:
             continue
-        savepoint = open_store(one.uri)
-        if _owner(savepoint) == store.uri:
-            delete_savepoint(savepoint)
-            savepoint.delete(OWNER)
-            dropped.append(one.uri)
-        store.delete(key)
+        try:
+            savepoint = open_store(one.uri)
+            if _owner(savepoint) == store.uri:
+                delete_savepoint(savepoint)
+                savepoint.delete(OWNER)
+                dropped.append(one.uri)
+            store.delete(key)
+        except (OSError, ChandyError) as error:
+            _log.warning(
+                "cannot delete a claimed savepoint; the next start tries again", uri=one.uri, error=str(error)
+            )
     return tuple(dropped)
 
 

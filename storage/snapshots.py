@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,9 @@ from .errors import DamagedError, StorageError
 from .files import FileCache, copy_hashed, file_sha256, is_bookkeeping, is_immutable
 from .keys import validate_key
 from .layout import PACK, is_shared, shared_key
-from .logs import logger
+from .logs import logger, named_pool
 from .manifest import FileRef, Handle
+from .packs import packs_to_keep
 from .store import Store
 from .transfer import PART
 
@@ -66,15 +67,20 @@ class Source:
 class _Group:
     files: list[Future[tuple[FileRef, int]]] = attrs.field(factory=list)
     small: list[tuple[str, Path]] = attrs.field(factory=list)
+    packed: dict[tuple[str, int], FileRef] = attrs.field(factory=dict)
+    """What the base has in packs, by SHA-256 and size."""
+    known: KnownHashes = attrs.field(factory=dict)
 
 
 class SnapshotWriter:
     """Writes groups of files of one checkpoint into one store. A group belongs to a shard or a query.
 
     Large files go to ``shared/`` under their SHA-256, and small ones together into one pack. So a checkpoint takes one
-    request for each new large file, and one for the pack. Uploads run in threads, so the files must not change until
-    ``finish`` returns. For a savepoint, the store is the savepoint's folder and no group has a base: it then holds
-    everything.
+    request for each new large file, and one for the pack. What the base has is not stored again, except small files
+    that would be spread over too many packs (``packs_to_keep``). For a savepoint, the store is the savepoint's folder
+    and no group has a base: it then holds everything.
+
+    Uploads run in threads, so the files must not change until ``finish`` returns.
 
     Args:
         store: the store to write to.
@@ -98,7 +104,7 @@ class SnapshotWriter:
         self._pack_below = pack_below
         self._cache = cache
         self._owns_pool = pool is None
-        self._pool = pool or ThreadPoolExecutor(THREADS, "chandy-upload")
+        self._pool = pool or named_pool(THREADS, "chandy-upload")
         self._groups: defaultdict[str, _Group] = defaultdict(_Group)
         self._lock = threading.Lock()
         self._uploaded: set[str] = set()
@@ -116,7 +122,7 @@ class SnapshotWriter:
         Args:
             group: the shard or query that they belong to; a key of the result of ``finish``.
             files: the files by their names in the snapshot.
-            base: handle of a completed checkpoint in the same store. Its shared files are not uploaded again.
+            base: handle of a completed checkpoint in the same store, whose files need not be stored again.
             known: hashes of immutable files. It is read and filled, so that each file is hashed once.
             source: a snapshot in another store. The service copies its shared files if it can; otherwise they are
                 uploaded.
@@ -127,6 +133,8 @@ class SnapshotWriter:
         shared = _shared(base) if base else set()
         known = {} if known is None else known
         target = self._groups[group]
+        target.packed = _packed(base) if base else {}
+        target.known = known
         for name, path in files.items():
             validate_key(name)
             if path.stat().st_size < self._pack_below or is_bookkeeping(name):
@@ -176,10 +184,7 @@ class SnapshotWriter:
         known: KnownHashes,
         source: Source | None,
     ) -> tuple[FileRef, int]:
-        size = path.stat().st_size
-        sha256 = known.get((name, size))
-        if sha256 is None:
-            sha256 = known[name, size] = file_sha256(path)
+        sha256, size = _identity(name, path, known)
         return self._upload(name, path, size, sha256, shared, source)
 
     def _store_copy(
@@ -236,12 +241,23 @@ class SnapshotWriter:
         return (file, file.size) if self._store.copy(source, file.key, file.key) else None
 
     def _write_pack(self) -> dict[str, list[tuple[FileRef, int]]]:
+        unchanged = {
+            (group, name): file
+            for group, data in self._groups.items()
+            for name, path in data.small
+            if data.packed and (file := data.packed.get(_identity(name, path, data.known)))
+        }
+        kept = packs_to_keep(unchanged.values())
         offsets: dict[str, int] = {}
         refs: dict[str, list[tuple[FileRef, int]]] = {name: [] for name in self._groups}
         end = 0
         with SpooledTemporaryFile(PACK_IN_MEMORY, prefix="chandy-pack-") as pack:
             for group, data in self._groups.items():
                 for name, path in sorted(data.small):
+                    stored = unchanged.get((group, name))
+                    if stored is not None and stored.key in kept:
+                        refs[group].append((attrs.evolve(stored, name=name), 0))
+                        continue
                     content = path.read_bytes()
                     sha256 = hashlib.sha256(content).hexdigest()
                     new = sha256 not in offsets
@@ -271,6 +287,21 @@ def _shared(handle: Handle) -> set[tuple[str, int]]:
     return {(file.sha256, file.size) for file in handle.files if is_shared(file.key)}
 
 
+def _packed(handle: Handle) -> dict[tuple[str, int], FileRef]:
+    """Return the packed files of a snapshot by SHA-256 and size."""
+    return {(file.sha256, file.size): file for file in handle.files if not is_shared(file.key)}
+
+
+def _identity(name: str, path: Path, known: KnownHashes) -> tuple[str, int]:
+    """Return a file's SHA-256 and size. An immutable file is hashed once."""
+    size = path.stat().st_size
+    if not is_immutable(name):
+        return file_sha256(path), size
+    if (name, size) not in known:
+        known[name, size] = file_sha256(path)
+    return known[name, size], size
+
+
 def _stored(files: list[tuple[FileRef, int]]) -> StoredSnapshot:
     refs = sorted((file for file, _ in files), key=lambda file: file.name)
     return StoredSnapshot(Handle(tuple(refs)), sum(new for _, new in files))
@@ -287,6 +318,8 @@ class RestoreReport:
     """Bytes that came from the cache."""
     downloaded_bytes: int
     """Bytes that came from the store."""
+    unread_bytes: int = 0
+    """Bytes that came from a copy in the cache, so that nobody has read them in the store."""
 
 
 def restore_files(
@@ -322,10 +355,11 @@ def restore_files(
     sizes = [sum(file.size for file in run) for run in ranges] + [file.size for file in whole]
     if progress:
         jobs = [partial(_with_progress, job, size, progress) for job, size in zip(jobs, sizes, strict=True)]
-    cached = sum(_in_parallel(jobs, threads))
+    found = _in_parallel(jobs, threads)
     if cache and whole:
         cache.trim()
-    return RestoreReport(len(handle.files), handle.size, cached, handle.size - cached)
+    cached, unread = (sum(part) for part in zip(*found, strict=True)) if found else (0, 0)
+    return RestoreReport(len(handle.files), handle.size, cached, handle.size - cached, unread)
 
 
 def copy_snapshot(
@@ -364,18 +398,18 @@ def _with_progress(job: Callable[[], T], size: int, progress: Callable[[int], No
 
 def _in_parallel(jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
     """Run jobs. At the first error, drop those that have not begun, wait for the others, and raise it."""
-    pool = ThreadPoolExecutor(threads, "chandy-restore")
+    pool = named_pool(threads, "chandy-restore")
     try:
         return [future.result() for future in [pool.submit(job) for job in jobs]]
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCache | None) -> int:
-    """Restore a file that is an object of its own, and return how many of its bytes came from the cache."""
+def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCache | None) -> tuple[int, int]:
+    """Restore a file that is an object of its own; return how many of its bytes came from the cache, and unread."""
     with _placed(directory, file) as path:
         if cache and is_immutable(file.name) and cache.take(file.sha256, file.size, path):
-            return file.size
+            return file.size, 0 if store.is_same_file(file.key, path) else file.size
         sha256 = store.download(file.key, path, file.size)
         if is_immutable(file.name):
             _verify(store, file, path.stat().st_size, sha256 or file_sha256(path))
@@ -390,10 +424,10 @@ def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCach
                 downloaded.unlink(missing_ok=True)
         else:
             _verify(store, file, path.stat().st_size, sha256)
-        return 0
+        return 0, 0
 
 
-def _restore_range(store: Store, files: list[FileRef], directory: Path) -> int:
+def _restore_range(store: Store, files: list[FileRef], directory: Path) -> tuple[int, int]:
     """Restore files that are close together in a pack."""
     start = files[0].offset
     end = max(file.offset + file.size for file in files)
@@ -403,7 +437,7 @@ def _restore_range(store: Store, files: list[FileRef], directory: Path) -> int:
         _verify(store, file, len(content), hashlib.sha256(content).hexdigest())
         with _placed(directory, file) as path:
             path.write_bytes(content)
-    return 0
+    return 0, 0
 
 
 def _ranges(files: Iterable[FileRef]) -> list[list[FileRef]]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import attrs
 
+from .errors import NotDeletedError, StoreFailedError
 from .transfer import PART, download_in_parts
+
+_UNREACHABLE = 3
+"""Failures in passing, one right after the other, after which a store is taken for unreachable."""
 
 
 @attrs.frozen
@@ -100,6 +104,10 @@ class Store(ABC):
         path.write_bytes(data)
         return hashlib.sha256(data).hexdigest()
 
+    def is_same_file(self, key: str, path: Path) -> bool:
+        """Return whether a local file is the object itself, so that who reads the one has read the other."""
+        return False
+
     def copy(self, source: Store, source_key: str, key: str) -> bool:
         """Copy an object from another store into this one without downloading it.
 
@@ -114,9 +122,12 @@ class Store(ABC):
         return False
 
     def delete_all(self, keys: Collection[str]) -> None:
-        """Delete objects, in any order. Those that are not there are ignored."""
-        for key in keys:
-            self.delete(key)
+        """Delete objects, in any order. Those that are not there are ignored.
+
+        Raises:
+            NotDeletedError: some could not be deleted. All others are gone.
+        """
+        delete_each(self.uri, keys, self.delete)
 
     def scan(self, prefix: str = "") -> dict[str, ObjectStat]:
         """Return the size and age of the objects whose keys begin with ``prefix``, by key, sorted.
@@ -138,4 +149,36 @@ class Store(ABC):
 
         Args:
             before: seconds since 1970 by the store's clock. What was touched later is kept.
+
+        Raises:
+            NotDeletedError: some of it could not be deleted. All else is gone.
         """
+
+
+def delete_each(uri: str, keys: Iterable[str], delete: Callable[[str], object]) -> None:
+    """Delete one after the other, and go on after one that fails.
+
+    If several in a row fail in passing, it is the store that cannot be reached, and the rest is left to a retry.
+
+    Args:
+        uri: of the store.
+        keys: what to delete.
+        delete: deletes one of them, or raises a ``StoreFailedError``.
+
+    Raises:
+        NotDeletedError: some are left. All others are gone.
+    """
+    failed: dict[str, StoreFailedError] = {}
+    in_a_row = 0
+    for key in keys:
+        if in_a_row == _UNREACHABLE:
+            failed[key] = next(reversed(failed.values()))
+            continue
+        try:
+            delete(key)
+            in_a_row = 0
+        except StoreFailedError as error:
+            failed[key] = error
+            in_a_row = in_a_row + 1 if error.transient else 0
+    if failed:
+        raise NotDeletedError.of(uri, failed)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
+
+from .logs import named_pool
 
 PART = 8 << 20
 """Bytes of one part of a large object."""
@@ -30,7 +32,7 @@ def download_in_parts(read: Callable[[int, int], bytes], size: int, path: Path) 
     digest = hashlib.sha256()
     offsets = iter(range(0, size + 1, PART))
     waiting: deque[Future[bytes]] = deque()
-    pool = ThreadPoolExecutor(PARTS_AT_A_TIME, "chandy-part")
+    pool = named_pool(PARTS_AT_A_TIME, "chandy-part")
 
     def ask() -> None:
         if (offset := next(offsets, None)) is not None:

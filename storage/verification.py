@@ -11,7 +11,7 @@ from functools import partial
 import attrs
 
 from .catalog import Catalog
-from .errors import ObjectMissingError
+from .errors import DamagedError, ObjectMissingError
 from .files import CHUNK
 from .layout import is_shared
 from .manifest import FileRef, Handle, Manifest
@@ -93,6 +93,20 @@ def damaged_objects(reports: Mapping[int, Report]) -> list[DamagedObject]:
             found[problem.key][problem.found] = None
             needed_by[problem.key].add(checkpoint)
     return [DamagedObject(key, tuple(found[key]), tuple(sorted(needed_by[key]))) for key in sorted(found)]
+
+
+def check(store: Store, file: FileRef) -> None:
+    """Read every byte of a file in a store.
+
+    Raises:
+        DamagedError: the bytes are not those that were written.
+        ObjectMissingError: there is no such object.
+        StoreFailedError: the store does not answer.
+    """
+    if found := _difference(store, file):
+        store.stat(file.key)
+        expected = f"{file.size} bytes with SHA-256 {file.sha256} for the file {file.name!r}"
+        raise DamagedError(store.uri, file.key, expected, found)
 
 
 def newest_intact(catalog: Catalog) -> Manifest | None:

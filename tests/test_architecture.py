@@ -15,7 +15,7 @@ ROOT = Path(chandy.storage.__path__[0]).parent
 PACKAGES = ("coordinator", "barrier", "state", "storage")
 """Each may import from those after it."""
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("", "cli"),
+    ("", "cli", "face"),
     ("coordinator",),
     ("assembly",),
     ("config", "lookup", "operators"),
@@ -24,11 +24,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("execution", "sinks"),
     ("spark",),
     ("fields",),
-    ("checkpoint", "durations"),
+    ("checkpoint", "durations", "state_progress"),
     ("errors",),
-    ("protocol",),
+    ("protocol", "version"),
 )
-"""The packages and modules of the coordinator, the face first. Each may import from the layers after its own."""
+"""The packages and modules of the coordinator, the faces first. Each may import from the layers after its own."""
 APART = {("spark", "protocol")}
 """Imports that the layers would allow: what knows Spark and what decides about checkpoints do not know each other."""
 PURE = {
@@ -57,8 +57,8 @@ DECISIONS = {
     "storage.retention",
 }
 """Modules outside of ``coordinator.protocol`` that decide by values alone, too."""
-VALUES = {("coordinator.recovery.resume", "pathlib")}
-"""Imports of the type of a value: a path that is passed on."""
+VALUES = {("coordinator.recovery.resume", "pathlib"), ("coordinator.protocol.statistics", "datetime")}
+"""Imports of the type of a value: a path that is passed on, a time that is returned."""
 
 
 def sources() -> dict[str, str]:

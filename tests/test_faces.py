@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import configparser
 import pkgutil
 import subprocess
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-FACES = ("chandy.coordinator", "chandy.state", "chandy.storage")
+FACES = ("chandy", "chandy.coordinator", "chandy.state", "chandy.storage")
 
 
 def public_names(package: ModuleType) -> list[str]:
@@ -47,9 +49,41 @@ def test_a_name_that_a_package_does_not_have_is_an_attribute_error(face: str) ->
         ("chandy.coordinator.coordinator", {"pandas", "rocksdict", "structlog", "fsspec"}),
         ("chandy.barrier.task", {"pandas", "rocksdict", "structlog", "fsspec", "chandy.state.aggregation"}),
         ("chandy.state.host.process", {"pandas", "pyspark", "fsspec"}),
+        ("chandy", {"pandas", "pyspark", "pyarrow", "attrs", "chandy.state", "chandy.coordinator"}),
     ],
 )
 def test_a_process_does_not_load_what_it_does_not_need_yet(module: str, without: set[str]) -> None:
     program = f"import sys, {module}; print(*sys.modules, sep='\\n')"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert set(loaded.stdout.split()) & without == set()
+
+
+def test_programs_import_what_they_use_from_the_package_itself() -> None:
+    import chandy
+    from chandy import CheckpointCoordinator
+    from chandy.coordinator import CheckpointCoordinator as Known
+
+    assert CheckpointCoordinator is Known
+    assert chandy.__version__ == metadata.version("chandy")
+
+
+def test_every_package_is_part_of_a_distribution() -> None:
+    root = Path(__file__).parents[1]
+    settings = configparser.ConfigParser()
+    settings.read(root / "setup.cfg")
+    folders = dict(line.split(" = ") for line in settings["options"]["package_dir"].strip().splitlines())
+    listed = {_folder(package, folders) for package in settings["options"]["packages"].split()}
+    found = {
+        str(path.parent.relative_to(root))
+        for part in ("coordinator", "barrier", "state", "storage")
+        for path in (root / part).rglob("__init__.py")
+    }
+    assert listed == found
+
+
+def _folder(package: str, folders: dict[str, str]) -> str:
+    """The folder of a package: its own, or below that of the nearest package above it that has one."""
+    if package in folders:
+        return folders[package]
+    above, _, name = package.rpartition(".")
+    return f"{_folder(above, folders)}/{name}"

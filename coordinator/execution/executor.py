@@ -2,7 +2,8 @@
 
 An event takes the lock, changes the state machine and leaves its instructions in one queue. Nothing else happens under
 the lock. One thread hands the instructions on in their order, so that a state host never gets an abort before the order
-that it aborts. A pool does all reading and writing. One thread writes the manifests, one after the other.
+that it aborts. Each store has threads of its own for all reading and writing: one that does not answer holds up nothing
+that goes to another. Of these, one thread writes the manifests, one after the other.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import contextlib
 import queue
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 from typing import Protocol as Interface
-from typing import TypeVar
 
 import attrs
 
@@ -29,37 +32,49 @@ from ...state.rpc.messages import (
     ClaimShards,
     Decline,
     HostHello,
+    HostPulse,
     Order,
+    ShardId,
+    ShardNotOpened,
     ShardsRestored,
+    StopOrder,
     TaskFailure,
 )
 from ...storage.catalog import Catalog
 from ...storage.collect import discard, discard_aborted
 from ...storage.errors import (
     ChandyError,
+    FailureCode,
     FencedError,
     ObjectMissingError,
     OutcomeUnknownError,
     StoreFailedError,
 )
 from ...storage.layout import pack_key, savepoint_key, trigger_key
-from ...storage.logs import logger
+from ...storage.logs import carried, logger
 from ...storage.manifest import CheckpointKind, QueryRecord
 from ...storage.open import open_store
 from ...storage.savepoint import claim_savepoint, discard_savepoint
 from ...storage.snapshots import SnapshotWriter, copy_snapshot
 from ...storage.store import Store
+from ...storage.verification import check
 from ..checkpoint import Checkpoint
 from ..protocol import events as on
+from ..protocol import host_watch
 from ..protocol import instructions as do
-from ..protocol.errors import CheckpointError
+from ..protocol.errors import CheckpointError, HostDismissedError
 from ..protocol.event_log import EventLog, LoggedEvent
 from ..protocol.reasons import Reason
 from ..protocol.requests import Request
 from ..protocol.state_machine import CheckpointStateMachine, Outcome
 from ..protocol.statistics import Statistics
 from .commit import commit_steps
+from .host_process import end_host
 from .order_streams import OrderStreams
+from .workers import StoreWorkers, Workers
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
 
 log = logger(__name__)
 
@@ -72,7 +87,10 @@ _FENCE_SECONDS = 5.0
 _ASK_AGAIN_SECONDS = 2.0
 """The pause before a store is asked again whether a manifest was written."""
 _STOP_SECONDS = 30.0
-"""How long closing waits for a manifest that is being written."""
+"""How long closing waits for a manifest that is being written, and then for all else that is being done."""
+
+Job = do.Instruction | Callable[[], None]
+"""What the threads do."""
 
 
 class Progress(Interface):
@@ -110,10 +128,12 @@ class CheckpointExecutor:
         store: Store,
         progress: Progress,
         clock: Callable[[], float],
+        host_timeout: float,
         on_state_lost: Callable[[str], None],
         on_failure: Callable[[ChandyError], None],
         on_processor_failure: Callable[[TaskFailure], None],
         on_restored: Callable[[ShardsRestored], None],
+        on_not_opened: Callable[[str, str, FailureCode | None], None],
     ) -> None:
         """Start the threads.
 
@@ -123,10 +143,13 @@ class CheckpointExecutor:
             store: the pipeline's own store.
             progress: the queries on the driver's disk.
             clock: seconds since 1970, never going back.
+            host_timeout: seconds of silence after which a state host is taken for lost.
             on_state_lost: called when the pipeline must go back to a checkpoint, with the reason.
             on_failure: called when the pipeline must fail: too many failed checkpoints, or fenced.
             on_processor_failure: called when a user's processor raised.
             on_restored: called when a host has restored shards.
+            on_not_opened: called when state that a query was restored with turns out to be unusable before a task needs
+                it: with Spark's id of the query, why, and what it means.
         """
         self._machine = machine
         self._generation = machine.generation
@@ -139,27 +162,32 @@ class CheckpointExecutor:
         self._on_failure = on_failure
         self._on_processor_failure = on_processor_failure
         self._on_restored = on_restored
+        self._on_not_opened = on_not_opened
         self._order_streams = OrderStreams()
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._wakes: list[threading.Event] = []
         self._closed = threading.Event()
         self._ended = threading.Event()
         self._futures: dict[Request, Future[Checkpoint]] = {}
         self._streams: dict[str, object] = {}
+        self._look_for_successor_at = clock() + _FENCE_SECONDS
+        self._hosts = host_watch.HostWatch(host_timeout)
+        self._hellos: dict[str, HostHello] = {}
+        self._dismissed: set[str] = set()
         # A threading.Event among the instructions is set once all manifests before it are written; None is the end.
         self._instructions: queue.SimpleQueue[do.Instruction | threading.Event | None] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="chandy-io")
-        self._finalizer = ThreadPoolExecutor(1, thread_name_prefix="chandy-manifests")
-        # Deleting thousands of objects takes its time, and no checkpoint waits for it.
-        self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="chandy-cleaner")
+        self._own = StoreWorkers(self._carefully)
+        self._elsewhere: dict[str, StoreWorkers] = {}
+        """By URI, for savepoints; changed by the dispatching thread alone."""
+        # Reading a checkpoint again may take as long as restoring it.
+        self._reader = Workers[Job](self._carefully, 1, "chandy-read-back")
         # Runs the callbacks of futures. A callback may take long, or wait for the thread that closes the executor. So
         # nothing waits for these threads, and there are many.
-        self._answers = ThreadPoolExecutor(32, thread_name_prefix="chandy-answers")
-        # Checkpoints of which it is not known whether their manifest was written.
-        self._unknown: set[int] = set()
+        self._answers = Workers[Job](self._carefully, 32, "chandy-answers")
         self._threads = [
-            threading.Thread(target=self._dispatch, name="chandy-dispatch", daemon=True),
-            threading.Thread(target=self._watch, name="chandy-watch", daemon=True),
+            threading.Thread(target=carried(self._dispatch), name="chandy-dispatch", daemon=True),
+            self._watcher("chandy-watch", self._look_at_the_time),
+            self._watcher("chandy-commits", self._look_for_commits),
         ]
         for thread in self._threads:
             thread.start()
@@ -173,9 +201,13 @@ class CheckpointExecutor:
             ChandyError: the state machine refuses the event.
         """
         answer = self._handle(event)
-        # There may be an earlier deadline now, or a commit to watch for.
-        self._wake.set()
+        self._look_again()
         return answer
+
+    def _look_again(self) -> None:
+        """Wake those who watch: there may be an earlier deadline now, or a commit to watch for."""
+        for wake in self._wakes:
+            wake.set()
 
     def _handle(self, event: on.Event[on.Answer]) -> on.Answer:
         with self._lock:
@@ -204,8 +236,16 @@ class CheckpointExecutor:
         with self._lock:
             return tuple(self._log)
 
-    def request(self, kind: CheckpointKind, *, target: str | None = None) -> Future[Checkpoint]:
-        """Request a checkpoint; the future has it, or the ``CheckpointError`` that ended it."""
+    def request(
+        self, kind: CheckpointKind, *, target: str | None = None, of_stop: bool = False
+    ) -> Future[Checkpoint]:
+        """Request a checkpoint; the future has it, or the ``CheckpointError`` that ended it.
+
+        Args:
+            kind: which kind.
+            target: URI to write it to; None: the pipeline's own store.
+            of_stop: whether a stop waits for it.
+        """
         future: Future[Checkpoint] = Future()
         # The caller cannot cancel it: others may wait for the checkpoint, too.
         future.set_running_or_notify_cancel()
@@ -213,13 +253,13 @@ class CheckpointExecutor:
             future.set_exception(CheckpointError(None, Reason.COORDINATOR_SHUTDOWN))
             return future
         with self._lock:
-            outcome = self._change(on.CheckpointRequested(kind, target))
+            outcome = self._change(on.CheckpointRequested(kind, target, of_stop))
             # Before the instructions: one of them may end the request at once.
             self._futures[outcome.answer] = future
             self._queue(outcome.instructions)
-        self._wake.set()
+        self._look_again()
         if self._ended.is_set():
-            self._refuse_the_rest()
+            self._answer_the_rest()
         return future
 
     def statistics(self) -> Statistics:
@@ -230,16 +270,19 @@ class CheckpointExecutor:
 
     def ask(self, ask: AskBatch) -> BatchAnswer:
         """Answer "begin batch"."""
+        self._check_not_dismissed(ask.host)
         answer = self._handle(on.BatchAsked(ask))
         # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
         return attrs.evolve(answer, times=self._progress.times(ask.query_id, ask.batch))
 
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         """Make a host the owner of shards."""
+        self._check_not_dismissed(claim.host)
         return self.handle(on.ShardsClaimed(claim))
 
     def ack(self, ack: Ack) -> None:
         """Record an acknowledgement."""
+        self._check_not_dismissed(ack.host)
         results = self._handle(on.Acked(ack))
         log.debug("ack", checkpoint=ack.checkpoint, host=ack.host, results=[r.value for r in results])
 
@@ -248,56 +291,146 @@ class CheckpointExecutor:
         log.warning("a state host declined", checkpoint=decline.checkpoint, error=decline.error)
         self.handle(on.Declined(decline))
 
+    def pulse(self, pulse: HostPulse) -> None:
+        """Record that a host lives."""
+        with self._lock:
+            if pulse.host in self._hellos:
+                self._hosts.heard(pulse.host, self._clock())
+
     def report(self, failure: TaskFailure) -> None:
         """Record that a processor raised."""
         self._on_processor_failure(failure)
 
     def restored(self, restored: ShardsRestored) -> None:
         """Record how shards were restored."""
+        shards = tuple(ShardId(restored.uid, number) for number in restored.read)
+        self._handle(on.ShardsRead(restored.query_id, shards))
         self._on_restored(restored)
+
+    def not_opened(self, failed: ShardNotOpened) -> None:
+        """Record that a host gives up a shard that it could not open."""
+        log.warning(
+            "a shard could not be opened", uid=failed.shard.uid, shard=failed.shard.shard, why=failed.why
+        )
+        self._handle(on.ShardGivenUp(failed.host, failed.query_id, failed.shard))
+        self._on_not_opened(failed.query_id, failed.why, failed.code)
 
     def orders(self, hello: HostHello) -> Iterator[Order]:
         """Yield the orders to one host. The host counts as living as long as it reads them."""
         # A host may open a new stream before the end of its broken one is noticed.
         stream = object()
+        if hello.host in self._dismissed:
+            yield StopOrder()
+            return
         with self._lock:
             self._streams[hello.host] = stream
+            self._hellos[hello.host] = hello
+            self._hosts.heard(hello.host, self._clock())
             self._queue(self._change(on.HostJoined(hello)).instructions)
-        log.info("state host connected", host=hello.host, machine=hello.machine, pid=hello.pid)
+        # A stream is read by threads of the server, which know no names.
+        told = log.bind(pipeline=self._machine.pipeline, host=hello.host, machine=hello.machine)
+        told.info("state host connected", pid=hello.pid)
         try:
             yield from self._order_streams.orders(hello.host)
         finally:
             if not self._closed.is_set():
-                self._stream_ended(hello, stream)
+                self._stream_ended(hello, stream, told)
 
-    def _stream_ended(self, hello: HostHello, stream: object) -> None:
+    def _stream_ended(self, hello: HostHello, stream: object, told: BoundLogger) -> None:
         with self._lock:
             if self._streams.get(hello.host) is not stream:
                 return
-            del self._streams[hello.host]
-            self._queue(self._change(on.HostLeft(hello)).instructions)
-        log.warning("state host disconnected", host=hello.host, machine=hello.machine)
+            self._forget_host(hello)
+        told.warning("state host disconnected")
+
+    def _forget_host(self, hello: HostHello) -> None:
+        """Take a host for gone, with the lock held."""
+        self._streams.pop(hello.host, None)
+        self._hellos.pop(hello.host, None)
+        self._hosts.forget(hello.host)
+        self._queue(self._change(on.HostLeft(hello)).instructions)
+
+    # --- hosts that have gone silent ------------------------------------------------------------------------
+
+    def _look_at_hosts(self) -> None:
+        with self._lock:
+            verdicts = [(verdict, self._hellos[verdict.host]) for verdict in self._hosts.look(self._clock())]
+        for verdict, hello in verdicts:
+            about = {"host": hello.host, "machine": hello.machine, "pid": hello.pid}
+            match verdict:
+                case host_watch.Suspected(_, silent):
+                    log.warning(
+                        "a state host is silent; look whether its process is stopped, its disk stalled or its "
+                        "machine overloaded",
+                        **about,
+                        seconds=round(silent, 1),
+                        lost_after=self._hosts.timeout,
+                    )
+                case host_watch.Cleared():
+                    log.warning("the state host answers again", **about)
+                case host_watch.TakenForLost(_, silent):
+                    self._dismiss(hello, silent)
+
+    def _dismiss(self, hello: HostHello, silent: float) -> None:
+        """Go on without a host that may come back: it is killed if it can be, and nothing that it says counts."""
+        with self._lock:
+            self._dismissed.add(hello.host)
+            self._forget_host(hello)
+        self._order_streams.send(hello.host, StopOrder())
+        killed = end_host(hello)
+        log.error(
+            "a state host has been silent for too long and is taken for lost"
+            + ("" if killed else "; kill its process, for the driver cannot"),
+            host=hello.host,
+            machine=hello.machine,
+            pid=hello.pid,
+            seconds=round(silent, 1),
+        )
+
+    def _check_not_dismissed(self, host: str) -> None:
+        if host in self._dismissed:
+            raise HostDismissedError(host)
 
     # --- threads --------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        """Watch for commits of cuts, for deadlines, and for a successor."""
-        look_at = self._clock() + _FENCE_SECONDS
+    def _watcher(self, name: str, look: Callable[[], float | None]) -> threading.Thread:
+        wake = threading.Event()
+        self._wakes.append(wake)
+        return threading.Thread(target=carried(self._watch), args=(look, wake), name=name, daemon=True)
+
+    def _watch(self, look: Callable[[], float | None], wake: threading.Event) -> None:
+        """Look again and again, after the seconds that a look returns or when something has happened."""
         while not self._closed.is_set():
-            if self._clock() >= look_at:
-                look_at = self._clock() + _FENCE_SECONDS
-                if self.read(lambda machine: machine.closed) is None:
-                    self._pool.submit(self._look_for_successor)
-            waiting, deadline = self.read(lambda m: (m.waiting_for_commits(), m.next_deadline()))
-            for query, cut in waiting.items():
-                if self._is_committed(query, cut):
-                    self.handle(on.BatchCommitted(query, cut))
-            if deadline is not None and self._clock() >= deadline:
-                self.handle(on.Tick())
-            until = look_at if deadline is None else min(look_at, deadline)
-            pause = max(0.0, until - self._clock())
-            self._wake.wait(min(pause, _COMMIT_POLL_SECONDS) if waiting else pause)
-            self._wake.clear()
+            try:
+                pause = look()
+            except Exception:
+                # Nothing would ever expire if the thread ended.
+                log.exception("watching failed")
+                pause = host_watch.LOOK_SECONDS
+            wake.wait(pause)
+            wake.clear()
+
+    def _look_at_the_time(self) -> float:
+        """Look for deadlines, for silent hosts, and now and then for a successor."""
+        if self._clock() >= self._look_for_successor_at:
+            self._look_for_successor_at = self._clock() + _FENCE_SECONDS
+            if self.read(lambda machine: machine.closed) is None:
+                self._own.io.submit(self._look_for_successor)
+        self._look_at_hosts()
+        deadline = self.read(lambda machine: machine.next_deadline())
+        if deadline is not None and self._clock() >= deadline:
+            self.handle(on.Tick())
+        until = min(self._look_for_successor_at, self._clock() + host_watch.LOOK_SECONDS)
+        until = until if deadline is None else min(until, deadline)
+        return max(0.0, until - self._clock())
+
+    def _look_for_commits(self) -> float | None:
+        """Look for commits of cuts, on the driver's disk, which may not answer."""
+        waiting = self.read(lambda machine: machine.waiting_for_commits())
+        for query, cut in waiting.items():
+            if self._is_committed(query, cut):
+                self.handle(on.BatchCommitted(query, cut))
+        return _COMMIT_POLL_SECONDS if waiting else None
 
     def check_not_fenced(self) -> None:
         """Check that no other coordinator has taken the pipeline over.
@@ -330,44 +463,81 @@ class CheckpointExecutor:
     def _dispatch(self) -> None:
         """Hand instructions on, in their order."""
         while (instruction := self._instructions.get()) is not None:
-            match instruction:
-                case do.Send(host, order):
-                    self._order_streams.send(host, order)
-                case do.Finalize():
-                    self._finalizer.submit(self._carefully, self._finalize, instruction)
-                case do.ChooseCut():
-                    self._pool.submit(self._carefully, self._choose_cut, instruction)
-                case do.StoreProgress():
-                    self._pool.submit(self._carefully, self._store_progress, instruction)
-                case do.CopyShards():
-                    self._pool.submit(self._carefully, self._copy_shards, instruction)
-                case do.Discard():
-                    self._cleaner.submit(self._carefully, self._discard, instruction)
-                case do.DiscardAborted():
-                    self._cleaner.submit(self._carefully, self._discard_aborted, instruction)
-                case do.Resolve():
-                    self._answers.submit(self._carefully, self._resolve, instruction)
-                case do.Reject():
-                    self._answers.submit(self._carefully, self._reject, instruction)
-                case do.GoBack(why):
-                    log.warning("state is lost", why=why)
-                    self._on_state_lost(why)
-                case do.FailPipeline(error):
-                    log.debug("the pipeline fails", events=self.events)
-                    self._on_failure(error)
-                case threading.Event():
-                    self._finalizer.submit(instruction.set)
+            try:
+                self._hand_on(instruction)
+            except Exception:
+                log.exception("an instruction failed", instruction=type(instruction).__name__)
 
-    def _carefully(self, carry_out: Callable[[T], None], instruction: T) -> None:
-        """Carry out an instruction in a pool. An unexpected error fails its checkpoint, not the pool."""
+    def _hand_on(self, instruction: do.Instruction | threading.Event) -> None:
+        match instruction:
+            case do.Send(host, order):
+                self._order_streams.send(host, order)
+            case do.Finalize():
+                self._workers(instruction.root).manifests.submit(instruction)
+            case do.ChooseCut() | do.StoreProgress() | do.CopyShards():
+                self._workers(instruction.root).io.submit(instruction)
+            case do.ReadBack():
+                self._reader.submit(instruction)
+            case do.DiscardAborted():
+                self._workers(instruction.root).cleaner.submit(instruction)
+            case do.Discard():
+                self._own.cleaner.submit(instruction)
+            case do.Resolve() | do.Reject():
+                self._answers.submit(instruction)
+            case do.GoBack(why):
+                log.warning("state is lost", why=why)
+                self._on_state_lost(why)
+            case do.FailPipeline(error):
+                log.debug("the pipeline fails", events=self.events)
+                self._on_failure(error)
+            case do.ReportStatisticsFailure(bug):
+                log.error("a checkpoint could not be counted", error=repr(bug))
+            case threading.Event():
+                self._own.manifests.submit(instruction.set)
+
+    def _workers(self, root: str) -> StoreWorkers:
+        """The threads for a store."""
+        if root == self._store.uri:
+            return self._own
+        found = self._elsewhere.get(root)
+        if found is None:
+            self._elsewhere = {uri: one for uri, one in self._elsewhere.items() if not one.is_idle}
+            found = self._elsewhere[root] = StoreWorkers(self._carefully)
+        return found
+
+    def _carefully(self, job: Job) -> None:
+        """Do what an instruction says. An unexpected error fails its checkpoint."""
         try:
-            carry_out(instruction)
+            self._do(job)
         except Exception as error:
-            log.exception("an instruction failed", instruction=type(instruction).__name__)
+            log.exception("an instruction failed", instruction=type(job).__name__)
             log.debug("an instruction failed", events=self.events)
-            checkpoint = getattr(instruction, "checkpoint", None)
+            checkpoint = getattr(job, "checkpoint", None)
             if checkpoint is not None:
                 self._failed(checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)
+
+    def _do(self, job: Job) -> None:
+        match job:
+            case do.ChooseCut():
+                self._choose_cut(job)
+            case do.StoreProgress():
+                self._store_progress(job)
+            case do.CopyShards():
+                self._copy_shards(job)
+            case do.ReadBack():
+                self._read_back(job)
+            case do.Finalize():
+                self._finalize(job)
+            case do.Discard():
+                self._discard(job)
+            case do.DiscardAborted():
+                self._discard_aborted(job)
+            case do.Resolve():
+                self._resolve(job)
+            case do.Reject():
+                self._reject(job)
+            case _ if callable(job):
+                job()
 
     def _failed(self, checkpoint: int, reason: Reason, error: Exception) -> None:
         detail = str(error) or type(error).__name__
@@ -392,6 +562,10 @@ class CheckpointExecutor:
             return
         except (OSError, ChandyError) as error:
             self._failed(choose.checkpoint, Reason.IO_EXCEPTION, error)
+            return
+        if self.read(lambda machine: choose.checkpoint not in machine.pending):
+            # It was aborted meanwhile, and cleaned up perhaps before its place was claimed.
+            self._discard_aborted(do.DiscardAborted(choose.checkpoint, choose.root, choose.is_savepoint))
             return
         for query in choose.queries:
             planned, stands_at = self._progress.planned(query), self._progress.stands_at(query)
@@ -440,27 +614,52 @@ class CheckpointExecutor:
         new_bytes = sum(snapshot.new_bytes for snapshot in stored.values())
         self.handle(on.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
 
+    def _read_back(self, order: do.ReadBack) -> None:
+        files = [(source.root, file) for source in order.sources for file in source.handle.files]
+        log.info("reading what nobody has read of the restored checkpoint", files=len(files))
+        whole = False
+        try:
+            for root, file in files:
+                if self._closed.is_set():
+                    return
+                check(open_store(root), file)
+            whole = True
+        except (OSError, ChandyError) as error:
+            log.warning("cannot verify the restored checkpoint", error=str(error))
+            if isinstance(error, ChandyError) and self._is_needed(error):
+                self._on_not_opened(order.query_id, str(error), error.code)
+        finally:
+            self.handle(on.SourcesReadBack(order.query_id, whole))
+
+    def _is_needed(self, error: ChandyError) -> bool:
+        """Return whether an error matters: retention may have deleted what checkpoints have ceased to need."""
+        if not isinstance(error, ObjectMissingError):
+            return True
+        key = error.key
+        return self.read(lambda machine: any(key in manifest.keys() for manifest in machine.completed))  # noqa: SIM118
+
     def _finalize(self, order: do.Finalize) -> None:
         manifest = self.read(lambda machine: machine.manifest(order.checkpoint, self._clock()))
         if manifest is None:
             return
-        root = self.read(lambda machine: machine.pending[order.checkpoint].root)
-        if doomed := self.read(lambda machine: machine.doomed(manifest)):
-            error = ObjectMissingError(root, min(doomed))
-            self._failed(order.checkpoint, Reason.FINALIZE_CHECKPOINT_FAILURE, error)
-            return
+        not_finalized = partial(on.NotFinalized, manifest, Reason.FINALIZE_CHECKPOINT_FAILURE)
         try:
-            for _ in commit_steps(manifest, root, self._catalog, open_store, self._be_patient):
+            if doomed := self.read(lambda machine: machine.doomed(manifest)):
+                raise ObjectMissingError(order.root, min(doomed))
+            for _ in commit_steps(manifest, order.root, self._catalog, open_store, self._be_patient):
                 pass
         except FencedError as error:
-            self._failed(order.checkpoint, Reason.FENCED, error)
+            self.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
             self._on_failure(error)
         except (OSError, ChandyError) as error:
-            if isinstance(error, OutcomeUnknownError):
-                self._unknown.add(order.checkpoint)
-            self._failed(order.checkpoint, Reason.FINALIZE_CHECKPOINT_FAILURE, error)
+            self.handle(not_finalized(str(error), is_known=not isinstance(error, OutcomeUnknownError)))
+        except Exception as error:
+            log.exception("a manifest could not be written", checkpoint=order.checkpoint)
+            self.handle(not_finalized(repr(error), is_known=False))
         else:
             self.handle(on.Finalized(manifest))
+            seconds = manifest.completed_at - manifest.triggered_at
+            log.info("checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=seconds)
 
     def _be_patient(self, error: StoreFailedError) -> bool:
         """Wait until a store may be asked again; return whether to ask it: not once the coordinator has closed."""
@@ -474,11 +673,11 @@ class CheckpointExecutor:
             discard(self._store, order.dropped, order.kept)
         except (OSError, ChandyError) as error:
             log.warning("cannot delete old checkpoints; `chandy gc` can", error=str(error))
-        self.handle(on.Discarded(len(order.dropped)))
+        finally:
+            # No checkpoint begins while too many deletions are counted as under way.
+            self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped)))
 
     def _discard_aborted(self, order: do.DiscardAborted) -> None:
-        if order.checkpoint in self._unknown:
-            return
         try:
             if order.is_savepoint:
                 discard_savepoint(open_store(order.root), self._owner(order.checkpoint))
@@ -488,18 +687,14 @@ class CheckpointExecutor:
             log.warning("cannot delete what an aborted checkpoint left", error=str(error))
 
     def _resolve(self, order: do.Resolve) -> None:
-        manifest = order.manifest
-        checkpoint = Checkpoint.of(manifest, order.root)
-        log.info(
-            "checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=checkpoint.duration
-        )
         if (future := self._futures.pop(order.request, None)) is not None:
-            future.set_result(checkpoint)
+            future.set_result(Checkpoint.of(order.manifest, order.root))
 
     def _reject(self, order: do.Reject) -> None:
-        log.info(
-            "no checkpoint", id=order.error.id, reason=order.error.reason.value, detail=order.error.detail
-        )
+        reason = order.error.reason
+        # What somebody must know: not that a policy refused a request, or that a newer checkpoint came first.
+        write = log.warning if reason.counted or reason is Reason.FENCED else log.info
+        write("no checkpoint", id=order.error.id, reason=reason.value, detail=order.error.detail)
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_exception(order.error)
 
@@ -520,31 +715,61 @@ class CheckpointExecutor:
         self._order_streams.stop_all()
 
     def close(self, reason: Reason = Reason.COORDINATOR_SHUTDOWN) -> None:
-        """Abort pending checkpoints, tell the hosts to stop, and end the threads."""
+        """Abort pending checkpoints, tell the hosts to stop, and end the threads.
+
+        It waits for what is being written and deleted, but not for ever: what hangs is named in the log and left
+        behind. Every future has an outcome when this returns.
+        """
         if self._closed.is_set():
             return
         with self._lock:
             asked = list(self._futures.values())
         self.handle(on.Closed(reason))
-        self.settle()
+        self._settle_all()
         self._closed.set()
-        self._wake.set()
+        self._look_again()
         self._order_streams.stop_all()
         self._instructions.put(None)
+        deadline = time.monotonic() + _STOP_SECONDS
         for thread in self._threads:
-            thread.join(_STOP_SECONDS)
-        self._pool.shutdown(wait=True)
-        self._finalizer.shutdown(wait=True)
-        self._cleaner.shutdown(wait=True)
+            thread.join(max(0.0, deadline - time.monotonic()))
+        left = [job for workers in self._all_workers() for job in workers.wait(deadline)]
+        if left:
+            names = sorted({_name(job) for job in left})
+            log.error("closed although something hangs; it is left behind", seconds=_STOP_SECONDS, what=names)
         self._ended.set()
-        self._refuse_the_rest()
+        self._answer_the_rest()
         wait(asked, _STOP_SECONDS)
-        self._answers.shutdown(wait=False)
+        self._refuse_the_rest(reason)
 
-    def _refuse_the_rest(self) -> None:
-        """Fail the requests that came after the dispatching thread had ended."""
+    def _settle_all(self) -> None:
+        """Wait for the manifests of savepoints, too."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        self.settle()
+        for workers in self._all_workers():
+            workers.manifests.wait(deadline)
+
+    def _all_workers(self) -> list[StoreWorkers]:
+        return [self._own, *self._elsewhere.values()]
+
+    def _answer_the_rest(self) -> None:
+        """Give the answers that came after the dispatching thread had ended."""
         with contextlib.suppress(queue.Empty):
             while True:
-                instruction = self._instructions.get_nowait()
-                if isinstance(instruction, do.Reject):
-                    self._reject(instruction)
+                match self._instructions.get_nowait():
+                    case do.Resolve() as answer:
+                        self._resolve(answer)
+                    case do.Reject() as answer:
+                        self._reject(answer)
+
+    def _refuse_the_rest(self, reason: Reason) -> None:
+        """Fail the requests that have no answer: nobody waits for their manifests any more."""
+        detail = "its manifest was still being written; `chandy list` tells whether it is complete"
+        for request in list(self._futures):
+            self._reject(do.Reject(request, CheckpointError(None, reason, detail)))
+
+
+def _name(job: Job) -> str:
+    checkpoint = getattr(job, "checkpoint", None)
+    name = getattr(job, "__name__", type(job).__name__)
+    return name if checkpoint is None else f"{name} of checkpoint {checkpoint}"

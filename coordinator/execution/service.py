@@ -6,7 +6,17 @@ import attrs
 import pyarrow as pa
 
 from ...state.rpc.calls import ActionServer, Call, Stream
-from ...state.rpc.messages import Ack, AskBatch, ClaimShards, Decline, HostHello, ShardsRestored, TaskFailure
+from ...state.rpc.messages import (
+    Ack,
+    AskBatch,
+    ClaimShards,
+    Decline,
+    HostHello,
+    HostPulse,
+    ShardNotOpened,
+    ShardsRestored,
+    TaskFailure,
+)
 from ..errors import SetupError
 from .executor import CheckpointExecutor
 
@@ -25,8 +35,10 @@ class Service:
             "ask": Call(AskBatch, executor.ask),
             "claim": Call(ClaimShards, executor.claim),
             "restored": Call(ShardsRestored, executor.restored),
+            "not_opened": Call(ShardNotOpened, executor.not_opened),
             "ack": Call(Ack, executor.ack),
             "decline": Call(Decline, executor.decline),
+            "pulse": Call(HostPulse, executor.pulse),
             "report": Call(TaskFailure, executor.report),
             "orders": Stream(HostHello, executor.orders),
         }
@@ -37,14 +49,14 @@ class Service:
         self.server.shutdown()
 
 
-def listen(host: str, token: str) -> Service:
+def listen(host: str, token: str, pipeline: str) -> Service:
     """Listen on a free port of ``host``; every call must present the token.
 
     Raises:
         SetupError: the host is not an address of this machine.
     """
     try:
-        server = ActionServer(f"grpc://{host}:0", token, {})
+        server = ActionServer(f"grpc://{host}:0", token, {}, {"pipeline": pipeline})
     except pa.ArrowException as error:
         raise SetupError(
             "the coordinator cannot listen for state hosts",

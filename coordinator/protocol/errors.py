@@ -56,6 +56,21 @@ class StateLostError(ChandyError):
 
 
 @attrs.define(eq=False)
+class HostDismissedError(ChandyError):
+    """A state host that was taken for lost is back."""
+
+    code = FailureCode.HOST_LOST
+
+    host: str
+
+    def __str__(self) -> str:
+        return (
+            f"state host {self.host} has been silent for longer than host_timeout and was taken for lost; nothing that "
+            "it does counts, and it ends by itself"
+        )
+
+
+@attrs.define(eq=False)
 class StaleQueryError(ChandyError):
     """A task belongs to a run of its query that is over."""
 

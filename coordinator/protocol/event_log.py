@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from ...storage.errors import ChandyError
-from .events import Acked, Event, Finalized, ShardsCopied
+from .events import Acked, Event, Finalized, NotFinalized, ShardsCopied
 from .state_machine import CheckpointStateMachine, Outcome
 
 EVENTS = 1_000
@@ -73,7 +73,7 @@ def _shards_of(event: Event[Any]) -> int:
             return len(ack.snapshots)
         case ShardsCopied():
             return len(event.handles)
-        case Finalized(manifest):
+        case Finalized(manifest) | NotFinalized(manifest):
             return manifest.shard_count
         case _:
             return 0

@@ -57,6 +57,8 @@ class QueryAdded(Event[None]):
     """The queries whose output it reads."""
     resume_point: ResumePoint | None = None
     """What its changelogs add to the sources; None: nothing."""
+    progress: RestoreSource | None = None
+    """Its own files in the restored checkpoint, if the restore has not read all of them."""
 
 
 @attrs.frozen
@@ -99,6 +101,8 @@ class CheckpointRequested(Event[Request]):
     kind: CheckpointKind
     target: str | None = None
     """URI to write it to; None: the pipeline's own store."""
+    of_stop: bool = False
+    """Whether a stop waits for it."""
 
 
 @attrs.frozen
@@ -151,6 +155,32 @@ class ShardsClaimed(Event[ClaimAnswer]):
 
 
 @attrs.frozen
+class ShardsRead(Event[None]):
+    """The sources of shards were read in the store, byte for byte, and are as they were written."""
+
+    query_id: str
+    shards: tuple[ShardId, ...]
+
+
+@attrs.frozen
+class ShardGivenUp(Event[None]):
+    """A host could not open a shard that it had claimed."""
+
+    host: str
+    query_id: str
+    shard: ShardId
+
+
+@attrs.frozen
+class SourcesReadBack(Event[None]):
+    """The driver has read what nobody had read of what a query was restored from."""
+
+    query_id: str
+    whole: bool
+    """Whether every byte is as it was written; False: it is damaged, or could not be read."""
+
+
+@attrs.frozen
 class BatchCommitted(Event[None]):
     """A batch of a query has committed."""
 
@@ -196,7 +226,7 @@ class ShardsCopied(Event[None]):
 
 @attrs.frozen
 class CheckpointFailed(Event[None]):
-    """The driver could not carry out an instruction for a checkpoint."""
+    """The driver could not carry out an instruction for a checkpoint. It is too late once all have acknowledged."""
 
     checkpoint: int
     reason: Reason
@@ -214,10 +244,22 @@ class Finalized(Event[None]):
 
 
 @attrs.frozen
+class NotFinalized(Event[None]):
+    """The manifest of a checkpoint was not written, or nobody can tell."""
+
+    manifest: Manifest
+    reason: Reason
+    detail: str
+    is_known: bool = True
+    """Whether it is sure that the manifest was not written."""
+
+
+@attrs.frozen
 class Discarded(Event[None]):
     """Checkpoints that retention dropped have been deleted, or could not be."""
 
-    count: int
+    checkpoints: tuple[int, ...]
+    """The ids of all that one instruction names."""
 
 
 # --- life cycle ---------------------------------------------------------------------------------------------

@@ -51,9 +51,18 @@ class CopyShards:
 
 @attrs.frozen
 class Finalize:
-    """Write the manifest of a checkpoint that all have acknowledged, then report ``Finalized``."""
+    """Write the manifest of a checkpoint that all have acknowledged; report ``Finalized`` or ``NotFinalized``."""
 
     checkpoint: int
+    root: str
+
+
+@attrs.frozen
+class ReadBack:
+    """Read every byte of what a query was restored from and nobody has read, then report ``SourcesReadBack``."""
+
+    query_id: str
+    sources: tuple[RestoreSource, ...]
 
 
 @attrs.frozen
@@ -104,16 +113,25 @@ class FailPipeline:
     error: CheckpointError = attrs.field(eq=str)
 
 
+@attrs.frozen
+class ReportStatisticsFailure:
+    """Log that a checkpoint could not be counted. It goes on as if it had been."""
+
+    error: Exception = attrs.field(eq=str)
+
+
 Instruction = (
     ChooseCut
     | Send
     | StoreProgress
     | CopyShards
     | Finalize
+    | ReadBack
     | Resolve
     | Reject
     | Discard
     | DiscardAborted
     | GoBack
     | FailPipeline
+    | ReportStatisticsFailure
 )

@@ -23,6 +23,8 @@ class Phase(enum.StrEnum):
     """All barriers are placed; acknowledgements come in."""
     FINALIZING = "finalizing"
     """All participants have acknowledged; the manifest is being written."""
+    OVERDUE = "overdue"
+    """The manifest is still being written, but the time is up: the request has failed."""
     COMPLETED = "completed"
     ABORTED = "aborted"
 
@@ -34,14 +36,15 @@ class PhaseRules:
     next: frozenset[Phase] = frozenset()
     """The phases that may follow it."""
     revocable: bool = False
-    """Whether a timeout, a decline or a stop aborts the checkpoint. Not once its manifest may be durable: then only the
-    result of the write decides."""
+    """Whether a failure, a timeout, a decline or a stop aborts the checkpoint. Not once its manifest may be durable:
+    then only the result of the write decides, and a timeout fails the request alone."""
 
 
 PHASES = {
     Phase.PLANNING: PhaseRules(frozenset({Phase.COLLECTING, Phase.ABORTED}), revocable=True),
     Phase.COLLECTING: PhaseRules(frozenset({Phase.FINALIZING, Phase.ABORTED}), revocable=True),
-    Phase.FINALIZING: PhaseRules(frozenset({Phase.COMPLETED, Phase.ABORTED})),
+    Phase.FINALIZING: PhaseRules(frozenset({Phase.COMPLETED, Phase.ABORTED, Phase.OVERDUE})),
+    Phase.OVERDUE: PhaseRules(frozenset({Phase.COMPLETED, Phase.ABORTED})),
     Phase.COMPLETED: PhaseRules(),
     Phase.ABORTED: PhaseRules(),
 }
@@ -106,8 +109,13 @@ class PendingCheckpoint:
 
     @property
     def is_revocable(self) -> bool:
-        """Whether a timeout, a decline or a stop aborts it now."""
+        """Whether a failure, a timeout, a decline or a stop aborts it now."""
         return PHASES[self.phase].revocable
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its request has no outcome yet."""
+        return self.phase is not Phase.OVERDUE
 
     def move(self, to: Phase, reason: Reason | None = None) -> None:
         """Go to the next phase.
@@ -187,6 +195,7 @@ class PendingCheckpoint:
         operators: Iterable[OperatorRecord],
         completed_at: float,
         versions: dict[str, str],
+        unverified: bool = False,
     ) -> Manifest:
         """Return the manifest, once all participants have acknowledged.
 
@@ -196,11 +205,12 @@ class PendingCheckpoint:
             operators: the operators, whose handles are replaced by those acknowledged here.
             completed_at: seconds since 1970.
             versions: versions of what writes it.
+            unverified: whether it may hold bytes that nobody has read since they were restored.
 
         Raises:
             CheckpointStateError: something is missing.
         """
-        if self.phase is not Phase.FINALIZING:
+        if self.phase not in (Phase.FINALIZING, Phase.OVERDUE):
             raise CheckpointStateError(self.id, self.phase, Phase.COMPLETED, tuple(self.missing()))
         return Manifest(
             id=self.id,
@@ -222,4 +232,5 @@ class PendingCheckpoint:
             ),
             new_bytes=self.new_bytes,
             versions=versions,
+            unverified=unverified,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ...barrier.gate import Gate
+from ...state.rpc.messages import RestoreSource
 from ...storage.manifest import OperatorRecord
 from .shard_assignment import ShardAssignment
 
@@ -27,6 +28,19 @@ class QueryState:
     reads: tuple[str, ...]
     committed: int
     """The newest batch that is known to have committed."""
+    progress: RestoreSource | None = None
+    """The query's own files in the restored checkpoint, if nobody has read them since the restore."""
+    is_read_back: bool = False
+    """Whether the driver is reading what nobody has read."""
+
+    def unread(self) -> tuple[RestoreSource, ...]:
+        """What a checkpoint may take over from the restored one although nobody has read it since the restore."""
+        return (*self.assignment.unread(), *([self.progress] if self.progress else ()))
+
+    def verified(self) -> None:
+        """Record that every byte of what was restored was read, and is as it was written."""
+        self.assignment.read(self.assignment.shards)
+        self.progress = None
 
     def operators_at(self, cut: int) -> tuple[OperatorRecord, ...]:
         """Return the operators whose state a checkpoint with this cut has.

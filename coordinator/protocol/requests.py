@@ -22,6 +22,8 @@ class Request:
     """Seconds since 1970."""
     target: str | None = None
     """URI to write the checkpoint to; None: the pipeline's own store."""
+    of_stop: bool = False
+    """Whether a stop waits for it. Nothing restarts meanwhile, so it does not wait for the pipeline to go back."""
 
     @property
     def is_periodic(self) -> bool:
@@ -72,9 +74,13 @@ class RequestQueue:
         waiting, self._waiting = tuple(self._waiting), []
         return waiting
 
+    def count(self, kind: CheckpointKind) -> int:
+        """How many requests of this kind wait."""
+        return sum(request.kind is kind for request in self._waiting)
+
     def holds(self, kind: CheckpointKind) -> bool:
         """Whether a request of this kind waits."""
-        return any(request.kind is kind for request in self._waiting)
+        return self.count(kind) > 0
 
     @property
     def first(self) -> Request | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -45,6 +45,11 @@ class ShardAssignment:
     resume_point: ResumePoint | None = None
     """What the shards' changelogs add to it; None: nothing."""
     _owners: dict[ShardId, _Owned] = attrs.field(factory=dict)
+    _unread: set[ShardId] = attrs.field(init=False)
+    """The shards whose source nobody has read as a whole since the restore."""
+
+    def __attrs_post_init__(self) -> None:
+        self._unread = {shard for shard in self.shards if shard in self.sources}
 
     def claim(
         self, host: str, wanted: Sequence[ShardId], batch: int, living: Mapping[str, HostHello]
@@ -79,6 +84,20 @@ class ShardAssignment:
             self._owners[shard] = _Owned(host, batch)
         granted = {shard.shard: self.sources.get(shard) for shard in mine}
         return ClaimAnswer(granted, elsewhere, self.resume_point)
+
+    def give_up(self, host: str, shard: ShardId) -> None:
+        """Take a shard from a host that could not open it: its state is its source's, as before."""
+        owned = self._owners.get(shard)
+        if owned is not None and owned.host == host:
+            del self._owners[shard]
+
+    def read(self, shards: Iterable[ShardId]) -> None:
+        """Record that every byte of the sources of shards was read, and is as it was written."""
+        self._unread.difference_update(shards)
+
+    def unread(self) -> list[RestoreSource]:
+        """The sources that may be damaged: nobody has read them as a whole since the restore."""
+        return [self.sources[shard] for shard in sorted(self._unread)]
 
     def by_owner(self) -> dict[str, tuple[ShardId, ...]]:
         """The shards by the host that owns them; hosts and shards are sorted."""

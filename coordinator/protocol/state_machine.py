@@ -14,7 +14,8 @@ complete the checkpoint. Abort belongs to ``DiscardAborted``, which every aborte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, cast
 
 import attrs
@@ -36,7 +37,7 @@ from ...state.rpc.messages import (
     ShardId,
     SnapshotOrder,
 )
-from ...storage.manifest import CheckpointKind, Manifest
+from ...storage.manifest import CheckpointKind, Handle, Manifest
 from ...storage.retention import deletable
 from ...storage.retention import dropped as dropped_ids
 from . import requests
@@ -56,6 +57,7 @@ from .events import (
     Finalized,
     HostJoined,
     HostLeft,
+    NotFinalized,
     PlanningDone,
     ProgressStored,
     QueryAdded,
@@ -64,8 +66,11 @@ from .events import (
     Released,
     Restored,
     ScheduleStarted,
+    ShardGivenUp,
     ShardsClaimed,
     ShardsCopied,
+    ShardsRead,
+    SourcesReadBack,
     Suspended,
     Tick,
 )
@@ -79,7 +84,9 @@ from .instructions import (
     Finalize,
     GoBack,
     Instruction,
+    ReadBack,
     Reject,
+    ReportStatisticsFailure,
     Resolve,
     Send,
     StoreProgress,
@@ -134,10 +141,12 @@ class CheckpointStateMachine:
     _requests: int = attrs.field(default=0, init=False)
     """How many requests there have been."""
     _last_completed_at: float | None = attrs.field(default=None, init=False)
-    _deletions: int = attrs.field(default=0, init=False)
-    """How many dropped checkpoints are not deleted yet."""
-    _doomed: set[str] = attrs.field(factory=set, init=False)
-    """Objects that are being deleted."""
+    _moved_at: float = attrs.field(default=-math.inf, init=False)
+    """When a checkpoint last began or ended, or the pipeline was restored: requests that wait have come closer."""
+    _deleting: dict[tuple[int, ...], frozenset[str]] = attrs.field(factory=dict, init=False)
+    """Dropped checkpoints that are not deleted yet, as they were dropped together, and the objects that go, too."""
+    _undecided: dict[int, Manifest] = attrs.field(factory=dict, init=False)
+    """Checkpoints of which nobody knows whether their manifest was written: nothing that they name is deleted."""
     _out: list[Instruction] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -183,8 +192,8 @@ class CheckpointStateMachine:
                 self._host_joined(hello)
             case HostLeft(hello):
                 self._host_left(hello)
-            case CheckpointRequested(kind, target):
-                return self._request(kind, target, now)
+            case CheckpointRequested(kind, target, of_stop):
+                return self._request(kind, target, now, of_stop=of_stop)
             case ScheduleStarted(chance):
                 self._start_schedule(chance, now)
             case Tick():
@@ -195,6 +204,12 @@ class CheckpointStateMachine:
                 self._planning_done(checkpoint, now)
             case ShardsClaimed(claim):
                 return self._claim(claim, now)
+            case ShardsRead(query_id, shards):
+                self._shards_read(query_id, shards)
+            case ShardGivenUp(host, query_id, shard):
+                self._shard_given_up(host, query_id, shard)
+            case SourcesReadBack(query_id, whole):
+                self._sources_read_back(query_id, whole)
             case BatchCommitted(query, batch):
                 self._batch_committed(query, batch, now)
             case Declined(decline):
@@ -207,8 +222,10 @@ class CheckpointStateMachine:
                 self._failed(checkpoint, reason, detail, now)
             case Finalized(manifest):
                 self._finalized(manifest, now)
-            case Discarded(count):
-                self._discarded(count, now)
+            case NotFinalized():
+                self._not_finalized(event, now)
+            case Discarded(checkpoints):
+                self._discarded(checkpoints, now)
             case Suspended(cause):
                 self._suspend(cause, now)
             case Restored(checkpoint):
@@ -225,9 +242,8 @@ class CheckpointStateMachine:
 
     def next_deadline(self) -> float | None:
         """When ``Tick`` is due at the earliest; None: not before another event."""
-        times = [pending.deadline for pending in self.pending.values() if pending.is_revocable]
-        if not self._state_is_known:
-            times += [request.created_at + self._timeout(request) for request in self.queue]
+        times = [pending.deadline for pending in self.pending.values() if pending.is_awaited]
+        times += [self._waits_until(request) for request in self.queue]
         if self.closed is None and self.schedule.next_at is not None:
             times.append(self.schedule.next_at)
         return min(times, default=None)
@@ -240,6 +256,12 @@ class CheckpointStateMachine:
                 if not pending.has_committed(name):
                     waiting[name] = min(part.cut, waiting.get(name, part.cut))
         return waiting
+
+    def has_checkpoint_of(self, batches: Mapping[str, int]) -> bool:
+        """Whether the checkpoint that the state grew from has all batches of queries up to these; -1: there is none."""
+        base = next((manifest for manifest in self.completed if manifest.id == self.base), None)
+        at = {query.name: query.batch for query in base.queries} if base else {}
+        return all(batch <= at.get(name, -1) for name, batch in batches.items())
 
     def check_reads(self, name: str, reads: tuple[str, ...]) -> None:
         """Check that a query can read the output of others.
@@ -291,6 +313,7 @@ class CheckpointStateMachine:
             operators=operators,
             completed_at=now,
             versions=self.versions,
+            unverified=any(self.queries[name].unread() for name in pending.parts if name in self.queries),
         )
 
     def doomed(self, manifest: Manifest) -> frozenset[str]:
@@ -312,11 +335,19 @@ class CheckpointStateMachine:
     def _timeout(self, request: Request) -> float:
         return self.limits.savepoint_timeout if request.is_savepoint else self.limits.timeout
 
+    def _run(self, query_id: str) -> QueryState | None:
+        """The query whose current run has this Spark id; None if that run is over."""
+        return next((query for query in self.queries.values() if query.query_id == query_id), None)
+
+    def _waits_until(self, request: Request) -> float:
+        """When a request that waits fails, unless a checkpoint begins or ends before."""
+        return max(request.created_at, self._moved_at) + self._timeout(request)
+
     def _query(self, query_id: str, batch: int | None) -> QueryState:
-        for query in self.queries.values():
-            if query.query_id == query_id:
-                return query
-        raise StaleQueryError(query_id, batch)
+        query = self._run(query_id)
+        if query is None:
+            raise StaleQueryError(query_id, batch)
+        return query
 
     @property
     def _revocable(self) -> list[PendingCheckpoint]:
@@ -337,6 +368,7 @@ class CheckpointStateMachine:
             ShardAssignment(shards, dict(added.sources), added.resume_point),
             added.reads,
             added.batch,
+            added.progress,
         )
 
     def _remove_query(self, name: str, now: float) -> None:
@@ -377,18 +409,33 @@ class CheckpointStateMachine:
 
     # --- requests and time ----------------------------------------------------------------------------------
 
-    def _request(self, kind: CheckpointKind, target: str | None, now: float) -> Request:
-        request = self._new_request(kind, target, now)
+    def _request(
+        self, kind: CheckpointKind, target: str | None, now: float, *, of_stop: bool = False
+    ) -> Request:
+        request = self._new_request(kind, target, now, of_stop=of_stop)
         if self.closed is not None:
             self._reject(request, self.closed, "the coordinator takes no more requests")
+        elif of_stop and self.suspended:
+            self._reject(request, Reason.JOB_FAILOVER, "it is going back to a checkpoint")
+        elif request.is_savepoint and self._savepoints >= self.limits.max_queued:
+            detail = f"{self._savepoints} savepoints are waiting or being written already"
+            self._reject(request, Reason.TOO_MANY_REQUESTS, detail)
         elif (refused := self.queue.admit(request)) is not None:
             self._reject(refused, Reason.TOO_MANY_REQUESTS, f"{len(self.queue)} requests are waiting already")
         self._advance(now)
         return request
 
-    def _new_request(self, kind: CheckpointKind, target: str | None, now: float) -> Request:
+    def _new_request(
+        self, kind: CheckpointKind, target: str | None, now: float, *, of_stop: bool = False
+    ) -> Request:
         self._requests += 1
-        return Request(self._requests, kind, now, target)
+        return Request(self._requests, kind, now, target, of_stop)
+
+    @property
+    def _savepoints(self) -> int:
+        """How many savepoints wait or are pending: they take no places, so nothing else bounds them."""
+        running = sum(pending.is_savepoint for pending in self.pending.values())
+        return running + self.queue.count(CheckpointKind.SAVEPOINT)
 
     def _start_schedule(self, chance: float, now: float) -> None:
         if self.closed is None and self.schedule.next_at is None:
@@ -396,22 +443,42 @@ class CheckpointStateMachine:
 
     def _tick(self, now: float) -> None:
         """Expire what is overdue, and trigger what is due."""
-        for pending in self._revocable:
-            if now >= pending.deadline:
-                missing = list(pending.missing())
-                detail = f"after {pending.deadline - pending.triggered_at:g} s still missing: "
-                more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-                self._abort(pending, Reason.EXPIRED, detail + ", ".join(missing[:5]) + more, now)
-        for request in self.queue if not self._state_is_known else ():
-            if now >= request.created_at + self._timeout(request):
+        for pending in [one for one in self.pending.values() if one.is_awaited and now >= one.deadline]:
+            self._expire(pending, now)
+        for request in self.queue:
+            if now >= self._waits_until(request):
                 self.queue.remove(request)
-                self._reject(
-                    request, Reason.EXPIRED, "no state host has opened the shards that have changelogs"
-                )
+                reason = Reason.JOB_FAILOVER if self.suspended else Reason.EXPIRED
+                self._reject(request, reason, self._why_requests_wait())
         if self.closed is None and self.schedule.due(now):
             self.schedule.ticked(now)
             self._request_periodic(now)
         self._advance(now)
+
+    def _expire(self, pending: PendingCheckpoint, now: float) -> None:
+        after = f"after {pending.deadline - pending.triggered_at:g} s"
+        if pending.is_revocable:
+            missing = list(pending.missing())
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            detail = f"{after} still missing: " + ", ".join(missing[:5]) + more
+            self._abort(pending, Reason.EXPIRED, detail, now)
+        else:
+            # It completes if the manifest appears after all, so nothing of it may be deleted.
+            pending.move(Phase.OVERDUE)
+            detail = f"all have acknowledged, but {after} {pending.root} has not said whether the manifest is written"
+            self._fail_request(pending, Reason.EXPIRED, f"{detail}; it may still appear", now)
+
+    def _why_requests_wait(self) -> str:
+        if self.suspended:
+            return "the pipeline has been going back to a checkpoint for longer than the request may wait"
+        if not self._state_is_known:
+            return "no state host has opened the shards that have changelogs"
+        if self._deletions > self.limits.max_concurrent:
+            return (
+                f"{self._deletions} dropped checkpoints are still to be deleted, which the store does not do"
+            )
+        pending = ", ".join(f"{one.id} ({one.phase})" for one in self.pending.values())
+        return f"no checkpoint could begin before these have ended: {pending}"
 
     def _request_periodic(self, now: float) -> None:
         if self.queue.holds(CheckpointKind.PERIODIC):
@@ -461,11 +528,12 @@ class CheckpointStateMachine:
             deadline=now + self._timeout(request),
         )
         self.next_id += 1
-        pending.doomed |= self._doomed
+        self._moved_at = now
+        pending.doomed.update(*self._deleting.values())
         self.pending[pending.id] = pending
-        self.history.started(pending.id, pending.kind, now)
         order = downstream_first({name: query.reads for name, query in self.queries.items()})
         self._out.append(ChooseCut(pending.id, order, pending.root, pending.is_savepoint))
+        self._count(lambda history: history.started(pending.id, pending.kind, now))
 
     def _cut(self, checkpoint: int, query: str, planned: int, stands_at: int | None) -> None:
         """Fix a query's cut and place its barrier."""
@@ -508,6 +576,20 @@ class CheckpointStateMachine:
         # Requests may have waited for these shards.
         self._advance(now)
         return answer
+
+    def _shards_read(self, query_id: str, shards: Sequence[ShardId]) -> None:
+        if (query := self._run(query_id)) is not None:
+            query.assignment.read(shards)
+
+    def _shard_given_up(self, host: str, query_id: str, shard: ShardId) -> None:
+        if (query := self._run(query_id)) is not None:
+            query.assignment.give_up(host, shard)
+
+    def _sources_read_back(self, query_id: str, whole: bool) -> None:
+        if (query := self._run(query_id)) is not None:
+            query.is_read_back = False
+            if whole:
+                query.verified()
 
     def _batch_committed(self, name: str, batch: int, now: float) -> None:
         if name in self.queries:
@@ -593,22 +675,21 @@ class CheckpointStateMachine:
     def _decline(self, decline: Decline, now: float) -> None:
         """Abort a checkpoint that a state host cannot do its part of.
 
-        A decline is too late once all parts are durable: a host that has acknowledged and got no answer declines
-        afterwards, and the manifest may be durable by then.
+        A decline can be late, as any failure: a host that has acknowledged and got no answer declines afterwards, and
+        the manifest may be durable by then.
         """
-        pending = self.pending.get(decline.checkpoint)
-        if pending is not None and pending.is_revocable:
-            self._failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
+        self._failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
 
     def _failed(self, checkpoint: int, reason: Reason, detail: str, now: float) -> None:
-        if (pending := self.pending.get(checkpoint)) is not None:
+        pending = self.pending.get(checkpoint)
+        if pending is not None and pending.is_revocable:
             self._abort(pending, reason, detail, now)
             self._advance(now)
 
     def _discard_late(self, checkpoint: int) -> None:
         """Delete what was stored for a checkpoint that has ended."""
         completed = any(manifest.id == checkpoint for manifest in self.completed)
-        if 0 < checkpoint < self.next_id and not completed:
+        if 0 < checkpoint < self.next_id and not completed and checkpoint not in self._undecided:
             self._out.append(DiscardAborted(checkpoint, self.root, is_savepoint=False))
 
     # --- outcomes -------------------------------------------------------------------------------------------
@@ -616,20 +697,15 @@ class CheckpointStateMachine:
     def _finish_if_complete(self, pending: PendingCheckpoint) -> None:
         if pending.phase is Phase.COLLECTING and pending.is_fully_acknowledged:
             pending.move(Phase.FINALIZING)
-            self._out.append(Finalize(pending.id))
+            self._out.append(Finalize(pending.id, pending.root))
 
     def _finalized(self, manifest: Manifest, now: float) -> None:
         """Complete a checkpoint: its manifest is durable."""
         pending = self.pending.pop(manifest.id)
+        is_awaited = pending.is_awaited
         pending.move(Phase.COMPLETED)
+        self._moved_at = now
         self._lift(pending)
-        self.history.completed(
-            manifest.id,
-            now,
-            size=manifest.size,
-            new_bytes=manifest.new_bytes,
-            shards=_shard_statistics(pending),
-        )
         if not pending.is_savepoint:
             self.failures.completed(manifest.id)
             self._last_completed_at = now
@@ -639,39 +715,95 @@ class CheckpointStateMachine:
             for older in [p for p in self.pending.values() if p.id < manifest.id and not p.is_savepoint]:
                 self._abort(older, Reason.SUBSUMED, f"checkpoint {manifest.id} completed first", now)
             self._retain()
-        self._out.append(Resolve(pending.request, manifest, pending.root))
+            if manifest.unverified:
+                self._read_back(manifest)
+        if is_awaited:
+            self._out.append(Resolve(pending.request, manifest, pending.root))
+        self._count(
+            lambda history: history.completed(
+                manifest.id,
+                now,
+                size=manifest.size,
+                new_bytes=manifest.new_bytes,
+                shards=_shard_statistics(pending),
+            )
+        )
+        self._advance(now)
+
+    def _not_finalized(self, event: NotFinalized, now: float) -> None:
+        """Abort a checkpoint without a manifest. If there may be one, all that it names stays."""
+        pending = self.pending[event.manifest.id]
+        if not event.is_known and not pending.is_savepoint:
+            self._undecided[pending.id] = event.manifest
+        self._abort(pending, event.reason, event.detail, now, discards=event.is_known)
         self._advance(now)
 
     def _retain(self) -> None:
         in_use = {p.base for p in self.pending.values() if p.base is not None}
         if self.base is not None:
             in_use.add(self.base)
-        ids = dropped_ids([m.id for m in self.completed], self.limits.retained, in_use)
+        verified = [m.id for m in self.completed if not m.unverified]
+        unverified = [m.id for m in self.completed if m.unverified]
+        ids = dropped_ids(verified, self.limits.retained, in_use, unverified)
         if ids:
             dropped = tuple(m for m in self.completed if m.id in ids)
             self.completed = tuple(m for m in self.completed if m.id not in ids)
-            self._deletions += len(dropped)
-            doomed = deletable(dropped, self.completed)
-            self._doomed |= doomed
+            kept = (*self.completed, *self._undecided.values())
+            doomed = deletable(dropped, kept)
+            self._deleting[tuple(m.id for m in dropped)] = doomed
             for pending in self.pending.values():
                 pending.doomed |= doomed
-            self._out.append(Discard(dropped, self.completed))
+            self._out.append(Discard(dropped, kept))
 
-    def _discarded(self, count: int, now: float) -> None:
-        self._deletions -= count
-        if not self._deletions:
-            self._doomed.clear()
+    def _read_back(self, manifest: Manifest) -> None:
+        """Have the driver read what a checkpoint has taken over from the restored one and nobody has read.
+
+        Hosts verify what they open. A query without input may never need its shards, and files that a machine has kept
+        are not read in the store. What the checkpoint has not taken over may be deleted by now, and no later one will.
+        """
+        needed = manifest.keys()
+        for query in [self.queries[part.name] for part in manifest.queries if part.name in self.queries]:
+            if query.is_read_back:
+                continue
+            sources = [
+                _part(source, needed) if source.root == self.root else source for source in query.unread()
+            ]
+            if left := tuple(source for source in sources if source.handle.files):
+                query.is_read_back = True
+                self._out.append(ReadBack(query.query_id, left))
+            else:
+                query.verified()
+
+    def _discarded(self, checkpoints: tuple[int, ...], now: float) -> None:
+        del self._deleting[checkpoints]
+        self._moved_at = now
         self._advance(now)
 
-    def _abort(self, pending: PendingCheckpoint, reason: Reason, detail: str, now: float) -> None:
+    @property
+    def _deletions(self) -> int:
+        """How many dropped checkpoints are not deleted yet."""
+        return sum(map(len, self._deleting))
+
+    def _abort(
+        self, pending: PendingCheckpoint, reason: Reason, detail: str, now: float, *, discards: bool = True
+    ) -> None:
         del self.pending[pending.id]
+        is_awaited = pending.is_awaited
+        self._moved_at = now
         pending.move(Phase.ABORTED, reason)
         self._lift(pending)
         latest = self.completed[-1].id if self.completed else None
         self._send_all(AbortOrder(pending.id, latest))
-        self._out.append(DiscardAborted(pending.id, pending.root, pending.is_savepoint))
-        self.history.failed(pending.id, now, reason, shards=_shard_statistics(pending))
+        if discards:
+            self._out.append(DiscardAborted(pending.id, pending.root, pending.is_savepoint))
+        if is_awaited:
+            self._fail_request(pending, reason, detail, now)
+
+    def _fail_request(self, pending: PendingCheckpoint, reason: Reason, detail: str, now: float) -> None:
         self._reject(pending.request, reason, detail, pending.id)
+        self._count(
+            lambda history: history.failed(pending.id, now, reason, shards=_shard_statistics(pending))
+        )
 
     def _reject(self, request: Request, reason: Reason, detail: str, id: int | None = None) -> None:
         error = CheckpointError(id, reason, detail)
@@ -679,6 +811,13 @@ class CheckpointStateMachine:
         # As in Flink: a savepoint to a bad place is its user's problem, not the pipeline's.
         if not request.is_savepoint and self.failures.failed(id, reason):
             self._out.append(FailPipeline(error))
+
+    def _count(self, record: Callable[[History], None]) -> None:
+        """Keep the statistics. Whatever goes wrong with them, checkpoints go on."""
+        try:
+            record(self.history)
+        except Exception as error:  # noqa: BLE001 (see above)
+            self._out.append(ReportStatisticsFailure(error))
 
     def _lift(self, pending: PendingCheckpoint) -> None:
         for name in pending.parts:
@@ -691,15 +830,20 @@ class CheckpointStateMachine:
     # --- life cycle -----------------------------------------------------------------------------------------
 
     def _suspend(self, cause: str, now: float) -> None:
-        """End pending checkpoints; requests that wait are kept until ``Restored``."""
+        """End pending checkpoints; requests that wait are kept until ``Restored``, but for those of a stop."""
         self.suspended = True
         for pending in self._revocable:
             self._abort(pending, Reason.JOB_FAILOVER, cause, now)
+        for request in self.queue:
+            if request.of_stop:
+                self.queue.remove(request)
+                self._reject(request, Reason.JOB_FAILOVER, cause)
 
     def _restored(self, checkpoint: int | None, now: float) -> None:
         self.suspended = False
+        self._moved_at = now
         if checkpoint is not None:
-            self.history.restored(checkpoint)
+            self._count(lambda history: history.restored(checkpoint))
         self._advance(now)
 
     def _release(self, query_ids: Sequence[str]) -> None:
@@ -714,6 +858,12 @@ class CheckpointStateMachine:
             self._reject(request, reason, "the coordinator is stopping")
         for pending in self._revocable:
             self._abort(pending, reason, "the coordinator is stopping", now)
+
+
+def _part(source: RestoreSource, keys: Collection[str]) -> RestoreSource:
+    """The files of a source that are in these objects."""
+    files = tuple(file for file in source.handle.files if file.key in keys)
+    return attrs.evolve(source, handle=Handle(files))
 
 
 def _shard_statistics(pending: PendingCheckpoint) -> tuple[ShardStatistics, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
+from datetime import datetime
 from typing import Self
 
 import attrs
 
 from ...storage.manifest import CheckpointKind
+from ...storage.times import rounded, shown, utc
 from .reasons import Reason
 
 SAMPLES = 10_000
@@ -27,6 +29,11 @@ class Status(enum.StrEnum):
     FAILED = "failed"
 
 
+def _how_many(values: Sized) -> str:
+    """Show thousands of records by their number: each of them can be looked at by itself."""
+    return f"<{len(values)}>"
+
+
 @attrs.frozen
 class ShardStatistics:
     """A shard's part in a checkpoint.
@@ -37,20 +44,30 @@ class ShardStatistics:
     uid: str
     """The operator's uid."""
     shard: int
-    trigger: float
+    trigger: float = attrs.field(repr=shown)
     """When the checkpoint was triggered, seconds since 1970."""
-    start_delay: float
+    start_delay: float = attrs.field(repr=rounded)
     """Seconds from there to the start of the synchronous part."""
-    sync: float
+    sync: float = attrs.field(repr=rounded)
     """Seconds of the synchronous part: flush and hard links."""
-    async_: float
+    async_: float = attrs.field(repr=rounded)
     """Seconds of the asynchronous part: the upload."""
-    ack: float
+    ack: float = attrs.field(repr=shown)
     """When the acknowledgement came, seconds since 1970."""
     bytes: int
     """Bytes of the whole snapshot."""
     new_bytes: int
     """Bytes that were written for this checkpoint."""
+
+    @property
+    def trigger_time(self) -> datetime:
+        """``trigger`` as a time in UTC."""
+        return utc(self.trigger)
+
+    @property
+    def ack_time(self) -> datetime:
+        """``ack`` as a time in UTC."""
+        return utc(self.ack)
 
     @property
     def duration(self) -> float:
@@ -63,21 +80,31 @@ class CheckpointStatistics:
     """One checkpoint."""
 
     id: int
-    kind: CheckpointKind
-    triggered_at: float
+    kind: CheckpointKind = attrs.field(repr=str)
+    triggered_at: float = attrs.field(repr=shown)
     """Seconds since 1970."""
-    status: Status = Status.IN_PROGRESS
-    completed_at: float | None = None
+    status: Status = attrs.field(default=Status.IN_PROGRESS, repr=str)
+    completed_at: float | None = attrs.field(default=None, repr=shown)
     """When it completed or failed; None while it is in progress."""
     size: int = 0
     """Bytes that a restore of everything reads."""
     new_bytes: int = 0
     """Bytes that it wrote, as opposed to those it shares with earlier ones."""
-    shards: tuple[ShardStatistics, ...] = ()
+    shards: tuple[ShardStatistics, ...] = attrs.field(default=(), repr=_how_many)
     """Shards that a state host has snapshotted for it; no longer known of a checkpoint from long ago where there are
     thousands of shards, see ``SHARD_RECORDS``."""
-    reason: Reason | None = None
+    reason: Reason | None = attrs.field(default=None, repr=str)
     """Why it failed; None if it has not."""
+
+    @property
+    def triggered_time(self) -> datetime:
+        """``triggered_at`` as a time in UTC."""
+        return utc(self.triggered_at)
+
+    @property
+    def completed_time(self) -> datetime | None:
+        """``completed_at`` as a time in UTC."""
+        return None if self.completed_at is None else utc(self.completed_at)
 
     @property
     def duration(self) -> float | None:
@@ -101,14 +128,14 @@ class Counts:
 class Summary:
     """How a figure is distributed. ``p90`` is the least of the values that 90 % of them do not exceed."""
 
-    min: float
-    avg: float
-    max: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-    p999: float
+    min: float = attrs.field(repr=rounded)
+    avg: float = attrs.field(repr=rounded)
+    max: float = attrs.field(repr=rounded)
+    p50: float = attrs.field(repr=rounded)
+    p90: float = attrs.field(repr=rounded)
+    p95: float = attrs.field(repr=rounded)
+    p99: float = attrs.field(repr=rounded)
+    p999: float = attrs.field(repr=rounded)
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self | None:
@@ -143,7 +170,7 @@ class Statistics:
     latest_failed: CheckpointStatistics | None
     restored: int | None
     """Id of the checkpoint that was restored last; None if none was."""
-    checkpoints: tuple[CheckpointStatistics, ...]
+    checkpoints: tuple[CheckpointStatistics, ...] = attrs.field(repr=_how_many)
     """Those in progress and the last that ended, newest first."""
 
 

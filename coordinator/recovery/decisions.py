@@ -82,11 +82,13 @@ class HostLost:
 
 @attrs.frozen
 class ShardsNotOpened:
-    """Shards of a query could not be opened ahead of its first batch."""
+    """Shards of a query could not be opened, or are damaged, although no task has needed them yet."""
 
     query_id: str
     why: str
     noticed_at: float
+    damage: DamagedCheckpointError | None = None
+    """What is damaged of the checkpoint that they are restored from; None: nothing that is known."""
 
 
 @attrs.frozen
@@ -216,13 +218,20 @@ class GoBack:
 
 
 @attrs.frozen
+class SuspendCheckpoints:
+    """End the checkpoints under way: the pipeline must go back, and a stop keeps it from that."""
+
+    cause: ChandyError
+
+
+@attrs.frozen
 class FailForGood:
     """End every query with the error, and take no more checkpoints."""
 
     error: Exception
 
 
-Decision = DoNothing | EndQuery | WaitToRestart | RestartInPlace | GoBack | FailForGood
+Decision = DoNothing | EndQuery | WaitToRestart | RestartInPlace | GoBack | SuspendCheckpoints | FailForGood
 
 
 # --- the machine --------------------------------------------------------------------------------------------
@@ -291,6 +300,7 @@ class RecoveryStateMachine:
                 self.tracker.recovered(now)
             case StopRequested():
                 self.is_stopping = True
+                return self._hold()
             case StopWithdrawn():
                 return self._stop_withdrawn(now)
             case StateGivenUp():
@@ -308,6 +318,8 @@ class RecoveryStateMachine:
             case HostLost(why, noticed_at) if noticed_at > self._given_up_at:
                 self._lose(why, with_host=True)
                 return self._wait(PipelineStateLostError(why), noticed_at, now)
+            case ShardsNotOpened(damage=DamagedCheckpointError() as damage) if self._runs_as(event.query_id):
+                return self._fail(damage)
             case ShardsNotOpened(query_id, why, noticed_at) if self._needs_changelogs(query_id):
                 # State that comes from the checkpoint alone is left to the tasks: they ask for the same, and say so.
                 # But checkpoints wait for state that lies in changelogs, and no batch may come.
@@ -344,6 +356,9 @@ class RecoveryStateMachine:
         restart_at = self.tracker.restart_at
         return self.outage is not None and restart_at is not None and now < restart_at
 
+    def _runs_as(self, query_id: str) -> bool:
+        return any(run.query_id == query_id for run in self._runs.values())
+
     def _needs_changelogs(self, query_id: str) -> bool:
         return any(run.query_id == query_id and run.needs_changelogs for run in self._runs.values())
 
@@ -358,11 +373,22 @@ class RecoveryStateMachine:
             outage = attrs.evolve(outage, queries=(*outage.queries, query))
         self.outage = outage
         if self.is_stopping:
-            return DoNothing()
+            return self._hold()
         delay = self.tracker.failed(now, self.random)
         if delay is None:
             return self._fail(cause)
         return WaitToRestart(now + delay, outage.cause)
+
+    @property
+    def must_go_back(self) -> bool:
+        """Whether the next attempt takes the whole pipeline back."""
+        return self.loss is not None or (self.outage is not None and self.outage.is_whole)
+
+    def _hold(self) -> Decision:
+        """Restart nothing while the pipeline stops, but end its savepoint if the state for that is lost."""
+        if self.outage is not None and self.must_go_back:
+            return SuspendCheckpoints(self.outage.cause)
+        return DoNothing()
 
     def _stop_withdrawn(self, now: float) -> Decision:
         self.is_stopping = False
@@ -378,7 +404,7 @@ class RecoveryStateMachine:
         outage = self.outage
         if outage is None or self.is_stopping:
             return DoNothing()
-        if self.loss is not None or outage.is_whole or not outage.queries:
+        if self.must_go_back or not outage.queries:
             resume = self.loss is not None and self.loss.with_host
             self.outage = attrs.evolve(outage, is_whole=True)
             return GoBack(outage.cause, outage.noticed_at, resume)

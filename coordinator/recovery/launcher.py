@@ -14,7 +14,8 @@ import attrs
 from ...state.operators.ticks import TICKS
 from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
 from ...storage.files import FileCache
-from ...storage.logs import logger
+from ...storage.logs import carried, logger, named
+from ...storage.long_waits import Reminder, told_if_slow
 from ...storage.manifest import OperatorRecord
 from ..execution.executor import CheckpointExecutor
 from ..protocol.events import QueryAdded, QueryRemoved
@@ -132,15 +133,23 @@ class Launcher:
             DamagedCheckpointError: a file of the checkpoint is missing or damaged.
             RestoreError: the query is new, and its sink has somebody's batches.
         """
+        with named(query=definition.name), told_if_slow(log, "the query's files of the checkpoint"):
+            return self._restore(definition, point, resumed, round)
+
+    def _restore(
+        self, definition: Definition, point: RestorePoint | None, resumed: ResumableRun | None, round: int
+    ) -> Run:
         name, operators = definition.name, definition.operators
         directory = self._directories.new_run(name)
         if resumed is not None:
             # The sink has what it had.
             query_id, batch = seed(resumed.directory, directory), resumed.point.batch
+            is_read = False
         else:
             restored = self._go_to(point, definition, directory)
             definition.sink.restore(name, restored.sink_log)
             query_id, batch = restored.query_id, point.batch(name) if point else -1
+            is_read = restored.is_read
         run = self._put(Run(self._next_number(), definition, directory, query_id, resumed))
         resume_point = resumed.point if resumed and resumed.point.needs_changelogs else None
         at_checkpoint = point.operators(name, operators) if point else ()
@@ -154,6 +163,7 @@ class Launcher:
                 sources=point.sources(name) if point else {},
                 reads=definition.reads,
                 resume_point=resume_point,
+                progress=point.progress(name) if point and not is_read else None,
             )
         )
         self._local_recovery.record(run, round, point)
@@ -172,6 +182,10 @@ class Launcher:
             query: the query as its user sees it.
             metrics: of the recovery that the run belongs to.
         """
+        with named(query=run.definition.name), told_if_slow(log, "Spark to start the query"):
+            self._start(run, query, metrics)
+
+    def _start(self, run: Run, query: CheckpointedQuery, metrics: RecoveryMetrics) -> None:
         began = time.monotonic()
         definition = run.definition
         self.metrics[run.query_id] = metrics
@@ -192,7 +206,7 @@ class Launcher:
         query.runs_as(run.spark)
         metrics.starting += time.monotonic() - began
         threading.Thread(
-            target=self._follow,
+            target=carried(self._follow),
             args=(run, run.spark, first, metrics),
             name=f"chandy-{query.name}",
             daemon=True,
@@ -259,13 +273,28 @@ class Launcher:
             error = raised
         self._watcher.run_ended(run, error)
 
+    def _tell_of_first_batch(self, run: Run, first: int, waited: float) -> None:
+        """Say what the first batch of a run waits for: its shards, or its own work."""
+        name = run.definition.name
+        closed = self._executor.read(
+            lambda machine: (
+                len(list(machine.queries[name].assignment.unowned())) if name in machine.queries else 0
+            )
+        )
+        what = "state hosts to claim shards" if closed else "the first batch to commit"
+        log.info(f"waiting for {what}", batch=first, unclaimed_shards=closed, seconds=round(waited))
+
     def _await_commit(self, run: Run, spark: StreamingQuery, first: int, metrics: RecoveryMetrics) -> None:
-        began, pause = time.monotonic(), _POLL_SECONDS
+        began, pause, reminder = time.monotonic(), _POLL_SECONDS, Reminder()
         try:
             # Rarely, the longer it takes: each question costs the driver time that the first batch is waiting for.
             # PySpark takes parts of a second, other than its annotation says.
             while not progress.is_committed(run.directory, first) and not spark.awaitTermination(pause):  # type: ignore[arg-type]
                 pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
+                waited = time.monotonic() - began
+                # An idle query waits for data, and that is no news.
+                if reminder.is_due(waited) and progress.newest_planned(run.directory) >= first:
+                    self._tell_of_first_batch(run, first, waited)
         finally:
             # Also of a run that has ended by now, and of one that has failed in a later batch.
             if progress.is_committed(run.directory, first):

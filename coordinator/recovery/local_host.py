@@ -15,7 +15,7 @@ from ...state.errors import HostLostError
 from ...state.host.discovery import start_host
 from ...state.rpc.calls import ActionClient
 from ...state.rpc.messages import Endpoint, OpenShards
-from ...storage.logs import logger
+from ...storage.logs import carried, logger
 from ...storage.manifest import OperatorRecord
 from ..spark.session import is_local_mode, is_this_python
 
@@ -50,7 +50,7 @@ class LocalHost:
         requests = [OpenShards(query_id, one.uid, tuple(range(len(one.shards)))) for one in operators]
         if requests:
             thread = threading.Thread(
-                target=self._open, args=(requests, failed), name="chandy-ahead", daemon=True
+                target=carried(self._open), args=(requests, failed), name="chandy-ahead", daemon=True
             )
             self._threads = [*(one for one in self._threads if one.is_alive()), thread]
             thread.start()

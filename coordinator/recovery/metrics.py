@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import attrs
 
 from ...state.rpc.messages import ShardsRestored
+from ...storage.times import rounded, shown, utc
+
+
+def _first_line(text: str) -> str:
+    return repr(text.partition("\n")[0])
+
+
+def _seconds(value: float | None) -> str:
+    return "None" if value is None else rounded(value)
 
 
 @attrs.define
@@ -14,36 +25,46 @@ class RecoveryMetrics:
     The parts are durations in seconds.
     """
 
-    cause: str
+    cause: str = attrs.field(repr=_first_line)
     """Why the queries were started: the failure, or "start"."""
     checkpoint: int | None
     """The checkpoint that the state was restored from; None if it was not restored, or began empty."""
     in_place: bool
     """Whether the queries went on after their newest committed batch, and not from the checkpoint."""
-    begun_at: float
+    begun_at: float = attrs.field(repr=shown)
     """Time at which the recovery began, in seconds since 1970. ``waiting`` is before it, the other parts after."""
-    waiting: float = 0.0
+    waiting: float = attrs.field(default=0.0, repr=_seconds)
     """From the detection of the failure to ``begun_at``: the delay of the restart strategy, and failed attempts.
     0 for a start."""
-    stopping: float = 0.0
+    stopping: float = attrs.field(default=0.0, repr=_seconds)
     """To stop the queries that were still running."""
-    restoring: float = 0.0
+    restoring: float = attrs.field(default=0.0, repr=_seconds)
     """To restore the queries' progress and create their working directories."""
-    starting: float = 0.0
+    starting: float = attrs.field(default=0.0, repr=_seconds)
     """For Spark to start the queries."""
-    first_batch: float | None = None
+    first_batch: float | None = attrs.field(default=None, repr=_seconds)
     """From there to the first commit: planning by Spark, restoring of shards, the batch itself; None: not yet."""
-    ahead: float = 0.0
+    ahead: float = attrs.field(default=0.0, repr=_seconds)
     """For shards that were restored before a task needed them. It overlaps with other parts and is not one of them."""
-    files: float = 0.0
+    files: float = attrs.field(default=0.0, repr=_seconds)
     """Part of ``first_batch``: to find or download the state's files and verify them. Shards are restored in parallel:
     it is that of the task that waited longest, and so is ``opening``."""
-    opening: float = 0.0
+    opening: float = attrs.field(default=0.0, repr=_seconds)
     """Part of ``first_batch``: to open RocksDB."""
     found_bytes: int = 0
     """Bytes of the state's files that the machines already had."""
     downloaded_bytes: int = 0
     """Bytes of the state's files that came from the store."""
+
+    @property
+    def begun_time(self) -> datetime:
+        """``begun_at`` as a time in UTC."""
+        return utc(self.begun_at)
+
+    @property
+    def noticed_time(self) -> datetime:
+        """``noticed_at`` as a time in UTC."""
+        return utc(self.noticed_at)
 
     @property
     def noticed_at(self) -> float:

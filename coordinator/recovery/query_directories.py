@@ -6,7 +6,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from ...state.local.directories import private_directory, runtime_directory
+from ...state.local.directories import QUERIES, private_directory, runtime_directory
 from ...state.local.workspace import Workspace
 
 WORKING_DIRECTORY = "checkpoint"
@@ -20,7 +20,7 @@ class QueryDirectories:
 
     def __init__(self, base: Path | None, pipeline: str) -> None:
         """Create the directory below ``base``; None: below Chandy's runtime directory."""
-        self.base = base or private_directory(runtime_directory()) / "queries"
+        self.base = base or private_directory(runtime_directory()) / QUERIES
         self._workspace = Workspace.create(
             self.base,
             f"{pipeline}-{uuid.uuid4().hex[:12]}",

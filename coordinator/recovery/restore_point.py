@@ -70,6 +70,13 @@ class RestorePoint:
             if handle is not None
         }
 
+    def progress(self, query: str) -> RestoreSource | None:
+        """Return the files of a query's own that the next checkpoint can share; None if there are none."""
+        record = next((record for record in self.manifest.queries if record.name == query), None)
+        if record is None or self.is_savepoint:
+            return None
+        return RestoreSource(self.root, self.manifest.id, record.batch, record.files)
+
     def has(self, query: str) -> bool:
         """Return whether the query was there."""
         return any(record.name == query for record in self.manifest.queries)
@@ -87,6 +94,8 @@ class Restored:
     """Spark's new id for it."""
     sink_log: dict[str, Path]
     """The log of its file sink by the names of its files; empty if it had none."""
+    is_read: bool = True
+    """Whether every byte of it was read in the store."""
 
 
 def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
@@ -111,12 +120,15 @@ def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
     return RestorePoint(found.manifest, found.store.uri)
 
 
-def known(catalog: Catalog, *, chosen: bool) -> tuple[Manifest, ...]:
+def known(catalog: Catalog, chosen: RestorePoint | None) -> tuple[Manifest, ...]:
     """Return the completed checkpoints that a coordinator starts with: those that can be read.
+
+    Those behind a checkpoint that the user chose are not verified, whatever they say: they are what the user did not
+    choose, most likely because of damage, so none that is known to be whole is given up for them.
 
     Args:
         catalog: the pipeline's catalog.
-        chosen: whether the user chose the checkpoint to restore, so that unreadable ones do not matter.
+        chosen: the checkpoint or savepoint that the user chose to restore, so that unreadable ones do not matter.
 
     Raises:
         SchemaTooNewError: a newer version of Chandy wrote a checkpoint, and the user chose none.
@@ -128,7 +140,12 @@ def known(catalog: Catalog, *, chosen: bool) -> tuple[Manifest, ...]:
         if isinstance(entry.problem, SchemaTooNewError):
             raise entry.problem
         log.warning("a checkpoint can no longer be restored; the others still can", error=str(entry.problem))
-    return tuple(entry.completed for entry in entries if entry.completed)
+    completed = (entry.completed for entry in entries if entry.completed)
+    last = chosen.manifest.id if chosen and not chosen.is_savepoint else None
+    return tuple(
+        attrs.evolve(manifest, unverified=True) if last is not None and manifest.id > last else manifest
+        for manifest in completed
+    )
 
 
 def _intact_latest(catalog: Catalog) -> Manifest | None:
@@ -185,6 +202,16 @@ def base_point(protocol: CheckpointStateMachine) -> RestorePoint | None:
     """Return the checkpoint that a pipeline's state grew from, if it is one of its own."""
     manifest = next((m for m in protocol.completed if m.id == protocol.base), None)
     return RestorePoint(manifest, protocol.root) if manifest else None
+
+
+def suspect(protocol: CheckpointStateMachine, restored: RestorePoint) -> RestorePoint:
+    """Return the checkpoint to look for damage in if what was restored cannot be read.
+
+    That is the restored one, or the latest, which has taken its bytes over, if retention has dropped the restored one.
+    """
+    if restored.is_savepoint or any(m.id == restored.manifest.id for m in protocol.completed):
+        return restored
+    return base_point(protocol) or restored
 
 
 def same_key(was: str, now: str) -> bool:
@@ -260,12 +287,13 @@ def restore_query(point: RestorePoint, name: str, directory: Path, cache: FileCa
     """
     record = next(query for query in point.manifest.queries if query.name == name)
     restored = directory.with_name("restored")
-    restore_files(open_store(point.root), record.files, restored, cache)
+    report = restore_files(open_store(point.root), record.files, restored, cache)
     check_logs(restored / WORKING, point.manifest.versions.get("pyspark", "of unknown version"))
     log = restored / SINK
     return Restored(
         seed(restored / WORKING, directory),
         {path.name: path for path in log.iterdir()} if log.is_dir() else {},
+        is_read=not report.unread_bytes,
     )
 
 

@@ -17,8 +17,16 @@ import attrs
 
 from ...state.failure_marks import codes_in
 from ...state.rpc.messages import ShardsRestored, TaskFailure
-from ...storage.errors import ChandyError, FailureCode, FencedError, StorageError, StoreFailedError
-from ...storage.logs import logger
+from ...state.user_code import raised_in
+from ...storage.errors import (
+    ChandyError,
+    DamagedCheckpointError,
+    FailureCode,
+    FencedError,
+    StorageError,
+    StoreFailedError,
+)
+from ...storage.logs import carried, logger
 from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
@@ -26,11 +34,12 @@ from ..protocol.reasons import Reason
 from ..query import CheckpointedQuery, Definition
 from ..spark import progress
 from . import decisions as on
+from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
 from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
-from .restore_point import RestorePoint
+from .restore_point import RestorePoint, suspect
 from .resume import ResumableRun
 from .rollback import go_back
 from .runs import Run, Runs
@@ -49,6 +58,16 @@ class _Ended:
     run: Run
     error: Exception | None
     noticed_at: float
+
+
+@attrs.frozen
+class _Unreadable:
+    """What shards are restored from cannot be read; whether it is damaged is still to be found out."""
+
+    failed: on.ShardsNotOpened
+
+
+_Report = on.Event | on.Decision | _Ended | _Unreadable
 
 
 class Supervisor:
@@ -88,7 +107,7 @@ class Supervisor:
         self._token = token
         self._queries: dict[str, CheckpointedQuery] = {}
         # A decision among the events was made on another thread, for this one to carry out.
-        self._events: queue.SimpleQueue[on.Event | on.Decision | _Ended | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Report | None] = queue.SimpleQueue()
         # Held while queries are started or stopped; never while the checkpoints' lock is.
         self._changing = threading.RLock()
         # Held for a moment, also inside of ``_changing``.
@@ -100,7 +119,9 @@ class Supervisor:
         self._superseded: list[Run] = []
         """Runs to clean up after, once the pipeline has gone back from them: also those of attempts that failed."""
         self.recoveries: deque[RecoveryMetrics] = deque(maxlen=_REMEMBERED)
-        self._thread = threading.Thread(target=self._supervise, name="chandy-supervisor", daemon=True)
+        self._thread = threading.Thread(
+            target=carried(self._supervise), name="chandy-supervisor", daemon=True
+        )
 
     def begin(self, executor: CheckpointExecutor) -> None:
         """Begin to supervise, with the checkpoints that recovery goes back to."""
@@ -125,8 +146,6 @@ class Supervisor:
 
     def shards_restored(self, restored: ShardsRestored) -> None:
         """Report that a host has restored shards: what it took belongs to the recovery that it was done for."""
-        if restored.failure is not None:
-            self.shards_not_opened(restored.query_id, restored.failure)
         metrics = self._launcher.metrics.get(restored.query_id)
         if metrics is not None and metrics.first_batch is None:
             metrics.restored(restored)
@@ -148,9 +167,16 @@ class Supervisor:
         """Note that a run has committed its first batch."""
         self._decide(on.FirstCommit(run.definition.name, run.number))
 
-    def shards_not_opened(self, query_id: str, why: str) -> None:
-        """Report that shards could not be opened ahead of their query's first batch."""
-        self._events.put(on.ShardsNotOpened(query_id, why, self._clock()))
+    def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
+        """Report that shards could not be opened, or are damaged, although no task has needed them yet.
+
+        Args:
+            query_id: Spark's id of their query.
+            why: what was found.
+            code: what it means.
+        """
+        failed = on.ShardsNotOpened(query_id, why, self._clock())
+        self._events.put(_Unreadable(failed) if code is FailureCode.UNREADABLE else failed)
 
     # --- starting and stopping ------------------------------------------------------------------------------
 
@@ -209,6 +235,8 @@ class Supervisor:
         deadline = time.monotonic() + timeout
         stopped: list[Run] = []
         with self._changing:
+            # Again: the pipeline may have gone back since, or have failed to.
+            self._carry_out(self._decide(on.StopRequested()))
             for name in order:
                 run = self._runs.get(name)
                 if run is None or run.ended:
@@ -227,8 +255,12 @@ class Supervisor:
                 stopped.append(run)
         return stopped
 
+    def stand(self) -> dict[str, int]:
+        """Return the newest committed batch of each query; -1 if it has none."""
+        return {run.definition.name: progress.newest_committed(run.directory) for run in self._runs.all()}
+
     def resume(self, stopped: list[Run]) -> None:
-        """Start queries again that ``stop_gracefully`` has stopped, where they stood.
+        """Start queries again that ``stop_gracefully`` has stopped, where they stood, unless the pipeline must go back.
 
         Raises:
             PipelineFailedError: the pipeline has failed for good meanwhile, or a query cannot be started.
@@ -236,7 +268,7 @@ class Supervisor:
         with self._changing:
             self._check_not_failed()
             try:
-                for run in stopped:
+                for run in stopped if not self._machine.must_go_back else ():
                     self._restart_in_place(run, "a stop that could not be carried through", self._clock())
             except Exception as error:
                 failed = PipelineFailedError(f"it could not be started again: {error}")
@@ -305,15 +337,17 @@ class Supervisor:
                 log.exception("the pipeline cannot go on")
                 self._fail_for_good(error)
 
-    def _take(self, event: on.Event | on.Decision | _Ended) -> None:
+    def _take(self, event: _Report) -> None:
+        # Without the lock: this may read a whole checkpoint.
         if isinstance(event, _Ended):
-            # Without the lock: this may read a whole checkpoint.
             event = self._find_out(event)
+        elif isinstance(event, _Unreadable):
+            event = attrs.evolve(event.failed, damage=self._damage(event.failed.why))
         # A failure of a run that another thread starts is decided about once that thread is done.
         with self._changing:
             self._carry_out(event if isinstance(event, on.Decision) else self._decide(event))
 
-    def _next_event(self) -> on.Event | on.Decision | _Ended | None:
+    def _next_event(self) -> _Report | None:
         """Wait for the next event; None: there are no more."""
         until = self._restart_at
         try:
@@ -329,10 +363,23 @@ class Supervisor:
             # Once: PySpark asks the JVM for it each time.
             text = str(ended.error)
             codes = codes_in(text, self._token)
-            point = self._point if FailureCode.UNREADABLE in codes else None
-            damage = None if point is None else self._find_damage(point)
-            failure = on.Failure(self._explain(run, text), codes, damage)
+            explained = self._explain(run, text)
+            damage = self._damage(str(explained)) if FailureCode.UNREADABLE in codes else None
+            failure = on.Failure(explained, codes, damage)
         return on.RunEnded(run.definition.name, run.number, failure, ended.noticed_at)
+
+    def _damage(self, met: str) -> DamagedCheckpointError | None:
+        """Return what is damaged of the checkpoint that the state comes from; None if nothing is, or nobody can tell.
+
+        Args:
+            met: what could not be read.
+        """
+        restored = self._point
+        if restored is None or self._machine.failed is not None:
+            return None
+        point = self._executor.read(lambda protocol: suspect(protocol, restored))
+        log.error("looking for damage in the restored checkpoint", checkpoint=point.manifest.id, met=met)
+        return self._find_damage(point)
 
     def _explain(self, run: Run, text: str) -> ChandyError:
         """Return a query's failure in our words: the processor's traceback if it was that, else Spark's message."""
@@ -340,8 +387,10 @@ class Supervisor:
         failure = self._processor_failures.pop(run.query_id, None)
         # One of a batch that has committed is of an attempt whose retry went well: this is another failure.
         if failure is not None and failure.batch > progress.newest_committed(run.directory):
-            return ProcessorFailedError(name, failure.uid, failure.batch, failure.key, failure.traceback)
-        return QueryFailedError(name, text)
+            return ProcessorFailedError(
+                name, failure.uid, failure.batch, failure.key, failure.summary, failure.traceback
+            )
+        return QueryFailedError(name, text, raised_in(text))
 
     def _carry_out(self, decision: on.Decision) -> None:
         match decision:
@@ -354,7 +403,9 @@ class Supervisor:
                 self._carry_out(self._try(decision))
             case on.WaitToRestart(until, cause):
                 self._restart_at = until
-                log.warning("restarting", cause=str(cause).splitlines()[0], seconds=until - self._clock())
+                tell_failure(log.warning, cause, restarting_in=round(until - self._clock(), 3))
+            case on.SuspendCheckpoints(cause):
+                self._executor.handle(events.Suspended(str(cause)))
             case on.FailForGood(error):
                 self._fail_for_good(error)
 
@@ -422,6 +473,7 @@ class Supervisor:
         """End every query with the error; no more checkpoints are taken."""
         # First: a thread that learns that there are no more checkpoints must not start anything again.
         self._decide(on.FatalError(error))
+        tell_failure(log.error, error, outcome="the pipeline has failed for good")
         fenced = isinstance(error, FencedError)
         self._executor.handle(events.Closed(Reason.FENCED if fenced else Reason.COORDINATOR_SUSPENDED))
         with self._changing:

@@ -26,7 +26,7 @@ def sink_of(writer: DataStreamWriter, facts: WriterFacts) -> Sink:
 
     Raises:
         WriterError: Spark does not restart a query with this sink, or a file sink's output directory is not on this
-            machine's file system.
+            machine's file system, or it has the files of a table that the catalog does not know.
     """
     sink = facts.sink
     if sink.format.lower() == "memory" and facts.output_mode != "complete":
@@ -39,4 +39,14 @@ def sink_of(writer: DataStreamWriter, facts: WriterFacts) -> Sink:
     path = plan.output_path(writer, sink)
     if path is None:
         return AtLeastOnceSink(sink.format)
-    return FileSink(local_path(path, role="output of Spark's file sink"), sink.format)
+    directory = local_path(path, role="output of Spark's file sink")
+    if plan.creates_managed_table(writer, sink) and directory.is_dir() and any(directory.iterdir()):
+        raise WriterError(
+            f"the query cannot be started on the table {sink.table!r}",
+            "a table that the catalog knows, or no files where it is to be",
+            f"no such table in the catalog, and files in {str(directory)!r}",
+            "if it is the table of an earlier driver, whose catalog ended with it, set the writer's option path to "
+            "this directory: the table is then declared over its files at each start; or use a catalog that outlives "
+            "the driver (enableHiveSupport). Do not delete the directory: the output is there",
+        )
+    return FileSink(directory, sink.format)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 from ...barrier.operator_name import operator_uid
 from ...state.operators.ticks import TICKS
+from ..errors import ArgumentError
 from .local_path import is_local
 from .writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _OWN_CATALOG = "spark_catalog"
 _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -58,7 +59,11 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
     Args:
         writer: the writer. Its session must have a JVM (``check_session``).
         table: the argument of ``toTable`` if the query is started by that.
+
+    Raises:
+        ArgumentError: it is no writer.
     """
+    _check_writer(writer)
     # Neither PySpark nor Spark has a public interface to the settings of a writer.
     spark, plan = writer._spark, writer._df._jdf.queryExecution().analyzed()
     options = field(writer._jwrite, "extraOptions")
@@ -77,6 +82,23 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         no_data_batches=spark.conf.get(_NO_DATA_BATCHES) == "true",
         single_watermark=spark.conf.get(_MANY_WATERMARKS) == "false",
     )
+
+
+def _check_writer(writer: object) -> None:
+    if isinstance(writer, DataStreamWriter):
+        return
+    kind = type(writer)
+    raise ArgumentError(
+        "the query cannot be started",
+        "a DataStreamWriter that has not been started, such as df.writeStream.format('console')",
+        f"a {'DataFrame' if isinstance(writer, DataFrame) else kind.__name__}",
+        "pass what df.writeStream returns, without .start()",
+    )
+
+
+def has_watermark(df: DataFrame) -> bool:
+    """Return whether the query that a DataFrame is part of has a watermark, by any column."""
+    return any(_kind(node) == "EventTimeWatermark" for node in _nodes(df._jdf.queryExecution().analyzed()))
 
 
 def has_ticks(df: DataFrame) -> bool:
@@ -107,6 +129,14 @@ def output_path(writer: DataStreamWriter, sink: SinkFacts) -> str | None:
     else:
         location = catalog.defaultTablePath(identifier)
     return str(getattr(spark._jvm, "org.apache.hadoop.fs.Path")(location).toString())
+
+
+def creates_managed_table(writer: DataStreamWriter, sink: SinkFacts) -> bool:
+    """Return whether ``toTable`` would create a table at a place that Spark chooses, which must be empty then."""
+    if not sink.file_format or sink.table is None or sink.path is not None:
+        return False
+    spark = writer._spark
+    return not spark._jsparkSession.sessionState().catalog().tableExists(_own_table(spark, sink.table))
 
 
 def _with_scheme(spark: Any, path: str) -> str:

@@ -59,7 +59,7 @@ _PLAIN = {
 class _KeyName(StateName):
     """Names the key columns in errors."""
 
-    def error(self, field: str, expected: str, found: str) -> StateTypeError:
+    def error(self, field: str, expected: str, found: str, advice: str = "") -> StateTypeError:
         where = f"key column {field!r}" if field else "the key"
         return StateTypeError(f"a value does not fit {where}", expected, found)
 

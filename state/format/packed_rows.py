@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -10,7 +11,7 @@ import msgpack
 from pyspark.sql.types import BinaryType, DataType, DecimalType, FloatType, NullType, Row, StructType
 
 from .slots import DECIMAL_BYTES, EXPIRES, EXPIRY_BYTES, Slots, is_nested, is_text
-from .values import PLAIN, Convert, StateName, decoder, encoder
+from .values import PLAIN, Convert, StateName, decoder, encoder, sequence
 
 _EXPIRY: Final = struct.Struct("<q")
 _TYPES: dict[type[DataType], type] = {**PLAIN, FloatType: float}
@@ -60,7 +61,9 @@ class RowPacker:
             self._signatures[tuple(filter(None, self._primary))] = 0
 
     def pack(self, row: Any, expiry_ms: int | None) -> bytes:
-        """Return the bytes of a row: a tuple, Row or list with one item for each field, in schema order.
+        """Return the bytes of a row: a tuple, Row, list, array or Series with one item a field, in schema order.
+
+        A row of one string may also be given as the string.
 
         Raises:
             StateTypeError: the row has another shape, or an item has another type than its field.
@@ -108,12 +111,8 @@ class RowPacker:
             tail.append(item)
         return self._join(items, tail, nulls, expiry_ms)
 
-    def _pack_checked(self, row: Any, expiry_ms: int | None) -> bytes:
-        if not isinstance(row, tuple | list) or len(row) != len(self._encoders):
-            shape = ", ".join(
-                f"{field.name} {field.dataType.simpleString()}" for field in self._schema.fields
-            )
-            raise self._name.value_error("", f"a tuple of {len(self._encoders)} ({shape})", row)
+    def _pack_checked(self, given: Any, expiry_ms: int | None) -> bytes:
+        row = self._items(given)
         items = [encode(item) for encode, item in zip(self._encoders, row, strict=True)]
         nulls = 0
         tail = []
@@ -128,6 +127,18 @@ class RowPacker:
         packed = self._join(items, tail, nulls, expiry_ms)
         self._remember(tuple(map(type, row)), nulls)
         return packed
+
+    def _items(self, row: Any) -> Sequence[Any]:
+        fields = self._schema.fields
+        # PySpark takes a string as the sequence of its characters, which works for one character in one field.
+        if isinstance(row, str) and len(fields) == 1 and is_text(fields[0].dataType):
+            return (row,)
+        with contextlib.suppress(TypeError):
+            items = sequence(row)
+            if len(items) == len(fields):
+                return items
+        shape = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
+        raise self._name.value_error("", f"a tuple of {len(fields)} ({shape})", row)
 
     def _join(self, items: list[Any], tail: list[bytes], nulls: int, expiry_ms: int | None) -> bytes:
         head = self._first if expiry_ms is None else _HEAD_EXPIRING.pack(self._version | EXPIRES, expiry_ms)

@@ -74,7 +74,7 @@ class Packing:
         """The Arrow type of the rows that ``unpack`` returns."""
 
     def pack_row(self, row: Any, expiry_ms: int | None = None) -> bytes:
-        """Return the bytes of ``row``: a tuple, Row or list with one item for each field, in schema order.
+        """Return the bytes of ``row``: a tuple, Row, list, array or Series with one item a field, in schema order.
 
         Args:
             row: as ``ValueState.update`` takes it.

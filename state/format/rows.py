@@ -40,7 +40,8 @@ from pyspark.sql.types import (
 
 from ..errors import DefinitionError, OutputTypeError
 from .schema import arrow_schema
-from .values import INTEGER_BITS, describe, instance
+from .structs import FieldsError, has_names, named
+from .values import INTEGER_BITS, describe, instance, sequence
 
 SLICE = 10_000
 """Rows that are converted to Python objects at a time, and rows of an output record batch."""
@@ -184,8 +185,8 @@ class RowWriter:
     def batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """Return ``rows`` as one record batch.
 
-        A Row with names is taken by name. A column that it lacks is null, as in PySpark. A column that the output does
-        not have is an error, for its values would be lost. Any other tuple is taken by position.
+        A Row with names is taken by name, and must have exactly the columns of the output. Any other tuple is taken by
+        position.
 
         Raises:
             OutputTypeError: a row does not fit the output schema.
@@ -205,12 +206,11 @@ class RowWriter:
                     self._operator, "a row", f"{len(self._names)} columns ({', '.join(self._names)})", found
                 )
             return row
-        named = dict(zip(fields, row, strict=True))
-        for name in named.keys() - set(self._names):
-            raise OutputTypeError(
-                self._operator, "a row", f"only columns {', '.join(self._names)}", f"a Row with {name!r}"
-            )
-        return [named.get(name) for name in self._names]
+        try:
+            return named(row, self._names)
+        except FieldsError as error:
+            found = f"a Row {error.wrong}: {describe(row)}"
+            raise OutputTypeError(self._operator, "a row", error.expected, found) from error
 
 
 class _ColumnWriter:
@@ -245,6 +245,9 @@ class _ColumnWriter:
             return None
         try:
             converted = self._convert(value)
+        except FieldsError as error:
+            part, found = f"output column {self._name!r}", f"a struct {error.wrong} in {describe(value)}"
+            raise OutputTypeError(self._operator, part, error.expected, found) from error
         except (TypeError, ValueError) as error:
             raise self._mismatch(value) from error
         self._good.add(type(value))
@@ -265,7 +268,7 @@ def _converter(dtype: DataType) -> Convert:
     """Return a function that checks the type of a value (never None) and converts it to what Arrow takes."""
     if isinstance(dtype, ArrayType):
         element = _optional(dtype.elementType, dtype.containsNull)
-        return lambda value: [element(item) for item in instance(value, (list, tuple, np.ndarray))]
+        return lambda value: [element(item) for item in sequence(value)]
     if isinstance(dtype, MapType):
         key, item = _optional(dtype.keyType, False), _optional(dtype.valueType, dtype.valueContainsNull)
         return lambda value: [
@@ -302,12 +305,9 @@ def _struct_converter(dtype: StructType) -> Convert:
     fields = [(field.name, _optional(field.dataType, field.nullable)) for field in dtype.fields]
 
     def struct(value: Any) -> dict[str, Any]:
-        names = getattr(value, "__fields__", None)
-        if isinstance(value, dict) or names is not None:
-            named = value if names is None else dict(zip(names, value, strict=True))
-            return {name: convert(named.get(name)) for name, convert in fields}
-        if len(instance(value, (tuple,))) != len(fields):
+        items = named(value, dtype.names) if has_names(value) else instance(value, (tuple,))
+        if len(items) != len(fields):
             raise ValueError(value)
-        return {name: convert(item) for (name, convert), item in zip(fields, value, strict=True)}
+        return {name: convert(item) for (name, convert), item in zip(fields, items, strict=True)}
 
     return struct

@@ -5,7 +5,8 @@ date, timestamp, time or interval is the integer that Spark keeps for it. A deci
 bytes, little-endian. A struct is an array, and a map is an array of pairs, so that its keys can have any type.
 Reading returns what PySpark's ``ValueState.get`` returns: a Row for a struct, naive local time for a timestamp.
 
-PySpark stores null for a value of another type (an int in a double field); here that is an error. A map may also be
+A value of another type than its field is an error. PySpark stores another value without a word: null (for an int in a
+double field), its text (for 1 in a string field), or its lower bits (for 2**31 in an int field). A map may also be
 given as a list of pairs, which is how the rows of the input have it.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import decimal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -47,6 +48,7 @@ from pyspark.sql.types import (
 
 from ..errors import DefinitionError, StateTypeError
 from .slots import DECIMAL_BYTES
+from .structs import FieldsError, named
 
 Convert = Callable[[Any], Any]
 
@@ -82,15 +84,15 @@ class StateName:
     operator: str
     state: str
 
-    def value_error(self, field: str, expected: str, value: object) -> StateTypeError:
+    def value_error(self, field: str, expected: str, value: object, advice: str = "") -> StateTypeError:
         """Return the error for a value that does not fit a field."""
-        return self.error(field, expected, describe(value))
+        return self.error(field, expected, describe(value), advice)
 
-    def error(self, field: str, expected: str, found: str) -> StateTypeError:
+    def error(self, field: str, expected: str, found: str, advice: str = "") -> StateTypeError:
         """Return the error for something that does not fit a field; an empty ``field`` is the value as a whole."""
         where = f"field {field!r} of " if field else ""
         what = f"a value does not fit {where}state {self.state!r} of operator {self.operator!r}"
-        return StateTypeError(what, expected, found)
+        return StateTypeError(what, expected, found, advice)
 
     def unsupported(self, found: str) -> DefinitionError:
         """Return the error for a type that the state cannot hold."""
@@ -123,6 +125,7 @@ def encoder(name: StateName, path: str, dtype: DataType, nullable: bool) -> Conv
         DefinitionError: a state cannot hold the type.
     """
     expected = dtype.simpleString()
+    advice = "give str(value), which is what PySpark makes of it" if isinstance(dtype, _TEXT) else ""
     convert = _convert(name, path, dtype)
 
     def encode(value: Any) -> Any:
@@ -134,8 +137,10 @@ def encoder(name: StateName, path: str, dtype: DataType, nullable: bool) -> Conv
             raise name.value_error(path, f"{expected} that is not null", value)
         try:
             return convert(value)
+        except FieldsError as error:
+            raise name.error(path, error.expected, f"a struct {error.wrong}: {describe(value)}") from error
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise name.value_error(path, expected, value) from error
+            raise name.value_error(path, expected, value, advice) from error
 
     return encode
 
@@ -166,7 +171,7 @@ def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
         return _temporal(dtype)
     if isinstance(dtype, ArrayType):
         element = encoder(name, f"{path}[]", dtype.elementType, dtype.containsNull)
-        return lambda value: [element(item) for item in instance(value, (list, tuple, np.ndarray))]
+        return lambda value: [element(item) for item in sequence(value)]
     if isinstance(dtype, MapType):
         if not _hashable(dtype.keyType):
             raise name.unsupported(f"a map with array or map keys in field {path!r}")
@@ -204,6 +209,16 @@ def instance(value: Any, kinds: tuple[type, ...]) -> Any:
     if not isinstance(value, kinds):
         raise TypeError(value)
     return value
+
+
+def sequence(value: Any) -> Sequence[Any]:
+    """Return the items of a list, a tuple, a NumPy array or a pandas Series; raise TypeError for anything else."""
+    if isinstance(value, list | tuple):
+        return value
+    # Arrays and Series have this method; so do NumPy's scalars, whose result is no list.
+    to_list = getattr(value, "tolist", None)
+    items = None if to_list is None else to_list()
+    return instance(items, (list,))  # type: ignore[no-any-return]
 
 
 def _instance_of_nothing(value: Any) -> None:
@@ -248,19 +263,14 @@ def _temporal(dtype: DataType) -> Convert:
 
 
 def _struct(name: StateName, path: str, dtype: StructType) -> Convert:
-    fields = [
-        (field.name, encoder(name, f"{path}.{field.name}", field.dataType, field.nullable))
-        for field in dtype.fields
-    ]
+    fields = [encoder(name, f"{path}.{field.name}", field.dataType, field.nullable) for field in dtype.fields]
 
     def encode(value: Any) -> list[Any]:
         if isinstance(value, dict):
-            if not value.keys() <= set(dtype.names):
-                raise ValueError(value)
-            return [encode(value.get(field)) for field, encode in fields]
+            return [encode(item) for encode, item in zip(fields, named(value, dtype.names), strict=True)]
         if len(instance(value, (tuple, list))) != len(fields):
             raise ValueError(value)
-        return [encode(item) for (_, encode), item in zip(fields, value, strict=True)]
+        return [encode(item) for encode, item in zip(fields, value, strict=True)]
 
     return encode
 

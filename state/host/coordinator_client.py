@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, get_args
 
 import attrs
@@ -23,13 +25,17 @@ from ..rpc.messages import (
     Decline,
     Endpoint,
     HostHello,
+    HostPulse,
     Order,
+    ShardNotOpened,
     ShardsRestored,
     TaskFailure,
 )
 
 _log = logger(__name__)
 _RETRY_SECONDS: Final = 0.2
+PULSE_SECONDS: Final = 1.0
+"""The pause between two words that the host lives."""
 
 
 class CoordinatorClient:
@@ -50,11 +56,18 @@ class CoordinatorClient:
     def restored(self, restored: ShardsRestored) -> None:  # noqa: D102 - see Control
         self.client.tell("restored", restored)
 
+    def not_opened(self, failed: ShardNotOpened) -> None:  # noqa: D102 - see Control
+        self.client.tell("not_opened", failed)
+
     def ack(self, ack: Ack) -> None:  # noqa: D102 - see Control
         self.client.tell("ack", ack)
 
     def decline(self, decline: Decline) -> None:  # noqa: D102 - see Control
         self.client.tell("decline", decline)
+
+    def pulse(self, pulse: HostPulse) -> None:
+        """Tell the coordinator that the host lives."""
+        self.client.tell("pulse", pulse)
 
     def report(self, failure: TaskFailure) -> None:  # noqa: D102 - see Control
         self.client.tell("report", failure)
@@ -79,6 +92,30 @@ class Lease:
     def expired(self) -> bool:
         """Whether the time is up."""
         return self.clock() - self._renewed > self.seconds
+
+
+@attrs.define
+class Pulse:
+    """Tells the coordinator again and again that the host lives.
+
+    Each time it first writes to the host's directory: if the disk does not answer, the host is of no more use than a
+    stopped process.
+    """
+
+    control: CoordinatorClient
+    host: str
+    directory: Path
+    pause: float = PULSE_SECONDS
+    stopped: threading.Event = attrs.field(factory=threading.Event)
+
+    def beat(self) -> None:
+        """Go on until ``stopped``. Run it on a thread of its own."""
+        while not self.stopped.wait(self.pause):
+            # A full disk is no silence, and without a coordinator the lease ends the host.
+            with contextlib.suppress(OSError):
+                (self.directory / "pulse").write_bytes(b"")
+            with contextlib.suppress(ChandyError, flight.FlightError):
+                self.control.pulse(HostPulse(self.host))
 
 
 @attrs.define

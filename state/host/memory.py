@@ -14,7 +14,7 @@ _WRITE_SHARE: Final = 0.25
 _HOT_SHARE: Final = 0.25
 _UNWRITTEN_SHARE: Final = 0.25
 _ARENA_BLOCK: Final = 64 * 1024
-_MANIFEST_LIMIT: Final = 64 * 1024
+_MANIFEST_LIMIT: Final = 8 * 1024
 _FILE_TARGET: Final = 16 * 1024 * 1024
 _NEW_FILES: Final = 8
 """How many files, one per checkpoint, are kept before they are compacted, which with random keys rewrites the shard.
@@ -131,7 +131,7 @@ class Memory:
         # With small files, checkpoints share more: a compaction rewrites fewer bytes.
         options.set_target_file_size_base(_FILE_TARGET)
         options.set_level_zero_file_num_compaction_trigger(_NEW_FILES)
-        # The MANIFEST is uploaded with every snapshot, so it must not grow forever.
+        # The MANIFEST is uploaded with every snapshot of a shard that has changed. Writing a new one costs little.
         options.set_max_manifest_file_size(_MANIFEST_LIMIT)
         options.set_max_open_files(256)
         options.set_max_background_jobs(2)

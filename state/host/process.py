@@ -19,10 +19,11 @@ import attrs
 from ...storage.codec import from_json
 from ...storage.files import FileCache
 from ...storage.logs import logger
+from ..local.directories import HOSTS
 from ..local.locks import acquire, remove_unless_held, try_acquire
 from ..local.workspace import ALIVE, Workspace
 from ..rpc.messages import HostHello
-from .coordinator_client import CoordinatorClient, Lease, OrderStream
+from .coordinator_client import CoordinatorClient, Lease, OrderStream, Pulse
 from .host_config import READY, SOCKET, START_LOCK, HostConfig
 from .memory import Memory
 from .serving import HostServer
@@ -51,7 +52,7 @@ def run(config: HostConfig) -> NoReturn:
     alive = acquire(directory / ALIVE)
     _remove_unused_directories(directory)
     host = uuid.uuid4().hex[:12]
-    workspace = Workspace.create(cache / "hosts", host)
+    workspace = Workspace.create(cache / HOSTS, host)
     code = 1
     try:
         control = CoordinatorClient(config.endpoint)
@@ -70,6 +71,7 @@ def run(config: HostConfig) -> NoReturn:
         hidden.unlink(missing_ok=True)
         # It serves in gRPC's threads from now on, as long as the variable lives: until the process ends.
         _server = HostServer(f"grpc+unix://{hidden}", config.endpoint.token, host, state_host)
+        threading.Thread(target=Pulse(control, host, workspace.path).beat, name="pulse", daemon=True).start()
         code = _serve(config, host, control, state_host, end)
     except Exception:  # noqa: BLE001 - the directories must be removed in any case
         _log.exception("failed", host=host)
@@ -158,10 +160,13 @@ def _remove_directory(directory: Path) -> None:
 
 def main() -> None:
     """Read the configuration from stdin and run."""
+    config = from_json(HostConfig, sys.stdin.buffer.read())
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s %(name)s pipeline={config.endpoint.pipeline} %(message)s",
     )
-    run(from_json(HostConfig, sys.stdin.buffer.read()))
+    run(config)
 
 
 if __name__ == "__main__":

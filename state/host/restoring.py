@@ -59,7 +59,7 @@ class RestoreTally:
         self._lock = threading.Lock()
         self._files = self._opening = 0.0
         self._found = self._downloaded = 0
-        self._failure: str | None = None
+        self._read: list[int] = []
 
     def granted(self, shards: int) -> None:
         """Record how many shards were granted. Call it before the first of them ends."""
@@ -72,9 +72,11 @@ class RestoreTally:
             if self._wanted is None:
                 self._wanted = self._clock()
 
-    def files(self, seconds: float, report: RestoreReport) -> None:
+    def files(self, shard: int, seconds: float, report: RestoreReport) -> None:
         """Record that a shard's files are on the disk."""
         with self._lock:
+            if not report.unread_bytes:
+                self._read.append(shard)
             self._files += seconds
             self._found += report.cached_bytes
             self._downloaded += report.downloaded_bytes
@@ -84,25 +86,26 @@ class RestoreTally:
         with self._lock:
             self._opening += seconds
 
-    def failed(self, why: str) -> None:
-        """Record that a shard could not be opened."""
-        with self._lock:
-            self._failure = why
-
-    def end(self, host: str, query_id: str) -> ShardsRestored | None:
-        """Record that a shard is open or has failed; return the statistics if it was the last one."""
+    def end(self, host: str, query_id: str, uid: str) -> ShardsRestored | None:
+        """Record that a shard is open or was given up; return the statistics if it was the last one."""
         with self._lock:
             self._left -= 1
             if self._left:
                 return None
             now, busy = self._clock(), self._files + self._opening
-            if not busy:
-                return ShardsRestored(
-                    host, query_id, 0.0, 0.0, 0.0, self._found, self._downloaded, self._failure
-                )
-            wanted = now if self._wanted is None else self._wanted
-            files = (now - wanted) * self._files / busy
-            ahead, opening = wanted - self._begun, now - wanted - files
+            ahead = files = opening = 0.0
+            if busy:
+                wanted = now if self._wanted is None else self._wanted
+                files = (now - wanted) * self._files / busy
+                ahead, opening = wanted - self._begun, now - wanted - files
             return ShardsRestored(
-                host, query_id, ahead, files, opening, self._found, self._downloaded, self._failure
+                host,
+                query_id,
+                uid,
+                ahead,
+                files,
+                opening,
+                self._found,
+                self._downloaded,
+                tuple(sorted(self._read)),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from itertools import chain
 
@@ -13,8 +14,8 @@ from ...storage.codec import from_json
 from ..errors import ShardMissingError
 from ..format.arrow import BYTES
 from ..rpc.calls import ActionServer, Call, handler_errors
-from ..rpc.messages import AskAccount, BeginTask, OpenShards, ReadValues, TaskFailure
-from ..rpc.metrics import OperatorMetrics
+from ..rpc.messages import AskAccount, AskBatches, BeginTask, OpenShards, ReadValues, TaskFailure
+from ..rpc.metrics import BatchMetrics, OperatorMetrics
 from ..rpc.wire import ANSWER, APPLY, COMMIT, FETCH, ROWS, SCAN, SIZE, STAGED, Page, messages, runs
 from .changes import Changes
 from .shard import Shard
@@ -30,6 +31,7 @@ class HostServer(ActionServer):
             "open": Call(OpenShards, state_host.open),
             "read": Call(ReadValues, state_host.read),
             "account": Call(AskAccount, state_host.account),
+            "batches": Call(AskBatches, state_host.batches),
             "report": Call(TaskFailure, state_host.report),
         }
         super().__init__(location, token, actions)
@@ -58,8 +60,8 @@ class HostServer(ActionServer):
                     case value if value == APPLY:
                         access.collect(message.data)
                     case value if value.startswith(COMMIT):
-                        access.commit()
-                        self._state_host.metrics(task, from_json(OperatorMetrics, value.removeprefix(COMMIT)))
+                        measured = from_json(OperatorMetrics, value.removeprefix(COMMIT))
+                        self._state_host.metrics(task, access.commit(measured))
                         writer.write_metadata(STAGED)
 
 
@@ -108,11 +110,28 @@ class _Access:
             changes = self._changes.setdefault(shard, Changes(name))
             changes.add(keys[start:stop], values[start:stop])
 
-    def commit(self) -> None:
-        """Stage the changes on each shard as a whole, also on those that the batch has not changed."""
+    def commit(self, measured: OperatorMetrics) -> BatchMetrics:
+        """Stage the changes on each shard as a whole, also on those that the batch has not changed.
+
+        Returns:
+            What the task has measured, and what was staged here.
+        """
+        begun = time.perf_counter()
         for number, shard in self._shards.items():
             shard.stage(self._task.batch, self._changes.get(number))
+        seconds = time.perf_counter() - begun
+        changed = sum(map(len, self._changes.values()))
+        removed = sum(list(changes.entries.values()).count(None) for changes in self._changes.values())
         self._changes = {}
+        return BatchMetrics(
+            batch=self._task.batch,
+            tasks=measured,
+            shards=len(self._shards),
+            updated=changed - removed,
+            removed=removed,
+            memory=sum(shard.memory for shard in self._shards.values()),
+            commit_seconds=seconds,
+        )
 
     def _shard(self, number: int) -> Shard:
         shard = self._shards.get(number)

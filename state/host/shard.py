@@ -70,6 +70,11 @@ class Shard:
         """What RocksDB was used for."""
         return self.levels.metrics
 
+    @property
+    def memory(self) -> int:
+        """Bytes of its state in memory outside of RocksDB: used lately, or not written yet."""
+        return self.levels.hot + self.levels.unwritten
+
     def reached(self, upto: int) -> int:
         """Return the last batch up to ``upto`` that has run to its end here."""
         with self._lock:

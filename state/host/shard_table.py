@@ -9,9 +9,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import attrs
 
+from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import ShardMissingError
-from ..rpc.messages import ClaimShards, Control, RestoreSource, ResumePoint, ShardsRestored
+from ..rpc.messages import (
+    ClaimShards,
+    Control,
+    RestoreSource,
+    ResumePoint,
+    ShardId,
+    ShardNotOpened,
+    ShardsRestored,
+)
 from .restoring import RestoreTally
 from .shard import Shard
 from .shard_key import ShardKey
@@ -183,20 +192,30 @@ class ShardTable:
             shard = self._open_shard(key, source, resume_point, claimed.tally)
         except Exception as error:  # noqa: BLE001 - the tasks that wait for the shard get it
             _log.warning("shard not restored", shard=str(key), query_id=key.query_id, error=repr(error))
+            # First: who claims it next must not find that this host owns it.
+            self._give_up(key, error)
             self._forget(key, claimed)
-            claimed.tally.failed(str(error))
             claimed.found.set_exception(error)
         else:
             claimed.found.set_result(shard)
         finally:
             # The task is already running.
-            if restored := claimed.tally.end(self._host, key.query_id):
+            if restored := claimed.tally.end(self._host, key.query_id, key.uid):
                 self._report(restored)
+
+    def _give_up(self, key: ShardKey, error: Exception) -> None:
+        code = error.code if isinstance(error, ChandyError) else None
+        shard = ShardId(key.uid, key.shard)
+        failed = ShardNotOpened(self._host, key.query_id, shard, str(error) or repr(error), code)
+        try:
+            self._control.not_opened(failed)
+        except Exception as unheard:  # noqa: BLE001 - the task that needs the shard fails in any case
+            _log.warning("failure not reported", shard=str(key), query_id=key.query_id, error=repr(unheard))
 
     def _report(self, restored: ShardsRestored) -> None:
         try:
             self._control.restored(restored)
-        except Exception as error:  # noqa: BLE001 - only statistics are lost
+        except Exception as error:  # noqa: BLE001 - only statistics are lost, and the driver reads the bytes again
             _log.warning("restore not reported", query_id=restored.query_id, error=repr(error))
 
     def _forget(self, key: ShardKey, claimed: _Claimed) -> None:

@@ -21,6 +21,7 @@ from ..local.changelog import Changelog, read, shard_folder
 from ..rpc.messages import (
     AbortOrder,
     AskAccount,
+    AskBatches,
     BeginTask,
     Begun,
     CompleteOrder,
@@ -37,8 +38,9 @@ from ..rpc.messages import (
     TaskFailure,
     Values,
 )
-from ..rpc.metrics import OperatorMetrics
+from ..rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from .batch_answers import BatchAnswers
+from .batch_metrics import RecentBatches
 from .batches import NOTHING, check_together
 from .memory import Memory
 from .restoring import RestoreLog, RestoreTally
@@ -88,6 +90,7 @@ class StateHost:
         self._table = ShardTable(host, control, self._open_shard)
         self._lock = threading.Lock()
         self._metrics: defaultdict[tuple[str, str], OperatorMetrics] = defaultdict(OperatorMetrics)
+        self._recent = RecentBatches()
         self._snapshots = SnapshotManager(
             host, control, self._table.get, directory / "snapshots", open_store, cache
         )
@@ -137,10 +140,15 @@ class StateHost:
             ]
         return Values(tuple(None if value is None else value.hex() for value in values))
 
-    def metrics(self, task: BeginTask, metrics: OperatorMetrics) -> None:
+    def metrics(self, task: BeginTask, metrics: BatchMetrics) -> None:
         """Add the metrics of a task that has ended."""
         with self._lock:
-            self._metrics[task.query_id, task.uid].add(metrics)
+            self._metrics[task.query_id, task.uid].add(metrics.tasks)
+        self._recent.add(task, metrics)
+
+    def batches(self, request: AskBatches) -> RecentMetrics:
+        """Return what the operator's tasks did on this host in the latest batches."""
+        return RecentMetrics(self._recent.of(request.query_id, request.uid))
 
     def account(self, request: AskAccount) -> OperatorMetrics:
         """Return the metrics of the operator's tasks and shards on this host."""
@@ -169,6 +177,7 @@ class StateHost:
             case ReleaseOrder(query_id):
                 self._snapshots.forget(self._table.release(query_id))
                 self._answers.forget(query_id)
+                self._recent.forget(query_id)
                 with self._lock:
                     for known in [known for known in self._metrics if known[0] == query_id]:
                         del self._metrics[known]
@@ -227,7 +236,7 @@ class StateHost:
         begun = time.monotonic()
         store, progress = self._open_store(source.root), RestoreLog(str(key), source.handle.size)
         report = restore_files(store, source.handle, directory, self._cache, progress=progress)
-        tally.files(time.monotonic() - begun, report)
+        tally.files(key.shard, time.monotonic() - begun, report)
         _log.info(
             "restored",
             shard=str(key),

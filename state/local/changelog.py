@@ -80,10 +80,17 @@ def sweep(root: Path) -> None:
     """Delete the changelogs whose run is gone, and what killed processes have left half deleted."""
     for gone in root.glob(f"{_GONE}*"):
         shutil.rmtree(gone, ignore_errors=True)
-    for owner in root.glob(f"*/{_OWNER}"):
+    for folder, owner in runs(root):
         with contextlib.suppress(OSError):
-            if not Path(owner.read_text()).exists():
-                remove(root, owner.parent.name)
+            if not owner.exists():
+                remove(root, folder.name)
+
+
+def runs(root: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the folder of each run with changelogs, and the run's own folder, which may be gone."""
+    for owner in sorted(root.glob(f"*/{_OWNER}")):
+        with contextlib.suppress(OSError):
+            yield owner.parent, Path(owner.read_text())
 
 
 @attrs.define

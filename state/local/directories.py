@@ -6,9 +6,17 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from ...storage.private import make_private_folder
 from ..errors import UnsafeDirectoryError
+
+QUERIES: Final = "queries"
+"""Name of the folder in the runtime directory with the working directories of coordinators."""
+CACHE: Final = "cache"
+"""Name of the folder in the runtime directory with what state hosts, changelogs and the file cache keep."""
+HOSTS: Final = "hosts"
+"""Name of the folder in the cache directory with the working directories of state hosts."""
 
 
 def private_directory(path: Path) -> Path:

@@ -27,10 +27,10 @@ class Workspace:
 
     @classmethod
     def create(cls, base: Path, name: str, keep: Callable[[Path], bool] = lambda _: False) -> Workspace:
-        """Create ``base/name`` and hold it. Remove the directories in ``base`` that no living process holds.
+        """Create ``base/name`` and hold it. Remove the workspaces in ``base`` that no living process holds.
 
         Args:
-            base: the directory of all workspaces of a kind.
+            base: the directory of all workspaces of a kind. What else is in it stays.
             name: a new name.
             keep: says which directories to keep although no process holds them.
 
@@ -39,8 +39,8 @@ class Workspace:
         """
         private_directory(base)
         with locked(base / ".lock"):
-            for other in base.iterdir():
-                if other.is_dir() and not keep(other) and remove_unless_held(other, ALIVE):
+            for other in workspaces(base):
+                if not keep(other) and remove_unless_held(other, ALIVE):
                     _log.info("removed the directory of a dead process", directory=str(other))
             path = private_directory(base / name)
             return cls(path, acquire(path / ALIVE))
@@ -49,3 +49,8 @@ class Workspace:
         """Delete the directory."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._alive.release()
+
+
+def workspaces(base: Path) -> list[Path]:
+    """Return the directories in ``base`` that are workspaces: each has the lock file."""
+    return sorted(lock.parent for lock in base.glob(f"*/{ALIVE}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from ..format.schema import Schemas, arrow_schema, from_json, to_json
 from ..format.values import StateName, describe
 from ..rpc.access import Entries
 from ..rpc.messages import BatchTimes
+from ..user_code import raised
 from .arrow_fit import fit_states, fit_table
 from .dataframe import SHARD
 from .engine import Chunk, RuntimeContext, TaskState, collect, with_prefix
@@ -145,6 +145,8 @@ def _records(processor: ArrowProcessor, uid: str) -> dict[str, StateRecord]:
 class ArrowOperator:
     """An ``ArrowProcessor`` in one task."""
 
+    late_rows = 0
+
     def __init__(self, spec: ArrowSpec, context: RuntimeContext) -> None:
         self._spec = spec
         self._context = context
@@ -202,9 +204,8 @@ class ArrowOperator:
         except ChandyError:
             raise
         except Exception as error:  # noqa: BLE001 (a processor may raise anything)
-            trace = error.__traceback__.tb_next if error.__traceback__ else None
-            text = "".join(traceback.format_exception(type(error), error, trace))
-            raise ProcessorError(uid, self._context.batch, "process", text) from None
+            told = raised(error)
+            raise ProcessorError(uid, self._context.batch, "process", told.summary, told.traceback) from None
         if not isinstance(result, ArrowResult):
             raise OutputTypeError(uid, "the result", "an ArrowResult", describe(result))
         output = fit_table(result.output, uid, self._output)

@@ -8,7 +8,7 @@ from functools import partial
 
 import attrs
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
@@ -16,6 +16,7 @@ from ..errors import invalid_argument
 from ..format.arrow import from_numpy
 from ..format.keys import KeyCodec
 from ..format.rows import check_columns
+from ..format.values import describe
 from . import shard_ranges, shuffle_packing
 from .hashing import can_hash, shards_of
 from .quick_ack import with_quick_ack
@@ -34,24 +35,46 @@ class Combiner:
     """Takes rows as they come and yields combined ones, both with the column ``SHARD`` last."""
 
 
-def check_input(df: DataFrame, key: Sequence[str]) -> StructType:
+def check_streaming(df: object) -> None:
+    """Refuse an input that is no streaming DataFrame.
+
+    Raises:
+        DefinitionError: it is none.
+    """
+    if isinstance(df, GroupedData):
+        advice = "give the DataFrame itself, and the columns to group by as an argument of their own"
+        raise invalid_argument("df", "a streaming DataFrame", "a grouped one", advice)
+    if not isinstance(df, DataFrame):
+        raise invalid_argument("df", "a streaming DataFrame", describe(df))
+    if not df.isStreaming:
+        advice = "read the input by spark.readStream; for a batch, use Spark's own df.groupBy(...)"
+        raise invalid_argument(
+            "df", "a streaming DataFrame", "a batch DataFrame, which has no checkpoints", advice
+        )
+
+
+def check_input(df: DataFrame, key: Sequence[str], argument: str = "key") -> StructType:
     """Return the schema of the key columns, if an operator keyed by them can run over ``df``.
+
+    Args:
+        df: the input.
+        key: names of the key columns.
+        argument: what the user knows ``key`` as, for errors.
 
     Raises:
         DefinitionError: a key column is missing or given twice, rows cannot be grouped by it, two columns of ``df``
             have one name, or a column has a type without Python values.
     """
-    if isinstance(key, str) or not key:
-        raise invalid_argument("key", "a list of at least one column name", repr(key))
+    if isinstance(key, str) or not isinstance(key, Sequence) or not key:
+        raise invalid_argument(argument, "a list of at least one column name", repr(key))
     names = df.columns
     for name in key:
-        if name not in names:
-            raise invalid_argument("key", f"names among the columns {', '.join(names)}", repr(name))
+        _check_column(name, names, argument)
     fold = _folding(df)
-    _check_distinct("key", key, fold)
-    _check_distinct("columns", names, fold)
+    _check_distinct(argument, key, fold)
+    _check_distinct("df", names, fold)
     if SHARD in map(fold, names):
-        raise invalid_argument("columns", f"names other than the reserved {SHARD!r}", ", ".join(names))
+        raise invalid_argument("df", f"column names other than the reserved {SHARD!r}", ", ".join(names))
     check_columns(df.schema, "the input")
     schema = StructType([df.schema[name] for name in key])
     KeyCodec(schema)
@@ -135,11 +158,19 @@ def _column(name: str) -> Column:
     return F.col(quoted(name))
 
 
+def _check_column(name: object, columns: Sequence[str], argument: str) -> None:
+    if not isinstance(name, str):
+        advice = "give the name; add what is computed to the input before, by withColumn"
+        raise invalid_argument(argument, "names of columns", describe(name), advice)
+    if name not in columns:
+        raise invalid_argument(argument, f"names among the columns {', '.join(columns)}", repr(name))
+
+
 def _check_distinct(argument: str, names: Sequence[str], fold: Callable[[str], str]) -> None:
     times = Counter(map(fold, names))
     twice = sorted({name for name in names if times[fold(name)] > 1})
     if twice:
-        raise invalid_argument(argument, "no name twice", ", ".join(map(repr, twice)))
+        raise invalid_argument(argument, "no column name twice", ", ".join(map(repr, twice)))
 
 
 def _folding(df: DataFrame) -> Callable[[str], str]:

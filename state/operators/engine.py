@@ -144,6 +144,11 @@ class Operator(Protocol):
         """The prefixes of the values to fetch for every key; a value's key is the prefix and then the key's bytes."""
         ...
 
+    @property
+    def late_rows(self) -> int:
+        """How many rows ``prepare`` has left out because they were late."""
+        ...
+
     def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         """Return the rows to process: all of them, or fewer (without late rows, or with rows combined).
 
@@ -204,6 +209,7 @@ def run(
     fetch = state.fetch if state.changes() else access.fetch
     groups = group(operator.prepare(access.metrics.on_input(batches)), codec, shard)
     access.metrics.keys += len(groups)
+    access.metrics.late_rows += operator.late_rows
     for first in range(0, len(groups), CHUNK):
         some = groups.slice(first, min(first + CHUNK, len(groups)))
         held = tuple(fetch(some.shards, with_prefix(prefix, some.keys)) for prefix in operator.prefixes)

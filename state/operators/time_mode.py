@@ -8,15 +8,16 @@ dropped, if its event time is not after the watermark of batch N-1. A row withou
 from __future__ import annotations
 
 import enum
+from datetime import UTC, datetime
 from typing import Final
 
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.streaming.stateful_processor import TimerValues
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
-from ..errors import invalid_argument
+from ..errors import OutputTypeError, invalid_argument
 from ..rpc.messages import BatchTimes
 
 _DELAY: Final = "spark.watermarkDelayMs"
@@ -89,9 +90,63 @@ class EventTime:
             table: has the column.
             late_ms: the watermark of the batch before, in milliseconds since 1970; 0 if there is none.
         """
-        times = table.column(self.column)
+        late = self._late(table, late_ms)
+        return table.filter(pc.invert(late)) if pc.any(late).as_py() else table
+
+    def check_output(self, batch: pa.RecordBatch, late_ms: int, operator: str) -> pa.RecordBatch:
+        """Return the output of an operator if no row is late, which later operators would drop without a word.
+
+        Args:
+            batch: has the column.
+            late_ms: as for ``without_late``.
+            operator: its uid, for errors.
+
+        Raises:
+            OutputTypeError: a row is late.
+        """
+        late = self._late(batch, late_ms)
+        if pc.any(late).as_py():
+            first = batch.column(self.column).filter(late)[0].as_py()
+            watermark = datetime.fromtimestamp(late_ms / 1000, UTC)
+            expected = f"an event time after the watermark, {watermark}: later operators would drop the row"
+            raise OutputTypeError(operator, f"output column {self.column!r}", expected, str(first))
+        return batch
+
+    def _late(self, rows: pa.Table | pa.RecordBatch, late_ms: int) -> pa.Array | pa.ChunkedArray:
+        """Return for each row whether it is late."""
+        times = rows.column(self.column)
         if self.window:
             times = pc.struct_field(times, "end")
         micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
-        kept = pc.fill_null(pc.greater(micros, late_ms * 1000), True)
-        return table if pc.all(kept, min_count=0).as_py() else table.filter(kept)
+        return pc.fill_null(pc.less_equal(micros, late_ms * 1000), False)
+
+
+def carry_watermark(source: StructType, output: StructType, column: str) -> StructType:
+    """Return the schema of an operator's output, in which a column has the event time of its rows.
+
+    Spark tells the column with the event time by its metadata. The watermark itself is that of the whole query, so the
+    operators after this one see the same watermark in every batch as this one.
+
+    Args:
+        source: schema of the operator's input, which has a column with a watermark.
+        output: schema of its output.
+        column: name of the column.
+
+    Raises:
+        DefinitionError: the input has no watermark, or the output has no such column of type timestamp.
+    """
+    delay = next((field.metadata[_DELAY] for field in source.fields if _DELAY in field.metadata), None)
+    if delay is None:
+        expected = "an input with the column that df.withWatermark(column, delay) was given"
+        raise invalid_argument("event_time_column", expected, f"columns {', '.join(source.names)}")
+    if column not in output.names or not isinstance(output[column].dataType, TimestampType):
+        stamps = [field.name for field in output.fields if isinstance(field.dataType, TimestampType)]
+        expected = f"a column of type timestamp in the output ({', '.join(stamps) or 'it has none'})"
+        raise invalid_argument("event_time_column", expected, repr(column))
+    fields = [
+        StructField(field.name, field.dataType, field.nullable, field.metadata | {_DELAY: delay})
+        if field.name == column
+        else field
+        for field in output.fields
+    ]
+    return StructType(fields)

@@ -11,7 +11,9 @@ depends only on this key. Columns keep their names, even those that PySpark rena
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, Final
 
 import attrs
@@ -24,9 +26,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from ..errors import OutputTypeError
-from ..format.rows import SLICE, group_ranges
+from ..format.rows import group_ranges
 from ..format.schema import arrow_schema
+from ..format.structs import Check, FieldsError, structs_check
+from ..format.values import describe
 from ..pyspark_versions import from_pandas, to_pandas
+from .style import FrameLimits
 
 SliceRows = Callable[[int, int], pd.DataFrame]
 
@@ -51,34 +56,33 @@ class _Variant:
 class FrameReader:
     """Converts tables with the same columns to DataFrames."""
 
-    def __init__(self, schema: StructType, timezone: str) -> None:
+    def __init__(self, schema: StructType, timezone: str, limits: FrameLimits) -> None:
         self._schema = schema
         self._timezone = timezone
+        self._limits = limits
 
     def groups(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[Iterator[pd.DataFrame]]:
         """Yield an iterator over the DataFrames of each group, where group i has rows bounds[i] to bounds[i+1].
 
-        A group comes as one DataFrame, or as several if it has more than ``SLICE`` rows. A processor may change its
-        DataFrame without an effect on any other. Groups must be taken in order; the caller may stop before the end of
-        one.
+        A group comes as one DataFrame, or as several if the limits say so. A processor may change its DataFrame without
+        an effect on any other. Groups must be taken in order; the caller may stop before the end of one.
         """
-        for first, last in group_ranges(bounds):
-            start, stop = bounds[first], bounds[last]
-            if stop - start > SLICE:
-                yield self._slices(table, start, stop)
-            else:
-                frames = self._frames(
-                    table.slice(start, stop - start), [at - start for at in bounds[first : last + 1]]
-                )
-                yield from ((frame,).__iter__() for frame in frames)
-
-    def _slices(self, table: pa.Table, start: int, stop: int) -> Iterator[pd.DataFrame]:
-        for low in range(start, stop, SLICE):
-            length = min(SLICE, stop - low)
-            yield from self._frames(table.slice(low, length), [0, length])
+        cuts = self._limits.cuts(table, bounds)
+        frames = self._frames(table, [*chain.from_iterable(cuts), bounds[-1]])
+        for starts in cuts:
+            group = islice(frames, len(starts))
+            yield group
+            # What the caller has left is not that of the next group.
+            deque(group, maxlen=0)
 
     def _frames(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[pd.DataFrame]:
-        """Yield one DataFrame for each group of a table."""
+        """Yield one DataFrame for the rows from each bound to the next; many small ones are converted together."""
+        for first, last in group_ranges(bounds):
+            start, stop = bounds[first], bounds[last]
+            inner = [at - start for at in bounds[first : last + 1]]
+            yield from self._converted(table.slice(start, stop - start), inner)
+
+    def _converted(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[pd.DataFrame]:
         columns, variants = self._columns(table.combine_chunks(), bounds)
         slice_rows = slicer(pd.DataFrame(dict(zip(self._schema.names, columns, strict=True))))
         for group in range(len(bounds) - 1):
@@ -161,6 +165,7 @@ class FrameWriter:
         self._schema = schema
         self._operator = operator
         self._arrow: pa.Schema = arrow_schema(schema)
+        self._checks = [structs_check(field.dataType) for field in schema.fields]
         self._names = list(schema.names)
         self._in_order = range(len(self._names))
         self._by_name = by_name
@@ -224,7 +229,10 @@ class FrameWriter:
         return array
 
     def _converted(self, position: int, values: Any) -> pa.Array:
-        field = self._schema.fields[position]
+        field, check = self._schema.fields[position], self._checks[position]
+        if check is not None:
+            for value in values:
+                self._check(field.name, check, value)
         try:
             return from_pandas(pd.Series(values, name=field.name, copy=False), field, **self._settings)
         except (
@@ -237,6 +245,13 @@ class FrameWriter:
         ) as error:
             found = f"values of type {values.dtype} ({' '.join(str(error).split())})"
             raise self._mismatch(field.name, self._type_name(position), found) from error
+
+    def _check(self, name: str, check: Check, value: Any) -> None:
+        try:
+            check(value)
+        except FieldsError as error:
+            found = f"a struct {error.wrong} in {describe(value)}"
+            raise self._mismatch(name, error.expected, found) from error
 
     def _type_name(self, position: int) -> str:
         name: str = self._schema.fields[position].dataType.simpleString()

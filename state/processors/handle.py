@@ -171,14 +171,17 @@ class StateHandle(StatefulProcessorHandle):
         return self.variables[stateName]  # type: ignore[return-value]
 
     def deleteIfExists(self, stateName: str) -> None:  # noqa: N802, N803
-        """Delete a state that the processor no longer declares: its values, and its record in the checkpoint.
+        """Delete a state: its values, and its record in the checkpoint.
+
+        If ``init`` has declared the state before, it is deleted all the same. It then cannot be used, as in PySpark.
 
         Raises:
-            DefinitionError: the same ``init`` declares the state (Spark accepts this and fails later), or is over.
+            DefinitionError: ``init`` is over.
         """
         self._check(stateName)
-        if stateName in self.declared:
-            raise self._declared_and_deleted(stateName)
+        if self.declared.pop(stateName, None) is not None:
+            del self.variables[stateName]
+            self.current.deleted.add(stateName)
         if stateName not in self.dropped:
             self.dropped.append(stateName)
 
@@ -226,7 +229,9 @@ class StateHandle(StatefulProcessorHandle):
     ) -> StateRecord:
         self._check(name)
         if name in self.dropped:
-            raise self._declared_and_deleted(name)
+            # init runs in every batch, so the state would begin empty in every batch.
+            expected = "no declaration after deleteIfExists"
+            raise self._invalid(name, expected, "one", "remove the call of deleteIfExists")
         what = f"state {name!r} of operator {self._operator!r}"
         resolved = self._schemas.resolve(schema, what)
         key = None if map_key is None else self._schemas.resolve(map_key, f"the map keys of {what}")
@@ -260,12 +265,9 @@ class StateHandle(StatefulProcessorHandle):
             raise self._invalid(name, expected, repr(self._mode.value))
         return ttl_ms
 
-    def _declared_and_deleted(self, name: str) -> DefinitionError:
-        return self._invalid(name, "a declaration or deleteIfExists", "both")
-
-    def _invalid(self, name: str, expected: str, found: str) -> DefinitionError:
+    def _invalid(self, name: str, expected: str, found: str, advice: str = "") -> DefinitionError:
         what = f"state {name!r} of operator {self._operator!r} cannot be declared"
-        return DefinitionError(what, expected, found)
+        return DefinitionError(what, expected, found, advice)
 
     def _packing(self, record: StateRecord, name: StateName) -> Packing:
         known = self._stored.get(name.state, record)

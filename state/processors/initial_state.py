@@ -96,8 +96,12 @@ def initial_rows(initial: DataFrame | GroupedData, key: Sequence[str], stream: D
         raise invalid_argument("initial_state", "a DataFrame, grouped or not", type(initial).__name__)
     if rows.isStreaming:
         raise invalid_argument("initial_state", "a DataFrame that is not streaming", "a streaming one")
-    check_input(rows, key)
     check_input(stream, key)
+    for name in key:
+        if name not in rows.columns:
+            columns = f"columns {', '.join(rows.columns)}"
+            raise invalid_argument("initial_state", f"a DataFrame with the key column {name!r}", columns)
+    check_input(rows, key)
     for name in key:
         expected, found = stream.schema[name].dataType, rows.schema[name].dataType
         if expected != found:

@@ -12,7 +12,7 @@ from ..format import keyspace, parts
 from ..format.packing import Packing, expiry_of
 from ..format.parts import ListHeader
 from ..format.values import StateName
-from .variable import CurrentKey, is_live, no_key
+from .variable import CurrentKey, is_live
 
 _AHEAD: Final = 16
 """The number of parts to fetch at a time when it is not known how many are needed."""
@@ -132,7 +132,7 @@ class KeyedListState(ListState):
 
     def _open(self) -> ListHeader:
         if not self._inside:
-            raise no_key(f"state {self._name.state!r} of operator {self._name.operator!r}")
+            raise self._current.no_state(self._name.state)
         if self._header is None:
             self._header = ListHeader() if self._held is None else ListHeader.decode(self._held)
             self._changed, self._parts = False, {}

@@ -13,7 +13,7 @@ from ..format.packing import Packing, expiry_of
 from ..format.parts import MapHeader
 from ..format.rows import row_type
 from ..format.values import StateName
-from .variable import CurrentKey, is_live, no_key
+from .variable import CurrentKey, is_live
 
 Bucket = dict[bytes, bytes]
 """Packed values by packed keys."""
@@ -177,7 +177,7 @@ class KeyedMapState(MapState):
 
     def _open(self) -> MapHeader:
         if not self._inside:
-            raise no_key(f"state {self._name.state!r} of operator {self._name.operator!r}")
+            raise self._current.no_state(self._name.state)
         if self._header is None:
             self._changed, self._buckets, self._dirty, self._dropped = False, {}, set(), set()
             header = self._header = MapHeader() if self._held is None else MapHeader.decode(self._held)

@@ -18,7 +18,7 @@ from .style import PandasSettings
 
 
 class PandasStyle:
-    """Rows come as DataFrames of at most ``SLICE`` rows, keys as tuples in which a timestamp is a ``pd.Timestamp``."""
+    """Rows come as DataFrames, keys as tuples in which a timestamp is a ``pd.Timestamp``."""
 
     def __init__(self, output: StructType, operator: str, settings: PandasSettings) -> None:
         self._output = output
@@ -35,7 +35,7 @@ class PandasStyle:
 
     def reader(self, schema: StructType) -> FrameReader:
         """Return a reader that creates DataFrames."""
-        return FrameReader(schema, self._settings.timezone)
+        return FrameReader(schema, self._settings.timezone, self._settings.limits)
 
     def writer(self) -> FrameCollector:
         """Return a writer that collects DataFrames."""

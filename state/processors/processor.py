@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -27,8 +26,9 @@ from ..operators import pickling
 from ..operators.dataframe import SHARD
 from ..operators.engine import CHUNK, Chunk, RuntimeContext, TaskState, collect, sorted_by_shard, with_prefix
 from ..operators.grouping import group
-from ..operators.time_mode import EventTime, TimeMode
+from ..operators.time_mode import EventTime, TimeMode, carry_watermark
 from ..rpc.access import Entries, ShardColumn
+from ..user_code import raised
 from . import expiry
 from .handle import QueryInfo, StateHandle, declarations
 from .initial_state import InitialState
@@ -57,6 +57,8 @@ class ProcessorSpec:
     mode: TimeMode
     event_time: EventTime | None
     """In event time, the column by which rows are late; None if there is none."""
+    output_time: EventTime | None
+    """The column of the output that has the event time for later operators; None if there is none."""
     settings: PandasSettings
     initial: InitialState | None = None
 
@@ -98,6 +100,7 @@ def processor_spec(
     output: StructType | str,
     style: StyleName = StyleName.ROWS,
     mode: TimeMode = TimeMode.NONE,
+    event_time_column: str | None = None,
     settings: PandasSettings | None = None,
     restored: Collection[str] = (),
 ) -> ProcessorSpec:
@@ -111,15 +114,18 @@ def processor_spec(
         output: schema of the output.
         style: whether the processor is written for rows or for DataFrames.
         mode: its time mode.
+        event_time_column: the column of the output that has the event time for later operators.
         settings: of the session, for DataFrames.
         restored: names of the operator's states in the restored checkpoint.
 
     Raises:
         DefinitionError: ``processor`` is no StatefulProcessor, cannot be pickled, or declares states that cannot be
-            used; or the schema of the output cannot be used.
+            used; or the schema of the output cannot be used, or not with ``event_time_column``.
     """
     resolved = Schemas().resolve(output, f"the output of operator {uid!r}")
     check_columns(resolved, f"the output of operator {uid!r}")
+    if event_time_column is not None:
+        resolved = carry_watermark(schema, resolved, event_time_column)
     pickled, schemas = _pickled(processor), Schemas()
     declared = declarations(cloudpickle.loads(pickled), uid, schemas, mode)
     return ProcessorSpec(
@@ -134,6 +140,7 @@ def processor_spec(
         style=style,
         mode=mode,
         event_time=EventTime.of(schema) if mode is TimeMode.EVENT else None,
+        output_time=None if event_time_column is None else EventTime(event_time_column, window=False),
         settings=settings or PandasSettings(),
     )
 
@@ -251,6 +258,7 @@ class ProcessorOperator:
         self._times = TimerValues(-1, -1)
         self._states: KeyedStates | None = None
         self._closed = False
+        self.late_rows = 0
 
     # --- its life -------------------------------------------------------------------------------------------
 
@@ -291,7 +299,9 @@ class ProcessorOperator:
         table = collect(batches, arrow_schema(with_shard, timezone=self._spec.settings.timezone))
         if self._spec.event_time is None:
             return table
-        return self._spec.event_time.without_late(table, self._context.times.late_ms)
+        timely = self._spec.event_time.without_late(table, self._context.times.late_ms)
+        self.late_rows = len(table) - len(timely)
+        return timely
 
     def begin(self, state: TaskState) -> None:
         """Delete dropped states; in an operator's first batch, load the initial state."""
@@ -401,7 +411,7 @@ class ProcessorOperator:
                 )
             results = iter(given)
             while self._writer.pull(results):
-                yield self._writer.batch()
+                yield self._batch()
         except OutputTypeError:
             raise
         except Exception as error:  # noqa: BLE001 (a processor may raise anything)
@@ -412,7 +422,18 @@ class ProcessorOperator:
 
     def _rest(self) -> Iterator[pa.RecordBatch]:
         if len(self._writer):
-            yield self._writer.batch()
+            yield self._batch()
+
+    def _batch(self) -> pa.RecordBatch:
+        """Return the results that have been collected.
+
+        Raises:
+            OutputTypeError: a result does not fit the output schema, or is late for the operators after this one.
+        """
+        batch, time = self._writer.batch(), self._spec.output_time
+        return (
+            batch if time is None else time.check_output(batch, self._context.times.late_ms, self._spec.uid)
+        )
 
     def _opened_states(self) -> KeyedStates:
         assert self._states is not None, "the engine calls nothing before init"
@@ -425,14 +446,8 @@ class ProcessorOperator:
             raise self._failure(where, error) from None
 
     def _failure(self, where: str, error: Exception) -> ProcessorError:
-        # The first frames are those of this module; the user's frames begin below them.
-        trace = error.__traceback__
-        while (
-            trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__
-        ):
-            trace = trace.tb_next
-        text = "".join(traceback.format_exception(type(error), error, trace))
-        return ProcessorError(self._spec.uid, self._context.batch, where, text)
+        told = raised(error)
+        return ProcessorError(self._spec.uid, self._context.batch, where, told.summary, told.traceback)
 
 
 def _comparable(states: dict[str, StateRecord]) -> dict[str, tuple[str, StateKind, str | None, int | None]]:

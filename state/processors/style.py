@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, Final, Protocol
 
 import attrs
 import pyarrow as pa
 from pyspark.sql.types import Row, StructType
+
+from ...storage.sizes import size_in_bytes
+
+UNLIMITED: Final = (1 << 31) - 1
+"""No limit."""
+_ARROW: Final = "spark.sql.execution.arrow"
 
 
 class StyleName(enum.StrEnum):
@@ -18,6 +25,39 @@ class StyleName(enum.StrEnum):
     """``transformWithState``: gets and yields ``Row``."""
     PANDAS = "pandas"
     """``transformWithStateInPandas``: gets and yields DataFrames."""
+
+
+@attrs.frozen
+class FrameLimits:
+    """How large the DataFrames that a processor gets may be."""
+
+    rows: int = 10_000
+    bytes: int = UNLIMITED
+    """Bytes of the rows in Arrow's format."""
+
+    @classmethod
+    def read(cls, conf: Any) -> FrameLimits:
+        """Return the limits that a session sets for all of Spark's ways to pandas, given its ``conf``."""
+        # Without a default of our own: Spark would prefer it to its own.
+        rows = int(conf.get(f"{_ARROW}.maxRecordsPerBatch"))
+        size = size_in_bytes(conf.get(f"{_ARROW}.maxBytesPerBatch"), without_suffix=1)
+        return cls(rows if rows > 0 else UNLIMITED, size)
+
+    def cuts(self, table: pa.Table, bounds: Sequence[int]) -> list[range]:
+        """Return for each group where its DataFrames begin; group i has rows bounds[i] to bounds[i+1].
+
+        As in PySpark, a DataFrame takes rows until it has reached the limit, by the average size of a row. The average
+        is that of the group, so that other groups make no difference.
+        """
+        fits = table.nbytes <= self.bytes
+        return [
+            range(start, stop, self.rows if fits else self._rows(table.slice(start, stop - start)))
+            for start, stop in pairwise(bounds)
+        ]
+
+    def _rows(self, group: pa.Table) -> int:
+        size: int = max(1, group.nbytes)
+        return min(self.rows, max(1, -(-self.bytes * len(group) // size)))
 
 
 @attrs.frozen
@@ -32,6 +72,7 @@ class PandasSettings:
     """Whether a conversion that loses something (1.5 to an integer) is refused."""
     int_to_decimal: bool = False
     """Whether integers are accepted in a decimal column."""
+    limits: FrameLimits = FrameLimits()
 
     @classmethod
     def read(cls, conf: Any) -> PandasSettings:
@@ -45,6 +86,7 @@ class PandasSettings:
                 "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"
             )
             == "true",
+            limits=FrameLimits.read(conf),
         )
 
 

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.stateful_processor import ValueState
 
 from ..format.packing import Packing, expiry_of
 from ..format.values import StateName
-from .variable import CurrentKey, is_live, no_key
+from .variable import CurrentKey, is_live
 
 
 class NoKey(enum.Enum):
@@ -95,5 +95,5 @@ class KeyedValueState(ValueState):
 
     def _inside(self) -> bytes | None:
         if isinstance(self._data, NoKey):
-            raise no_key(f"state {self._name.state!r} of operator {self._name.operator!r}")
+            raise self._current.no_state(self._name.state)
         return self._data

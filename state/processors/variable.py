@@ -53,6 +53,8 @@ class CurrentKey:
         """Processing time of the batch, in milliseconds since 1970."""
         self.index = -1
         """The key's position in the chunk; -1 if no key is being processed."""
+        self.deleted: set[str] = set()
+        """Names of the states that ``init`` has declared and then deleted."""
         self._operator = operator
         self._state: TaskState | None = None
         self._shards: ShardColumn = np.empty(0, np.int32)
@@ -96,6 +98,18 @@ class CurrentKey:
         keys = with_prefix(prefix, self._keys)
         found: list[bytes | None] = self._task().fetch(self._shards, keys).to_pylist()
         return found
+
+    def no_state(self, name: str) -> StateUseError:
+        """Return the error for a state that is used and has no value of a key to show."""
+        what = f"state {name!r} of operator {self._operator!r}"
+        if name not in self.deleted:
+            return no_key(what)
+        return StateUseError(
+            f"{what} cannot be used",
+            "a state that exists",
+            "one that init has deleted",
+            "remove the call of deleteIfExists, or everything that uses the state",
+        )
 
     def _task(self) -> TaskState:
         if self._state is None:

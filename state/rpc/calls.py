@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from ...storage.codec import from_json, to_json
 from ...storage.errors import ChandyError, StorageError
-from ...storage.logs import logger
+from ...storage.logs import logger, named
 from ..errors import PeerLostError, RemoteError
 from .auth import TokenCheck, token_options
 
@@ -121,7 +121,22 @@ def caller_errors(address: str, lost: type[PeerLostError]) -> Generator[None]:
 class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
     """A Flight server of JSON actions by name. Every call must have the token."""
 
-    def __init__(self, location: str, token: str, actions: Mapping[str, Call | Stream]) -> None:
+    def __init__(
+        self,
+        location: str,
+        token: str,
+        actions: Mapping[str, Call | Stream],
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """Serve at a location.
+
+        Args:
+            location: Arrow Flight location.
+            token: what every call must present.
+            actions: by name.
+            names: what lines that are logged during a call are about.
+        """
+        self._names = names or {}
         # Calls may come as soon as the base class is initialised.
         self.answer(actions)
         super().__init__(location, middleware={"token": TokenCheck(token)})
@@ -136,7 +151,7 @@ class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         """Serve one action."""
-        with handler_errors(action.type):
+        with named(**self._names), handler_errors(action.type):
             known = self._actions.get(action.type)
             if known is None:
                 raise RemoteError(

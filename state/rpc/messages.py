@@ -9,6 +9,7 @@ from typing import Protocol
 
 import attrs
 
+from ...storage.errors import FailureCode
 from ...storage.manifest import Handle
 
 
@@ -94,7 +95,9 @@ class TaskFailure:
     batch: int
     uid: str
     key: str
-    """The key as text."""
+    """The key as text, or the method that was called; empty if neither is known."""
+    summary: str
+    """The exception and where it was raised, in one line."""
     traceback: str
 
 
@@ -113,6 +116,14 @@ class ReadValues:
 @attrs.frozen
 class AskAccount:
     """A request for the ``OperatorMetrics`` of an operator."""
+
+    query_id: str
+    uid: str
+
+
+@attrs.frozen
+class AskBatches:
+    """A request for the ``RecentMetrics`` of an operator."""
 
     query_id: str
     uid: str
@@ -208,6 +219,13 @@ class HostHello:
 
 
 @attrs.frozen
+class HostPulse:
+    """A state host lives: its threads run and its disk answers."""
+
+    host: str
+
+
+@attrs.frozen
 class AskBatch:
     """A request for the orders ahead of a batch. A host sends one per batch and query."""
 
@@ -277,11 +295,24 @@ class ClaimAnswer:
 
 
 @attrs.frozen
-class ShardsRestored:
-    """The shards that a host claimed together are open, or one of them could not be opened."""
+class ShardNotOpened:
+    """A host could not open a shard that it had claimed, and gives it up."""
 
     host: str
     query_id: str
+    shard: ShardId
+    why: str
+    code: FailureCode | None = None
+    """What it means for the pipeline; None: nothing that is known."""
+
+
+@attrs.frozen
+class ShardsRestored:
+    """The shards that a host claimed together are open, or were given up."""
+
+    host: str
+    query_id: str
+    uid: str
     ahead: float
     """Seconds from the claim until a task waited for one of them."""
     files: float
@@ -292,8 +323,8 @@ class ShardsRestored:
     """Size of the files that the machine had already."""
     downloaded_bytes: int
     """Size of the files that came from the store."""
-    failure: str | None = None
-    """Why one of them could not be opened. None: all are open."""
+    read: tuple[int, ...] = ()
+    """The shards that were restored from bytes that were all read, and verified, in the store."""
 
 
 @attrs.frozen
@@ -343,6 +374,10 @@ class Control(Protocol):
 
     def restored(self, restored: ShardsRestored) -> None:
         """Record how shards were restored."""
+        ...
+
+    def not_opened(self, failed: ShardNotOpened) -> None:
+        """Record that a host gives up a shard that it could not open."""
         ...
 
     def ack(self, ack: Ack) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
@@ -18,6 +18,8 @@ class OperatorMetrics:
     tasks: int = 0
     rows: int = 0
     """Rows that came from Spark."""
+    late_rows: int = 0
+    """Rows that were dropped because they were late in event time."""
     keys: int = 0
     """Keys whose rows were processed. A key counts once in every batch that has it."""
     seconds: float = 0.0
@@ -78,3 +80,45 @@ class OperatorMetrics:
             handed = time.perf_counter()
             yield batch
             self.output_seconds += time.perf_counter() - handed
+
+
+@attrs.frozen
+class BatchMetrics:
+    """What an operator did in one batch: sums over its tasks, whose seconds add up."""
+
+    batch: int
+    tasks: OperatorMetrics = attrs.field(factory=OperatorMetrics)
+    """What the tasks themselves have measured."""
+    shards: int = 0
+    updated: int = 0
+    """Entries of state that were written, timers and the index of what expires among them."""
+    removed: int = 0
+    """Entries of state that were removed."""
+    memory: int = 0
+    """Bytes of the state that state hosts held in memory of their own: used lately, or not in RocksDB yet."""
+    commit_seconds: float = 0.0
+    """Time to stage the changes and to write them to the changelog."""
+
+    @classmethod
+    def sum(cls, parts: Iterable[BatchMetrics]) -> BatchMetrics:
+        """Return the sum of the parts of one batch; at least one."""
+        some = list(parts)
+        tasks = OperatorMetrics()
+        for part in some:
+            tasks.add(part.tasks)
+        return cls(
+            batch=some[0].batch,
+            tasks=tasks,
+            shards=sum(part.shards for part in some),
+            updated=sum(part.updated for part in some),
+            removed=sum(part.removed for part in some),
+            memory=sum(part.memory for part in some),
+            commit_seconds=sum(part.commit_seconds for part in some),
+        )
+
+
+@attrs.frozen
+class RecentMetrics:
+    """The latest batches of an operator on one host, oldest first."""
+
+    batches: tuple[BatchMetrics, ...]

@@ -164,6 +164,7 @@ class NotedSpec:
             OPENED.append("closed")
 
     prefixes = ()
+    late_rows = 0
 
     def prepare(self, batches):
         return pa.Table.from_batches(list(batches))
@@ -269,13 +270,15 @@ def test_a_processor_that_raises_is_reported_and_nothing_is_applied(host):
         "key ('a',)",
     )
     assert "user's own" in failure.traceback
+    assert "user's own" in failure.summary
+    assert failure.summary.endswith("in handleInputRows")
 
 
 def test_output_that_does_not_fit_is_reported_and_nothing_is_applied(host):
     with pytest.raises(OutputTypeError, match="column 'rows'"):
         list(task_of(host, YieldsText())(iter([batch("a")])))
     assert "apply" not in host.events
-    assert "expected bigint, found 'many' (str)" in host.failures[0].traceback
+    assert "expected bigint, found 'many' (str)" in host.failures[0].summary
 
 
 def test_the_processors_error_is_raised_also_when_it_cannot_be_reported(host):

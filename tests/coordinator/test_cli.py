@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chandy.coordinator.cli import main
-from chandy.storage import Store
+from chandy.storage import Store, locate
 from chandy.storage.catalog import Catalog
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import Handle, Manifest, QueryRecord
@@ -109,11 +111,19 @@ def test_list_for_programs_has_the_facts_of_each_checkpoint(storage: str) -> Non
     }
 
 
-@pytest.mark.parametrize("form", ["uri", "path", "pipeline folder", "slash"])
-def test_the_storage_may_be_said_in_several_ways(storage: str, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(
+    "form", ["uri", "path", "relative", "from below", "here", "pipeline folder", "slash"]
+)
+def test_the_storage_may_be_said_in_several_ways(
+    storage: str, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path / "storage" if form in ("here", "from below") else tmp_path)
     said = {
         "uri": storage,
         "path": str(tmp_path / "storage"),
+        "relative": "storage",
+        "from below": "../storage",
+        "here": ".",
         "pipeline folder": storage + "/flights",
         "slash": storage + "/",
     }[form]
@@ -170,6 +180,36 @@ def test_list_says_where_savepoints_were_asked_for(storage: str, flights: LocalS
     assert "savepoint 3: s3://bucket/before" in run("list", storage).stdout
 
 
+def take_savepoint(pipeline: LocalStore, folder: Path, place: LocalStore, id: int = 3) -> None:
+    """Write a savepoint as a coordinator does."""
+    pipeline.create(f"checkpoints/{id}/savepoint", place.uri.encode())
+    claim_savepoint(place, "driver-1")
+    commit_savepoint(place, stored(place, folder, id))
+
+
+def own_savepoint(pipeline: LocalStore) -> LocalStore:
+    return LocalStore(pipeline.root / "savepoints" / "before")
+
+
+@pytest.mark.parametrize("original_stays", [True, False])
+def test_a_copied_storage_shows_its_own_savepoints(
+    storage: str, flights: LocalStore, tmp_path: Path, original_stays: bool
+) -> None:
+    take_savepoint(flights, tmp_path / "files", own_savepoint(flights))
+    elsewhere = LocalStore(tmp_path / "savepoints" / "before")
+    take_savepoint(flights, tmp_path / "files", elsewhere, id=4)
+    shutil.copytree(tmp_path / "storage", tmp_path / "copy")
+    if not original_stays:
+        shutil.rmtree(tmp_path / "storage")
+    copy = (tmp_path / "copy" / "flights" / "savepoints" / "before").as_uri()
+    assert run_json("list", str(tmp_path / "copy"))["savepoints"] == [
+        {"id": 3, "uri": copy},
+        {"id": 4, "uri": elsewhere.uri},
+    ]
+    assert locate.find(Catalog(LocalStore(tmp_path / "copy" / "flights")), 3).store.uri == copy
+    assert str(tmp_path / "storage") not in run("list", str(tmp_path / "copy")).stdout
+
+
 def test_show_describes_the_latest_checkpoint_or_the_one_asked_for(storage: str) -> None:
     assert run_json("show", storage)["id"] == 2
     shown = run_json("show", storage, "--checkpoint", "1")
@@ -220,6 +260,33 @@ def test_verify_names_the_damaged_file_and_fails(storage: str, flights: LocalSto
     assert run("verify", storage, "--checkpoint", "2").exit_code == 1
 
 
+def test_verify_covers_the_savepoints_of_a_pipeline(
+    storage: str, flights: LocalStore, tmp_path: Path
+) -> None:
+    own = own_savepoint(flights)
+    take_savepoint(flights, tmp_path / "files", own)
+    flights.create("checkpoints/5/savepoint", (tmp_path / "moved away").as_uri().encode())
+    verified = run_json("verify", storage)
+    assert [(one["id"], one["ok"]) for one in verified["checkpoints"]] == [(1, True), (2, True)]
+    assert [(one["id"], one["ok"], one["uri"]) for one in verified["savepoints"]] == [
+        (3, True, own.uri),
+        (5, False, (tmp_path / "moved away").as_uri()),
+    ]
+    text = run("verify", storage).stdout
+    assert "not there" in text
+    (key,) = own.list("shared/")
+    own.write(key, b"\xff" + own.read(key)[1:])
+    result = run("verify", storage, "--json")
+    assert result.exit_code == 1
+    assert [one["ok"] for one in json.loads(result.stdout)["savepoints"]] == [False, False]
+    assert f"savepoint 3 in {own.uri}: {key}: expected 70000 bytes" in result.stderr
+    own.write("manifest.json", b"{}")
+    result = run("verify", storage)
+    assert result.exit_code == 1
+    assert "unreadable" in result.stdout
+    assert f"savepoint 3 in {own.uri}: 'manifest.json'" in result.stderr
+
+
 def test_verify_fails_on_an_unreadable_manifest(storage: str, flights: LocalStore) -> None:
     flights.write("checkpoints/2/manifest.json", flights.read("checkpoints/2/manifest.json")[:-5])
     result = run("verify", storage)
@@ -239,7 +306,7 @@ def test_gc_spares_young_objects_unless_forced_and_deletes_nothing_in_a_dry_run(
     storage: str, flights: LocalStore
 ) -> None:
     before = flights.list()
-    nothing = {"keys": [], "bytes": 0, "young": 0, "damaged": [], "spared": 0}
+    nothing = {"keys": [], "bytes": 0, "young": 0, "damaged": [], "spared": 0, "failed": {}}
     flights.write("shared/ab/garbage.sst", b"12345")
     assert run_json("gc", storage) == nothing | {"young": 1, "dry_run": False}
     expected = nothing | {"keys": ["shared/ab/garbage.sst"], "bytes": 5}
@@ -264,11 +331,37 @@ def test_gc_spares_what_a_damaged_manifest_may_need_and_says_what_to_do(
     assert flights.list() == before
 
 
+def test_clean_tells_and_deletes_what_killed_processes_left_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHANDY_RUNTIME_DIR", str(tmp_path / "run"))
+    dead = tmp_path / "run" / "queries" / "flights-1"
+    dead.mkdir(parents=True)
+    (dead / "alive").touch()
+    (dead / "offsets").write_bytes(b"x" * 1500)
+    kept = run_json("clean")
+    assert (kept["deleted"], [one["path"] for one in kept["young"]]) == ([], [str(dead)])
+    dry = run_json("clean", "--force", "--dry-run")
+    assert [(one["path"], one["what"], one["bytes"]) for one in dry["deleted"]] == [
+        (str(dead), "a driver", 1500)
+    ]
+    assert dead.exists()
+    os.utime(dead / "offsets", (1, 1))
+    os.utime(dead / "alive", (1, 1))
+    os.utime(dead, (1, 1))
+    result = run("clean")
+    assert result.exit_code == 0, result.output
+    assert str(dead) in result.stdout
+    assert "days ago" in result.stdout
+    assert "deleted 1 directories, 1.5 kB; kept 0 young ones and 0 in use" in result.stdout
+    assert not dead.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["list", "gopher://x"], "there is no store for 'gopher://x'"),
-        (["list", "relative"], "is not a storage URI"),
+        (["list", "relative"], "there are no checkpoints in /"),
         (["list", "{tmp}/empty"], "found no pipeline"),
         (["show", "{tmp}/storage", "--checkpoint", "9"], "there is no checkpoint 9"),
         (["verify", "{tmp}/storage", "--pipeline", "trains"], "found flights"),

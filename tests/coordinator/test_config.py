@@ -45,6 +45,23 @@ def test_durations_may_be_timedeltas() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "size"), [("1g", 1 << 30), ("512MB", 512 << 20), (1 << 28, 1 << 28), ("16m", 16 << 20)]
+)
+def test_memory_may_be_given_as_in_sparks_settings(given: int | str, size: int) -> None:
+    assert CheckpointConfig(host_memory=given).host_memory_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [(0, "with its unit"), (10, "with its unit"), ("0 s", "a duration above 0"), (timedelta(0), "above 0")],
+)
+def test_an_interval_that_is_refused_is_told_what_it_lacks(wrong: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        CheckpointConfig(interval=wrong)
+    assert "0 or more" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("field", "wrong"),
     [
         ("interval", "0 s"),
@@ -65,6 +82,11 @@ def test_durations_may_be_timedeltas() -> None:
         ("restart", "never"),
         ("restart", NoRestart),
         ("host_memory", 1024),
+        ("host_memory", "1m"),
+        ("host_memory", "1"),
+        ("host_memory", "much"),
+        ("host_memory", 1e9),
+        ("host_memory", True),
         ("work_dir", " "),
         ("cache_dir", 3),
         ("allow_unfenced", "yes"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chandy.coordinator import assembly
+from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
 from chandy.coordinator.errors import (
@@ -30,6 +32,7 @@ from chandy.storage import FencedError
 from chandy.storage.catalog import Catalog
 from chandy.storage.files import FileCache
 from chandy.storage.local import LocalStore
+from chandy.storage.long_waits import Reminder
 
 from ..builders import make_manifest
 from ..waiting import DEADLINE, eventually
@@ -275,6 +278,81 @@ def test_two_stops_at_once_are_one_and_both_return_when_it_is_done(pipeline: Pip
     assert pipeline.closed == 1
 
 
+def commit(pipeline: Pipeline, batch: int) -> None:
+    """Let Spark have committed a batch of the only query."""
+    (run,) = pipeline.coordinator._supervisor._runs.all()
+    for log in ("offsets", "commits"):
+        (run.directory / log).mkdir(exist_ok=True)
+        (run.directory / log / str(batch)).write_text("v1\n{}")
+
+
+def stored(tmp_path: Path) -> list[int]:
+    return Catalog(LocalStore(tmp_path / "store" / "p")).list_ids()
+
+
+def test_a_stop_takes_a_last_checkpoint_of_what_has_committed(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.start("q")
+    commit(pipeline, 0)
+    assert pipeline.coordinator.checkpoint().result(DEADLINE).batches == {"q": 0}
+    commit(pipeline, 1)
+    taken = pipeline.coordinator.stop()
+    assert taken is not None
+    assert taken.batches == {"q": 1}
+    with made(cluster(), tmp_path) as following:
+        assert following.restored == taken
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_stop_takes_no_checkpoint_of_what_the_latest_one_has(
+    pipeline: Pipeline, tmp_path: Path, committed: bool
+) -> None:
+    pipeline.start("q")
+    if committed:
+        commit(pipeline, 0)
+        pipeline.coordinator.checkpoint().result(DEADLINE)
+    before = stored(tmp_path)
+    assert pipeline.coordinator.stop() is None
+    assert stored(tmp_path) == before == ([1] if committed else [])
+
+
+def test_a_stop_takes_no_checkpoint_if_it_is_told_not_to(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.start("q")
+    commit(pipeline, 0)
+    assert pipeline.coordinator.stop(checkpoint=False) is None
+    assert stored(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", ["the disk is full", None])
+def test_a_stop_whose_last_checkpoint_fails_or_takes_too_long_ends_and_says_so(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: str | None
+) -> None:
+    answer: Future[Checkpoint] = Future()
+    if error is not None:
+        answer.set_exception(CheckpointError(1, Reason.IO_EXCEPTION, error))
+    pipeline.start("q")
+    commit(pipeline, 0)
+    monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind, of_stop: answer)
+    assert pipeline.coordinator.stop(timeout="0 s") is None
+    assert pipeline.closed == 1
+    (line,) = [line for line in lines(caplog) if "no last checkpoint" in line]
+    assert (error or "it was not complete after 0 s") in line
+
+
+def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
+    pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline.start("q")
+    commit(pipeline, 0)
+    successor = Catalog(LocalStore(tmp_path / "store" / "p")).take_over("another driver", 1.0)
+    pipeline.coordinator._supervisor.must_fail(
+        FencedError("s", successor.generation - 1, successor.generation, "another driver")
+    )
+    eventually(lambda: pipeline.coordinator._executor.read(lambda machine: machine.closed) is Reason.FENCED)
+    assert pipeline.coordinator.stop() is None
+    assert stored(tmp_path) == []
+    assert not any("no last checkpoint" in line for line in lines(caplog))
+
+
 # --- a coordinator that cannot be made ----------------------------------------------------------------------
 
 
@@ -312,8 +390,8 @@ def test_a_coordinator_that_cannot_be_made_leaves_nothing_running(
 ) -> None:
     services: list[Service] = []
 
-    def listening(host: str, token: str) -> Service:
-        services.append(listen(host, token))
+    def listening(host: str, token: str, name: str) -> Service:
+        services.append(listen(host, token, name))
         return services[-1]
 
     def fails(*_: object, **__: object) -> None:
@@ -343,6 +421,87 @@ def test_a_coordinator_that_could_not_be_made_can_be_made_the_next_time(
 
 def raises(*_: object, **__: object) -> None:
     raise CoordinatorStoppedError("p")
+
+
+# --- what the log says --------------------------------------------------------------------------------------
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.name.startswith("chandy.")]
+
+
+def test_every_line_names_its_pipeline_and_its_query(
+    pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    other = CheckpointCoordinator(cluster(), pipeline="other", storage=str(tmp_path / "store"))
+    pipeline.start("q")
+    (tmp_path / "file").touch()
+    failed = pipeline.coordinator.savepoint(f"{tmp_path}/file/savepoint")
+    assert failed.exception(DEADLINE) is not None
+    eventually(lambda: any("no checkpoint" in line for line in lines(caplog)))
+    pipeline.coordinator.stop()
+    other.stop()
+    assert [line for line in lines(caplog) if ("pipeline=p" in line) == ("pipeline=other" in line)] == []
+    assert any("query started" in line and "query=q" in line for line in lines(caplog))
+    assert any("coordinator started" in line and "pipeline=other" in line for line in lines(caplog))
+
+
+def test_a_first_batch_that_takes_long_is_told_and_a_query_without_data_is_not(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    reminded = threading.Event()
+
+    class Impatient(Reminder):
+        def is_due(self, waited: float) -> bool:
+            reminded.set()
+            return True
+
+    monkeypatch.setattr(launcher, "Reminder", Impatient)
+    pipeline.start("q")
+    assert reminded.wait(DEADLINE)
+    assert not any("waiting for" in line for line in lines(caplog))
+    (run,) = pipeline.coordinator._supervisor._runs.all()
+    (run.directory / "offsets").mkdir()
+    (run.directory / "offsets" / "0").touch()
+    eventually(lambda: any("waiting for" in line for line in lines(caplog)))
+    told = next(line for line in lines(caplog) if "waiting for" in line)
+    assert told.startswith('event="waiting for the first batch to commit" pipeline=p query=q batch=0')
+
+
+def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_none(
+    pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    refused = pipeline.coordinator.checkpoint().exception(DEADLINE)
+    pipeline.start("q")
+    (tmp_path / "file").touch()
+    failed = pipeline.coordinator.savepoint(f"{tmp_path}/file/savepoint").exception(DEADLINE)
+    assert isinstance(refused, CheckpointError)
+    assert isinstance(failed, CheckpointError)
+    levels = {
+        record.message.split("reason=")[1].split()[0]: record.levelname
+        for record in caplog.records
+        if "no checkpoint" in record.message
+    }
+    assert levels == {refused.reason.value: "INFO", failed.reason.value: "WARNING"}
+    assert refused.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+
+
+def test_what_users_look_at_reads_well(pipeline: Pipeline) -> None:
+    query = pipeline.start("q")
+    taken = pipeline.coordinator.checkpoint().result(DEADLINE)
+    assert repr(query) == "CheckpointedQuery(name='q', status=running, guarantee=at least once)"
+    assert repr(pipeline.coordinator).startswith("CheckpointCoordinator(pipeline='p', storage='file:///")
+    assert taken.completed_time.timestamp() == pytest.approx(taken.completed_at)
+    assert f"completed_at={taken.completed_time:%Y-%m-%d %H:%M:%S}" in repr(taken)
+    assert f"status=completed, completed_at={taken.completed_time:%Y}" in repr(
+        pipeline.coordinator.statistics()
+    )
+    assert len(repr(pipeline.coordinator.statistics())) < 2000
+    query.stop()
+    assert "status=stopped" in repr(query)
 
 
 # --- what driver and hosts agree on -------------------------------------------------------------------------

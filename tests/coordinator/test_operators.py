@@ -85,6 +85,7 @@ def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
             time_mode="None",
             output_mode="append",
             initial_state=None,
+            event_time_column=None,
         ),
     ]
     for call in calls:
@@ -93,6 +94,29 @@ def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
         for wrong in ("", "../up", 7):
             with pytest.raises(InvalidNameError):
                 call(wrong)
+
+
+def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
+    pipeline, given = operators(tmp_path), stream(df="rows")
+    calls: list[Any] = [
+        lambda: pipeline.with_aggregates(given, columns={"n": ("*", "count")}, combine="auto"),
+        lambda: pipeline.with_arrow_processor(given, processor=None, output="n long"),  # type: ignore[arg-type]
+        lambda: pipeline.with_processor(
+            given,
+            style=None,  # type: ignore[arg-type]
+            processor=None,  # type: ignore[arg-type]
+            output="n long",
+            time_mode="None",
+            output_mode="append",
+            initial_state=None,
+            event_time_column=None,
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(
+            DefinitionError, match=r"argument df: expected a streaming DataFrame, found 'rows' \(str\)"
+        ):
+            call()
 
 
 @pytest.mark.parametrize("name", ["uid", "shards", "parallelism", "combine"])

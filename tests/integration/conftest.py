@@ -84,7 +84,7 @@ def make(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
 
     yield new
     for coordinator in made:
-        coordinator.stop(timeout="1 s")
+        coordinator.stop(timeout="1 s", checkpoint=False)
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from chandy.coordinator import ChandyError, CheckpointConfig, CheckpointCoordinator
+from chandy.coordinator import ChandyError, CheckpointConfig, CheckpointCoordinator, FixedDelay
 from chandy.coordinator.errors import (
     ArgumentError,
     ConfigError,
@@ -21,8 +22,10 @@ from chandy.coordinator.errors import (
     StateSchemaError,
     WriterError,
 )
+from chandy.coordinator.query import CheckpointedQuery
 from chandy.state.errors import DefinitionError
 from chandy.storage import (
+    DamagedCheckpointError,
     DamagedError,
     InvalidNameError,
     InvalidPlaceError,
@@ -38,7 +41,7 @@ from .support import EVENTS, TOTALS, Events, Make, Totals
 pytestmark = pytest.mark.spark
 
 
-def totals(coordinator: CheckpointCoordinator, stream: DataFrame, **more: Any) -> DataFrame:
+def totals(coordinator: CheckpointCoordinator, stream: Any, **more: Any) -> DataFrame:
     arguments: dict[str, Any] = {
         "key": ["k"],
         "processor": Totals(),
@@ -78,6 +81,14 @@ def test_a_writer_that_cannot_be_checkpointed_is_refused_and_the_coordinator_goe
     for writer, why in refused:
         with pytest.raises(WriterError, match=why):
             coordinator.start(writer, name="q")
+    wrong: list[tuple[Any, str]] = [
+        (stream, "found a DataFrame"),
+        (spark.range(1).write, "found a DataFrameWriter"),
+        (None, "found a NoneType"),
+    ]
+    for given, says in wrong:
+        with pytest.raises(ArgumentError, match=f"a DataStreamWriter .*{says}"):
+            coordinator.start(given, name="q")
     assert coordinator.queries == ()
     events.add(1)
     query = coordinator.start(stream.writeStream.format("noop"), name="q")
@@ -120,12 +131,42 @@ def test_an_operator_that_cannot_be_is_refused_before_anything_runs(
         ({"processor": NeedsAnInterval()}, DefinitionError, "a type that a state cannot hold"),
         ({"output": "not a schema"}, ChandyError, "cannot read as DDL"),
         ({"uid": ""}, ChandyError, ""),
+        (
+            {"key": "k"},
+            DefinitionError,
+            "argument key: expected a list of at least one column name, found 'k'",
+        ),
+        ({"key": F.col("k")}, DefinitionError, "argument key: expected a list"),
+        (
+            {"key": [F.col("k")]},
+            DefinitionError,
+            "argument key: expected names of columns, found Column<'k'>",
+        ),
+        ({"time_mode": "EventTime"}, DefinitionError, r"argument time_mode: .*withWatermark"),
     ]
     for arguments, error, says in wrong:
         with pytest.raises(error, match=says):
             totals(coordinator, stream, **arguments)
+    for by in ("k", ["missing"], [F.col("k")]):
+        with pytest.raises(DefinitionError, match="argument by: "):
+            coordinator.aggregate(stream, by=by, uid="totals", n=("*", "count"))  # type: ignore[arg-type]
+    batch = spark.createDataFrame([("a", 1)], EVENTS)
+    for df, says in ((batch, "found a batch DataFrame"), (stream.groupBy("k"), "found a grouped one")):
+        with pytest.raises(DefinitionError, match=f"argument df: expected a streaming DataFrame, {says}"):
+            totals(coordinator, df)
+        with pytest.raises(DefinitionError, match=says):
+            coordinator.aggregate(df, by=["k"], uid="totals", n=("*", "count"))  # type: ignore[arg-type]
+    with pytest.raises(
+        DefinitionError, match="argument initial_state: expected a DataFrame with the key column 'k'"
+    ):
+        totals(coordinator, stream, initial_state=batch.withColumnRenamed("k", "key"))
     with pytest.raises(DefinitionError, match="cannot be grouped by key column 'k'"):
         totals(coordinator, stream.selectExpr("map(k, v) as k", "v"))
+    # The column with the watermark need not be there.
+    timed = stream.withColumn("t", F.current_timestamp()).withWatermark("t", "1 second").drop("t")
+    totals(coordinator, timed, uid="timed", time_mode="EventTime")
+    with pytest.raises(DefinitionError, match=r"argument event_time_column: .* found columns k, v"):
+        totals(coordinator, timed, time_mode="EventTime", event_time_column="total")
     # None of the refused has taken the uid.
     totals(coordinator, stream)
 
@@ -192,7 +233,7 @@ def damaged(manifest: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda manifest: manifest.replace(b'"schema":1', b'"schema":2'), SchemaTooNewError),
+        (lambda manifest: manifest.replace(b'"schema":1', b'"schema":9'), SchemaTooNewError),
         (lambda manifest: manifest[: len(manifest) // 2], DamagedError),
         (lambda manifest: b"", DamagedError),
         (damaged, DamagedError),
@@ -223,6 +264,39 @@ def test_damaged_state_is_found_and_the_query_does_not_go_on(
     out = totals(coordinator, events.stream(spark))
     with pytest.raises(DamagedError):
         coordinator.start(out.writeStream.format("noop"), name="totals")
+
+
+def test_one_damaged_byte_is_named_at_every_start_and_what_is_whole_stays(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    # Promise 5
+    def start(coordinator: CheckpointCoordinator) -> CheckpointedQuery:
+        return coordinator.start(
+            totals(coordinator, events.stream(spark)).writeStream.format("noop"), name="totals"
+        )
+
+    first = make(retained=2)
+    query = start(first)
+    for _ in range(3):
+        events.add(1)
+        query.processAllAvailable()
+        first.checkpoint().result(60)
+    first.stop()
+    checkpoints = tmp_path / "store" / "p" / layout.CHECKPOINTS
+    (pack,) = (pack for pack in checkpoints.glob("3/*.pack") if not pack.name.startswith("driver-"))
+    content = bytearray(pack.read_bytes())
+    content[len(content) // 2] ^= 1
+    pack.write_bytes(bytes(content))
+    for files in (0, 1, 0):
+        events.add(files)
+        again = make(
+            retained=2, interval="1 s", initial_delay="0 s", restart=FixedDelay("0 s", attempts=1000)
+        )
+        with pytest.raises(DamagedCheckpointError, match=r'restore="2".*chandy verify') as caught:
+            start(again).awaitTermination(60)
+        assert (caught.value.key, caught.value.intact) == (f"checkpoints/3/{pack.name}", 2)
+        again.stop(timeout="1 s")
+    start(make(restore=2)).processAllAvailable()
 
 
 def test_what_is_to_be_restored_must_be_there(make: Make, checkpointed: Path, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming import StatefulProcessor, StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.errors import (
@@ -20,6 +21,7 @@ from chandy.coordinator.errors import (
 )
 from chandy.coordinator.query import CheckpointedQuery
 
+from ..waiting import eventually
 from .support import Events, Make
 
 pytestmark = pytest.mark.spark
@@ -132,3 +134,46 @@ def test_what_cannot_be_answered_is_said(make: Make, spark: SparkSession, events
     query.stop()
     with pytest.raises(QueryNotRunningError, match="stopped"):
         coordinator.get("all", "k3", "total")
+
+
+def test_the_progress_of_a_query_tells_of_its_operators_as_spark_does_of_its_own(
+    make: Make, spark: SparkSession, events: Events
+) -> None:
+    told: list[StreamingQueryProgress] = []
+
+    class Watch(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            told.append(coordinator.with_state_operators(event.progress))
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            pass
+
+    coordinator, watch = make(), Watch()
+    spark.streams.addListener(watch)
+    try:
+        deduplicated = events.stream(spark).dropDuplicates(["k", "v"])
+        query = start(coordinator, everything(coordinator, deduplicated))
+        events.add(1)
+        query.processAllAvailable()
+        events.add(1)
+        query.processAllAvailable()
+        eventually(lambda: len(told) >= 2, "the progress of two batches")
+    finally:
+        spark.streams.removeListener(watch)
+    for progress in (query.recentProgress, told):
+        for batch, one in enumerate(progress[:2]):
+            assert one.batchId == batch
+            own, found = one.stateOperators
+            assert (own.operatorName, found.operatorName) == ("dedupe", "all")
+            assert set(found) == set(own)
+            assert found.customMetrics["chandyInputKeys"] > 0
+            assert found.numRowsUpdated > LARGE
+            assert found.numStateStoreInstances == 4
+            assert found.commitTimeMs >= 0
+            assert found.allUpdatesTimeMs > 0
+    assert query.lastProgress.stateOperators[-1].memoryUsedBytes > 0
+    coordinator.stop(checkpoint=False)
+    assert [one.operatorName for one in query.lastProgress.stateOperators] == ["dedupe"]

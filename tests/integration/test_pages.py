@@ -82,7 +82,7 @@ def names() -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = {"__name__": "__main__", "Path": Path, "eventually": eventually}
     yield found
     for coordinator in [value for value in found.values() if isinstance(value, CheckpointCoordinator)]:
-        coordinator.stop(timeout="1 s")
+        coordinator.stop(timeout="1 s", checkpoint=False)
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)

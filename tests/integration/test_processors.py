@@ -128,7 +128,7 @@ def test_lists_maps_timers_and_an_initial_state_go_on_from_a_checkpoint_and_a_dr
     add("2", ("a", 1, 3))
     query.processAllAvailable()
     assert next(row for row in taken() if row[0] == "a")[1].startswith("601 1 600 old (7,) in batch")
-    first.stop()
+    first.stop(checkpoint=False)
 
     second = make()
     query = start(second, NewLedger())
@@ -147,6 +147,45 @@ def test_lists_maps_timers_and_an_initial_state_go_on_from_a_checkpoint_and_a_dr
     ]:
         assert told.count(row) == 1, (row, told)
     assert list(second._operators.record("ledger").states) == ["list", "map"]
+
+
+class Chunks(StatefulProcessor):
+    """Tells the sizes of the DataFrames that it gets."""
+
+    def init(self, handle: Any) -> None:
+        handle.getValueState("unused", "n long")
+        handle.deleteIfExists("unused")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"k": [key[0]], "what": [str([len(frame) for frame in rows])]})
+
+
+def test_dataframes_are_no_larger_than_the_session_allows_and_init_declares_and_deletes_a_state(
+    make: Make, spark: SparkSession, settings: dict[str, str], tmp_path: Path
+) -> None:
+    settings["spark.sql.execution.arrow.maxRecordsPerBatch"] = "2"
+    (tmp_path / "in").mkdir()
+    lines = [json.dumps({"k": k, "n": n}) for k, rows in (("a", 5), ("b", 3)) for n in range(rows)]
+    (tmp_path / "in" / "1.json").write_text("\n".join(lines))
+    found: dict[str, str] = {}
+    coordinator = make()
+    chunks = coordinator.transform_with_state_in_pandas(
+        spark.readStream.schema(TICKS).json(str(tmp_path / "in")),
+        key=["k"],
+        processor=Chunks(),
+        output=OUTPUT,
+        uid="chunks",
+        shards=3,
+    )
+    writer = chunks.writeStream.foreachBatch(
+        lambda df, batch: found.update({row.k: row.what for row in df.collect()})
+    )
+    coordinator.start(writer, name="chunks").processAllAvailable()
+    # As on PySpark's own engine.
+    assert found == {"a": "[2, 2, 1]", "b": "[2, 1]"}
+    assert coordinator._operators.record("chunks").states == {}
 
 
 class Declares(StatefulProcessor):
@@ -217,7 +256,7 @@ def test_what_cannot_be_is_refused_where_the_operator_is_defined(make: Make, spa
         ("argument output_mode", timed | {"output_mode": "complete"}),
         ("key column n of type", timed | {"initial_state": other}),
         ("a streaming one", timed | {"initial_state": rows}),
-        ("among the columns id", timed | {"initial_state": spark.range(1)}),
+        ("a DataFrame with the key column 'n'", timed | {"initial_state": spark.range(1)}),
         ("a DataFrame, grouped or not", timed | {"initial_state": "n"}),
     ]:
         for define in (coordinator.transform_with_state, coordinator.transform_with_state_in_pandas):

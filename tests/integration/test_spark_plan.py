@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pyspark.sql import functions as f
 from chandy.barrier.operator_name import function_name
 from chandy.coordinator.errors import WriterError
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
+from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.sinks.recognition import sink_of
 from chandy.coordinator.spark.plan import facts, output_path
 from chandy.coordinator.spark.writer_facts import SourceFacts, Trigger, check
@@ -210,6 +212,26 @@ def test_the_output_directory_of_a_table_is_known_before_and_after_it_exists(
         spark.sql("DROP TABLE later")
     assert output_path(writer, facts(writer).sink) is None
     assert output_path(writer.option("path", "/o"), facts(writer).sink) == "/o"
+
+
+def test_a_managed_table_whose_catalog_ended_with_its_driver_says_what_to_do(
+    spark: SparkSession, numbers: DataFrame
+) -> None:
+    writer = numbers.writeStream.format("parquet")
+    place = output_path(writer, facts(writer, table="forgotten").sink)
+    assert place is not None
+    directory = Path(place.removeprefix("file:"))
+    (directory / "_spark_metadata").mkdir(parents=True)
+    try:
+        with pytest.raises(WriterError, match="set the writer's option path") as caught:
+            sink_of(writer, facts(writer, table="forgotten"))
+        assert str(directory) in caught.value.found
+        told = numbers.writeStream.format("parquet").option("path", str(directory))
+        sink = sink_of(told, facts(told, table="forgotten"))
+        assert isinstance(sink, FileSink)
+        assert sink.location == directory
+    finally:
+        shutil.rmtree(directory)
 
 
 def test_a_table_of_another_catalog_is_no_file_sink(numbers: DataFrame) -> None:

@@ -290,7 +290,7 @@ class Locked(Totals):
         ({"key": []}, DefinitionError, "at least one column name"),
         ({"key": "name"}, DefinitionError, "a list"),
         ({"key": ["nome"]}, DefinitionError, "among the columns name"),
-        ({"key": ["name", "name"]}, DefinitionError, "no name twice"),
+        ({"key": ["name", "name"]}, DefinitionError, "no column name twice"),
         ({"key": ["m"]}, DefinitionError, "does not group by"),
         ({"shards": 0}, DefinitionError, "shards"),
         ({"parallelism": 17}, DefinitionError, "parallelism"),
@@ -311,7 +311,7 @@ def test_what_cannot_run_is_refused_at_once(source, tmp_path, arguments, error, 
 @pytest.mark.parametrize(
     ("column", "says"),
     [
-        ("NAME", "no name twice"),
+        ("NAME", "no column name twice"),
         (SHARD, "reserved '__chandy_shard'"),
         (SHARD.upper(), "reserved '__chandy_shard'"),
     ],

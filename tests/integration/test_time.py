@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StatefulProcessor
 
 from chandy.coordinator import CheckpointCoordinator
@@ -156,6 +157,53 @@ def test_event_time_is_as_in_spark_to_the_last_timer(
     assert own.rows[-1][0] == 4
 
 
+def test_an_event_time_column_carries_the_watermark_on_to_later_operators_of_chandy_and_of_spark(
+    make: Make, spark: SparkSession, seconds: Seconds
+) -> None:
+    seconds.add(("a", 0), ("b", 3))
+    seconds.add(("b", 100), ("late by its own watermark only", 40))
+    seconds.add(("c", 50), ("a", 130))
+    seconds.add(("late", 60), ("d", 200))
+    coordinator = make()
+
+    def run(df: DataFrame, name: str) -> Rows:
+        out = Rows()
+        writer = df.writeStream.foreachBatch(out).trigger(**AVAILABLE_NOW)
+        coordinator.start(writer, name=name).awaitTermination()
+        return out
+
+    def numbered(uid: str) -> DataFrame:
+        return coordinator.transform_with_state(
+            seconds.stream(spark),
+            key=["k"],
+            processor=Numbered(),
+            output="k string, n long, t timestamp",
+            uid=uid,
+            shards=4,
+            time_mode="EventTime",
+            event_time_column="t",
+        )
+
+    def windows(df: DataFrame) -> DataFrame:
+        counts = df.groupBy(F.window("t", "10 seconds")).count()
+        return counts.selectExpr("string(window.start) as k", "string(count) as what", "0L as watermark")
+
+    def again(df: DataFrame, uid: str) -> DataFrame:
+        return coordinator.transform_with_state(
+            df, key=["k"], processor=Timed(), output=OUTPUT, uid=uid, shards=4, time_mode="EventTime"
+        )
+
+    direct, chained = (
+        run(again(seconds.stream(spark), "direct"), "direct"),
+        run(again(numbered("n1"), "chained"), "chained"),
+    )
+    assert chained.rows == direct.rows
+    assert any("timer" in what for _, _, what, _ in direct.rows)
+    native, after = run(windows(seconds.stream(spark)), "native"), run(windows(numbered("n2")), "after")
+    assert after.rows == native.rows
+    assert len(native.rows) > 2
+
+
 @pytest.mark.compat
 def test_timers_of_event_time_fire_on_an_idle_stream_and_the_watermark_survives_a_restore(
     make: Make, spark: SparkSession, seconds: Seconds
@@ -171,7 +219,7 @@ def test_timers_of_event_time_fire_on_an_idle_stream_and_the_watermark_survives_
         ("a", "timer 5 after 1 rows", (START + 90) * 1000)
     ]
     first.checkpoint().result(60)
-    first.stop()
+    first.stop(checkpoint=False)
 
     out.rows.clear()
     second = make()

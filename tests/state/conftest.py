@@ -30,7 +30,9 @@ from chandy.state.rpc.messages import (
     Endpoint,
     Heartbeat,
     HostHello,
+    HostPulse,
     Order,
+    ShardNotOpened,
     ShardsRestored,
     SnapshotOrder,
     TaskFailure,
@@ -58,6 +60,7 @@ class FakeCoordinator(FakeControl):
         self.directory = directory
         self.token = secrets.token_hex(16)
         self.hellos: list[HostHello] = []
+        self.pulses: list[HostPulse] = []
         self.stale: set[str] = set()
         self.silent = threading.Event()
         self._streams: list[queue.Queue[Order | None]] = []
@@ -86,9 +89,11 @@ class FakeCoordinator(FakeControl):
             "ask": Call(AskBatch, self.ask),
             "claim": Call(ClaimShards, self.claim),
             "restored": Call(ShardsRestored, self.restored),
+            "not_opened": Call(ShardNotOpened, self.not_opened),
             "ack": Call(Ack, self.ack),
             "decline": Call(Decline, self.decline),
             "report": Call(TaskFailure, self.report),
+            "pulse": Call(HostPulse, self.pulses.append),
             "orders": Stream(HostHello, self.orders),
         }
         self._server = ActionServer(f"grpc://127.0.0.1:{self._port}", self.token, actions)

@@ -18,6 +18,7 @@ from chandy.state.rpc.messages import (
     RestoreSource,
     ResumePoint,
     ShardId,
+    ShardNotOpened,
     ShardsRestored,
     SnapshotOrder,
     TaskFailure,
@@ -33,6 +34,7 @@ class FakeControl:
         self.asked: list[AskBatch] = []
         self.claims: list[ClaimShards] = []
         self.told: queue.Queue[ShardsRestored] = queue.Queue()
+        self.given_up: queue.Queue[ShardNotOpened] = queue.Queue()
         self.acks: queue.Queue[Ack] = queue.Queue()
         self.declines: queue.Queue[Decline] = queue.Queue()
         self.reports: list[TaskFailure] = []
@@ -64,6 +66,9 @@ class FakeControl:
 
     def restored(self, restored: ShardsRestored) -> None:
         self.told.put(restored)
+
+    def not_opened(self, failed: ShardNotOpened) -> None:
+        self.given_up.put(failed)
 
     def ack(self, ack: Ack) -> None:
         self.acks.put(ack)

@@ -60,10 +60,12 @@ class Pipeline:
         schema: StructType = INPUT,
         output: StructType = OUTPUT,
         timezone: str = "UTC",
+        event_time_column: str | None = None,
     ) -> None:
         self.shards = FakeShards()
         self.mode, self.style, self.schema, self.output = mode, style, schema, output
         self.settings = PandasSettings(timezone=timezone)
+        self.event_time_column = event_time_column
         self.key = ["k"]
         self.number = 0
         self.sizes: list[int] = []
@@ -78,6 +80,7 @@ class Pipeline:
             output=self.output,
             style=self.style,
             mode=self.mode,
+            event_time_column=self.event_time_column,
             settings=self.settings,
             restored=restored,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 
 from chandy.storage import DamagedError, FencedError, ObjectExistsError, ObjectMissingError
 from chandy.storage.catalog import Catalog
+from chandy.storage.errors import DamagedStartError
+from chandy.storage.fencing import KEPT, Generation
+from chandy.storage.layout import generation_of
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import Manifest
 
@@ -156,9 +160,167 @@ def test_a_damaged_generation_record_fails_loudly(catalog: Catalog) -> None:
     catalog.store.write("generations/1.start.json", b"{}")
     catalog.commit(make_manifest(1))
     for look in (catalog.latest, lambda: catalog.take_over("driver-2", 2.0)):
-        with pytest.raises(DamagedError) as caught:
+        with pytest.raises(DamagedStartError, match="stop every driver of this pipeline, delete") as caught:
             look()
         assert caught.value.key == "generations/1.start.json"
+    # The advice is good.
+    catalog.store.delete("generations/1.start.json")
+    assert catalog.latest() == make_manifest(1)
+    assert catalog.take_over("driver-2", 2.0).counted == (1,)
+
+
+# --- what many starts leave ---------------------------------------------------------------------------------
+
+
+def start_often(catalog: Catalog, times: int = KEPT + 1) -> Generation:
+    return [catalog.take_over(f"driver-{number}", 1.0) for number in range(times)][-1]
+
+
+def numbers_of(catalog: Catalog) -> set[int | None]:
+    return {generation_of(key) for key in catalog.store.list("generations/")}
+
+
+def test_records_that_nothing_needs_are_deleted_and_no_number_comes_twice(catalog: Catalog) -> None:
+    # A later version may write further records of a generation.
+    catalog.store.create("generations/1.other.json", b"{}")
+    generations = [start_often(catalog, 1).generation for _ in range(4 * KEPT)]
+    assert generations == list(range(2, 4 * KEPT + 2))
+    assert numbers_of(catalog) == set(generations[-KEPT:])
+
+
+def test_a_driver_that_comes_back_after_many_others_is_still_fenced(catalog: Catalog) -> None:
+    # The record of the generation that fenced it is gone.
+    old = catalog.take_over("driver-1", 1.0)
+    catalog.commit(make_manifest(1, old.generation))
+    newest = start_often(catalog, 3 * KEPT)
+    late = make_manifest(2, old.generation)
+    with pytest.raises(FencedError) as caught:
+        catalog.check_not_fenced(old.generation)
+    assert (caught.value.by, caught.value.owner) == (newest.generation, newest.owner)
+    catalog.commit(late)
+    assert [manifest.id for manifest in catalog.completed()] == [1]
+    with pytest.raises(FencedError):
+        catalog.confirm(late)
+    assert catalog.list_ids() == [1]
+
+
+class _Stalled(LocalStore):
+    """Something happens between a list of the generations and what follows it."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def list(self, prefix: str = "") -> list[str]:
+        keys = super().list(prefix)
+        if prefix == "generations/" and self.meanwhile:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return keys
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_driver_that_claims_a_number_of_long_ago_is_fenced_and_fences_nobody(
+    tmp_path: Path, before: int
+) -> None:
+    store = _Stalled(tmp_path)
+    catalog, others = Catalog(store), Catalog(LocalStore(tmp_path))
+    for _ in range(before):
+        others.take_over("early", 1.0)
+    store.meanwhile = lambda: start_often(others, 3 * KEPT)
+    with pytest.raises(FencedError) as caught:
+        catalog.take_over("late", 2.0)
+    assert (caught.value.generation, caught.value.by) == (before + 1, before + 3 * KEPT)
+    others.check_not_fenced(before + 3 * KEPT)
+    # Whoever had that number before has not come to life again.
+    with pytest.raises(FencedError):
+        others.check_not_fenced(before + 1)
+    assert others.take_over("next", 3.0).generation == before + 3 * KEPT + 1
+
+
+def test_a_manifest_that_is_void_stays_void_when_the_record_that_says_so_is_gone(catalog: Catalog) -> None:
+    old = catalog.take_over("driver-1", 1.0)
+    catalog.commit(make_manifest(4, old.generation))
+    new = catalog.take_over("driver-2", 2.0)
+    catalog.commit(make_manifest(5, old.generation))  # void
+    catalog.commit(make_manifest(7, new.generation))
+    assert [manifest.id for manifest in catalog.completed()] == [4, 7]
+    for _ in range(2 * KEPT):
+        catalog.take_over("driver", 3.0)
+        assert [manifest.id for manifest in catalog.completed()] == [4, 7]
+    # Its id is below what the generations that are left have found, but they did not find it.
+    catalog.store.delete("checkpoints/5/manifest.json")
+    catalog.commit(make_manifest(6, new.generation))
+    assert [manifest.id for manifest in catalog.completed()] == [4, 7]
+
+
+@pytest.mark.parametrize("which", ["1.json", "1.start.json", "2.json"])
+def test_a_damaged_record_that_is_not_the_newest_blocks_nothing(catalog: Catalog, which: str) -> None:
+    catalog.take_over("driver-1", 1.0)
+    catalog.commit(make_manifest(1))
+    catalog.take_over("driver-2", 2.0)
+    catalog.store.write(f"generations/{which}", b"\x00")
+    assert catalog.latest() == make_manifest(1)
+    assert [entry.id for entry in catalog.entries()] == [1]
+    with pytest.raises(FencedError):
+        catalog.check_not_fenced(1)
+    assert catalog.take_over("driver-3", 3.0).counted == (1,)
+
+
+def test_records_of_a_newer_version_may_say_more(catalog: Catalog) -> None:
+    catalog.take_over("driver-1", 1.0)
+    for key in ("generations/1.json", "generations/1.start.json"):
+        document = json.loads(catalog.store.read(key)) | {"machine": {"cores": 2}}
+        catalog.store.write(key, json.dumps(document).encode())
+    assert [start.generation for start in catalog.generations()] == [1]
+    with pytest.raises(FencedError, match="driver-1"):
+        catalog.check_not_fenced(0)
+
+
+def test_ids_of_checkpoints_that_never_completed_are_not_used_again_and_leave_no_record(
+    catalog: Catalog,
+) -> None:
+    first = catalog.take_over("driver-1", 1.0)
+    catalog.commit(make_manifest(1, first.generation))
+    for id in (1, 2):
+        catalog.store.create(f"checkpoints/{id}/trigger", b"t")
+    assert catalog.take_over("driver-2", 1.0).next_id == 3
+    assert catalog.store.list("checkpoints/") == ["checkpoints/1/manifest.json", "checkpoints/1/trigger"]
+    assert catalog.take_over("driver-3", 1.0).next_id == 3
+
+
+# --- storages of the first version --------------------------------------------------------------------------
+
+
+def first_version(catalog: Catalog, *ends: int) -> None:
+    """Write the records of generations that found checkpoints up to these ids, as the first version wrote them."""
+    for number, end in enumerate(ends, 1):
+        common = {"generation": number, "owner": f"old-{number}", "created_at": 1.0}
+        start = common | {"predecessors_end": end, "next_id": end + 1}
+        catalog.store.create(f"generations/{number}.json", json.dumps(common | {"nonce": "x"}).encode())
+        catalog.store.create(f"generations/{number}.start.json", json.dumps(start).encode())
+
+
+def test_a_storage_of_the_first_version_says_the_same_before_and_after_the_first_start(
+    catalog: Catalog,
+) -> None:
+    first_version(catalog, 0, 2, 5, *([6] * 10))
+    catalog.commit(make_manifest(2, 1))
+    catalog.commit(make_manifest(4, 1))  # void by the second
+    catalog.commit(make_manifest(5, 2))
+    catalog.commit(make_manifest(6, 3))
+    catalog.commit(make_manifest(7, 13))
+    assert [manifest.id for manifest in catalog.completed()] == [2, 5, 6, 7]
+    began = catalog.take_over("new", 2.0)
+    assert (began.generation, began.counted, began.next_id) == (14, (2, 5, 6, 7), 8)
+    assert [manifest.id for manifest in catalog.completed()] == [2, 5, 6, 7]
+    assert numbers_of(catalog) == set(range(15 - KEPT, 15))
+
+
+def test_a_damaged_old_record_of_the_first_version_blocks_nothing(catalog: Catalog) -> None:
+    first_version(catalog, 0, 2, 5)
+    catalog.commit(make_manifest(5, 2))
+    catalog.store.write("generations/2.start.json", b"{}")
+    assert [entry.voided_by for entry in catalog.entries()] == [None]
+    assert catalog.take_over("new", 2.0).counted == (5,)
 
 
 def test_foreign_objects_are_no_checkpoints(catalog: Catalog) -> None:

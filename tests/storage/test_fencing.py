@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chandy.storage import FencedError, InvalidPlaceError, ObjectExistsError, Store
+from chandy.storage import FencedError, InvalidPlaceError, ObjectExistsError, Store, fencing
 from chandy.storage.catalog import Catalog
 from chandy.storage.fencing import Claim, Generation, begin, voided_by
 from chandy.storage.local import LocalStore
@@ -40,6 +40,15 @@ def test_a_manifest_above_what_a_successor_found_is_void(
     assert (found.generation if found else None) == voided
 
 
+@pytest.mark.parametrize(
+    ("by", "checkpoint", "voided"),
+    [(1, 4, 3), (1, 5, None), (2, 6, None), (2, 7, 3), (3, 7, None), (4, 9, None)],
+)
+def test_what_a_successor_did_not_count_is_void(by: int, checkpoint: int, voided: int | None) -> None:
+    found = voided_by(by, checkpoint, [attrs.evolve(generation(3, 6), counted=(5, 6))])
+    assert (found.generation if found else None) == voided
+
+
 @given(
     committed=st.sets(st.integers(1, 50)),
     touched=st.sets(st.integers(1, 50)),
@@ -50,7 +59,7 @@ def test_a_generation_begins_above_every_id_that_was_ever_used(
     committed: set[int], touched: set[int], ends: list[tuple[int, int]], first_id: int
 ) -> None:
     started = [generation(number, *end) for number, end in enumerate(ends, 1)]
-    found = begin(Claim(len(ends) + 1, "driver", 1.0), committed, touched, started, first_id)
+    found = begin(Claim(len(ends) + 1, "driver", 1.0), committed, committed, touched, started, first_id)
     assert found.next_id > max([first_id - 1, *committed, *touched])
     assert all(found.next_id >= start.next_id for start in started)
     assert all(
@@ -155,15 +164,22 @@ class Life:
             pass
 
 
+@pytest.mark.parametrize("kept", [1, fencing.KEPT])
 @settings(max_examples=400, deadline=None)
-@given(schedule=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 15)), max_size=12), data=st.data())
+@given(schedule=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 18)), max_size=14), data=st.data())
 def test_drivers_that_interleave_in_any_way_never_both_complete_checkpoints(
-    schedule: list[tuple[int, int]], data: st.DataObject
+    kept: int, schedule: list[tuple[int, int]], data: st.DataObject
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fencing, "KEPT", kept)
+        _interleave(schedule, data)
+
+
+def _interleave(schedule: list[tuple[int, int]], data: st.DataObject) -> None:
     store = MemoryStore()
-    lives = [Life() for _ in range(3)]
+    lives = [Life() for _ in range(4)]
     # A driver that is killed makes no further step.
-    killed = data.draw(st.sets(st.integers(0, 2), max_size=2))
+    killed = data.draw(st.sets(st.integers(0, 3), max_size=3))
     actors = [Actor(store, life) for life in lives]
     for actor in actors:
         actor.start()
@@ -174,7 +190,7 @@ def test_drivers_that_interleave_in_any_way_never_both_complete_checkpoints(
     observed = [list(life.completed) for life in lives]
     for number, actor in enumerate(actors):
         actor.end(number in killed)
-    assert [actor.error for actor in actors] == [None] * 3
+    assert [actor.error for actor in actors] == [None] * 4
 
     catalog = Catalog(store)
     valid = [manifest.id for manifest in catalog.completed()]

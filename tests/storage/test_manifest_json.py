@@ -6,6 +6,7 @@ import gc
 import json
 from collections.abc import Iterator
 
+import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,25 @@ def test_the_document_says_its_schema_and_hash_beside_the_body(manifest: Manifes
     assert set(document) == {"schema", "sha256", "manifest"}
     assert document["schema"] == 1
     assert document["manifest"]["id"] == 7
+
+
+def test_only_an_unverified_one_needs_the_newer_schema(manifest: Manifest) -> None:
+    assert "unverified" not in json.loads(encode_manifest(manifest))["manifest"]
+    unverified = attrs.evolve(manifest, unverified=True)
+    document = json.loads(encode_manifest(unverified))
+    assert (document["schema"], document["manifest"]["unverified"]) == (2, True)
+    assert decode_manifest(encode_manifest(unverified), STORE, KEY) == unverified
+
+
+@pytest.mark.parametrize("unverified", [False, True])
+def test_a_changed_schema_is_found(manifest: Manifest, unverified: bool) -> None:
+    document = encode_manifest(attrs.evolve(manifest, unverified=unverified))
+    was, now = (b"2", b"1") if unverified else (b"1", b"2")
+    changed = document.replace(b'"schema":' + was, b'"schema":' + now)
+    with pytest.raises(
+        DamagedError, match="schema 2, found schema 1" if unverified else "schema 1, found schema 2"
+    ):
+        decode_manifest(changed, STORE, KEY)
 
 
 @given(data=st.data())
@@ -104,8 +124,8 @@ def test_an_exchanged_body_is_damaged_though_it_is_a_manifest(manifest: Manifest
 
 
 def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manifest) -> None:
-    document = json.loads(encode_manifest(manifest)) | {"schema": 2, "manifest": {"anything": "new"}}
-    with pytest.raises(SchemaTooNewError, match=r"schema 2.*up to 1; upgrade chandy"):
+    document = json.loads(encode_manifest(manifest)) | {"schema": 3, "manifest": {"anything": "new"}}
+    with pytest.raises(SchemaTooNewError, match=r"schema 3.*up to 2; upgrade chandy"):
         decode_manifest(json.dumps(document).encode(), STORE, KEY)
 
 

@@ -11,7 +11,14 @@ from typing import NoReturn
 import fsspec
 import pytest
 
-from chandy.storage import InvalidNameError, InvalidPlaceError, ObjectExistsError, Store, StoreFailedError
+from chandy.storage import (
+    InvalidNameError,
+    InvalidPlaceError,
+    ObjectExistsError,
+    Store,
+    StoreFailedError,
+    clients,
+)
 from chandy.storage.fsspec_store import FsspecStore
 from chandy.storage.local import LocalStore
 from chandy.storage.open import EXTRAS, backends, open_store, pipeline_uri
@@ -102,6 +109,24 @@ def test_any_protocol_of_fsspec_opens_and_says_whether_it_is_fenced() -> None:
     assert not open_store("ftp://host/folder").fenced
     with pytest.raises(InvalidPlaceError, match=r"what fsspec needs for sftp://.*install"):
         open_store("sftp://host/folder")
+
+
+@pytest.mark.parametrize(
+    ("uri", "distribution", "old"),
+    [("s3://bucket/p", "s3fs", "0.4.2"), ("hdfs://names/p", "hdfs-native", "0.9.9")],
+)
+def test_a_client_that_is_too_old_is_named_before_the_store_is_blamed(
+    monkeypatch: pytest.MonkeyPatch, uri: str, distribution: str, old: str
+) -> None:
+    open_store(uri)
+    clients._versions.cache_clear()
+    monkeypatch.setattr(clients.metadata, "version", {distribution: old}.__getitem__)
+    try:
+        with pytest.raises(InvalidPlaceError, match=f'run `pip install "{distribution}>=') as caught:
+            open_store(uri)
+        assert caught.value.found == f"{distribution} {old}"
+    finally:
+        clients._versions.cache_clear()
 
 
 def test_a_store_that_looks_first_and_writes_then_is_refused_whatever_the_race_says() -> None:

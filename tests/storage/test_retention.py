@@ -36,6 +36,39 @@ def test_what_a_pending_checkpoint_builds_on_remains(
     assert set(dropped(completed, retained, bases)) == set(dropped(completed, retained)) - bases
 
 
+@given(verified=ids, unverified=ids, retained=st.integers(1, 5))
+def test_an_unverified_checkpoint_takes_no_verified_ones_place(
+    verified: set[int], unverified: set[int], retained: int
+) -> None:
+    unverified -= verified
+    gone = set(dropped(verified, retained, (), unverified))
+    kept = (verified | unverified) - gone
+    assert kept & verified == verified - set(dropped(verified, retained))
+    assert len(kept) <= 2 * retained
+    assert max(kept, default=0) == max(verified | unverified, default=0), "the latest is the latest"
+    # In no case fewer than if all were alike.
+    assert not gone - set(dropped(verified | unverified, retained))
+
+
+@pytest.mark.parametrize(
+    ("verified", "unverified", "gone"),
+    [
+        # A crash loop: the bound.
+        ([1, 2, 3], [4, 5, 6, 7], (4,)),
+        # The verified go on after it.
+        ([1, 2, 3, 8], [5, 6, 7], (1,)),
+        ([3, 8, 9, 10], [5, 6, 7], (3, 5, 6, 7)),
+        # Not one is known to be whole.
+        ([], [1, 2, 3, 4], (1,)),
+        ([3], [1, 2], ()),
+    ],
+)
+def test_unverified_checkpoints_are_kept_besides_while_they_are_newer(
+    verified: list[int], unverified: list[int], gone: tuple[int, ...]
+) -> None:
+    assert dropped(verified, 3, (), unverified) == gone
+
+
 def test_the_newest_is_kept_however_little_is_retained() -> None:
     # F4: savepoints are not in the list, so they neither push the newest out nor are they dropped.
     assert dropped([1, 3], 1) == (1,)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chandy.storage import InvalidPlaceError, ObjectExistsError, ObjectMissingError
+from chandy.storage.layout import generation_key, manifest_key, pack_key, shared_key, trigger_key
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import Manifest
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint, read_savepoint
@@ -38,7 +39,7 @@ def test_a_savepoint_is_read_back(store: LocalStore, savepoint: Manifest) -> Non
 def test_a_folder_holds_one_savepoint(store: LocalStore, savepoint: Manifest) -> None:
     with pytest.raises(ObjectExistsError):
         commit_savepoint(store, make_manifest(6))
-    with pytest.raises(InvalidPlaceError, match="claim"):
+    with pytest.raises(InvalidPlaceError, match="found a savepoint"):
         claim_savepoint(store, "driver-2")
     assert read_savepoint(store) == savepoint
 
@@ -94,3 +95,34 @@ def test_a_crash_while_discarding_leaves_no_manifest_with_missing_files(
     discard_savepoint(store, "driver-1")
     assert deleted[0] == "manifest.json"
     assert deleted[-1] == "claim"
+
+
+def test_a_place_where_uploads_of_an_aborted_savepoint_came_late_can_be_used_again(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    claim_savepoint(store, "driver-1")
+    discard_savepoint(store, "driver-1")
+    late = [pack_key(5, "host"), shared_key("ab" * 32)]
+    for key in late:
+        store.write(key, b"late")
+    with pytest.raises(ObjectMissingError):
+        read_savepoint(store)
+    claim_savepoint(store, "driver-2")
+    commit_savepoint(store, make_manifest(6))
+    assert read_savepoint(store).id == 6
+    assert set(late) < set(store.list())
+
+
+def test_a_place_of_an_unfinished_savepoint_names_who_writes_it(store: LocalStore) -> None:
+    claim_savepoint(store, "driver-1")
+    with pytest.raises(InvalidPlaceError, match=r"an unfinished savepoint \(driver-1\)"):
+        claim_savepoint(store, "driver-2")
+
+
+@pytest.mark.parametrize("key", [manifest_key(5), trigger_key(5), generation_key(1), "shared.txt"])
+def test_a_pipelines_own_storage_is_no_place_for_a_savepoint(store: LocalStore, key: str) -> None:
+    store.write(pack_key(5, "host"), b"a pack")
+    store.write(key, b"somebody's")
+    with pytest.raises(InvalidPlaceError):
+        claim_savepoint(store, "driver-1")
+    assert store.list() == sorted([key, pack_key(5, "host")])

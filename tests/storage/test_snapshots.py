@@ -22,9 +22,11 @@ from chandy.storage import (
     snapshots,
 )
 from chandy.storage.catalog import Catalog
+from chandy.storage.collect import discard
 from chandy.storage.files import FileCache, file_sha256
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import FileRef, Handle
+from chandy.storage.manifest import FileRef, Handle, Manifest
+from chandy.storage.packs import MOST_PACKS
 from chandy.storage.snapshots import (
     PACK_BELOW,
     SnapshotWriter,
@@ -143,18 +145,62 @@ def test_without_small_files_there_is_no_pack(store: LocalStore, tmp_path: Path)
     assert len(store.list()) == 1
 
 
-def test_what_the_base_shares_is_not_uploaded_again(
+def test_what_the_base_has_is_not_stored_again(store: LocalStore, tmp_path: Path, contents: Contents) -> None:
+    base = snapshot(store, tmp_path / "a", contents)
+    for key in store.list():
+        store.delete(key)
+    more = {"000014.sst": b"n" * LARGE, "000015.sst": b"small"}
+    again = snapshot(store, tmp_path / "b", contents | more, 2, base.handle)
+    # The only objects that were written hold what the base does not have.
+    assert sorted(len(store.read(key)) for key in store.list()) == [len(b"small"), LARGE]
+    assert again.new_bytes == LARGE + len(b"small")
+    assert again.handle.size == sum(map(len, (contents | more).values()))
+
+
+def test_a_snapshot_without_changes_writes_nothing(
     store: LocalStore, tmp_path: Path, contents: Contents
 ) -> None:
     base = snapshot(store, tmp_path / "a", contents)
-    for key in store.list("shared/"):
-        store.delete(key)
-    again = snapshot(store, tmp_path / "b", contents | {"000014.sst": b"n" * LARGE}, 2, base.handle)
-    # The only shared object that was uploaded is the one that the base does not have.
-    assert [len(store.read(key)) for key in store.list("shared/")] == [LARGE]
-    small = sum(len(content) for content in contents.values() if len(content) < PACK_BELOW)
-    # What tells of the database is in the pack whatever its size.
-    assert again.new_bytes == LARGE + small + len(contents["MANIFEST-000009"])
+    objects = store.list()
+    again = snapshot(store, tmp_path / "b", contents, 2, base.handle)
+    assert store.list() == objects
+    assert (again.handle, again.new_bytes) == (base.handle, 0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["1.sst", "2.sst", "3.sst", "4.sst", "5.sst", "CURRENT", "MANIFEST-1"]),
+            st.binary(max_size=200),
+            max_size=4,
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_any_chain_of_snapshots_restores_after_retention_has_dropped_the_ones_before(
+    chain: list[Contents],
+) -> None:
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        store = LocalStore(root / "store")
+        contents: Contents = {}
+        before: Manifest | None = None
+        for checkpoint, changes in enumerate(chain, 1):
+            # RocksDB gives no name twice to another SST.
+            renamed = {f"{checkpoint}-{name}": content for name, content in changes.items()}
+            kept = {name: content for name, content in contents.items() if not name.endswith(tuple(changes))}
+            contents = kept | renamed
+            base = before.operators[0].shards[0] if before else None
+            stored = snapshot(store, root / f"{checkpoint}", contents, checkpoint, base)
+            manifest = make_manifest(checkpoint, 1, [stored.handle])
+            if before:
+                discard(store, [before], [manifest])
+            restore_files(store, stored.handle, root / f"restored-{checkpoint}")
+            assert contents_of(root / f"restored-{checkpoint}") == contents
+            assert len({file.key for file in stored.handle.files}) <= MOST_PACKS
+            before = manifest
 
 
 def test_a_base_that_has_the_bytes_only_in_a_pack_does_not_count(store: LocalStore, tmp_path: Path) -> None:

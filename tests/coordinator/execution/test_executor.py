@@ -20,8 +20,9 @@ from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.execution import executor as executor_module
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.errors import HostDismissedError
 from chandy.coordinator.protocol.event_log import replay
-from chandy.coordinator.protocol.instructions import DiscardAborted, Reject
+from chandy.coordinator.protocol.instructions import Reject
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.state.rpc.messages import (
@@ -34,6 +35,7 @@ from chandy.state.rpc.messages import (
     Decline,
     Heartbeat,
     HostHello,
+    HostPulse,
     Order,
     ShardSnapshot,
     ShardsRestored,
@@ -42,11 +44,18 @@ from chandy.state.rpc.messages import (
     TaskFailure,
 )
 from chandy.storage.catalog import Catalog
-from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError, StoreFailedError
-from chandy.storage.layout import manifest_key, trigger_key
+from chandy.storage.errors import (
+    ChandyError,
+    FailureCode,
+    FencedError,
+    OutcomeUnknownError,
+    StoreFailedError,
+)
+from chandy.storage.layout import manifest_key, pack_key, shared_key, trigger_key
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord
 from chandy.storage.savepoint import read_savepoint
+from chandy.storage.store import Store
 from chandy.storage.verification import verify
 
 from ...waiting import DEADLINE, eventually
@@ -170,6 +179,7 @@ class Setup:
         self.failures: list[ChandyError] = []
         self.processor_failures: list[TaskFailure] = []
         self.restored: list[ShardsRestored] = []
+        self.not_opened: list[tuple[str, str, FailureCode | None]] = []
         generation = self.catalog.take_over("driver", self.now)
         self.generation = generation.generation
         limits = CheckpointConfig(**{"interval": None, **config}).limits
@@ -182,10 +192,12 @@ class Setup:
             store=self.store,
             progress=self.queries,
             clock=lambda: self.now,
+            host_timeout=60.0,
             on_state_lost=self.lost.append,
             on_failure=self.failures.append,
             on_processor_failure=self.processor_failures.append,
             on_restored=self.restored.append,
+            on_not_opened=lambda query_id, why, code: self.not_opened.append((query_id, why, code)),
         )
         operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
         self.executor.handle(
@@ -215,6 +227,51 @@ class Setup:
         self.executor.close()
         self.host.leave.set()
         self.host.thread.join(DEADLINE)
+
+
+class HeldStore(LocalStore):
+    """A store that does not answer: each kind of call waits until it is let go."""
+
+    def __init__(self, folder: Path, *held: str) -> None:
+        super().__init__(folder)
+        self.held = held
+        self.waiting, self.let_go = threading.Event(), threading.Event()
+
+    def hold(self, what: str) -> None:
+        if what in self.held:
+            self.waiting.set()
+            assert self.let_go.wait(DEADLINE)
+
+    def create(self, key: str, data: bytes) -> None:
+        self.hold("manifest" if key.endswith("manifest.json") else "claim")
+        super().create(key, data)
+
+    def delete(self, key: str) -> None:
+        self.hold("delete")
+        super().delete(key)
+
+    def within(self, seconds: float) -> Store:
+        return self
+
+
+Elsewhere = Callable[..., HeldStore]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
+    """Makes stores for savepoints, by what they do not answer."""
+    made: dict[str, HeldStore] = {}
+    right = executor_module.open_store
+    monkeypatch.setattr(executor_module, "open_store", lambda uri: made.get(uri) or right(uri))
+
+    def make_store(*held: str) -> HeldStore:
+        store = HeldStore(tmp_path / f"elsewhere{len(made)}", *held)
+        made[store.uri] = store
+        return store
+
+    yield make_store
+    for store in made.values():
+        store.let_go.set()
 
 
 @pytest.fixture
@@ -316,8 +373,6 @@ def test_of_a_commit_that_nobody_can_tell_of_nothing_is_deleted(
     before = setup.store.list()
     setup.executor.close()
     assert setup.error(future).reason is Reason.FINALIZE_CHECKPOINT_FAILURE
-    # Should the order to clean up still be handed on, in the last moment.
-    setup.executor._discard_aborted(DiscardAborted(2, setup.store.uri, is_savepoint=False))
     assert setup.store.list() == before
     latest = setup.catalog.latest()
     assert latest is not None
@@ -510,6 +565,66 @@ def test_a_callback_may_close(setup: Setup) -> None:
     assert future.result(0).id == 1
 
 
+def test_a_manifest_that_lands_after_closing_has_stopped_waiting_resolves_nothing_twice_and_hangs_nobody(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "_STOP_SECONDS", 0.1)
+    setup.store.open.clear()
+    future = setup.request()
+    setup.host.acknowledge(1)
+    assert setup.store.waiting.wait(DEADLINE)
+    setup.executor.close()
+    error = setup.error(future)
+    assert error.reason is Reason.COORDINATOR_SHUTDOWN
+    assert "still being written" in error.detail
+    setup.store.open.set()
+    eventually(lambda: setup.catalog.list_ids() == [1])
+    latest = setup.catalog.latest()
+    assert latest is not None
+    assert verify(setup.store, latest).ok
+
+
+def test_a_manifest_that_lands_while_closing_waits_for_its_thread_resolves_its_future(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It lands when the dispatching thread has ended, so nobody hands the answer on.
+    monkeypatch.setattr(setup.executor, "_settle_all", lambda: None)
+    setup.store.open.clear()
+    future = setup.request()
+    setup.host.acknowledge(1)
+    assert setup.store.waiting.wait(DEADLINE)
+    closer = threading.Thread(target=setup.executor.close)
+    closer.start()
+    dispatcher = next(thread for thread in setup.executor._threads if thread.name == "chandy-dispatch")
+    dispatcher.join(DEADLINE)
+    assert not dispatcher.is_alive()
+    setup.store.open.set()
+    closer.join(DEADLINE)
+    assert future.result(0).id == 1
+
+
+def test_closing_comes_to_an_end_although_something_on_the_driver_hangs_and_says_what(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(executor_module, "_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(executor_module.log, "error", lambda event, **about: said.append(about.get("what")))
+    hanging, go_on = threading.Event(), threading.Event()
+
+    def hangs(query: str) -> int:
+        hanging.set()
+        assert go_on.wait(DEADLINE)
+        return 4
+
+    monkeypatch.setattr(setup.queries, "planned", hangs)
+    future = setup.request()
+    assert hanging.wait(DEADLINE)
+    setup.executor.close()
+    go_on.set()
+    assert setup.error(future).reason is Reason.COORDINATOR_SHUTDOWN
+    assert said == [["ChooseCut of checkpoint 1"]]
+
+
 def test_closing_twice_is_no_error(setup: Setup) -> None:
     setup.executor.close()
     setup.executor.close()
@@ -563,7 +678,7 @@ def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind
     setup.executor.claim(ClaimShards("host", "id", "op", ()))
     setup.executor.statistics()
     setup.request()
-    setup.executor.report(TaskFailure("id", 5, "op", "key", "Traceback"))
+    setup.executor.report(TaskFailure("id", 5, "op", "key", "ValueError", "Traceback"))
     assert not future.done()
     assert len(setup.processor_failures) == 1
     setup.store.open.set()
@@ -591,6 +706,30 @@ def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) ->
     assert setup.error(future).reason is Reason.EXPIRED
     eventually(lambda: setup.host.heard_of(AbortOrder) == [AbortOrder(1, None)])
     assert setup.completed().id == 2
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_checkpoint_expires_although_nobody_can_tell_whether_its_cut_has_committed(
+    make: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    setup = make(timeout="30 s")
+    asked: list[int] = []
+    go_on = threading.Event()
+
+    def broken(query: str, batch: int) -> bool:
+        asked.append(batch)
+        if hangs:
+            go_on.wait(DEADLINE)
+        raise RuntimeError("not a commit log")
+
+    monkeypatch.setattr(setup.queries, "is_committed", broken)
+    setup.queries.newest = 5
+    future = setup.request()
+    eventually(lambda: bool(asked))
+    setup.now += 31
+    setup.executor.handle(on.BatchCommitted("q", 0))
+    assert setup.error(future).reason is Reason.EXPIRED
+    go_on.set()
 
 
 # D6
@@ -645,6 +784,217 @@ def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_
     assert latest is not None
     assert latest.id == 1
     assert successor.next_id == 3
+
+
+# --- stores that do not answer ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", ["claim", "manifest", "delete"])
+def test_a_savepoints_store_that_does_not_answer_holds_up_no_checkpoint(
+    make: Callable[..., Setup], elsewhere: Elsewhere, held: str
+) -> None:
+    setup = make(savepoint_timeout="30 s", retained=1)
+    stores = [elsewhere(held) for _ in range(5)]
+    futures = []
+    for number, store in enumerate(stores, start=1):
+        futures.append(setup.request(CheckpointKind.SAVEPOINT, store.uri))
+        if held == "claim":
+            assert store.waiting.wait(DEADLINE)
+            setup.now += 31
+            setup.executor.handle(on.Tick())
+        elif held == "delete":
+            setup.executor.decline(Decline("host", number, setup.host.ordered(number).query_id, "no"))
+            assert store.waiting.wait(DEADLINE)
+        else:
+            setup.host.acknowledge(number)
+            assert store.waiting.wait(DEADLINE)
+    for _ in range(4):
+        setup.completed()
+    eventually(lambda: setup.catalog.list_ids() == [9])
+    setup.now += 31
+    setup.executor.handle(on.Tick())
+    reason = Reason.DECLINED if held == "delete" else Reason.EXPIRED
+    assert {setup.error(future).reason for future in futures} == {reason}
+    assert setup.completed().id == 10
+
+
+def test_a_savepoint_whose_store_lets_go_too_late_is_whole_and_not_the_latest(
+    make: Callable[..., Setup], elsewhere: Elsewhere
+) -> None:
+    setup = make(savepoint_timeout="30 s")
+    store = elsewhere("manifest")
+    future = setup.request(CheckpointKind.SAVEPOINT, store.uri)
+    setup.host.acknowledge(1)
+    assert store.waiting.wait(DEADLINE)
+    setup.now += 31
+    setup.executor.handle(on.Tick())
+    assert setup.error(future).reason is Reason.EXPIRED
+    setup.completed()
+    store.let_go.set()
+    eventually(lambda: not setup.executor.read(lambda machine: machine.pending))
+    assert verify(store, read_savepoint(store)).ok
+    latest = setup.catalog.latest()
+    assert latest is not None
+    assert latest.id == 2
+
+
+def test_progress_that_fails_while_the_manifest_is_being_written_damages_nothing(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.store.open.clear()
+    right, calls = setup.queries.stands_at, iter(range(10))
+
+    def fails_late(query: str) -> int | None:
+        if next(calls) == 0:
+            return right(query)
+        # The cut is chosen; meanwhile all have acknowledged.
+        setup.host.acknowledge(1)
+        assert setup.store.waiting.wait(DEADLINE)
+        raise RuntimeError("commit log unreadable")
+
+    monkeypatch.setattr(setup.queries, "stands_at", fails_late)
+    future = setup.request()
+    assert setup.store.waiting.wait(DEADLINE)
+    eventually(lambda: setup.executor._own.io.is_idle)
+    setup.store.open.set()
+    assert future.result(DEADLINE).id == 1
+    eventually(lambda: setup.executor._own.is_idle)
+    latest = setup.catalog.latest()
+    assert latest is not None
+    assert verify(setup.store, latest).ok
+
+
+def test_a_bug_in_writing_a_manifest_ends_its_future_and_deletes_nothing(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = setup.store.create
+
+    def broken(key: str, data: bytes) -> None:
+        right(key, data)
+        if key.endswith("manifest.json"):
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(setup.store, "create", broken)
+    future = setup.request()
+    setup.host.acknowledge(1)
+    assert setup.error(future).reason is Reason.FINALIZE_CHECKPOINT_FAILURE
+    latest = setup.catalog.latest()
+    assert latest is not None
+    assert verify(setup.store, latest).ok
+    monkeypatch.undo()
+    assert setup.completed().id == 2
+
+
+def test_checkpoints_go_on_whatever_fails_while_old_ones_are_deleted(
+    make: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = make(retained=1)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(executor_module, "discard", broken)
+    for id in range(1, 6):
+        assert setup.completed().id == id
+
+
+# C1
+def test_a_savepoint_that_expired_before_its_place_was_taken_gives_the_place_up(
+    make: Callable[..., Setup], elsewhere: Elsewhere
+) -> None:
+    setup = make(savepoint_timeout="30 s")
+    store = elsewhere("claim")
+    future = setup.request(CheckpointKind.SAVEPOINT, store.uri)
+    assert store.waiting.wait(DEADLINE)
+    setup.now += 31
+    setup.executor.handle(on.Tick())
+    assert setup.error(future).reason is Reason.EXPIRED
+    eventually(lambda: setup.executor._elsewhere[store.uri].cleaner.is_idle)
+    store.let_go.set()
+    eventually(lambda: setup.executor._elsewhere[store.uri].is_idle)
+    assert store.list() == []
+    again = setup.request(CheckpointKind.SAVEPOINT, store.uri)
+    setup.host.acknowledge(2)
+    assert again.result(DEADLINE).id == 2
+
+
+def test_a_savepoint_can_go_where_an_aborted_one_has_left_something(
+    setup: Setup, elsewhere: Elsewhere
+) -> None:
+    store = elsewhere()
+    future = setup.request(CheckpointKind.SAVEPOINT, store.uri)
+    setup.executor.decline(Decline("host", 1, setup.host.ordered(1).query_id, "no"))
+    setup.error(future)
+    eventually(lambda: setup.executor._elsewhere[store.uri].is_idle)
+    # Uploads that were on their way when it was aborted.
+    store.write(pack_key(1, "host-id"), b"late")
+    store.write(shared_key("ab" * 32), b"late, too")
+    again = setup.request(CheckpointKind.SAVEPOINT, store.uri)
+    setup.host.acknowledge(2)
+    assert again.result(DEADLINE).id == 2
+    assert verify(store, read_savepoint(store)).ok
+
+
+# --- hosts that go silent -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Hosts whose processes were killed."""
+    hosts: list[str] = []
+    monkeypatch.setattr(executor_module, "end_host", lambda hello: hosts.append(hello.host) or True)
+    return hosts
+
+
+def let_time_pass(setup: Setup) -> None:
+    setup.now += 0.5
+    setup.executor.handle(on.Tick())
+
+
+def test_a_host_that_says_nothing_is_taken_for_lost_and_killed_and_its_checkpoint_ends(
+    setup: Setup, killed: list[str]
+) -> None:
+    future = setup.request()
+    setup.host.ordered(1)
+
+    def is_killed() -> bool:
+        let_time_pass(setup)
+        return killed == ["host"]
+
+    eventually(is_killed)
+    eventually(lambda: setup.lost == ["state host host on machine is gone"])
+    assert setup.now >= 1060
+    # It hears that it is to end, should it come back.
+    eventually(lambda: setup.host.heard_of(StopOrder) == [StopOrder()])
+    setup.executor.handle(on.Suspended("a host is gone"))
+    assert setup.error(future).reason is Reason.JOB_FAILOVER
+
+
+def test_nothing_counts_that_a_host_does_which_was_taken_for_lost(setup: Setup, killed: list[str]) -> None:
+    def is_killed() -> bool:
+        let_time_pass(setup)
+        return bool(killed)
+
+    eventually(is_killed)
+    for call in (
+        lambda: setup.executor.ask(AskBatch("host", "id", 5)),
+        lambda: setup.executor.claim(ClaimShards("host", "id", "op", (0,))),
+        lambda: setup.executor.ack(Ack("host", 1, "id", ())),
+    ):
+        with pytest.raises(HostDismissedError, match="host_timeout"):
+            call()
+    setup.executor.pulse(HostPulse("host"))
+    again = setup.executor.orders(HostHello("host", "address", "machine", "executor", 1))
+    assert list(again) == [StopOrder()]
+    assert setup.executor.read(lambda machine: list(machine.hosts)) == []
+
+
+def test_a_host_that_says_that_it_lives_stays(setup: Setup, killed: list[str]) -> None:
+    while setup.now < 1200:
+        setup.executor.pulse(HostPulse("host"))
+        let_time_pass(setup)
+    assert setup.executor.read(lambda machine: list(machine.hosts)) == ["host"]
+    assert killed == []
 
 
 # --- times --------------------------------------------------------------------------------------------------

@@ -23,13 +23,13 @@ class Checkpoints:
 @pytest.mark.parametrize("host", ["nobody.invalid", "203.0.113.7", "no host", ""])
 def test_a_host_that_is_not_this_machine_is_named_with_what_to_do(host: str) -> None:
     with pytest.raises(SetupError, match=r"set spark\.driver\.host to") as caught:
-        listen(host, "token")
+        listen(host, "token", "p")
     assert repr(host) in caught.value.expected
 
 
 def test_calls_are_answered_as_soon_as_there_is_something_to_answer_them_with() -> None:
     checkpoints: Any = Checkpoints()
-    service = listen("127.0.0.1", "token")
+    service = listen("127.0.0.1", "token", "p")
     client = ActionClient(service.address, "token")
     ask = AskBatch("host", "q", 0)
     with pytest.raises(RemoteError, match="found 'ask'"):

@@ -44,6 +44,7 @@ from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import state_machine as state_machine_module
 from chandy.coordinator.protocol.event_log import LoggedEvent, replay
 from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
+from chandy.coordinator.protocol.pending import Phase as PendingPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
@@ -79,7 +80,13 @@ from chandy.state.rpc.messages import (
 )
 from chandy.storage import collect
 from chandy.storage.catalog import Catalog
-from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError
+from chandy.storage.errors import (
+    ChandyError,
+    FencedError,
+    ObjectExistsError,
+    ObjectMissingError,
+    OutcomeUnknownError,
+)
 from chandy.storage.fencing import voided_by
 from chandy.storage.layout import MANIFEST, manifest_key, pack_key, savepoint_key, shared_key, trigger_key
 from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
@@ -131,7 +138,12 @@ class TroubledStore(MemoryStore):
         self.deleted: dict[str, bytes] = {}
         self.version = 0
         self.trouble: str | None = None
-        """The next manifest is refused ("before"), or written though its writer is told otherwise ("after")."""
+        """The next manifest is refused ("before"), or written though its writer is told otherwise ("after"). Or nobody
+        knows: it never appears ("unknown"), it is there ("unknown, there"), or it appears later ("unknown, later")."""
+        self.hangs = False
+        """Whether it answers no call about a manifest."""
+        self.later: dict[str, bytes] = {}
+        """Manifests that are on their way."""
 
     def write(self, key: str, data: bytes) -> None:
         self.version += 1
@@ -143,10 +155,24 @@ class TroubledStore(MemoryStore):
             trouble, self.trouble = self.trouble, None
         if trouble == "before":
             raise StoreDownError
+        if trouble == "unknown, later":
+            self.later[key] = data
+        if trouble in ("unknown", "unknown, later"):
+            raise OutcomeUnknownError(self.uri, key, "create", "no answer", transient=True)
         super().create(key, data)
         self.version += 1
+        if trouble == "unknown, there":
+            raise OutcomeUnknownError(self.uri, key, "create", "no answer", transient=True)
         if trouble == "after":
             raise StoreDownError
+
+    def land(self) -> None:
+        """Let the manifests that are on their way appear, each unless there is one."""
+        for key, data in self.later.items():
+            with contextlib.suppress(ObjectExistsError):
+                super().create(key, data)
+                self.version += 1
+        self.later.clear()
 
     def delete(self, key: str) -> None:
         self.version += 1
@@ -359,6 +385,9 @@ class Host:
         self, query_id: str, shard: ShardId, source: RestoreSource | None, resume_point: ResumePoint | None
     ) -> None:
         files = self.life.files(source.root, source.handle) if source else {}
+        if source is not None and not self.life.world.cached:
+            self.life.has_read(query_id, source)
+            self.life.handle(on.ShardsRead(query_id, (shard,)))
         opened = self.shards[query_id, shard] = self.life.world.shard(files, source.batch if source else -1)
         changelogs = self.life.world.changelogs
         changelogs[query_id, shard] = {}
@@ -480,6 +509,25 @@ class Attempt:
 # --- the driver ---------------------------------------------------------------------------------------------
 
 
+@attrs.define(eq=False)
+class Writing:
+    """A manifest that is being written to a store; while the store hangs, it makes no headway."""
+
+    store: TroubledStore
+    steps: Iterator[None]
+
+    def __iter__(self) -> Iterator[None]:
+        return self
+
+    def __next__(self) -> None:
+        if not self.store.hangs:
+            next(self.steps)
+
+    @property
+    def hangs(self) -> bool:
+        return self.store.hangs
+
+
 class Life:
     """One life of a coordinator, with the queries and the hosts that belong to it."""
 
@@ -518,7 +566,9 @@ class Life:
         self.events: list[LoggedEvent] = []
         self.outcomes_of_events: list[Outcome[Any] | None] = []
         self.works: list[Iterator[None]] = []
-        self.manifests: deque[Iterator[None]] = deque()
+        self.manifests: deque[Writing] = deque()
+        self.fails_late = False
+        """Whether the driver cannot read its files after a cut was chosen."""
         self.messages: list[Ack | Decline] = []
         self.hosts: dict[str, Host] = {}
         self.runs: dict[str, Run] = {}
@@ -527,10 +577,13 @@ class Life:
         self.cuts: dict[tuple[int, str], int] = {}
         self.recovery = RecoveryStateMachine(FixedDelay("0 s", attempts=10**9).tracker(), lambda: 0.5)
         self.round = 0
+        self.unread: dict[str, set[FileRef]] = {}
+        """By Spark's id of a run the files that its shards were restored with, and that nobody has read since."""
         self.recorded: dict[str, int] = {}
         """By Spark's id of a run the round that its record has; a later life resumes no other."""
         self.superseded: list[Run] = []
         self.triggered = 0
+        self.asked: list[Request] = []
         self.outcomes: dict[Request, Manifest | CheckpointError] = {}
         for executor in ("a", "b"):
             self.join(executor)
@@ -551,8 +604,20 @@ class Life:
         self.outcomes_of_events.append(None)
         outcome = self.machine.handle(event, self.events[-1].at)
         self.outcomes_of_events[-1] = outcome
+        if isinstance(outcome.answer, Request):
+            self.asked.append(outcome.answer)
         self.take(outcome.instructions)
         return outcome.answer
+
+    @property
+    def unanswered(self) -> list[Request]:
+        return [request for request in self.asked if request not in self.outcomes]
+
+    def decide(self, event: decisions.Event) -> None:
+        """Let something happen to the queries, and do what cannot wait for the end of the delay."""
+        match self.recovery.handle(event, self.world.tick()):
+            case decisions.SuspendCheckpoints(cause):
+                self.handle(on.Suspended(str(cause)))
 
     def check_replay(self) -> None:
         """The same events lead to the same outcomes and to the same state."""
@@ -569,8 +634,10 @@ class Life:
                         assert cut == order.cut, "two shards have different cuts"
                     if host in self.hosts:
                         self.hosts[host].mailbox.append(order)
-                case do.Finalize(checkpoint):
-                    self.manifests.append(self.finalize(checkpoint))
+                case do.Finalize(checkpoint, root):
+                    writing = Writing(self.world.open(root), self.finalize(checkpoint))
+                    # Only the pipeline's own are written one after the other.
+                    (self.manifests if root == ROOT else self.works).append(writing)
                 case do.ChooseCut():
                     assert instruction.checkpoint > self.triggered, "an id is used again"
                     self.triggered = instruction.checkpoint
@@ -579,6 +646,8 @@ class Life:
                     self.works.append(self.store_progress(instruction))
                 case do.CopyShards():
                     self.works.append(self.copy_shards(instruction))
+                case do.ReadBack():
+                    self.works.append(self.read_back(instruction))
                 case do.Discard():
                     self.works.append(self.discard(instruction))
                 case do.DiscardAborted():
@@ -591,10 +660,9 @@ class Life:
                     assert request not in self.outcomes
                     self.outcomes[request] = error
                 case do.GoBack(why):
-                    self.recovery.handle(decisions.HostLost(why, self.world.tick()), self.world.tick())
+                    self.decide(decisions.HostLost(why, self.world.tick()))
                 case do.FailPipeline(failed):
-                    event = decisions.CheckpointsFailed(failed, self.world.tick())
-                    self.recovery.handle(event, self.world.tick())
+                    self.decide(decisions.CheckpointsFailed(failed, self.world.tick()))
 
     def choose_cut(self, choose: do.ChooseCut) -> Iterator[None]:
         try:
@@ -605,6 +673,10 @@ class Life:
         except ChandyError as error:
             self.handle(on.CheckpointFailed(choose.checkpoint, Reason.IO_EXCEPTION, str(error)))
             return
+        if choose.checkpoint not in self.machine.pending:
+            if choose.is_savepoint:
+                discard_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint))
+            return
         for query in choose.queries:
             yield
             run = self.runs[query]
@@ -613,6 +685,15 @@ class Life:
             self.handle(on.CutChosen(choose.checkpoint, query, planned, stands_at))
         yield
         self.handle(on.PlanningDone(choose.checkpoint))
+        yield
+        # It looks at the queries once more, and may not be able to.
+        if self.fails_late:
+            failed = on.CheckpointFailed(choose.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, "unreadable")
+            self.handle(failed)
+            return
+        for query in choose.queries:
+            if (run := self.runs[query]).stands:
+                self.handle(on.QueryStopped(query, run.committed))
 
     def owner(self, checkpoint: int) -> str:
         return f"{self.machine.generation}, {checkpoint}"
@@ -640,31 +721,59 @@ class Life:
         handles = {shard: stored[str(shard)] for shard, _ in order.sources}
         self.handle(on.ShardsCopied(order.checkpoint, order.query, handles, 1))
 
+    def read_back(self, order: do.ReadBack) -> Iterator[None]:
+        for source in order.sources:
+            yield
+            self.files(source.root, source.handle)
+            self.has_read(order.query_id, source)
+        yield
+        self.handle(on.SourcesReadBack(order.query_id, whole=True))
+
+    def has_read(self, query_id: str, source: RestoreSource) -> None:
+        """Note which bytes of what was restored were read in the store."""
+        self.unread.get(query_id, set()).difference_update(source.handle.files)
+
+    def is_unverified(self, manifest: Manifest) -> bool:
+        """Whether a checkpoint has bytes that were restored, and that nobody has read since."""
+        unread = {file for run in self.runs.values() for file in self.unread[run.query_id]}
+        return any(
+            file in unread
+            for operator in manifest.operators
+            for handle in operator.shards
+            if handle is not None
+            for file in handle.files
+        )
+
     def finalize(self, checkpoint: int) -> Iterator[None]:
         """As ``CheckpointExecutor._finalize``; between any two calls to the store anything can happen."""
         yield
         manifest = self.machine.manifest(checkpoint, self.world.tick())
         if manifest is None:
             return
+        if self.is_unverified(manifest):
+            self.world.unverified.add((manifest.generation, manifest.id))
         root = self.machine.pending[checkpoint].root
         try:
             yield from commit.commit_steps(manifest, root, self.catalog, self.world.open)
         except FencedError as error:
-            self.handle(on.CheckpointFailed(checkpoint, Reason.FENCED, str(error)))
+            self.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
             self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
         except ChandyError as error:
-            self.handle(on.CheckpointFailed(checkpoint, Reason.FINALIZE_CHECKPOINT_FAILURE, str(error)))
+            is_known = not isinstance(error, OutcomeUnknownError)
+            reason = Reason.FINALIZE_CHECKPOINT_FAILURE
+            self.handle(on.NotFinalized(manifest, reason, str(error), is_known))
         else:
             yield
             self.handle(on.Finalized(manifest))
 
     def discard(self, order: do.Discard) -> Iterator[None]:
+        self.world.check_retention(order, self.machine.limits.retained)
         yield
         with contextlib.suppress(FencedError):
             self.catalog.check_not_fenced(self.machine.generation)
             collect.discard(self.world.open(ROOT), order.dropped, order.kept)
         yield
-        self.handle(on.Discarded(len(order.dropped)))
+        self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped)))
 
     def discard_aborted(self, order: do.DiscardAborted) -> Iterator[None]:
         yield
@@ -674,7 +783,7 @@ class Life:
         with contextlib.suppress(FencedError):
             collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.machine.generation)
 
-    def work(self, works: list[Iterator[None]] | deque[Iterator[None]], number: int) -> None:
+    def work(self, works: list[Iterator[None]] | deque[Writing], number: int) -> None:
         """Let one thing that the driver does take its next step."""
         work = works[number]
         if next(work, self) is self:
@@ -682,6 +791,8 @@ class Life:
 
     def settle(self) -> None:
         while self.manifests:
+            if self.manifests[0].hangs:
+                raise StoreDownError
             self.work(self.manifests, 0)
 
     def files(self, root: str, handle: Handle) -> Files:
@@ -788,6 +899,7 @@ class Life:
             reads=READS[query],
             resume_point=resume_point,
         )
+        self.unread[query_id] = {file for source in sources.values() for file in source.handle.files}
         self.handle(added)
         self.runs[query] = run
         self.recorded[query_id] = self.round
@@ -807,8 +919,7 @@ class Life:
         """A task has failed so often that its query fails."""
         codes = frozenset({error.code}) if error.code else frozenset()
         failure = decisions.Failure(QueryFailedError(run.query, str(error)), codes)
-        ended = decisions.RunEnded(run.query, run.number, failure, self.world.tick())
-        self.recovery.handle(ended, self.world.tick())
+        self.decide(decisions.RunEnded(run.query, run.number, failure, self.world.tick()))
 
     def recover(self, fails_at: str = "", checked: bool = False) -> None:
         """Do what is decided once the restart delay is over, as ``Supervisor`` does.
@@ -834,9 +945,31 @@ class Life:
                     self.recovery.handle(decisions.RestartFailed(error, final=True), self.world.tick())
                     self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
                 except StoreDownError as error:
-                    self.recovery.handle(decisions.RestartFailed(error, final=False), self.world.tick())
+                    self.decide(decisions.RestartFailed(error, final=False))
                 else:
                     self.recovery.handle(decisions.WentBack(), self.world.tick())
+
+    # --- stopping -------------------------------------------------------------------------------------------
+
+    def stop(self, target: str) -> Request:
+        """As ``CheckpointCoordinator.stop`` with a savepoint, up to where it waits for that."""
+        self.decide(decisions.StopRequested())
+        for query, run in self.runs.items():
+            run.stands = True
+            self.recovery.handle(decisions.RunStopped(query, run.number), self.world.tick())
+            self.handle(on.QueryStopped(query, run.committed))
+        return self.handle(on.CheckpointRequested(CheckpointKind.SAVEPOINT, target, of_stop=True))
+
+    def go_on(self) -> None:
+        """The savepoint has failed: the queries run again, or are about to."""
+        for run in self.runs.values():
+            run.stands = False
+        if not self.recovery.must_go_back:
+            for query, run in self.runs.items():
+                run.number = next(_unique)
+                started = decisions.RunStarted(query, run.number, run.query_id)
+                self.recovery.handle(started, self.world.tick())
+        self.recovery.handle(decisions.StopWithdrawn(), self.world.tick())
 
     def plan(self, run: Run, size: int) -> None:
         if run.planned > run.committed:
@@ -911,9 +1044,9 @@ class Life:
                 self.notice_commits()
             if self.messages and "messages" not in hold:
                 self.receive(self.messages.pop(0))
-            elif self.works and "works" not in hold:
-                self.work(self.works, 0)
-            elif self.manifests and "manifests" not in hold:
+            elif "works" not in hold and (ready := [n for n, one in enumerate(self.works) if not hangs(one)]):
+                self.work(self.works, ready[0])
+            elif "manifests" not in hold and self.manifests and not self.manifests[0].hangs:
                 self.work(self.manifests, 0)
             elif "orders" not in hold and (mail := [host for host in self.hosts.values() if host.mailbox]):
                 mail[0].obey(mail[0].mailbox.popleft())
@@ -926,6 +1059,10 @@ class Life:
     @property
     def open_tasks(self) -> list[tuple[Host, Task]]:
         return [(host, task) for host in self.hosts.values() for task in host.open_tasks]
+
+
+def hangs(work: Iterator[None]) -> bool:
+    return isinstance(work, Writing) and work.hangs
 
 
 Resumable = tuple[ResumePoint, Run]
@@ -1022,6 +1159,10 @@ class World:
         self.restored: dict[tuple[str, int, int], bool] = {}
         self.changelogs: dict[tuple[str, ShardId], dict[int, State]] = {}
         """What batches changed, by run and shard: it outlives hosts and drivers."""
+        self.unverified: set[tuple[int, int]] = set()
+        """Checkpoints with bytes that nobody had read since a restore when their manifests were made."""
+        self.cached = False
+        """Whether hosts find what they restore in their machine's cache, and do not read it in the store."""
         self.seen: object = None
         self.lives: list[Life] = []
         self.every_life: list[Life] = []
@@ -1059,6 +1200,19 @@ class World:
             break
         self.announced[manifest.id] = manifest.generation
 
+    def check_retention(self, order: do.Discard, retained: int) -> None:
+        """No checkpoint that is known whole is given up for one that is not, and there are not too many of those."""
+        whole = [m.id for m in order.kept if (m.generation, m.id) not in self.unverified]
+        for manifest in order.dropped:
+            if not manifest.unverified:
+                newer = [id for id in whole if id > manifest.id]
+                assert len(newer) >= retained, (
+                    f"{manifest.id} was whole, and whole ones after it are only {newer}"
+                )
+        machine = self.life.machine
+        bases = 1 + machine.limits.max_concurrent
+        assert len(machine.completed) <= max(len(self.life.found), 2 * retained + bases), "too many are kept"
+
     # --- promises -------------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -1075,6 +1229,9 @@ class World:
         # Those that were announced are restored in any case, and what a restart now would restore.
         points = [(manifest, ROOT) for manifest in self.life.machine.completed]
         points += [(latest, ROOT)] if latest else []
+        # A folder with a manifest is a savepoint, also if nobody waited for it any more.
+        elsewhere = [(root, store) for root, store in self.stores.items() if MANIFEST in store.objects]
+        points += [(read_savepoint(store), root) for root, store in elsewhere]
         for manifest, root in points + self.savepoints:
             self.restore(manifest, root)
 
@@ -1213,8 +1370,70 @@ class Machine(RuleBasedStateMachine):
         if chance > 2:
             return
         life = self.world.life
-        target = f"memory://savepoint/{next(_unique)}"
-        life.handle(on.CheckpointRequested(CheckpointKind.SAVEPOINT, target))
+        life.handle(on.CheckpointRequested(CheckpointKind.SAVEPOINT, self.place(chance == 0)))
+
+    def place(self, used: bool) -> str:
+        """A place for a savepoint, a new one or one where another savepoint was to go."""
+        places = [root for root in self.world.stores if root != ROOT]
+        return places[-1] if places and used else f"memory://savepoint/{next(_unique)}"
+
+    @rule(
+        between=st.sampled_from(("", "", *STEPS)),
+        dies=st.booleans(),
+        hold=HOLD,
+        chance=SMALL,
+        late=st.booleans(),
+    )
+    def a_pipeline_stops_with_a_savepoint(
+        self, between: str, dies: bool, hold: str, chance: int, late: bool
+    ) -> None:
+        """Between two attempts to go back, or while a host dies, or undisturbed."""
+        life = self.world.life
+        if chance > 2 or life.recovery.failed is not None:
+            return
+        if between:
+            self.lose_hosts()
+            life.recover(between)
+        if not late:
+            life.quiet("")
+        request = life.stop(self.place(used=False))
+        life.quiet(hold)
+        if dies:
+            self.lose_hosts()
+        life.quiet("works" if late else "")
+        if life.lost and not self.is_being_written(life, request):
+            assert request in life.outcomes, (
+                "a stop waits for a pipeline that does not go back before its end"
+            )
+        if late:
+            self.let_time_pass(life)
+        life.go_on()
+        if between or dies:
+            life.recover()
+
+    @staticmethod
+    def is_being_written(life: Life, request: Request) -> bool:
+        return any(
+            one.request == request and one.phase is PendingPhase.FINALIZING
+            for one in life.machine.pending.values()
+        )
+
+    def lose_hosts(self) -> None:
+        life = self.world.life
+        for name in list(life.hosts):
+            del life.hosts[name]
+            life.handle(on.HostLeft(HostHello(name, name, "machine", name[0], 1)))
+        life.join("a")
+        life.join("b")
+
+    def let_time_pass(self, life: Life) -> None:
+        """So much time that whatever was asked for has an outcome: stores that hang go on to do so."""
+        for _ in range(10):
+            life.quiet()
+            self.world.now += 61.0
+            life.handle(on.Tick())
+        life.quiet()
+        assert not life.unanswered, "what was asked for has come to no end"
 
     @rule(seconds=st.sampled_from([1.0, 11.0, 11.0, 11.0, 31.0, 61.0]))
     def time_passes(self, seconds: float) -> None:
@@ -1284,9 +1503,56 @@ class Machine(RuleBasedStateMachine):
 
     # --- failures
 
-    @rule(trouble=st.sampled_from(["before", "after"]))
+    @rule(cached=st.booleans())
+    def machines_keep_what_they_restore(self, cached: bool) -> None:
+        self.world.cached = cached
+
+    @rule(trouble=st.sampled_from(["before", "after", "unknown", "unknown, there", "unknown, later"]))
     def the_store_fails_at_the_next_manifest(self, trouble: str) -> None:
         self.world.open(ROOT).trouble = trouble
+
+    @rule(number=SMALL, own=st.booleans(), hold=HOLD)
+    def a_store_hangs_at_its_manifests(self, number: int, own: bool, hold: str) -> None:
+        stores = [store for root, store in self.world.stores.items() if (root == ROOT) is own]
+        if stores and number < 3:
+            store = stores[number % len(stores)]
+            if not own:
+                self.world.life.quiet("works")
+            store.hangs = True
+            self.asked(self.world.life, hold)
+
+    @rule(ends=st.booleans())
+    def the_stores_let_go(self, ends: bool) -> None:
+        if ends:
+            self.let_time_pass(self.world.life)
+        for store in self.world.stores.values():
+            store.hangs = False
+
+    @rule(asks=st.booleans())
+    def a_manifest_lands_late(self, asks: bool) -> None:
+        if asks:
+            self.world.open(ROOT).trouble = "unknown, later"
+            self.asked(self.world.life, "")
+        for store in self.world.stores.values():
+            store.land()
+
+    @rule(fails=st.booleans(), hold=HOLD)
+    def the_drivers_files_cannot_be_read(self, fails: bool, hold: str) -> None:
+        """After a cut was chosen; the checkpoint may have got far meanwhile."""
+        life = self.world.life
+        life.fails_late = fails
+        if fails:
+            life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+            while life.works and not life.machine.pending.keys() & self.collecting(life):
+                life.work(life.works, -1)
+            late, life.works = life.works[-1:], life.works[:-1]
+            life.quiet("manifests")
+            life.works += late
+            life.quiet(hold)
+
+    @staticmethod
+    def collecting(life: Life) -> set[int]:
+        return {id for id, one in life.machine.pending.items() if one.phase is not PendingPhase.PLANNING}
 
     @rule(executor=st.sampled_from("ab"), noticed=st.booleans(), chance=SMALL)
     def a_host_dies_and_another_takes_its_place(self, executor: str, noticed: bool, chance: int) -> None:
@@ -1410,6 +1676,7 @@ class Machine(RuleBasedStateMachine):
 
     def outcome(self, life: Life) -> Manifest | CheckpointError:
         request = life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+        assert not any(one.doomed for one in life.machine.pending.values()), "all deletions are over"
         life.quiet()
         return life.outcomes[request]
 
@@ -1418,7 +1685,12 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         world, life = self.world, self.world.life
-        world.open(ROOT).trouble = None
+        self.let_time_pass(life)
+        for store in world.stores.values():
+            store.trouble, store.hangs = None, False
+            store.land()
+        world.check()
+        life.fails_late = False
         life.quiet()
         world.now += 100_000.0
         life.handle(on.Tick())
@@ -1688,7 +1960,145 @@ def take_checkpoints_while_going_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointStateMachine, "_suspend", lambda machine, cause, now: None)
 
 
+def give_up_a_verified_checkpoint_for_an_unverified_one(patch: pytest.MonkeyPatch) -> None:
+    """Retention counts checkpoints, whatever is known of them."""
+    right = state_machine_module.dropped_ids
+
+    def dropped(
+        verified: list[int], retained: int, in_use: set[int], unverified: list[int]
+    ) -> tuple[int, ...]:
+        return right([*verified, *unverified], retained, in_use)
+
+    patch.setattr(state_machine_module, "dropped_ids", dropped)
+
+
+def take_what_nobody_has_read_for_whole(patch: pytest.MonkeyPatch) -> None:
+    """A shard that a host has claimed counts as read."""
+    right = ShardAssignment.claim
+
+    def claim(assignment: ShardAssignment, host: str, wanted: list[ShardId], *more: Any) -> Any:
+        assignment.read(wanted)
+        return right(assignment, host, wanted, *more)
+
+    patch.setattr(ShardAssignment, "claim", claim)
+
+
+def keep_what_was_read_before_going_back(patch: pytest.MonkeyPatch) -> None:
+    """What a run that is over has read counts for the one that takes its place."""
+    right = CheckpointStateMachine._add_query
+
+    def add_query(machine: CheckpointStateMachine, added: on.QueryAdded) -> None:
+        earlier = machine.queries.get(added.name)
+        right(machine, added)
+        if earlier is not None and not earlier.unread():
+            machine.queries[added.name].verified()
+
+    patch.setattr(CheckpointStateMachine, "_add_query", add_query)
+
+
+def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
+    """A failure aborts a checkpoint although its manifest is being written."""
+
+    def failed(
+        machine: CheckpointStateMachine, checkpoint: int, reason: Reason, detail: str, now: float
+    ) -> None:
+        if (pending := machine.pending.get(checkpoint)) is not None:
+            machine._abort(pending, reason, detail, now)
+            machine._advance(now)
+
+    patch.setattr(CheckpointStateMachine, "_failed", failed)
+
+
+def never_forget_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
+    right = CheckpointStateMachine._discarded
+
+    def discarded(machine: CheckpointStateMachine, checkpoints: tuple[int, ...], now: float) -> None:
+        doomed = machine._deleting[checkpoints]
+        right(machine, checkpoints, now)
+        machine._deleting[()] = machine._deleting.get((), frozenset()) | doomed
+
+    patch.setattr(CheckpointStateMachine, "_discarded", discarded)
+
+
+def wait_for_a_manifest_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint does not expire while its manifest is being written."""
+    right = CheckpointStateMachine._expire
+
+    def expire(machine: CheckpointStateMachine, pending: PendingCheckpoint, now: float) -> None:
+        if pending.is_revocable:
+            right(machine, pending, now)
+
+    patch.setattr(CheckpointStateMachine, "_expire", expire)
+
+
+def wait_for_a_place_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A request does not expire before its checkpoint has begun."""
+    patch.setattr(CheckpointStateMachine, "_waits_until", lambda machine, request: 1e12)
+
+
+def abort_an_overdue_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """What takes too long is given up and deleted, although its manifest may appear."""
+    right = CheckpointStateMachine._expire
+
+    def expire(machine: CheckpointStateMachine, pending: PendingCheckpoint, now: float) -> None:
+        if pending.is_revocable:
+            right(machine, pending, now)
+        else:
+            machine._abort(pending, Reason.EXPIRED, "", now)
+
+    patch.setattr(CheckpointStateMachine, "_expire", expire)
+
+
+def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
+    """That nobody knows whether a manifest was written is taken for that it was not."""
+    right = CheckpointStateMachine._not_finalized
+
+    def not_finalized(machine: CheckpointStateMachine, event: on.NotFinalized, now: float) -> None:
+        right(machine, attrs.evolve(event, is_known=True), now)
+
+    patch.setattr(CheckpointStateMachine, "_not_finalized", not_finalized)
+
+
+def let_a_stop_wait_for_a_pipeline_that_must_go_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecoveryStateMachine, "_hold", lambda machine: decisions.DoNothing())
+
+
+def let_a_stop_wait_between_two_attempts_to_go_back(patch: pytest.MonkeyPatch) -> None:
+    """Its savepoint is a request like any other."""
+    right = CheckpointStateMachine._new_request
+
+    def new_request(
+        machine: CheckpointStateMachine,
+        kind: CheckpointKind,
+        target: str | None,
+        now: float,
+        *,
+        of_stop: bool = False,
+    ) -> Request:
+        return right(machine, kind, target, now)
+
+    patch.setattr(CheckpointStateMachine, "_new_request", new_request)
+    patch.setattr(
+        CheckpointStateMachine,
+        "_request",
+        lambda machine, kind, target, now, *, of_stop: right_request(machine, kind, target, now),
+    )
+
+
+right_request = CheckpointStateMachine._request
+
 BUGS = [
+    give_up_a_verified_checkpoint_for_an_unverified_one,
+    take_what_nobody_has_read_for_whole,
+    keep_what_was_read_before_going_back,
+    abort_whatever_fails_late,
+    never_forget_what_was_deleted,
+    wait_for_a_manifest_for_ever,
+    wait_for_a_place_for_ever,
+    abort_an_overdue_checkpoint,
+    delete_what_a_manifest_may_name,
+    let_a_stop_wait_for_a_pipeline_that_must_go_back,
+    let_a_stop_wait_between_two_attempts_to_go_back,
     keep_on_restarting_in_place,
     resume_one_query_without_the_other,
     take_checkpoints_while_going_back,

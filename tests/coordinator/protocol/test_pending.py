@@ -140,6 +140,9 @@ def test_only_the_ways_from_planning_over_collecting_and_finalizing_to_one_end_a
         (Phase.COLLECTING, Phase.ABORTED),
         (Phase.FINALIZING, Phase.COMPLETED),
         (Phase.FINALIZING, Phase.ABORTED),
+        (Phase.FINALIZING, Phase.OVERDUE),
+        (Phase.OVERDUE, Phase.COMPLETED),
+        (Phase.OVERDUE, Phase.ABORTED),
     }
     for start, end in itertools.product(Phase, Phase):
         one = finalizing()
@@ -161,7 +164,13 @@ def test_every_phase_has_its_rules_and_a_checkpoint_is_revocable_until_its_manif
     assert one.is_revocable
     one.move(Phase.COLLECTING)
     assert one.is_revocable
-    assert not finalizing().is_revocable
+    written = finalizing()
+    assert not written.is_revocable
+    assert written.is_awaited
+    written.move(Phase.OVERDUE)
+    assert not written.is_revocable
+    assert not written.is_awaited
+    assert manifest(written).id == written.id
 
 
 def test_the_manifest_names_exactly_what_was_acknowledged_and_only_the_queries_of_the_cut() -> None:

@@ -21,6 +21,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.shard_assignment import ShardLocations
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.protocol.statistics import History
 from chandy.state.errors import DefinitionError
 from chandy.state.rpc.messages import (
     AbortOrder,
@@ -47,6 +48,8 @@ from chandy.storage.manifest import (
     QueryRecord,
     StateRecord,
 )
+
+from ...builders import make_manifest
 
 ROOT = "file:///store"
 SHARDS = {"up": 2, "down": 1}
@@ -140,10 +143,16 @@ class Bench:
 
     # --- what happens
 
-    def request(self, kind: CheckpointKind = CheckpointKind.MANUAL, *, target: str | None = None) -> Request:
+    def request(
+        self,
+        kind: CheckpointKind = CheckpointKind.MANUAL,
+        *,
+        target: str | None = None,
+        of_stop: bool = False,
+    ) -> Request:
         if kind is CheckpointKind.SAVEPOINT and target is None:
             target = "file:///savepoint"
-        request = self.answer(on.CheckpointRequested(kind, target))
+        request = self.answer(on.CheckpointRequested(kind, target, of_stop))
         self.now += 0.01
         return request
 
@@ -194,12 +203,18 @@ class Bench:
         self.request(kind)
         return self.complete(checkpoint)
 
+    def not_finalized(self, checkpoint: int, *, is_known: bool = True) -> None:
+        manifest = self.machine.manifest(checkpoint, self.now)
+        assert manifest is not None
+        reason = Reason.FINALIZE_CHECKPOINT_FAILURE
+        self(on.NotFinalized(manifest, reason, "disk full", is_known))
+
     def fail(self, checkpoint: int, error: str = "no space") -> None:
         self(on.Declined(Decline("a", checkpoint, "up-id", error)))
 
     def settle_deletions(self) -> None:
         for discard in self.of(do.Discard):
-            self(on.Discarded(len(discard.dropped)))
+            self(on.Discarded(tuple(manifest.id for manifest in discard.dropped)))
             self.seen.remove(discard)
 
 
@@ -643,7 +658,7 @@ def test_the_last_distinct_acknowledgement_completes_the_checkpoint_exactly_once
         assert set(bench.ack(ack)) == {AckResult.ACCEPTED}
     for ack in acks:
         bench.ack(ack)
-    assert bench.of(do.Finalize) == [do.Finalize(1)]
+    assert bench.of(do.Finalize) == [do.Finalize(1, ROOT)]
     manifest = bench.finalize(1)
     assert bench.of(do.Resolve) == [do.Resolve(request, manifest, ROOT)]
     assert bench.machine.pending == {}
@@ -792,14 +807,10 @@ def test_every_host_hears_of_an_abort_with_the_latest_completed_checkpoint() -> 
 
 
 # C13
-def test_no_deadline_is_left_of_a_checkpoint_that_has_ended_or_is_being_written() -> None:
+def test_no_deadline_is_left_of_a_checkpoint_that_has_ended() -> None:
     bench = Bench()
-    bench.request()
-    bench.plan(1)
-    bench.acknowledge(1)
+    bench.completed()
     assert bench.machine.next_deadline() is None
-    bench(on.Tick(), bench.now + 1e6)
-    bench.finalize(1)
     bench.request()
     bench.fail(2)
     assert bench.machine.next_deadline() is None
@@ -855,7 +866,7 @@ def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_befo
     bench.request()
     bench.plan(2)
     bench.acknowledge(2)
-    bench(on.CheckpointFailed(2, Reason.FINALIZE_CHECKPOINT_FAILURE, "disk full"))
+    bench.not_finalized(2)
     assert bench.reasons() == [Reason.FINALIZE_CHECKPOINT_FAILURE]
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(2, ROOT, False)]
     assert bench.of(do.Discard) == []
@@ -876,7 +887,7 @@ def test_older_checkpoints_are_subsumed_and_their_late_acknowledgements_complete
     assert do.DiscardAborted(1, ROOT, False) in bench.of(do.DiscardAborted)
     assert list(bench.machine.pending) == [3]
     bench.acknowledge(1)
-    assert bench.of(do.Finalize) == [do.Finalize(2)]
+    assert bench.of(do.Finalize) == [do.Finalize(2, ROOT)]
     assert bench.machine.failures.count == 0
 
 
@@ -929,7 +940,205 @@ def test_two_checkpoints_with_interleaved_acknowledgements_complete_each_with_it
     assert [m.id for m in bench.machine.completed] == [1, 2]
 
 
+# --- failures that come late --------------------------------------------------------------------------------
+
+
+def finalizing(
+    bench: Bench, kind: CheckpointKind = CheckpointKind.MANUAL, *, target: str | None = None
+) -> int:
+    checkpoint = bench.machine.next_id
+    bench.request(kind, target=target)
+    bench.plan(checkpoint)
+    bench.acknowledge(checkpoint)
+    assert bench.machine.pending[checkpoint].phase is Phase.FINALIZING
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "the progress of a query cannot be read"),
+        on.Declined(Decline("a", 1, "up-id", "no answer to my word")),
+        on.QueryStopped("up", 3),
+        on.QueryRemoved("up"),
+        on.Tick(),
+        on.HostLeft(hello("a")),
+        on.Suspended("a host is gone"),
+        on.Closed(Reason.COORDINATOR_SHUTDOWN),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+@pytest.mark.parametrize("overdue", [False, True])
+def test_nothing_is_deleted_of_a_checkpoint_whose_manifest_is_being_written(
+    late: on.Event[None], overdue: bool
+) -> None:
+    bench = Bench(timeout="30 s")
+    finalizing(bench)
+    if overdue:
+        bench(on.Tick(), bench.now + 31)
+    bench.now += 40
+    bench(late)
+    assert bench.of(do.DiscardAborted) == []
+    bench.finalize(1)
+    assert [manifest.id for manifest in bench.machine.completed] == [1]
+
+
+def test_the_timeout_ends_a_request_whose_manifest_is_being_written() -> None:
+    bench = Bench(timeout="30 s")
+    request = bench.request()
+    bench.plan(1)
+    bench.acknowledge(1)
+    assert bench.machine.next_deadline() == 130.0
+    bench(on.Tick(), 130.0)
+    (reject,) = bench.of(do.Reject)
+    assert (reject.request, reject.error.reason) == (request, Reason.EXPIRED)
+    assert ROOT in reject.error.detail
+    assert "may still appear" in reject.error.detail
+    assert bench.machine.failures.count == 1
+    assert bench.machine.history.counts.failed == 1
+    assert bench.machine.next_deadline() is None
+
+
+def test_an_overdue_checkpoint_whose_manifest_appears_is_the_latest_and_nobody_is_answered_twice() -> None:
+    bench = Bench(timeout="30 s")
+    finalizing(bench)
+    bench(on.Tick(), 131.0)
+    bench.now = 140.0
+    bench.finalize(1)
+    assert bench.of(do.Resolve) == []
+    assert len(bench.of(do.Reject)) == 1
+    assert bench.machine.base == 1
+    assert bench.machine.failures.count == 0
+    assert bench.completed().id == 2
+
+
+def test_an_overdue_savepoint_whose_manifest_is_not_written_is_discarded_then_and_not_before() -> None:
+    bench = Bench(savepoint_timeout="30 s")
+    finalizing(bench, CheckpointKind.SAVEPOINT)
+    bench(on.Tick(), 131.0)
+    assert bench.reasons() == [Reason.EXPIRED]
+    assert bench.of(do.DiscardAborted) == []
+    # Meanwhile the pipeline's own checkpoints go on.
+    bench.now = 132.0
+    assert bench.completed().id == 2
+    bench.not_finalized(1)
+    assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, "file:///savepoint", True)]
+    assert bench.reasons() == [Reason.EXPIRED]
+
+
+def test_nothing_that_a_manifest_names_is_deleted_if_nobody_knows_whether_it_is_there() -> None:
+    bench = Bench(retained=1)
+    bench.completed()
+    finalizing(bench)
+    manifest = bench.machine.manifest(2, bench.now)
+    bench.not_finalized(2, is_known=False)
+    assert bench.reasons() == [Reason.FINALIZE_CHECKPOINT_FAILURE]
+    bench.ack(bench.acks(2)[0])
+    assert bench.of(do.DiscardAborted) == []
+    bench.completed()
+    (discard,) = bench.of(do.Discard)
+    assert manifest in discard.kept
+
+
+# --- everything that is asked for comes to an end -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [CheckpointKind.MANUAL, CheckpointKind.SAVEPOINT])
+@pytest.mark.parametrize("why", ["going back", "deletions", "an overdue checkpoint"])
+def test_a_request_that_cannot_begin_fails_after_its_timeout(kind: CheckpointKind, why: str) -> None:
+    bench = Bench(timeout="30 s", savepoint_timeout="60 s", retained=1)
+    match why:
+        case "going back":
+            bench(on.Suspended("a host is gone"))
+        case "deletions":
+            for _ in range(3):
+                bench.completed()
+        case "an overdue checkpoint":
+            finalizing(bench)
+            bench.now += 30
+            bench(on.Tick())
+    before = len(bench.reasons())
+    request = bench.request(kind)
+    deadline = bench.machine.next_deadline()
+    assert deadline is not None
+    assert deadline <= bench.now + 60
+    bench(on.Tick(), deadline)
+    assert bench.reasons()[before:] == [Reason.JOB_FAILOVER if why == "going back" else Reason.EXPIRED]
+    assert bench.of(do.Reject)[-1].request is request
+    assert list(bench.machine.queue) == []
+
+
+def test_a_request_waits_as_long_as_those_before_it_make_headway() -> None:
+    bench = Bench(timeout="30 s")
+    for _ in range(4):
+        bench.request()
+    for number in (1, 2, 3, 4):
+        bench.now += 25
+        bench(on.Tick())
+        bench.complete(number)
+    assert bench.reasons() == []
+    assert len(bench.of(do.Resolve)) == 4
+
+
+def test_a_savepoint_of_a_stop_does_not_wait_for_the_pipeline_to_go_back() -> None:
+    bench = Bench()
+    bench(on.Suspended("a host is gone"))
+    waiting = bench.request(CheckpointKind.SAVEPOINT)
+    asked = bench.request(CheckpointKind.SAVEPOINT, of_stop=True)
+    assert [(r.request, r.error.reason) for r in bench.of(do.Reject)] == [(asked, Reason.JOB_FAILOVER)]
+    bench(on.Restored(None))
+    assert [pending.request for pending in bench.machine.pending.values()] == [waiting]
+
+
+def test_a_savepoint_of_a_stop_that_waits_ends_when_the_pipeline_is_to_go_back() -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    asked = bench.request(CheckpointKind.SAVEPOINT, of_stop=True)
+    assert list(bench.machine.queue) == [asked]
+    bench(on.Suspended("a host is gone"))
+    assert [r.request.number for r in bench.of(do.Reject)] == [1, 2]
+    assert bench.reasons() == [Reason.JOB_FAILOVER] * 2
+
+
+class BrokenHistory(History):
+    def _count(self, **more: int) -> None:
+        raise ZeroDivisionError("no mean of nothing")
+
+
+def test_checkpoints_go_on_without_statistics() -> None:
+    bench = Bench(retained=1)
+    bench.machine.history = BrokenHistory()
+    for _ in range(3):
+        bench.completed()
+        bench.settle_deletions()
+    bench.request()
+    bench.fail(4)
+    bench(on.Restored(3))
+    assert len(bench.of(do.Resolve)) == 3
+    assert bench.reasons() == [Reason.DECLINED]
+    assert {str(one.error) for one in bench.of(do.ReportStatisticsFailure)} == {"no mean of nothing"}
+
+
 # --- savepoints ---------------------------------------------------------------------------------------------
+
+
+# B7
+def test_savepoints_are_bounded_by_the_queue_whether_they_wait_or_run() -> None:
+    bench = Bench(max_queued=3)
+    for number in range(1, 6):
+        bench.request(CheckpointKind.SAVEPOINT, target=f"file:///savepoint{number}")
+        if number <= 3:
+            bench.plan(number)
+    assert list(bench.machine.pending) == [1, 2, 3]
+    assert bench.reasons() == [Reason.TOO_MANY_REQUESTS] * 2
+    assert "3 savepoints" in bench.of(do.Reject)[0].error.detail
+    # They do not keep checkpoints from being taken.
+    assert bench.completed().id == 4
+    bench.acknowledge(1)
+    bench.finalize(1)
+    bench.request(CheckpointKind.SAVEPOINT, target="file:///another")
+    assert list(bench.machine.pending) == [2, 3, 5]
 
 
 # E1
@@ -1022,7 +1231,7 @@ def test_exactly_the_newest_remain_and_exactly_the_dropped_are_discarded() -> No
     for _ in range(5):
         bench.completed()
         for discard in bench.of(do.Discard)[-1:]:
-            bench(on.Discarded(len(discard.dropped)))
+            bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped)))
     assert [m.id for m in bench.machine.completed] == [4, 5]
     dropped = [[m.id for m in discard.dropped] for discard in bench.of(do.Discard)]
     assert dropped == [[1], [2], [3]]
@@ -1038,6 +1247,111 @@ def test_a_savepoint_between_neither_pushes_a_checkpoint_out_nor_is_ever_dropped
     bench.completed()
     assert [m.id for m in bench.machine.completed] == [3]
     assert [[m.id for m in d.dropped] for d in bench.of(do.Discard)] == [[1]]
+
+
+def restored_bench(**config: Any) -> Bench:
+    """A pipeline that is restored from the last of three checkpoints; both shards of a query come from there."""
+    sources = {ShardId("up-op", n): RestoreSource(ROOT, 3, 4, handle(f"three-{n}")) for n in range(2)}
+    completed = tuple(make_manifest(id) for id in (1, 2, 3))
+    return Bench(claimed=False, next_id=4, base=3, completed=completed, sources=sources, **config)
+
+
+def verification(bench: Bench) -> list[tuple[int, bool]]:
+    """The retained checkpoints, and whether each is verified."""
+    return [(manifest.id, not manifest.unverified) for manifest in bench.machine.completed]
+
+
+def test_a_checkpoint_with_bytes_that_nobody_has_read_since_the_restore_takes_no_verified_ones_place() -> (
+    None
+):
+    bench = restored_bench(retained=2)
+    bench.claim("a", "up", (0,))
+    bench(on.ShardsRead("up-id", (ShardId("up-op", 0),)))
+    for _ in range(3):
+        assert bench.completed().unverified
+        bench.settle_deletions()
+    assert verification(bench) == [(2, True), (3, True), (5, False), (6, False)]
+    bench(on.ShardsRead("up-id", (ShardId("up-op", 1),)))
+    assert not bench.completed().unverified
+    # An unverified one makes room for the verified in its turn, and not before.
+    assert verification(bench) == [(3, True), (5, False), (6, False), (7, True)]
+    bench.settle_deletions()
+    bench.completed()
+    assert verification(bench) == [(7, True), (8, True)]
+
+
+def test_what_a_shard_has_changed_since_does_not_make_up_for_what_was_not_read() -> None:
+    bench = restored_bench()
+    bench.claim("a", "up", (0, 1))
+    manifest = bench.completed()
+    assert {o.uid: o.shards for o in manifest.operators}["up-op"] == (handle("4"), handle("4"))
+    assert manifest.unverified, "a snapshot may share files with what it was restored from"
+    assert bench.of(do.ReadBack) == [], "this one does not"
+    assert not bench.completed().unverified
+
+
+def test_the_driver_reads_what_no_host_has_read_once_a_checkpoint_has_done_without_it() -> None:
+    bench = restored_bench()
+    bench(on.ShardsRead("up-id", (ShardId("up-op", 0),)))
+    bench.completed()
+    unread = RestoreSource(ROOT, 3, 4, handle("three-1"))
+    assert bench.of(do.ReadBack) == [do.ReadBack("up-id", (unread,))]
+    bench.completed()
+    assert len(bench.of(do.ReadBack)) == 1, "it is being read"
+    bench(on.SourcesReadBack("up-id", whole=False))
+    assert bench.completed().unverified
+    assert len(bench.of(do.ReadBack)) == 2, "it was not read in vain"
+    bench(on.SourcesReadBack("up-id", whole=True))
+    assert not bench.completed().unverified
+    assert len(bench.of(do.ReadBack)) == 2
+
+
+def test_files_of_a_querys_own_that_a_restore_has_not_read_are_read_back_as_well() -> None:
+    bench = Bench(claimed=False)
+    # Of one file the next checkpoint has the same bytes.
+    files = handle("progress-1").files + handle("progress-0").files
+    source = RestoreSource(ROOT, 3, 4, Handle(files))
+    bench(on.QueryAdded("up", "up-id", batch=4, operators=(), sources={}, progress=source))
+    assert bench.completed().unverified
+    left = RestoreSource(ROOT, 3, 4, handle("progress-1"))
+    assert bench.of(do.ReadBack) == [do.ReadBack("up-id", (left,))]
+    bench(on.SourcesReadBack("up-id", whole=True))
+    assert not bench.completed().unverified
+
+
+def test_who_goes_back_has_read_nothing_of_what_is_restored() -> None:
+    bench = restored_bench()
+    everything = tuple(ShardId("up-op", number) for number in range(2))
+    bench(on.ShardsRead("up-id", everything))
+    assert not bench.completed().unverified
+    bench.add("up", (), {shard: RestoreSource(ROOT, 4, 4, handle("four")) for shard in everything}, "again")
+    bench(on.SourcesReadBack("up-id", whole=True))
+    bench(on.ShardsRead("up-id", everything))
+    assert bench.completed().unverified, "that was said of the run that is over"
+    bench(on.ShardsRead("up-again", everything))
+    assert not bench.completed().unverified
+
+
+def test_a_savepoint_says_that_it_is_unverified_too() -> None:
+    bench = restored_bench()
+    bench.claim("a", "up", (0, 1))
+    assert bench.completed(kind=CheckpointKind.SAVEPOINT).unverified
+    assert verification(bench) == [(1, True), (2, True), (3, True)]
+
+
+def test_a_shard_that_its_host_could_not_open_is_what_it_was_restored_from() -> None:
+    bench = restored_bench()
+    bench.claim("a", "up", (0, 1))
+    bench(on.ShardGivenUp("b", "up-id", ShardId("up-op", 0)))
+    bench(on.ShardGivenUp("a", "up-before", ShardId("up-op", 0)))
+    assert bench.machine.queries["up"].assignment.by_owner() == {
+        "a": (ShardId("up-op", 0), ShardId("up-op", 1))
+    }
+    bench(on.ShardGivenUp("a", "up-id", ShardId("up-op", 0)))
+    # Batches have begun since; whoever needs the shard now hears why it cannot be opened, from the store.
+    bench.answer(on.BatchAsked(AskBatch("a", "up-id", 6)))
+    claim = ClaimShards("a", "up-id", "up-op", (0,))
+    assert bench.answer(on.ShardsClaimed(claim)).granted == {0: RestoreSource(ROOT, 3, 4, handle("three-0"))}
 
 
 def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:
@@ -1069,7 +1383,7 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
     manifest = bench.machine.manifest(3, bench.now)
     assert manifest is not None
     assert bench.machine.doomed(manifest) == {"1"} <= first.keys()
-    bench(on.CheckpointFailed(3, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone"))
+    bench(on.NotFinalized(manifest, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone"))
     # Once the deletion is done, the next checkpoint can have the same bytes again.
     bench.settle_deletions()
     bench.request()
@@ -1078,6 +1392,29 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
     manifest = bench.machine.manifest(4, bench.now)
     assert manifest is not None
     assert bench.machine.doomed(manifest) == frozenset()
+
+
+def test_what_is_being_deleted_is_forgotten_once_it_is_deleted_although_there_is_always_more() -> None:
+    bench = Bench(retained=1, max_concurrent=2)
+    for number in range(1, 51):
+        bench.completed()
+        if number > 2:
+            # The deletion before the newest is done: there is never a moment without one.
+            discard = bench.of(do.Discard)[-2]
+            bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped)))
+    assert len(bench.of(do.Discard)) == 49
+    assert bench.machine._deletions == 1
+    # The bytes of checkpoint 1 were deleted long ago: now they are there again.
+    bench.request()
+    bench.plan(51)
+    for ack in bench.acks(51):
+        again = tuple(attrs.evolve(one, handle=handle("1")) for one in ack.snapshots)
+        bench.ack(attrs.evolve(ack, snapshots=again))
+    bench.store_progress(51)
+    manifest = bench.machine.manifest(51, bench.now)
+    assert manifest is not None
+    assert bench.machine.doomed(manifest) == frozenset()
+    assert len(bench.machine.pending[51].doomed) < 10
 
 
 # --- failures -----------------------------------------------------------------------------------------------
@@ -1115,7 +1452,7 @@ def test_a_checkpoint_that_fails_for_several_reasons_counts_once() -> None:
     bench.request()
     bench.fail(1)
     bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "too"))
-    bench(on.CheckpointFailed(1, Reason.FINALIZE_CHECKPOINT_FAILURE, "as well"))
+    bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "as well"))
     assert bench.machine.failures.count == 1
     assert bench.reasons() == [Reason.DECLINED]
 

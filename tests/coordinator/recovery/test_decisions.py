@@ -141,6 +141,14 @@ def test_shards_that_cannot_be_opened_ahead_matter_if_their_state_lies_in_change
     assert decisions(machine(), on.ShardsNotOpened("another", "no host", 1.0)) == [on.DoNothing()]
 
 
+def test_damage_ends_the_pipeline_at_once_unless_its_query_has_gone_back_since() -> None:
+    damage = DamagedCheckpointError("file:///s", "a.pack", "x", "y", checkpoint=3, intact=2)
+    made = machine()
+    made.handle(on.RunStarted("q", 1, "id of q"), 0.0)
+    assert made.handle(on.ShardsNotOpened("before", "damaged", 1.0, damage), 1.0) == on.DoNothing()
+    assert made.handle(on.ShardsNotOpened("id of q", "damaged", 1.0, damage), 1.0) == on.FailForGood(damage)
+
+
 # --- going back ---------------------------------------------------------------------------------------------
 
 
@@ -207,7 +215,7 @@ def test_a_stop_does_not_fail_a_pipeline_whose_way_back_fails_in_passing() -> No
     made = machine()
     decisions(made, on.HostLost("killed", 1.0), on.DelayOver(), on.StateGivenUp(), on.StopRequested())
     lost = PipelineFailedError("no JVM")
-    assert made.handle(on.RestartFailed(lost, final=False), 5.0) == on.DoNothing()
+    assert isinstance(made.handle(on.RestartFailed(lost, final=False), 5.0), on.SuspendCheckpoints)
     assert isinstance(made.handle(on.StopWithdrawn(), 20.0), on.WaitToRestart)
     assert isinstance(made.handle(on.DelayOver(), 21.0), on.GoBack)
 
@@ -217,6 +225,29 @@ def test_a_host_lost_during_a_stop_that_is_withdrawn_sends_the_pipeline_back() -
     decisions(made, on.StopRequested(), on.HostLost("killed", 2.0), on.RestartedInPlace("q"))
     assert made.handle(on.StopWithdrawn(), 5.0) == on.WaitToRestart(10.0, made.outage.cause)  # type: ignore[union-attr]
     assert isinstance(made.handle(on.DelayOver(), 10.0), on.GoBack)
+
+
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+def test_a_stop_is_told_that_the_pipeline_must_go_back(when: str) -> None:
+    made = machine()
+    lost, stop = on.HostLost("killed", 2.0), on.StopRequested()
+    match when:
+        case "before":
+            found = decisions(made, lost, stop)
+        case "between":
+            # Two attempts to go back.
+            failed_once = on.RestartFailed(PipelineFailedError("no JVM"), final=False)
+            found = decisions(made, lost, on.DelayOver(), on.StateGivenUp(), failed_once, stop)
+        case "after":
+            found = decisions(made, stop, lost)
+    assert isinstance(found[-1], on.SuspendCheckpoints)
+    assert made.must_go_back
+
+
+def test_a_stop_takes_its_savepoint_although_a_query_has_failed_on_its_own() -> None:
+    made = machine()
+    assert decisions(made, failed(), on.StopRequested())[-1] == on.DoNothing()
+    assert not made.must_go_back
 
 
 def test_a_query_that_failed_during_a_stop_and_runs_again_is_mended() -> None:
@@ -262,7 +293,7 @@ def test_nothing_restarts_while_the_pipeline_stops() -> None:
     found = decisions(
         made, failed(), on.StopRequested(), on.DelayOver(), on.HostLost("x", 3.0), on.DelayOver()
     )
-    assert found[2:] == [on.DoNothing()] * 3
+    assert found[2:] == [on.DoNothing(), on.SuspendCheckpoints(BOOM), on.DoNothing()]
     made.handle(on.StopWithdrawn(), 9.0)
     # What was lost meanwhile is still lost.
     assert isinstance(decisions(made, failed(), on.DelayOver(), start=10.0)[1], on.GoBack)

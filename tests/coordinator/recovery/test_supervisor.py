@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
-from chandy.coordinator.protocol.events import Closed
+from chandy.coordinator.protocol.events import Closed, Suspended
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import decisions as on
@@ -38,7 +38,7 @@ from chandy.state.failure_marks import mark
 from chandy.state.rpc.messages import ResumePoint, ShardsRestored, TaskFailure
 from chandy.storage import DamagedCheckpointError, FencedError, StoreFailedError
 from chandy.storage.catalog import Catalog
-from chandy.storage.errors import DamagedError, ObjectMissingError
+from chandy.storage.errors import DamagedError, FailureCode, ObjectMissingError
 from chandy.storage.files import FileCache
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import Handle, OperatorRecord, QueryRecord
@@ -111,8 +111,11 @@ class Checkpoints:
         if self.fenced is not None:
             raise self.fenced
 
-    def read(self, value: Callable[[Any], Any]) -> None:
-        pass
+    base = None
+    completed = ()
+
+    def read(self, value: Callable[[Any], Any]) -> Any:
+        return value(self)
 
     def handle(self, event: object) -> None:
         self.events.append(event)
@@ -279,7 +282,11 @@ def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup, fails_with: Cal
     ("batch", "error"), [(3, ProcessorFailedError), (2, QueryFailedError), (1, QueryFailedError)]
 )
 def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_committed(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, batch: int, error: type[Exception]
+    setup: Setup,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    batch: int,
+    error: type[Exception],
 ) -> None:
     """The attempt may have been tried again, with success."""
 
@@ -288,7 +295,16 @@ def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_com
             (run,) = setup.runs.all()
             (run.directory / "commits").mkdir(exist_ok=True)
             (run.directory / "commits" / "2").touch()
-            setup.supervisor.processor_failed(TaskFailure(run.query_id, batch, "op", "('k',)", "ValueError"))
+            setup.supervisor.processor_failed(
+                TaskFailure(
+                    run.query_id,
+                    batch,
+                    "op",
+                    "key ('k',)",
+                    "ValueError: no, at job.py:1 in f",
+                    "Traceback ...",
+                )
+            )
             self.stopped.set()
             raise RuntimeError("the sink is full")
 
@@ -296,6 +312,13 @@ def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_com
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(error):
         query.awaitTermination(DEADLINE)
+    told = [record.message for record in caplog.records if "outcome=" in record.message]
+    assert [line.splitlines()[0].partition(" outcome=")[0] for line in told] == [
+        f'event="ValueError: no, at job.py:1 in f" query=q operator=op key="key (\'k\',)" batch={batch}'
+        if error is ProcessorFailedError
+        else 'event="the sink is full" query=q'
+    ]
+    assert ("Traceback ..." in told[0].splitlines()) is (error is ProcessorFailedError)
 
 
 class Unreachable:
@@ -590,6 +613,45 @@ def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
     assert (query.isActive, query.exception()) == (True, None)
 
 
+@pytest.mark.parametrize("restart", [FixedDelay("1 h", attempts=3)])
+def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
+    setup.supervisor.start(setup.definition)
+    setup.supervisor.host_lost("it was killed")
+    eventually(lambda: setup.supervisor._machine.outage is not None)
+    setup.supervisor.stop_gracefully(("q",), 0.0)
+    (suspended,) = [event for event in setup.checkpoints.events if isinstance(event, Suspended)]
+    assert "it was killed" in suspended.cause
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go_back_then(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[Running] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        starts.append(Running())
+        return starts[-1]
+
+    def suspended() -> bool:
+        return any(isinstance(event, Suspended) for event in setup.checkpoints.events)
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    query = setup.supervisor.start(setup.definition)
+    stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
+    assert not suspended()
+    setup.supervisor.host_lost("it was killed")
+    eventually(suspended)
+    setup.supervisor.resume(stopped)
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    # It was not started where it stood first.
+    assert len(starts) == 2
+    assert query.isActive
+
+
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_stop_that_cannot_be_withdrawn_ends_all_queries_with_the_reason(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
@@ -642,7 +704,7 @@ def test_a_query_that_has_started_again_stays_so_while_another_cannot(
 
 
 def restored(host: str, files: float, opening: float, found: int, downloaded: int) -> ShardsRestored:
-    return ShardsRestored(host, "id", 0.0, files, opening, found, downloaded)
+    return ShardsRestored(host, "id", "op", 0.0, files, opening, found, downloaded)
 
 
 def test_a_recovery_has_the_longest_of_its_restores_and_the_bytes_of_all() -> None:
@@ -661,15 +723,15 @@ def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     (run,) = setup.runs.all()
-    setup.supervisor.shards_restored(ShardsRestored("host", "another", 0.5, 1.0, 1.0, 1, 1))
-    setup.supervisor.shards_restored(ShardsRestored("host", run.query_id, 0.5, 2.0, 1.0, 5, 7))
+    setup.supervisor.shards_restored(ShardsRestored("host", "another", "op", 0.5, 1.0, 1.0, 1, 1))
+    setup.supervisor.shards_restored(ShardsRestored("host", run.query_id, "op", 0.5, 2.0, 1.0, 5, 7))
     assert (recovery.ahead, recovery.files, recovery.opening, recovery.found_bytes) == (0.5, 2.0, 1.0, 5)
     commits = run.directory / "commits"
     commits.mkdir(exist_ok=True)
     (commits / str(progress.newest_committed(run.directory) + 1)).touch()
     eventually(lambda: recovery.first_batch is not None)
     # A shard that moves to another host later.
-    setup.supervisor.shards_restored(ShardsRestored("other", run.query_id, 9.0, 9.0, 1.0, 9, 9))
+    setup.supervisor.shards_restored(ShardsRestored("other", run.query_id, "op", 9.0, 9.0, 1.0, 9, 9))
     assert (recovery.files, recovery.found_bytes) == (2.0, 5)
 
 
@@ -821,8 +883,8 @@ def test_a_query_resumes_in_a_copy_of_its_working_directory(resuming: Setup, lef
 def test_a_broken_changelog_sends_an_idle_query_back(resuming: Setup) -> None:
     resuming.supervisor.start(resuming.definition)
     (run,) = resuming.runs.all()
-    broken = ShardsRestored("host", run.query_id, 0.0, 0.0, 0.0, 0, 0, "a changelog does not lead there")
-    resuming.supervisor.shards_restored(broken)
+    why, code = "a changelog does not lead there", FailureCode.STATE_UNUSABLE
+    resuming.supervisor.shards_not_opened(run.query_id, why, code)
     eventually(lambda: len(resuming.supervisor.recoveries) == 2)
     assert not resuming.supervisor.recoveries[1].in_place
 

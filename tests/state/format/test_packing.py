@@ -6,6 +6,7 @@ import struct
 from collections import namedtuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -234,6 +235,36 @@ def test_tuples_lists_and_rows_are_taken_by_position(value):
     assert packing.unpack_row(packing.pack_row(value)) == (1, 2.0, 3)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([1, 3]),
+        pd.Series([1, 3]),
+        pd.Series([1, 3], index=["total", "count"]),
+        pd.array([1, 3], "Int64"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_arrays_and_series_are_taken_as_tuples_as_in_pyspark(value):
+    packing = Packing([StructType().add("count", LongType()).add("total", LongType())], NAME)
+    for _ in range(2):
+        assert packing.unpack_row(packing.pack_row(value)) == (1, 3)
+    inside = Packing([StructType().add("a", ArrayType(LongType()))], NAME)
+    assert inside.unpack_row(inside.pack_row((value,))) == ([1, 3],)
+
+
+def test_a_row_of_one_string_may_be_given_as_the_string():
+    packing = Packing([StructType().add("s", StringType())], NAME)
+    for text in ("", "q", "two"):
+        assert packing.pack_row(text) == packing.pack_row((text,))
+
+
+def test_a_number_in_a_string_field_is_told_how_to_get_what_pyspark_makes_of_it():
+    packing = Packing([StructType().add("s", StringType())], NAME)
+    with pytest.raises(StateTypeError, match=r"expected string, found 1 \(int\); give str\(value\)"):
+        packing.pack_row((1,))
+
+
 def test_numpy_scalars_are_taken_as_the_numbers_they_are():
     packing = Packing([TOTALS], NAME)
     value = (np.int64(1), np.float64(2.5), np.int8(3))
@@ -256,6 +287,9 @@ def test_numpy_scalars_are_taken_as_the_numbers_they_are():
         (None, "", "a tuple of 3 (count bigint, total double, small tinyint)"),
         ("abc", "", "a tuple of 3 (count bigint, total double, small tinyint)"),
         ({"count": 1}, "", "a tuple of 3 (count bigint, total double, small tinyint)"),
+        (np.array([1.0, 2.0]), "", "a tuple of 3 (count bigint, total double, small tinyint)"),
+        (np.float64(1), "", "a tuple of 3 (count bigint, total double, small tinyint)"),
+        (np.array([[1, 2, 3]] * 3), "count", "bigint"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_by_field(value, field, expected, warm):
@@ -265,6 +299,26 @@ def test_a_value_that_does_not_fit_is_refused_by_field(value, field, expected, w
     with pytest.raises(StateTypeError) as refused:
         packing.pack_row(value)
     assert (refused.value.what, refused.value.expected) == (misfit(field), expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        ({"n": 1}, "a struct without 't': {'n': 1} (dict)"),
+        ({"n": 1, "t": 2, "z": 3}, "a struct with 'z': {'n': 1, 't': 2, 'z': 3} (dict)"),
+    ],
+)
+def test_a_struct_that_is_given_by_name_has_exactly_its_fields(value, wrong):
+    struct = StructType().add("n", LongType()).add("t", LongType())
+    packing = Packing([StructType().add("x", ArrayType(struct))], NAME)
+    with pytest.raises(StateTypeError) as refused:
+        packing.pack_row(([{"n": 1, "t": 2}, value],))
+    error = refused.value
+    assert (error.what, error.expected, error.found) == (
+        misfit("x[]"),
+        "a value or None for each of n, t",
+        wrong,
+    )
 
 
 @pytest.mark.parametrize(

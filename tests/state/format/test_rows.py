@@ -6,6 +6,7 @@ import pickle
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkAttributeError
@@ -128,8 +129,47 @@ def test_a_row_is_taken_by_name_and_a_tuple_by_position_with_exactly_the_output_
     assert batch.to_pylist() == [{"name": "AA", "flights": 1, "mean": 2.0}]
 
 
-def test_a_column_that_a_row_lacks_is_null_as_in_pyspark():
-    assert written(OUTPUT, [Row(name="AA")]) == [{"name": "AA", "flights": None, "mean": None}]
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        (Row(name="AA", flights=1), "a Row without 'mean'"),
+        (Row(name="AA"), "a Row without 'flights', 'mean'"),
+        (Row(name="AA", flights=1, mean=2.0, more=3), "a Row with 'more'"),
+        (Row(name="AA", flight=1, mean=2.0), "a Row without 'flights' and with 'flight'"),
+        (Row("name", "mean", "flights")("AA", 2.0), "a Row without 'flights'"),
+    ],
+)
+def test_a_row_without_exactly_the_columns_of_the_output_is_refused_by_their_names(row, found):
+    with pytest.raises(OutputTypeError) as refused:
+        written(OUTPUT, [Row(name="BB", flights=2, mean=1.0), row])
+    assert (refused.value.part, refused.value.found) == ("a row", f"{found}: {row!r} (Row)")
+    assert refused.value.expected == "a value or None for each of name, flights, mean"
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda x: x, lambda x: [x], lambda x: {"key": x}], ids=["struct", "array", "map"]
+)
+@pytest.mark.parametrize("make", [dict, Row], ids=["dict", "Row"])
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"p": 1}, "without 'q'"),
+        ({"p": 1, "q": "z", "r": 2}, "with 'r'"),
+        ({"p": 1, "Q": "z"}, "without 'q' and with 'Q'"),
+    ],
+)
+def test_a_struct_inside_a_row_has_exactly_its_fields_as_well(wrap, make, fields, wrong):
+    struct = StructType().add("p", LongType()).add("q", StringType())
+    by_wrapper = {dict: MapType(StringType(), struct), list: ArrayType(struct)}
+    value = wrap(make(**fields))
+    dtype = struct if value == make(**fields) else by_wrapper[type(value)]
+    with pytest.raises(OutputTypeError) as refused:
+        written(StructType().add("x", dtype), [(None,), (value,)])
+    assert (refused.value.part, refused.value.expected) == (
+        "output column 'x'",
+        "a value or None for each of p, q",
+    )
+    assert f"a struct {wrong} in " in refused.value.found
 
 
 @pytest.mark.parametrize(
@@ -143,7 +183,6 @@ def test_a_column_that_a_row_lacks_is_null_as_in_pyspark():
         (("AA", 1, "2"), "mean", "double", "'2' (str)"),
         (("AA", 1, True), "mean", "double", "True (bool)"),
         (("AA", 1), "", "3 columns (name, flights, mean)", "2: ('AA', 1) (tuple)"),
-        (Row(name="AA", flight=1), "", "only columns name, flights, mean", "a Row with 'flight'"),
         ({"name": "AA"}, "", "a Row or a tuple", "{'name': 'AA'} (dict)"),
         (None, "", "a Row or a tuple", "None (NoneType)"),
     ],
@@ -171,6 +210,8 @@ def test_a_type_that_passed_once_does_not_let_a_value_out_of_range_pass():
         (BooleanType(), np.bool_(True), True),
         (DateType(), datetime.date(2020, 1, 2), datetime.date(2020, 1, 2)),
         (ArrayType(LongType()), [1, None], [1, None]),
+        (ArrayType(LongType()), np.array([1, 2]), [1, 2]),
+        (ArrayType(LongType()), pd.Series([1, 2]), [1, 2]),
         (MapType(StringType(), LongType()), {"a": 1}, [("a", 1)]),
         (MapType(StringType(), LongType()), [("a", 1)], [("a", 1)]),
         (StructType().add("p", LongType()).add("q", StringType()), Row(q="z", p=1), {"p": 1, "q": "z"}),

@@ -13,7 +13,7 @@ from chandy.state.host.discovery import connect, executor_identity, start_host
 from chandy.state.local.changelog import admit
 from chandy.state.local.directories import private_directory, runtime_directory
 from chandy.state.local.locks import acquire, remove_unless_held, try_acquire
-from chandy.state.local.workspace import Workspace
+from chandy.state.local.workspace import ALIVE, Workspace
 
 
 def test_tasks_of_one_executor_share_one_host(coordinator: Any) -> None:
@@ -137,11 +137,17 @@ def test_only_directories_that_nobody_holds_are_removed(tmp_path: Path) -> None:
     first = Workspace.create(tmp_path / "hosts", "first")
     (tmp_path / "hosts" / "dead").mkdir()
     (tmp_path / "hosts" / "dead" / "data").write_text("x")
+    (tmp_path / "hosts" / "dead" / ALIVE).touch()
+    # Promise 8
+    (tmp_path / "hosts" / "foreign").mkdir()
+    (tmp_path / "hosts" / "foreign" / "data").write_text("x")
     second = Workspace.create(tmp_path / "hosts", "second")
     assert sorted(path.name for path in (tmp_path / "hosts").iterdir() if path.is_dir()) == [
         "first",
+        "foreign",
         "second",
     ]
+    assert [path.name for path in (tmp_path / "hosts" / "foreign").iterdir()] == ["data"]
     first.remove()
     second.remove()
     assert not first.path.exists()

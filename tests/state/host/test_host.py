@@ -21,6 +21,7 @@ from pyarrow import flight
 
 from chandy.state.errors import (
     CannotGoBackError,
+    CoordinatorLostError,
     HostLostError,
     RemoteError,
     ShardMissingError,
@@ -28,21 +29,23 @@ from chandy.state.errors import (
     StateAccessError,
 )
 from chandy.state.format.arrow import BYTES
-from chandy.state.host.coordinator_client import Lease
+from chandy.state.host.coordinator_client import Lease, Pulse
 from chandy.state.rpc.access import Entries
 from chandy.state.rpc.auth import token_options
 from chandy.state.rpc.calls import ActionClient
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.messages import (
     AskAccount,
+    AskBatches,
     BatchTimes,
+    HostPulse,
     ReadValues,
     ReleaseOrder,
     StopOrder,
     TaskFailure,
     Values,
 )
-from chandy.state.rpc.metrics import OperatorMetrics
+from chandy.state.rpc.metrics import OperatorMetrics, RecentMetrics
 from chandy.storage.codec import to_json
 from chandy.storage.files import FileCache
 from chandy.storage.layout import is_shared
@@ -114,6 +117,14 @@ def test_the_host_adds_up_the_metrics_of_its_tasks(coordinator: Any) -> None:
     )
     assert (account.tasks, account.rows, account.keys) == (2, 10, 4)
     assert account.seconds >= account.state_seconds > 0
+    recent = client._client(client.address).call(
+        "batches", AskBatches(task.query_id, task.uid), RecentMetrics
+    )
+    assert [(one.batch, one.tasks.rows, one.updated, one.removed) for one in recent.batches] == [
+        (0, 5, 1, 0),
+        (1, 5, 1, 0),
+    ]
+    assert recent.batches[1].memory > 0
 
 
 KILLED = """
@@ -331,7 +342,7 @@ def test_hosts_that_point_at_each_other_are_an_error(coordinator: Any) -> None:
 
 
 def test_a_failure_of_a_processor_is_passed_on(coordinator: Any) -> None:
-    failure = TaskFailure("q", 3, "op", "('AA',)", "Traceback ...")
+    failure = TaskFailure("q", 3, "op", "('AA',)", "ValueError", "Traceback ...")
     coordinator.connect().report(failure)
     assert coordinator.reports == [failure]
 
@@ -451,6 +462,45 @@ def test_a_lease_expires_when_it_is_not_renewed_in_time() -> None:
     assert lease.expired
     lease.renew()
     assert not lease.expired
+
+
+def test_a_host_says_again_and_again_that_it_lives(coordinator: Any) -> None:
+    coordinator.connect()
+    eventually(lambda: len(coordinator.pulses) >= 2, "two pulses")
+    assert {pulse.host for pulse in coordinator.pulses} == {coordinator.hellos[-1].host}
+
+
+class Listening:
+    """A coordinator that cannot be reached now and then."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def pulse(self, pulse: HostPulse) -> None:
+        self.done.append("pulse")
+        if len(self.done) == 4:
+            raise CoordinatorLostError("address", "it does not answer")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_host_writes_to_its_disk_before_it_says_that_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    control = Listening()
+
+    def write(path: Path, data: bytes) -> None:
+        control.done.append("disk")
+        if full:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    pulse = Pulse(control, "host", tmp_path, pause=0.001)  # type: ignore[arg-type]
+    thread = threading.Thread(target=pulse.beat, daemon=True)
+    thread.start()
+    eventually(lambda: len(control.done) >= 8, "four pulses")
+    pulse.stopped.set()
+    thread.join()
+    assert control.done[:8] == ["disk", "pulse"] * 4
 
 
 def test_a_host_that_loses_its_coordinator_ends_and_leaves_nothing(coordinator: Any) -> None:

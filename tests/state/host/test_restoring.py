@@ -29,12 +29,12 @@ def test_the_shards_of_a_claim_share_out_the_time_until_the_last_is_open() -> No
     tally.granted(2)
     tally.wanted()
     # Side by side: six seconds of work in four.
-    for _ in range(2):
-        tally.files(2.0, RestoreReport(files=3, bytes=50, cached_bytes=40, downloaded_bytes=10))
+    for shard in range(2):
+        tally.files(shard, 2.0, RestoreReport(files=3, bytes=50, cached_bytes=40, downloaded_bytes=10))
         tally.opened(1.0)
-    assert tally.end("host", "q") is None
+    assert tally.end("host", "q", "op") is None
     now[0] += 4.0
-    told = tally.end("host", "q")
+    told = tally.end("host", "q", "op")
     assert told is not None
     assert (told.files, told.opening) == (pytest.approx(4 * 4 / 6), pytest.approx(4 * 2 / 6))
     assert (told.found_bytes, told.downloaded_bytes) == (80, 20)
@@ -52,10 +52,10 @@ def test_only_what_a_task_waits_for_counts_as_waiting(
     for seconds in wanted:
         now[0] = 100.0 + seconds
         tally.wanted()
-    tally.files(3.0, RestoreReport(files=1, bytes=50, cached_bytes=50, downloaded_bytes=0))
+    tally.files(0, 3.0, RestoreReport(files=1, bytes=50, cached_bytes=50, downloaded_bytes=0))
     tally.opened(1.0)
     now[0] = 104.0
-    told = tally.end("host", "q")
+    told = tally.end("host", "q", "op")
     assert told is not None
     assert told.ahead == pytest.approx(ahead)
     assert (told.files, told.opening) == (pytest.approx(waited * 3 / 4), pytest.approx(waited / 4))
@@ -65,6 +65,6 @@ def test_shards_that_begin_empty_have_nothing_to_restore() -> None:
     tally = RestoreTally()
     tally.granted(1)
     tally.wanted()
-    told = tally.end("host", "q")
+    told = tally.end("host", "q", "op")
     assert told is not None
     assert (told.ahead, told.files, told.opening, told.downloaded_bytes) == (0.0, 0.0, 0.0, 0)

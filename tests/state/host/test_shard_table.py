@@ -58,7 +58,7 @@ class Opening:
         self.local_recovery.append(resume_point)
         self.tallies.append(tally)
         assert self.may.wait(DEADLINE)
-        tally.files(1.0, RestoreReport(files=1, bytes=5, cached_bytes=5, downloaded_bytes=0))
+        tally.files(key.shard, 1.0, RestoreReport(files=1, bytes=5, cached_bytes=5, downloaded_bytes=0))
         return cast(Shard, f"shard {key}")
 
 

@@ -199,6 +199,7 @@ def test_an_error_of_the_processor_has_its_traceback_and_nothing_is_kept():
         run(of(fails), shards, batch([("a", 1)]))
     assert failed.value.where == "process"
     assert "engine.py" not in failed.value.traceback
+    assert failed.value.summary.startswith(f"ValueError: user's own, at {__file__}:")
     assert shards.applied == 0
 
 

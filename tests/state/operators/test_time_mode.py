@@ -7,9 +7,16 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from chandy.state.errors import DefinitionError
-from chandy.state.operators.time_mode import EventTime, TimeMode, check_output_mode
+from chandy.state.operators.time_mode import (
+    EventTime,
+    TimeMode,
+    carry_watermark,
+    check_output_mode,
+)
 
 DELAY = {"spark.watermarkDelayMs": 1000}
+PLAIN = StructType().add("n", LongType()).add("t", TimestampType())
+MARKED = StructType([StructField("n", LongType()), StructField("t", TimestampType(), True, DELAY)])
 
 
 @pytest.mark.parametrize(
@@ -35,12 +42,33 @@ def test_output_modes_are_append_and_update():
 
 def test_the_event_time_is_the_first_column_that_carries_a_watermark():
     window = StructType().add("start", TimestampType()).add("end", TimestampType())
-    plain = StructType().add("t", TimestampType())
-    assert EventTime.of(plain) is None
-    marked = StructType([StructField("n", LongType()), StructField("t", TimestampType(), True, DELAY)])
-    assert EventTime.of(marked) == EventTime("t", window=False)
-    windowed = StructType([StructField("w", window, True, DELAY), *marked.fields])
+    assert EventTime.of(PLAIN) is None
+    assert EventTime.of(MARKED) == EventTime("t", window=False)
+    windowed = StructType([StructField("w", window, True, DELAY), *MARKED.fields])
     assert EventTime.of(windowed) == EventTime("w", window=True)
+
+
+def test_a_column_of_the_output_carries_the_watermark_of_the_input_on():
+    output = StructType(
+        [StructField("e", TimestampType(), True, {"of": "mine"}), StructField("n", LongType())]
+    )
+    carried = carry_watermark(MARKED, output, "e")
+    assert carried["e"].metadata == {"of": "mine", "spark.watermarkDelayMs": 1000}
+    assert (carried["n"], EventTime.of(carried)) == (output["n"], EventTime("e", window=False))
+    assert EventTime.of(output) is None, "what was given is as it was"
+
+
+@pytest.mark.parametrize(
+    ("source", "column", "says"),
+    [
+        (PLAIN, "t", "an input with the column that df.withWatermark.* found columns n, t"),
+        (MARKED, "n", r"a column of type timestamp in the output \(t\), found 'n'"),
+        (MARKED, "time", r"found 'time'"),
+    ],
+)
+def test_an_event_time_column_that_cannot_be_is_refused(source, column, says):
+    with pytest.raises(DefinitionError, match=f"argument event_time_column: .*{says}"):
+        carry_watermark(source, PLAIN, column)
 
 
 @pytest.mark.parametrize("dtype", [TimestampType(), TimestampNTZType()])

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import Row
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -32,6 +33,7 @@ from chandy.state.format.rows import SLICE
 from chandy.state.format.schema import arrow_schema
 from chandy.state.processors import frames
 from chandy.state.processors.frames import FrameReader, FrameWriter, slicer
+from chandy.state.processors.style import UNLIMITED, FrameLimits
 
 ZONE = "America/New_York"
 KINDS = (
@@ -77,8 +79,11 @@ def table_of(rows, schema=KINDS):
     return pa.table(arrays, arrow)
 
 
-def read(rows, bounds, schema=KINDS):
-    return [list(parts) for parts in FrameReader(schema, ZONE).groups(table_of(rows, schema), bounds)]
+USUAL = FrameLimits()
+
+
+def read(rows, bounds, schema=KINDS, limits=USUAL):
+    return [list(parts) for parts in FrameReader(schema, ZONE, limits).groups(table_of(rows, schema), bounds)]
 
 
 def test_the_types_of_columns_are_those_that_pyspark_gives():
@@ -100,7 +105,7 @@ def test_the_types_of_columns_are_those_that_pyspark_gives():
 
 
 def test_what_a_processor_does_to_its_dataframe_is_seen_by_nobody_else():
-    reader = FrameReader(COUNTS, ZONE)
+    reader = FrameReader(COUNTS, ZONE, FrameLimits())
     table = table_of([("a", 1), ("b", None), ("b", 3), ("c", 4)], COUNTS)
     seen = []
     for (frame,) in map(list, reader.groups(table, [0, 1, 3, 4])):
@@ -121,6 +126,55 @@ def test_a_group_with_many_rows_comes_in_pieces_and_many_groups_as_one_dataframe
     assert [[len(frame) for frame in parts] for parts in found] == [[3], [SLICE, 5], [1], [SLICE] * 2, [4]]
     assert pd.concat([frame for parts in found for frame in parts])["n"].tolist() == list(range(sum(sizes)))
     assert [frame.index[0] for parts in found for frame in parts] == [0] * 7
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        (FrameLimits(rows=2), [[2, 1], [1], [2, 2, 1]]),
+        (FrameLimits(rows=1), [[1] * 3, [1], [1] * 5]),
+        (FrameLimits(rows=UNLIMITED), [[3], [1], [5]]),
+        # A row takes 8 bytes for its number, and about 5 for its text.
+        (FrameLimits(bytes=2), [[1] * 3, [1], [1] * 5]),
+        (FrameLimits(bytes=20), [[2, 1], [1], [2, 2, 1]]),
+        (FrameLimits(bytes=100_000), [[3], [1], [5]]),
+        (FrameLimits(rows=2, bytes=2), [[1] * 3, [1], [1] * 5]),
+        (FrameLimits(rows=2, bytes=40), [[2, 1], [1], [2, 2, 1]]),
+    ],
+)
+def test_a_dataframe_has_no_more_rows_and_bytes_than_the_session_allows(limits, sizes):
+    rows = [("k", at) for at in range(9)]
+    found = read(rows, [0, 3, 4, 9], COUNTS, limits)
+    assert [[len(frame) for frame in parts] for parts in found] == sizes
+    assert [n for parts in found for frame in parts for n in frame["n"]] == list(range(9))
+    assert all(frame.index[0] == 0 for parts in found for frame in parts)
+
+
+def test_a_limit_above_a_slice_is_kept_too():
+    rows = [("k", at) for at in range(2 * SLICE + 7)]
+    ((large, rest),) = read(rows, [0, len(rows)], COUNTS, FrameLimits(rows=SLICE + 5))
+    assert (len(large), len(rest)) == (SLICE + 5, SLICE + 2)
+
+
+def test_what_a_processor_leaves_of_its_dataframes_is_not_given_to_the_next_key():
+    table = table_of([("k", at) for at in range(6)], COUNTS)
+    groups = FrameReader(COUNTS, ZONE, FrameLimits(rows=1)).groups(table, [0, 3, 4, 6])
+    assert [next(parts)["n"].tolist() for parts in groups] == [[0], [3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("conf", "limits"),
+    [
+        ({"maxRecordsPerBatch": "10000", "maxBytesPerBatch": "67108864b"}, FrameLimits(10_000, 64 << 20)),
+        ({"maxRecordsPerBatch": "2", "maxBytesPerBatch": "64m"}, FrameLimits(2, 64 << 20)),
+        ({"maxRecordsPerBatch": "-1", "maxBytesPerBatch": "2147483647"}, FrameLimits(UNLIMITED, UNLIMITED)),
+        ({"maxRecordsPerBatch": "0", "maxBytesPerBatch": "2"}, FrameLimits(UNLIMITED, 2)),
+    ],
+)
+def test_the_limits_are_those_of_sparks_settings(conf, limits):
+    assert (
+        FrameLimits.read({f"spark.sql.execution.arrow.{key}": value for key, value in conf.items()}) == limits
+    )
 
 
 def test_a_pandas_without_the_parts_of_a_dataframe_cuts_them_the_same(monkeypatch):
@@ -183,6 +237,40 @@ def test_a_dataframe_that_does_not_fit_is_told_by_its_column(frame, column):
         written([pd.DataFrame({"k": ["fine"], "n": [1]}), frame], COUNTS)
     part = f"output column {column!r}" if column else "a DataFrame"
     assert (refused.value.operator, refused.value.part) == ("delays", part)
+
+
+STRUCT = StructType().add("p", LongType()).add("q", StructType().add("r", LongType()))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wrap"),
+    [
+        (STRUCT, lambda x: x),
+        (ArrayType(STRUCT), lambda x: [None, x]),
+        (ArrayType(STRUCT), lambda x: np.array([x, None], object)),
+        (MapType(StringType(), STRUCT), lambda x: {"a": None, "b": x}),
+        (StructType().add("s", STRUCT), lambda x: {"s": x}),
+    ],
+    ids=["struct", "list", "array", "map", "nested"],
+)
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        ({"p": 1}, "without 'q'"),
+        (Row(p=1), "without 'q'"),
+        ({"P": 1, "q": None}, "without 'p' and with 'P'"),
+        ({"p": 1, "q": {"r": 1, "s": 2}}, "with 's'"),
+        ((1,), "of 1 items"),
+    ],
+    ids=repr,
+)
+def test_a_struct_inside_a_dataframe_has_exactly_its_fields(dtype, wrap, value, wrong):
+    schema = StructType().add("x", dtype)
+    fine = pd.DataFrame({"x": [wrap({"p": 1, "q": {"r": 2}}), None]})
+    written([fine], schema)
+    with pytest.raises(OutputTypeError, match=f"a struct {wrong} in ") as refused:
+        written([fine, pd.DataFrame({"x": [wrap(value)]})], schema)
+    assert refused.value.part == "output column 'x'"
 
 
 def test_a_null_in_a_column_without_nulls_is_refused():

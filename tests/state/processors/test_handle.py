@@ -132,15 +132,32 @@ def test_a_time_to_live_is_a_number_of_milliseconds(ttl):
         handle.getMapState("totals", COUNT, COUNT, ttl)
 
 
-def test_a_state_that_is_deleted_cannot_be_declared_too(handle):
+def test_a_state_that_is_deleted_cannot_be_declared_again(handle):
     handle.deleteIfExists("old")
     handle.deleteIfExists("old")
     assert handle.dropped == ["old"]
-    with pytest.raises(DefinitionError, match="deleteIfExists"):
+    with pytest.raises(DefinitionError, match="remove the call of deleteIfExists"):
         handle.getListState("old", COUNT)
-    handle.getListState("new", COUNT)
-    with pytest.raises(DefinitionError, match="deleteIfExists"):
-        handle.deleteIfExists("new")
+
+
+@pytest.mark.parametrize(
+    ("declare", "use"),
+    [
+        (lambda h: h.getValueState("old", COUNT), lambda s: s.exists()),
+        (lambda h: h.getValueState("old", COUNT), lambda s: s.update((1,))),
+        (lambda h: h.getListState("old", COUNT), lambda s: s.get()),
+        (lambda h: h.getMapState("old", COUNT, COUNT), lambda s: s.clear()),
+    ],
+)
+def test_a_state_that_is_declared_and_then_deleted_is_gone_and_says_so_when_it_is_used(handle, declare, use):
+    kept, state = handle.getValueState("kept", COUNT), declare(handle)
+    handle.deleteIfExists("old")
+    assert (list(handle.variables), list(handle.declared), handle.dropped) == (["kept"], ["kept"], ["old"])
+    kept.enter(None)
+    with pytest.raises(
+        StateUseError, match=r"'old' of operator 'delays' .* init has deleted; remove the call"
+    ):
+        use(state)
 
 
 TIMER_CALLS = [lambda h: h.registerTimer(5), lambda h: h.deleteTimer(5), lambda h: h.listTimers()]

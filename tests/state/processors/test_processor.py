@@ -2,14 +2,15 @@
 # The methods have PySpark's names.
 # ruff: noqa: N802, N803
 
+import datetime
 import uuid
 
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from chandy.state.errors import DefinitionError, ProcessorError
+from chandy.state.errors import DefinitionError, OutputTypeError, ProcessorError
 from chandy.state.format import keyspace, parts
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.rows import SLICE
@@ -120,6 +121,26 @@ def test_a_processor_is_told_the_times_of_its_time_mode(mode, told):
     assert CALLS[-2] == told
 
 
+@pytest.mark.parametrize("rows", [1, SLICE + 1])
+def test_a_row_that_is_late_for_later_operators_is_refused(rows):
+    class Moves(Base):
+        def handleInputRows(self, key, rows, timerValues):
+            for row in rows:
+                yield Row(k=key[0], t=row.t if row.n else row.t - datetime.timedelta(seconds=1))
+
+    marked = StructField("t", TimestampType(), True, {"spark.watermarkDelayMs": 0})
+    schema = StructType().add("k", "string").add("n", "long").add(marked)
+    output = StructType().add("k", "string").add("t", "timestamp")
+    pipeline = Pipeline(TimeMode.EVENT, schema=schema, output=output, event_time_column="t")
+    # The watermark is at 4 s, and that of the batch before at 3 s: only what is before that is late.
+    times, moment = BatchTimes(9000, 4000, 3000), datetime.datetime(1970, 1, 1, 0, 0, 4, tzinfo=datetime.UTC)
+    assert len(pipeline.batch(Moves(), [("a", 1, moment)] * rows, times)) == rows
+    with pytest.raises(
+        OutputTypeError, match=r"output column 't': .* after the watermark, 1970-01-01 00:00:03"
+    ):
+        pipeline.batch(Moves(), [*[("a", 1, moment)] * (rows - 1), ("a", 0, moment)], times)
+
+
 def test_only_what_differs_is_written_and_what_was_cleared_is_deleted():
     class Writes(Base):
         def handleInputRows(self, key, rows, timerValues):
@@ -196,6 +217,9 @@ def test_a_processor_that_raises_is_told_by_operator_key_batch_and_its_own_trace
     assert error.__suppress_context__
     assert 'raise KeyError("user\'s own")' in error.traceback
     assert error.traceback.count("Traceback") == str(error).count("Traceback") == 1
+    line = Fails.handleInputRows.__code__.co_firstlineno + 2
+    assert error.summary == f'KeyError: "user\'s own", at {__file__}:{line} in handleInputRows'
+    assert str(error).startswith(f"{error.summary}\nkey ('a',), batch 7, operator 'delays'")
     assert module.__file__ not in error.traceback, "frames of the engine would hide the user's"
     assert CALLS == ["close"]
     assert pipeline.shards.held == {}
@@ -210,6 +234,8 @@ def test_a_value_of_a_wrong_type_is_told_with_the_line_that_gave_it():
     with pytest.raises(ProcessorError) as failed:
         Pipeline().batch(Wrong(), [("a", 1)])
     assert 'self.count.update(("many",))' in failed.value.traceback
+    line = Wrong.handleInputRows.__code__.co_firstlineno + 1
+    assert failed.value.summary.endswith(f"at {__file__}:{line} in handleInputRows")
     assert "field 'count' of state 'count' of operator 'delays': expected bigint, found 'many' (str)" in str(
         failed.value
     )

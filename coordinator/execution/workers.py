@@ -1,0 +1,98 @@
+"""Threads for what can take long or never end: a store, a disk, a user's callback.
+
+They are daemon threads, because the interpreter waits for the threads of a ``ThreadPoolExecutor`` when it ends, and a
+store that does not answer would hold it up for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from ...storage.logs import carried, logger
+
+log = logger(__name__)
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class Workers(Generic[T]):
+    """Carries jobs out in the order in which they come, at most ``limit`` of them at a time.
+
+    A thread is started when it is needed and ends when nothing is left to do.
+    """
+
+    carry_out: Callable[[T], None]
+    limit: int
+    name: str
+    """Of the threads."""
+    _waiting: deque[T] = attrs.field(factory=deque, init=False)
+    _running: list[T] = attrs.field(factory=list, init=False)
+    _threads: int = attrs.field(default=0, init=False)
+    _changed: threading.Condition = attrs.field(factory=threading.Condition, init=False)
+
+    def submit(self, job: T) -> None:
+        """Carry a job out soon."""
+        with self._changed:
+            self._waiting.append(job)
+            if self._threads == self.limit:
+                return
+            self._threads += 1
+        threading.Thread(target=carried(self._work), name=self.name, daemon=True).start()
+
+    def wait(self, deadline: float) -> tuple[T, ...]:
+        """Wait until nothing is left to do, or until a time on the monotonic clock; return the jobs that are left."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._threads, max(0.0, deadline - time.monotonic()))
+            return (*self._running, *self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to do."""
+        with self._changed:
+            return not self._threads
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._threads -= 1
+                    self._changed.notify_all()
+                    return
+                job = self._waiting.popleft()
+                self._running.append(job)
+            try:
+                self.carry_out(job)
+            except Exception:
+                log.exception("a job failed", job=type(job).__name__)
+            finally:
+                with self._changed:
+                    # By identity: jobs may be equal.
+                    self._running = [one for one in self._running if one is not job]
+
+
+class StoreWorkers:
+    """The threads for one store. One that does not answer holds up nothing that goes to another store."""
+
+    def __init__(self, carry_out: Callable[[Any], None]) -> None:
+        self.io = Workers[Any](carry_out, 4, "chandy-io")
+        """For all but the next two."""
+        self.manifests = Workers[Any](carry_out, 1, "chandy-manifests")
+        """Manifests are written one after the other."""
+        self.cleaner = Workers[Any](carry_out, 1, "chandy-cleaner")
+        """Deleting thousands of objects takes its time, and no checkpoint waits for it."""
+
+    def wait(self, deadline: float) -> tuple[Any, ...]:
+        """Wait as ``Workers.wait``, for all of them."""
+        return (*self.io.wait(deadline), *self.manifests.wait(deadline), *self.cleaner.wait(deadline))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.io.is_idle and self.manifests.is_idle and self.cleaner.is_idle

@@ -1,0 +1,100 @@
+"""What Spark's progress of a query says of Chandy's operators: the same as it says of its own, where that is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ..state.rpc.metrics import BatchMetrics
+from ..storage.errors import ChandyError
+from ..storage.logs import logger
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+    from ..storage.manifest import OperatorRecord
+
+log = logger(__name__)
+
+Batches = Mapping[int, BatchMetrics]
+"""What an operator did, by batch."""
+
+
+@attrs.frozen
+class StateProgress:
+    """Adds a query's operators to its progress."""
+
+    operators: tuple[OperatorRecord, ...]
+    batches: Callable[[OperatorRecord], Batches] = lambda operator: {}
+    """Asks the state hosts what an operator did in the latest batches."""
+
+    def added_to(self, progress: Sequence[StreamingQueryProgress]) -> list[StreamingQueryProgress]:
+        """Return progress with Chandy's operators behind Spark's own.
+
+        An operator is left out as long as no state host can tell what it did.
+        """
+        if not progress or not self.operators:
+            return list(progress)
+        known = {operator.uid: self._ask(operator) for operator in self.operators}
+        return [with_operators(one, known) for one in progress]
+
+    def _ask(self, operator: OperatorRecord) -> Batches:
+        try:
+            return self.batches(operator)
+        except ChandyError as error:
+            log.debug("no metrics of an operator", operator=operator.uid, error=str(error))
+            return {}
+
+
+def with_operators(
+    progress: StreamingQueryProgress, operators: Mapping[str, Batches]
+) -> StreamingQueryProgress:
+    """Return progress with operators, each with what it did in the progress's batch."""
+    document = json.loads(progress.json)
+    told = [state_operator(uid, batches, document["batchId"]) for uid, batches in operators.items()]
+    document["stateOperators"] = [*document["stateOperators"], *filter(None, told)]
+    return type(progress).fromJson(document)
+
+
+def state_operator(uid: str, batches: Batches, batch: int) -> dict[str, Any] | None:
+    """Return what an operator did in a batch, as Spark's JSON of a stateful operator.
+
+    If the batch has not run, it is what there was after the one before, without any update: so does Spark for its own.
+    None: nothing is known. Fields that Chandy does not know are null.
+    """
+    latest = max((number for number in batches if number <= batch), default=None)
+    if latest is None:
+        return None
+    found, has_run = batches[latest], latest == batch
+    tasks = found.tasks
+    own = tasks.seconds - tasks.input_seconds - tasks.output_seconds
+    return {
+        "operatorName": uid,
+        # Counting keys would cost a lookup for each key that changes.
+        "numRowsTotal": None,
+        "numRowsUpdated": found.updated if has_run else 0,
+        "allUpdatesTimeMs": _ms(own),
+        "numRowsRemoved": found.removed if has_run else 0,
+        # A processor removes state among its updates.
+        "allRemovalsTimeMs": None,
+        "commitTimeMs": _ms(found.commit_seconds),
+        "memoryUsedBytes": found.memory,
+        "numRowsDroppedByWatermark": tasks.late_rows if has_run else 0,
+        "numShufflePartitions": tasks.tasks,
+        "numStateStoreInstances": found.shards,
+        "customMetrics": {
+            "chandyInputRows": tasks.rows if has_run else 0,
+            "chandyInputKeys": tasks.keys if has_run else 0,
+            "chandyInputTimeMs": _ms(tasks.input_seconds),
+            "chandyStateTimeMs": _ms(tasks.state_seconds),
+            "chandyOutputTimeMs": _ms(tasks.output_seconds),
+            "chandyProcessorTimeMs": _ms(tasks.own_seconds),
+        },
+    }
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,83 @@
+"""The exceptions of users' code: what was raised and where, in one line, and the traceback without Chandy's frames."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import attrs
+
+_OWN: Final = tuple(
+    f"{Path(__file__).parents[1] / name}{os.sep}" for name in ("coordinator", "barrier", "state", "storage")
+)
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/pyspark.zip/", "<frozen ")
+_BEGIN: Final = "Traceback (most recent call last):"
+_FRAME: Final = re.compile(r'\s+File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)')
+_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
+
+
+@attrs.frozen
+class Raised:
+    """An exception of a user's code."""
+
+    summary: str
+    """In one line: ``ZeroDivisionError: division by zero, at /home/me/job.py:12 in handleInputRows``."""
+    traceback: str
+    """All of it, from the user's first frame on."""
+
+
+def raised(error: BaseException) -> Raised:
+    """Describe an exception that a user's code has let out."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+        trace = trace.tb_next
+    text = str(error).strip()
+    what = type(error).__name__ + (f": {text.splitlines()[0]}" if text else "")
+    return Raised(
+        _summary(what, _frames(trace)), "".join(traceback.format_exception(type(error), error, trace))
+    )
+
+
+def raised_in(text: str) -> str:
+    """Return, in one line, the Python exception whose traceback a text contains; empty if there is none.
+
+    Of several, it is the last: that of the task which failed, and not one that it was handling.
+    """
+    _, begin, tail = text.rpartition(_BEGIN)
+    if not begin:
+        return ""
+    frames: list[tuple[str, str, str]] = []
+    for line in tail.splitlines()[1:]:
+        if found := _FRAME.match(line):
+            frames.append((found["file"], found["line"], found["function"]))
+        elif _RAISED.fullmatch(line):
+            return _summary(line, frames)
+    return ""
+
+
+def _frames(trace: TracebackType | None) -> list[tuple[str, str, str]]:
+    return [(frame.filename, str(frame.lineno), frame.name) for frame in traceback.extract_tb(trace)]
+
+
+def _summary(what: str, frames: Iterable[tuple[str, str, str]]) -> str:
+    """Say where it was raised: in the innermost frame that is the user's own, outside of libraries."""
+    known = list(frames)
+    if not known:
+        return what
+    own = [frame for frame in known if not _is_library(frame[0])]
+    file, line, function = own[-1] if own else known[0]
+    return f"{what}, at {file}:{line} in {function}"
+
+
+def _is_library(file: str) -> bool:
+    return (
+        file.startswith(_OWN)
+        or file.startswith(sysconfig.get_path("stdlib") + os.sep)
+        or any(part in file for part in _LIBRARIES)
+    )

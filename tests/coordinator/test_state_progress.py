@@ -1,0 +1,111 @@
+"""What the progress of a query says of Chandy's operators."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from chandy.coordinator.errors import StateUnreachableError
+from chandy.coordinator.state_progress import Batches, StateProgress, state_operator
+from chandy.state.rpc.metrics import BatchMetrics, OperatorMetrics
+from chandy.storage.manifest import OperatorRecord
+
+OPERATORS = tuple(OperatorRecord(uid, "q", "{}", {}, (None,) * 4) for uid in ("first", "second"))
+
+
+def metrics(batch: int, tasks: int = 2, **more: Any) -> BatchMetrics:
+    measured = OperatorMetrics(
+        tasks=tasks,
+        rows=10,
+        keys=4,
+        late_rows=1,
+        seconds=3.0,
+        input_seconds=1.0,
+        output_seconds=0.5,
+        state_seconds=0.25,
+    )
+    return BatchMetrics(
+        batch, measured, shards=4, updated=7, removed=2, memory=1000, commit_seconds=0.125, **more
+    )
+
+
+def progress(batch: int) -> StreamingQueryProgress:
+    """What Spark says of a query with a stateful operator of its own."""
+    own = {
+        "operatorName": "dedupe",
+        "numRowsTotal": 1,
+        "numRowsUpdated": 1,
+        "allUpdatesTimeMs": 1,
+        "numRowsRemoved": 0,
+        "allRemovalsTimeMs": 0,
+        "commitTimeMs": 1,
+        "memoryUsedBytes": 1,
+        "numRowsDroppedByWatermark": 0,
+        "numShufflePartitions": 1,
+        "numStateStoreInstances": 1,
+    }
+    document = {
+        "id": "7c2a0b5e-0000-4000-8000-000000000001",
+        "runId": "7c2a0b5e-0000-4000-8000-000000000002",
+        "name": "q",
+        "timestamp": "2026-05-04T09:30:00.000Z",
+        "batchId": batch,
+        "batchDuration": 10,
+        "numInputRows": 10,
+        "stateOperators": [own],
+        "sources": [],
+        "sink": {"description": "noop", "numOutputRows": -1},
+    }
+    return StreamingQueryProgress.fromJson(document)
+
+
+def added(batch: int, known: dict[str, Batches]) -> StreamingQueryProgress:
+    return StateProgress(OPERATORS, lambda operator: known.get(operator.uid, {})).added_to([progress(batch)])[
+        0
+    ]
+
+
+def test_operators_stand_behind_sparks_own_with_its_names() -> None:
+    found = added(3, {"first": {2: metrics(2), 3: metrics(3)}, "second": {3: metrics(3, tasks=1)}})
+    assert [one.operatorName for one in found.stateOperators] == ["dedupe", "first", "second"]
+    first = found.stateOperators[1]
+    assert set(first) == set(found.stateOperators[0])
+    assert (first.numRowsUpdated, first.numRowsRemoved, first.numRowsDroppedByWatermark) == (7, 2, 1)
+    assert (first.allUpdatesTimeMs, first.commitTimeMs, first.memoryUsedBytes) == (1500, 125, 1000)
+    assert (first.numShufflePartitions, first.numStateStoreInstances) == (2, 4)
+    assert found.stateOperators[2].numShufflePartitions == 1
+    assert first.customMetrics["chandyInputRows"] == 10
+    assert first.customMetrics["chandyInputKeys"] == 4
+    assert (first.numRowsTotal, first.allRemovalsTimeMs) == (None, None), "nobody knows these"
+
+
+def test_its_json_has_them_as_well() -> None:
+    found = added(3, {"first": {3: metrics(3)}})
+    assert [one["operatorName"] for one in json.loads(found.json)["stateOperators"]] == ["dedupe", "first"]
+    assert found.prettyJson
+
+
+def test_a_batch_that_has_not_run_has_updated_nothing() -> None:
+    # Spark tells of an idle query by the number of the batch that will be next.
+    found = state_operator("first", {3: metrics(3)}, 4)
+    assert found is not None
+    assert (found["numRowsUpdated"], found["numRowsRemoved"], found["numRowsDroppedByWatermark"]) == (0, 0, 0)
+    assert found["customMetrics"]["chandyInputRows"] == 0
+    assert (found["memoryUsedBytes"], found["numStateStoreInstances"]) == (1000, 4)
+
+
+def test_an_operator_of_which_nothing_is_known_is_left_out() -> None:
+    def unreachable(operator: OperatorRecord) -> Batches:
+        raise StateUnreachableError("grpc+unix://host", "it has ended")
+
+    assert state_operator("first", {5: metrics(5)}, 4) is None
+    assert added(4, {}).stateOperators == progress(4).stateOperators
+    assert StateProgress(OPERATORS, unreachable).added_to([progress(4)]) == [progress(4)]
+    assert StateProgress(()).added_to([progress(4)]) == [progress(4)]
+
+
+def test_the_parts_of_several_hosts_are_one() -> None:
+    both = BatchMetrics.sum([metrics(3), metrics(3)])
+    assert (both.batch, both.updated, both.shards, both.tasks.rows, both.memory) == (3, 14, 8, 20, 2000)

@@ -1,0 +1,96 @@
+"""State hosts that freeze, or die at a bad moment, under pipelines on real Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from chandy.coordinator import CheckpointCoordinator, CheckpointError, FixedDelay, Reason
+from chandy.coordinator.query import CheckpointedQuery
+
+from ..waiting import eventually
+from .support import TOTALS, Events, Make, Totals, last_totals
+
+pytestmark = pytest.mark.spark
+
+AT_ONCE = FixedDelay("0 s", attempts=5)
+
+
+def start(
+    coordinator: CheckpointCoordinator, spark: SparkSession, events: Events, out: Path
+) -> CheckpointedQuery:
+    totals = coordinator.transform_with_state(
+        events.stream(spark), key=["k"], processor=Totals(), output=TOTALS, uid="totals", shards=4
+    )
+    return coordinator.start(totals.writeStream.format("parquet").option("path", str(out)), name="totals")
+
+
+def pids(coordinator: CheckpointCoordinator) -> set[int]:
+    return coordinator._executor.read(lambda machine: {host.pid for host in machine.hosts.values()})
+
+
+def exact(spark: SparkSession, events: Events, out: Path) -> bool:
+    return last_totals(spark.read.parquet(str(out))) == events.totals(spark)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+
+
+def test_a_frozen_host_is_killed_when_its_time_is_up_and_the_pipeline_goes_on(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    events.add(3)
+    coordinator = make(host_timeout="6 s", restart=AT_ONCE)
+    query = start(coordinator, spark, events, out)
+    query.processAllAvailable()
+    coordinator.checkpoint().result(60)
+    (frozen,) = pids(coordinator)
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        events.add(3)
+        eventually(lambda: is_gone(frozen), "the end of the frozen host")
+    finally:
+        if not is_gone(frozen):
+            os.kill(frozen, signal.SIGCONT)
+    eventually(lambda: out.exists() and exact(spark, events, out), "all rows, exactly once")
+    assert len(coordinator.recoveries) == 2
+    assert coordinator.checkpoint().result(60).id > 1
+
+
+def test_a_host_that_dies_in_a_stop_ends_its_savepoint_and_the_pipeline_goes_on(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    events.add(3)
+    coordinator = make(restart=AT_ONCE)
+    query = start(coordinator, spark, events, out)
+    query.processAllAvailable()
+    stop = coordinator._supervisor.stop_gracefully
+
+    def stop_and_lose_the_host(*given: Any) -> Any:
+        stopped = stop(*given)
+        (pid,) = pids(coordinator)
+        os.kill(pid, signal.SIGKILL)
+        return stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(coordinator._supervisor, "stop_gracefully", stop_and_lose_the_host)
+        with pytest.raises(CheckpointError) as caught:
+            coordinator.stop(savepoint=str(tmp_path / "savepoint"))
+    assert caught.value.reason is Reason.JOB_FAILOVER
+    events.add(2)
+    eventually(lambda: exact(spark, events, out), "all rows, exactly once")
+    # The place is free for the next one.
+    taken = coordinator.stop(savepoint=str(tmp_path / "savepoint"))
+    assert taken is not None
+    assert exact(spark, events, out)

@@ -1,0 +1,94 @@
+"""What is said of an exception of a user's code."""
+
+from __future__ import annotations
+
+import json
+import traceback
+
+import pytest
+
+from chandy.state import user_code
+from chandy.state.user_code import Raised, raised, raised_in
+from chandy.storage.errors import ChandyError
+from chandy.storage.keys import validate_name
+
+
+def caught(error: BaseException | None = None, text: str = "{}") -> BaseException:
+    """An exception from a line of this module, of its own or of a library that it calls."""
+    try:
+        if error is not None:
+            raise error
+        json.loads(text)
+        validate_name("state", text)
+    except (ValueError, KeyError, ChandyError) as found:
+        return found
+    raise AssertionError("nothing was raised")
+
+
+def line_of(error: BaseException) -> int:
+    assert error.__traceback__ is not None
+    return error.__traceback__.tb_lineno
+
+
+def test_the_summary_says_what_was_raised_and_where() -> None:
+    error = caught(ValueError("no such carrier"))
+    assert raised(error).summary == f"ValueError: no such carrier, at {__file__}:{line_of(error)} in caught"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("{", "JSONDecodeError: Expecting"), ("[]", "InvalidNameError: ")],
+    ids=["json", "chandy"],
+)
+def test_the_place_is_the_users_line_and_not_that_of_the_library_that_it_called(text: str, what: str) -> None:
+    error = caught(text=text)
+    told = raised(error)
+    assert told.summary.startswith(what)
+    assert told.summary.endswith(f"at {__file__}:{line_of(error)} in caught")
+    assert "decoder.py" in told.traceback or "keys.py" in told.traceback
+
+
+def test_a_summary_is_one_line() -> None:
+    assert raised(caught(ValueError("first\nsecond"))).summary.startswith("ValueError: first, at ")
+    assert raised(caught(ValueError())).summary.startswith("ValueError, at ")
+
+
+def test_an_exception_without_a_frame_of_the_user_has_no_place() -> None:
+    assert raised(TypeError("None")) == Raised("TypeError: None", "TypeError: None\n")
+
+
+def test_frames_of_chandy_above_the_users_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def task() -> None:
+        caught_again()
+
+    def caught_again() -> None:
+        raise ValueError("own")
+
+    code = task.__code__.replace(co_filename=f"{user_code._OWN[0]}engine.py")
+    monkeypatch.setattr(task, "__code__", code)
+    with pytest.raises(ValueError) as failed:
+        task()
+    told = raised(failed.value.with_traceback(failed.tb.tb_next))
+    assert "engine.py" not in told.traceback
+    assert told.summary.endswith("in caught_again")
+
+
+def test_the_exception_of_a_python_function_is_found_in_what_spark_says() -> None:
+    handled, error = caught(KeyError("handled")), caught(ValueError("no such carrier"))
+    text = "".join(
+        [
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted\n",
+            *traceback.format_exception(handled),
+            "\nDuring handling of the above exception, another exception occurred:\n\n",
+            *traceback.format_exception(error),
+            "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)",
+        ]
+    )
+    assert raised_in(text) == f"ValueError: no such carrier, at {__file__}:{line_of(error)} in caught"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Job aborted: disk full", "Traceback (most recent call last):\n  cut off"]
+)
+def test_a_text_without_a_python_exception_has_none(text: str) -> None:
+    assert raised_in(text) == ""
