@@ -5,11 +5,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 STAMP := .venv/.installed
+# The older versions of PySpark that Chandy runs on, each in an environment of its own: the latest 4.1.x and 4.2.x.
+OLDER := 4.1 4.2
 # Where packages have other names than their folders, setuptools says at every editable installation, in a frame of
 # asterisks, that a folder might hide a package. None here can: no folder is named chandy. This one warning alone is off.
 UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 
-.PHONY: demo test unit lint types docs bench clean
+.PHONY: demo test test-compat $(OLDER:%=compat-%) unit lint types docs bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
@@ -17,6 +19,13 @@ demo: $(STAMP) java
 # Spark and the servers want the machine for themselves; what needs neither runs on all cores.
 test: java unit
 	$(RUN) pytest -m "spark or server"
+
+# What depends most on the version of PySpark, and savepoints that go on under another one. Some five minutes a version,
+# and a minute or two more where an environment has to be made.
+test-compat: java $(OLDER:%=compat-%)
+
+$(OLDER:%=compat-%): compat-%: .venv-pyspark-%/.installed $(STAMP)
+	CHANDY_OTHER_PYTHON=$(CURDIR)/$(BIN)/python .venv-pyspark-$*/bin/python -m pytest -m compat
 
 unit: $(STAMP)
 	$(RUN) pytest -m "not spark and not server" --numprocesses auto
@@ -40,14 +49,25 @@ docs: $(STAMP)
 bench: $(STAMP) java
 	$(RUN) benchmarks all
 
+$(STAMP): WANTED := '.[test,examples]'
 $(STAMP): setup.cfg pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "Python 3.11 or newer is needed, found $$($(PYTHON) --version). Say PYTHON=... to name another one."; exit 1; }
-	@echo "Installing Chandy, PySpark and what the tests need into .venv; this takes a minute or more."
-	@$(PYTHON) -m venv .venv
-	@$(RUN) pip install --quiet --upgrade pip
-	@$(UNWARNED) $(RUN) pip install --quiet --editable '.[test,examples]'
-	@touch $@
+	$(install)
+
+$(OLDER:%=.venv-pyspark-%/.installed): .venv-pyspark-%/.installed: setup.cfg pyproject.toml
+	$(install)
+
+$(OLDER:%=.venv-pyspark-%/.installed): WANTED = '.[test]' 'pyspark ==$*.*'
+
+# Makes the environment that a stamp is in, from the project's own files.
+define install
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+  echo "Python 3.11 or newer is needed, found $$($(PYTHON) --version). Say PYTHON=... to name another one."; exit 1; }
+@echo "Installing Chandy, PySpark and what the tests need into $(@D); this takes a minute or more."
+@$(PYTHON) -m venv $(@D)
+@$(@D)/bin/python -m pip install --quiet --upgrade pip
+@$(UNWARNED) $(@D)/bin/python -m pip install --quiet --editable $(WANTED)
+@touch $@
+endef
 
 .PHONY: java
 java:
@@ -56,4 +76,4 @@ java:
 	  echo "on macOS: brew install openjdk@17; or set JAVA_HOME to where it is."; exit 1; }
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts
+	rm -rf .venv .venv-pyspark-* build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS
+from chandy.coordinator.spark.environment import NEWEST, OLDEST
 from chandy.state.format.evolution import MAX_VERSIONS
 from chandy.state.local import changelog
 from chandy.storage.manifest import SCHEMA_VERSION
@@ -76,8 +77,8 @@ def test_the_page_on_compatibility_names_the_versions_of_the_code() -> None:
     required = _setup()["options"]["install_requires"]
     assert "\nrocksdict ==0.3.29\n" in required
     assert "| rocksdict (RocksDB) | 0.3.29 |" in page
-    assert "\npyspark >=4.3,<4.4\n" in required
-    assert "| PySpark | 4.3.x;" in page
+    assert "\npyspark >=4.1,<4.4\n" in required
+    assert f"| PySpark | {OLDEST[0]}.{OLDEST[1]}.x to {NEWEST[0]}.{NEWEST[1]}.x;" in page
     assert "\npandas >=2.2,<3\n" in required
     assert "\npyarrow >=18\n" in required
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
+from ...state.operators.ticks import TICKS
 from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
 from ...storage.files import FileCache
 from ...storage.logs import carried, logger, named
@@ -202,7 +203,7 @@ class Launcher:
         definition = run.definition
         self.metrics[run.query_id] = metrics
         uids = [operator.uid for operator in definition.operators]
-        self._ticks.watch(uids, run.directory, no_data_batches=definition.facts.no_data_batches)
+        self._ticks.watch(uids, run.directory, definition.facts)
         # Before the run begins: its first batch may have committed when it is followed.
         first = progress.newest_committed(run.directory) + 1
         location = definition.sink.location
@@ -213,6 +214,7 @@ class Launcher:
             query_name=definition.facts.query_name or definition.name,
             output=None if location is None else str(location),
             stateful=bool(definition.operators),
+            ticks=any(source.name == TICKS for source in definition.facts.sources),
         )
         if definition.table is not None:
             # Spark has made it just now; it is long before the first batch.

@@ -28,6 +28,7 @@ from ...storage.snapshots import restore_files
 from ...storage.verification import missing_object, newest_intact, verify
 from ..errors import RestoreError
 from ..protocol.state_machine import CheckpointStateMachine
+from ..spark.log_versions import check_logs
 from ..spark.seeding import seed
 
 log = logger(__name__)
@@ -282,10 +283,12 @@ def restore_query(point: RestorePoint, name: str, directory: Path, cache: FileCa
 
     Raises:
         DamagedError, ObjectMissingError: a file is not as it was written; nothing goes on with it.
+        RestoreError: a newer Spark has written it, and this one cannot read it.
     """
     record = next(query for query in point.manifest.queries if query.name == name)
     restored = directory.with_name("restored")
     report = restore_files(open_store(point.root), record.files, restored, cache)
+    check_logs(restored / WORKING, point.manifest.versions.get("pyspark", "of unknown version"))
     log = restored / SINK
     return Restored(
         seed(restored / WORKING, directory),

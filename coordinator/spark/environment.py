@@ -1,4 +1,4 @@
-"""Checks of what the coordinator runs on: PySpark 4.3, Java 17 or newer, a session with a JVM."""
+"""Checks of what the coordinator runs on: PySpark 4.1 to 4.3, Java 17 or newer, a session with a JVM."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-SPARK = (4, 3)
-"""Version of Spark, major and minor, whose checkpoint directories Chandy can read and write."""
+OLDEST, NEWEST = (4, 1), (4, 3)
+"""Versions of Spark, major and minor, whose checkpoint directories Chandy can read and write."""
 JAVA = 17
 """Oldest version of Java that this Spark runs on."""
 
@@ -26,7 +26,7 @@ def check_environment(environ: Mapping[str, str] = os.environ) -> None:
     """Check PySpark and Java, before a session is created.
 
     Raises:
-        SetupError: PySpark is missing or is not 4.3.x, or Java is missing or is older than 17.
+        SetupError: PySpark is missing or is not 4.1 to 4.3, or Java is missing or is older than 17.
     """
     check_pyspark(_pyspark_version())
     _check_java(environ)
@@ -53,15 +53,15 @@ def check_pyspark(version: str | None) -> None:
     """Check a version of PySpark; None: it is not installed.
 
     Raises:
-        SetupError: it is not 4.3.x.
+        SetupError: it is not 4.1 to 4.3.
     """
     numbers = re.match(r"(\d+)\.(\d+)\.", version or "")
-    if numbers is None or (int(numbers[1]), int(numbers[2])) != SPARK:
+    if numbers is None or not OLDEST <= (int(numbers[1]), int(numbers[2])) <= NEWEST:
         raise SetupError(
             "this PySpark cannot be used",
-            "PySpark 4.3",
+            "PySpark 4.1 to 4.3",
             version or "no PySpark",
-            'install it: pip install "pyspark>=4.3,<4.4"',
+            'install it: pip install "pyspark>=4.1,<4.4"',
         )
 
 

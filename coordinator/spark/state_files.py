@@ -1,6 +1,6 @@
 """Chooses the files of Spark's own state stores that restore them as of a batch.
 
-The format is that of Spark 4.3. The version of a store after batch N is N+1. Each store has a directory
+The format is that of Spark 4.1 to 4.3. The version of a store after batch N is N+1. Each store has a directory
 ``state/<operator>/<partition>/[<store>/]`` with full snapshots (``.snapshot`` of the HDFS-backed provider,
 ``.zip`` of RocksDB) and deltas (``.delta``, ``.changelog``). In state format v2 a file is called
 ``<version>_<unique id>.<kind>``, and the commit log lists the ids that a batch committed.

@@ -11,6 +11,7 @@ import attrs
 from ...state.operators.ticks import TICKS, TickTarget, with_ticks
 from ...state.operators.time_mode import TimeMode
 from . import plan
+from .writer_facts import Trigger, WriterFacts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,19 +45,22 @@ class Ticks:
             return df
         return with_ticks(df, self._target(uid), f"{TICKS}_{uid.encode().hex()}")
 
-    def watch(self, uids: Iterable[str], directory: Path, *, no_data_batches: bool) -> None:
+    def watch(self, uids: Iterable[str], directory: Path, facts: WriterFacts) -> None:
         """Make the sources of a query watch the run that is about to begin.
 
         Args:
             uids: the query's operators.
             directory: the working checkpoint directory of the run.
-            no_data_batches: whether the query may run batches without data; if not, there are no ticks.
+            facts: the query's. If it must not run batches without data, there are no ticks.
         """
         modes = {uid: mode for uid in uids if (mode := self._modes.get(uid))}
         target = TickTarget(
             directory=str(directory),
-            event_time=no_data_batches and TimeMode.EVENT in modes.values(),
-            period_ms=self.period_ms if no_data_batches and TimeMode.PROCESSING in modes.values() else None,
+            event_time=facts.no_data_batches and TimeMode.EVENT in modes.values(),
+            period_ms=self.period_ms
+            if facts.no_data_batches and TimeMode.PROCESSING in modes.values()
+            else None,
+            available_now=facts.trigger is Trigger.AVAILABLE_NOW,
         )
         for uid in modes:
             target.write(self._target(uid))

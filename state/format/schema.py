@@ -8,7 +8,6 @@ from collections.abc import Callable
 import attrs
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     CharType,
@@ -21,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from ..errors import DefinitionError
+from ..pyspark_versions import arrow_type
 
 Parse = Callable[[str], DataType]
 """Parses DDL text. Spark's own parser is ``DataType.fromDDL``, which needs the driver's JVM."""
@@ -38,7 +38,7 @@ def from_json(text: str) -> StructType:
 
 def arrow_struct(schema: StructType, timezone: str = "UTC") -> pa.StructType:
     """Return the Arrow type of rows of a schema, with timestamps in the time zone, and char and varchar as strings."""
-    return to_arrow_type(plain_strings(schema), timezone=timezone)
+    return arrow_type(plain_strings(schema), timezone)
 
 
 def arrow_schema(schema: StructType, timezone: str = "UTC") -> pa.Schema:

@@ -98,5 +98,5 @@ def _unreadable(path: Path, expected: str, found: str) -> UnreadableFileError:
         f"cannot read Spark's log {path}",
         expected,
         found,
-        "let nothing but Spark write into a query's working directory, and use Spark 4.3",
+        "let nothing but Spark write into a query's working directory, and use Spark 4.1 to 4.3",
     )

@@ -21,9 +21,9 @@ import attrs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from ..pyspark_versions import SupportsTriggerAvailableNow, stream_reader
 from .batch_log import batch_times, newest_committed, watermark_after
 
 TICKS: Final = "chandy_ticks"
@@ -46,6 +46,8 @@ class TickTarget:
     """Whether a batch is due when the watermark has advanced."""
     period_ms: int | None = None
     """How long a query is idle before a batch is due for processing-time timers; None if it has no such timers."""
+    available_now: bool = False
+    """Whether the query ends once it has taken what is there."""
 
     def write(self, path: Path) -> None:
         """Write the target to a file, which replaces an older one atomically."""
@@ -90,18 +92,16 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock
         self._newest = -1
         self._since = clock()
-        self._available_now = False
         self._looked = False
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """Prepare for a query that ends by itself: it fires those processing-time timers that are due now."""
-        self._available_now = True
+        """Do nothing: the target says whether the query ends by itself, also to a PySpark that does not call this."""
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the offset before all batches."""
         return {_BATCH: -1}
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: object) -> Offset:  # noqa: N802
         """Return an offset other than ``start`` if a batch is due. Spark asks before it plans a batch."""
         target = TickTarget.read(self._target)
         if target is None:
@@ -109,8 +109,9 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         newest = newest_committed(Path(target.directory))
         if newest != self._newest:
             self._newest, self._since = newest, self._clock()
-        if self._available_now and target.period_ms is not None:
-            # Spark asks until no source has a new offset; with a period, the query would never end.
+        if target.available_now and target.period_ms is not None:
+            # It fires the timers that are due now. Spark asks until no source has a new offset; with a period, the
+            # query would never end.
             target = attrs.evolve(target, period_ms=None if self._looked else 0)
             self._looked = True
         due = newest >= 0 and is_due(target, newest, (self._clock() - self._since) * 1000)
@@ -146,9 +147,9 @@ class TickSource(DataSource):
         """Return the schema, which Spark demands although there are no rows."""
         return f"{_BATCH} long"
 
-    def streamReader(self, schema: StructType) -> TickReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a reader for one run of a query."""
-        return TickReader(Path(self.options[_TARGET]))
+        return stream_reader(TickReader(Path(self.options[_TARGET])))
 
 
 def with_ticks(df: DataFrame, target: Path, name: str) -> DataFrame:

@@ -23,7 +23,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 from pyspark.sql.types import StructType
 
 from ..errors import OutputTypeError
@@ -31,6 +30,7 @@ from ..format.rows import group_ranges
 from ..format.schema import arrow_schema
 from ..format.structs import Check, FieldsError, structs_check
 from ..format.values import describe
+from ..pyspark_versions import from_pandas, to_pandas
 from .style import FrameLimits
 
 SliceRows = Callable[[int, int], pd.DataFrame]
@@ -94,7 +94,7 @@ class FrameReader:
             yield frame
 
     def _columns(self, table: pa.Table, bounds: Sequence[int]) -> tuple[list[Any], list[_Variant]]:
-        series = ArrowBatchTransformer.to_pandas(table, timezone=self._timezone, schema=self._schema)
+        series = to_pandas(table, self._schema, self._timezone)
         columns: list[Any] = []
         variants: list[_Variant] = []
         for position, (values, column) in enumerate(zip(series, table.columns, strict=True)):
@@ -165,16 +165,14 @@ class FrameWriter:
         self._schema = schema
         self._operator = operator
         self._arrow: pa.Schema = arrow_schema(schema)
-        self._fields = [StructType([field]) for field in schema.fields]
         self._checks = [structs_check(field.dataType) for field in schema.fields]
         self._names = list(schema.names)
         self._in_order = range(len(self._names))
         self._by_name = by_name
         self._settings: dict[str, Any] = {
             "timezone": timezone,
-            "safecheck": safe,
-            "arrow_cast": True,
-            "int_to_decimal_coercion_enabled": int_to_decimal,
+            "safe": safe,
+            "int_to_decimal": int_to_decimal,
         }
         self._columns: list[list[Any]] = [[] for _ in schema.fields]
 
@@ -201,7 +199,7 @@ class FrameWriter:
         Raises:
             OutputTypeError: a value does not fit its column.
         """
-        columns, self._columns, self.waiting = self._columns, [[] for _ in self._fields], 0
+        columns, self._columns, self.waiting = self._columns, [[] for _ in self._schema.fields], 0
         arrays = [self._array(position, pieces) for position, pieces in enumerate(columns)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
@@ -231,14 +229,12 @@ class FrameWriter:
         return array
 
     def _converted(self, position: int, values: Any) -> pa.Array:
-        name, check = self._schema.names[position], self._checks[position]
+        field, check = self._schema.fields[position], self._checks[position]
         if check is not None:
             for value in values:
-                self._check(name, check, value)
+                self._check(field.name, check, value)
         try:
-            converted = PandasToArrowConversion.convert(
-                [pd.Series(values, name=name, copy=False)], self._fields[position], **self._settings
-            )
+            return from_pandas(pd.Series(values, name=field.name, copy=False), field, **self._settings)
         except (
             PySparkException,
             pa.ArrowException,
@@ -248,8 +244,7 @@ class FrameWriter:
             AttributeError,
         ) as error:
             found = f"values of type {values.dtype} ({' '.join(str(error).split())})"
-            raise self._mismatch(name, self._type_name(position), found) from error
-        return converted.column(0)
+            raise self._mismatch(field.name, self._type_name(position), found) from error
 
     def _check(self, name: str, check: Check, value: Any) -> None:
         try:

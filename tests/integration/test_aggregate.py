@@ -160,6 +160,7 @@ def test_a_row_has_the_same_shard_in_python_as_in_spark(spark: SparkSession) -> 
     assert xxhash64(list(column.values())).tolist() == table.column("hash").to_pylist()
 
 
+@pytest.mark.compat
 def test_totals_survive_a_restore(spark: SparkSession, make: Make, events: Events) -> None:
     found: dict[Any, Row] = {}
     for _ in range(2):
@@ -186,6 +187,7 @@ class Counts(ArrowProcessor):
         return ArrowResult(output, {"count": pa.StructArray.from_arrays([n], ["n"])})
 
 
+@pytest.mark.compat
 def test_an_arrow_processor_runs_in_a_pipeline(spark: SparkSession, make: Make, events: Events) -> None:
     events.add(3)
     coordinator = make()

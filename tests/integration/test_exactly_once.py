@@ -355,6 +355,7 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
     assert not left_over(runtime)
 
 
+@pytest.mark.compat
 def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entries_for_one_batch(
     spark: SparkSession, tmp_path: Path, local: Path, classes: Path
 ) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from .support import TOTALS, Events, Make, Totals, last_totals
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.compat]
 
 SHARDS = 5
 

@@ -75,6 +75,7 @@ def test_shards_are_open_before_there_is_a_batch(
     assert last_totals(parquet(spark, tmp_path / "out")).keys() == {f"k{number}" for number in range(7)}
 
 
+@pytest.mark.compat
 def test_a_stopped_pipeline_goes_on_from_its_latest_checkpoint(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
@@ -297,6 +298,7 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
 # --- sinks, sources, triggers -------------------------------------------------------------------------------
 
 
+@pytest.mark.compat
 def test_any_sink_and_source_goes_on_where_its_checkpoint_was(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
@@ -352,6 +354,7 @@ def test_any_sink_and_source_goes_on_where_its_checkpoint_was(
     spark.sql("DROP TABLE plain_rows")
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize(
     "provider",
     [

@@ -81,6 +81,7 @@ class NewLedger(Ledger):
         yield Row(k=key[0], what=f"{len(list(rows))} {self.told()} {list(self.handle.listTimers())}")
 
 
+@pytest.mark.compat
 def test_lists_maps_timers_and_an_initial_state_go_on_from_a_checkpoint_and_a_dropped_state_is_gone(
     make: Make, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -195,6 +196,52 @@ class Declares(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         yield from rows
+
+
+class Latest(StatefulProcessor):
+    """Keeps of each key how many rows it had, and the latest time, from DataFrames."""
+
+    def init(self, handle: Any) -> None:
+        self.state = handle.getValueState("latest", "n long, t timestamp_ntz")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        n, latest = self.state.get() or (0, pd.Timestamp(0))
+        for frame in rows:
+            n, latest = n + len(frame), max(latest, frame["t"].max())
+        self.state.update((n, latest.to_pydatetime()))
+        yield pd.DataFrame({"k": [key[0]], "n": [n], "t": [latest], "d": [{"half": n / 2}]})
+
+
+@pytest.mark.compat
+def test_a_processor_of_data_frames_goes_on_from_a_checkpoint(
+    make: Make, spark: SparkSession, settings: dict[str, str], tmp_path: Path
+) -> None:
+    # The times of its DataFrames are local; what comes out is the same moment again.
+    settings["spark.sql.session.timeZone"] = "America/New_York"
+    folder = tmp_path / "in"
+    folder.mkdir()
+    found: list[Row] = []
+    for life in range(2):
+        lines = [json.dumps({"k": "a", "n": n, "t": 1_700_000_000 + 100 * life + n}) for n in range(3)]
+        (folder / f"{life}.json").write_text("\n".join(lines))
+        stream = spark.readStream.schema("k string, n long, t long").json(str(folder))
+        with make() as coordinator:
+            latest = coordinator.transform_with_state_in_pandas(
+                stream.selectExpr("k", "n", "timestamp_seconds(t) t"),
+                key=["k"],
+                processor=Latest(),
+                output="k string, n long, t timestamp, d struct<half: double>",
+                uid="latest",
+            )
+            told = latest.selectExpr("k", "n", "unix_seconds(t) t", "d.half half")
+            query = coordinator.start(
+                told.writeStream.foreachBatch(lambda df, batch: found.extend(df.collect())), name="latest"
+            )
+            query.processAllAvailable()
+            coordinator.checkpoint().result(60)
+    assert [tuple(row) for row in found] == [("a", 3, 1_700_000_002, 1.5), ("a", 6, 1_700_000_102, 3.0)]
 
 
 def test_what_cannot_be_is_refused_where_the_operator_is_defined(make: Make, spark: SparkSession) -> None:

@@ -20,7 +20,7 @@ from chandy.storage.open import pipeline_uri
 
 from .support import Events, Make
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.compat]
 
 OUTPUT = "k string"
 

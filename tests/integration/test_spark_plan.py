@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -19,7 +20,7 @@ from chandy.coordinator.sinks.recognition import sink_of
 from chandy.coordinator.spark.plan import facts, output_path
 from chandy.coordinator.spark.writer_facts import SourceFacts, Trigger, check
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.compat]
 
 
 @pytest.fixture
@@ -138,7 +139,17 @@ def test_a_default_location_of_the_session_is_no_option_of_the_writer(
     check(facts(numbers.writeStream))
 
 
-@pytest.mark.parametrize(("argument", "value"), [("continuous", "1 second"), ("realTime", "5 seconds")])
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("continuous", "1 second"),
+        pytest.param(
+            "realTime",
+            "5 seconds",
+            marks=pytest.mark.skipif(pyspark.__version__ < "4.2", reason="PySpark 4.1 has no such trigger"),
+        ),
+    ],
+)
 def test_triggers_without_micro_batches_are_refused(numbers: DataFrame, argument: str, value: str) -> None:
     with pytest.raises(WriterError, match=argument):
         check(facts(numbers.writeStream.trigger(**{argument: value})))

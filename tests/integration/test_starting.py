@@ -25,6 +25,7 @@ def lines(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return spark.readStream.schema("id long").json(str(folder))
 
 
+@pytest.mark.compat
 def test_a_writer_starts_again_and_again_and_keeps_its_function(lines: DataFrame, tmp_path: Path) -> None:
     seen: list[int] = []
     writer = lines.writeStream.foreachBatch(lambda frame, batch: seen.append(frame.count()))

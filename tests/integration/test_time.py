@@ -204,6 +204,7 @@ def test_an_event_time_column_carries_the_watermark_on_to_later_operators_of_cha
     assert len(native.rows) > 2
 
 
+@pytest.mark.compat
 def test_timers_of_event_time_fire_on_an_idle_stream_and_the_watermark_survives_a_restore(
     make: Make, spark: SparkSession, seconds: Seconds
 ) -> None:
@@ -236,6 +237,7 @@ def test_timers_of_event_time_fire_on_an_idle_stream_and_the_watermark_survives_
     ]
 
 
+@pytest.mark.compat
 def test_timers_of_processing_time_fire_on_an_idle_stream(
     make: Make, spark: SparkSession, seconds: Seconds
 ) -> None:
@@ -254,6 +256,7 @@ def test_timers_of_processing_time_fire_on_an_idle_stream(
     ]
 
 
+@pytest.mark.compat
 def test_a_query_that_is_to_end_fires_the_timers_of_processing_time_that_are_due_and_ends(
     make: Make, spark: SparkSession, seconds: Seconds
 ) -> None:
@@ -267,6 +270,27 @@ def test_a_query_that_is_to_end_fires_the_timers_of_processing_time_that_are_due
             query.awaitTermination()
             assert [row[2] for row in out.rows] == expected
             coordinator.checkpoint().result(60)
+
+
+@pytest.mark.compat
+def test_a_timer_of_event_time_fires_at_the_latest_when_a_query_that_was_to_end_runs_again(
+    make: Make, spark: SparkSession, seconds: Seconds
+) -> None:
+    # With PySpark 4.1, Spark has decided what the last batch is before its watermark is known.
+    out = Rows()
+    seconds.add(("a", 0))
+    seconds.add(("a", 100))
+    for _ in range(2):
+        with make() as coordinator:
+            writer = timed(coordinator, seconds.stream(spark), "EventTime").writeStream.foreachBatch(out)
+            query = coordinator.start(writer.trigger(**AVAILABLE_NOW), name="timed")
+            query.awaitTermination()
+            coordinator.checkpoint().result(60)
+    assert [row[1:3] for row in out.rows] == [
+        ("a", "1 rows"),
+        ("a", "1 rows"),
+        ("a", "timer 5 after 2 rows"),
+    ]
 
 
 def test_without_batches_for_no_data_a_timer_waits_for_data(
@@ -305,6 +329,7 @@ def test_only_what_waits_for_time_is_given_ticks_and_only_once_in_a_query(
     assert (sources(one), sources(again)) == (1, 1)
 
 
+@pytest.mark.compat
 def test_ticks_between_two_operators_leave_the_shards_of_the_first_in_their_places(
     make: Make, spark: SparkSession, seconds: Seconds
 ) -> None:

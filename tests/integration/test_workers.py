@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from chandy.coordinator.spark import session
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.compat]
 
 
 def test_local_workers_have_the_pyspark_that_is_installed(spark: SparkSession) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import IntegerType, StructType
 
 from chandy.state.format.keys import KeyCodec
+from chandy.state.format.schema import arrow_schema
 from chandy.state.operators import engine
 from chandy.state.operators.dataframe import SHARD
 from chandy.state.operators.engine import OperatorSpec, RuntimeContext
@@ -119,7 +119,7 @@ class Pipeline:
 
     def table(self, rows: list[tuple[Any, ...]]) -> pa.Table:
         schema = StructType([*self.schema.fields]).add(SHARD, IntegerType())
-        arrow = to_arrow_schema(schema, timezone=self.settings.timezone)
+        arrow = arrow_schema(schema, self.settings.timezone)
         columns = list(zip(*((*row, shard_of(row[0])) for row in rows), strict=True)) or [[] for _ in arrow]
         return pa.table(
             [pa.array(values, field.type) for values, field in zip(columns, arrow, strict=True)], arrow

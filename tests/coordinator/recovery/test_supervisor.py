@@ -128,7 +128,7 @@ class Checkpoints:
 
 
 class NoTicks:
-    def watch(self, uids: list[str], directory: Path, *, no_data_batches: bool) -> None:
+    def watch(self, uids: list[str], directory: Path, facts: WriterFacts) -> None:
         pass
 
 

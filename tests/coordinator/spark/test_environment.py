@@ -57,12 +57,14 @@ def test_a_program_that_is_no_java_is_refused(tmp_path: Path) -> None:
         check_environment(java(tmp_path, "hello"))
 
 
-@pytest.mark.parametrize("version", ["4.3.0", "4.3.7", "4.3.1.dev0"])
-def test_spark_4_3_will_do(version: str) -> None:
+@pytest.mark.parametrize("version", ["4.1.0", "4.2.1", "4.3.0", "4.3.7", "4.3.1.dev0"])
+def test_spark_4_1_to_4_3_will_do(version: str) -> None:
     check_pyspark(version)
 
 
-@pytest.mark.parametrize("version", ["4.2.1", "4.4.0", "3.5.1", "4.30.0", "nonsense", None])
+@pytest.mark.parametrize(
+    "version", ["4.0.2", "4.4.0", "3.5.1", "5.2.0", "4.10.0", "4.30.0", "nonsense", None]
+)
 def test_another_spark_is_refused_with_what_to_install(version: str | None) -> None:
     with pytest.raises(SetupError, match="pip install") as caught:
         check_pyspark(version)

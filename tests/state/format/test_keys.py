@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -37,6 +36,7 @@ from pyspark.sql.types import (
 
 from chandy.state.errors import DefinitionError, StateTypeError
 from chandy.state.format.keys import KeyCodec
+from chandy.state.pyspark_versions import arrow_type
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
 _leaves: list[tuple[DataType, st.SearchStrategy]] = [
@@ -109,7 +109,7 @@ def test_columns_and_single_keys_have_the_same_bytes(case):
     schema, keys = case
     codec = KeyCodec(schema)
     columns = [
-        pa.array(column, to_arrow_type(field.dataType, timezone="UTC"))
+        pa.array(column, arrow_type(field.dataType, "UTC"))
         for field, column in zip(schema.fields, zip(*keys, strict=True), strict=True)
     ]
     assert codec.encode_columns(columns).to_pylist() == [codec.encode(key) for key in keys]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from chandy.state import pyspark_versions
 from chandy.state.operators.ticks import TickReader, TickSource, TickTarget, is_due
 
 from ..batch_logs import commit, plan
@@ -32,7 +33,7 @@ def reader(tmp_path: Path) -> TickReader:
 
 
 def latest(reader: TickReader, start: dict[str, int] = BEFORE) -> dict[str, int]:
-    return reader.latestOffset(start, ReadAllAvailable())
+    return reader.latestOffset(start, None)
 
 
 def watch(target: TickTarget, reader: TickReader) -> None:
@@ -92,11 +93,11 @@ def test_before_the_first_batch_and_before_a_query_is_watched_nothing_is_due(
 def test_a_query_that_is_to_end_looks_once_for_timers_of_processing_time(
     work: Path, reader: TickReader
 ) -> None:
-    watch(TickTarget(str(work), period_ms=60_000), reader)
     now = [0.0]
     reader._clock = lambda: now[0]
+    watch(TickTarget(str(work), period_ms=60_000), reader)
     assert latest(reader) == BEFORE
-    reader.prepareForTriggerAvailableNow()
+    watch(TickTarget(str(work), period_ms=60_000, available_now=True), reader)
     assert latest(reader) == {"batch": 5}
     plan(work, 5, watermark=2000, timestamp=LONG_AGO)
     commit(work, 5, watermark=2000)
@@ -105,8 +106,7 @@ def test_a_query_that_is_to_end_looks_once_for_timers_of_processing_time(
 
 
 def test_a_query_that_is_to_end_does_follow_the_watermark(work: Path, reader: TickReader) -> None:
-    watch(TickTarget(str(work), event_time=True, period_ms=60_000), reader)
-    reader.prepareForTriggerAvailableNow()
+    watch(TickTarget(str(work), event_time=True, period_ms=60_000, available_now=True), reader)
     latest(reader)
     commit(work, 4, watermark=3000)
     assert latest(reader) == {"batch": 5}
@@ -120,6 +120,24 @@ def test_a_source_that_is_aimed_anew_watches_the_new_run(
     assert latest(reader) == BEFORE
     watch(TickTarget(str(work), event_time=True), reader)
     assert latest(reader) == {"batch": 5}
+
+
+def test_for_pyspark_4_1_the_source_knows_by_itself_where_the_last_batch_has_ended(
+    work: Path, reader: TickReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pyspark_versions, "_IS_4_1", True)
+    watch(TickTarget(str(work), event_time=True), reader)
+    first: Any = pyspark_versions.stream_reader(reader)
+    assert (first.initialOffset(), first.latestOffset()) == (BEFORE, BEFORE)
+    commit(work, 4, watermark=3000)
+    assert first.latestOffset() == first.latestOffset() == {"batch": 5}
+    plan(work, 5, watermark=3000, timestamp=LONG_AGO)
+    commit(work, 5, watermark=3000)
+    assert first.latestOffset() == {"batch": 5}
+    # A query that goes on shows its source the end of its last batch, as an empty range.
+    second: Any = pyspark_versions.stream_reader(TickReader(reader._target))
+    assert second.partitions({"batch": 5}, {"batch": 5}) == []
+    assert second.latestOffset() == {"batch": 5}
 
 
 def test_no_task_ever_runs_to_read_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,6 +30,7 @@ from pyspark.sql.types import (
 
 from chandy.state.errors import OutputTypeError
 from chandy.state.format.rows import SLICE
+from chandy.state.format.schema import arrow_schema
 from chandy.state.processors import frames
 from chandy.state.processors.frames import FrameReader, FrameWriter, slicer
 from chandy.state.processors.style import UNLIMITED, FrameLimits
@@ -64,7 +64,7 @@ COUNTS = StructType().add("k", StringType()).add("n", LongType())
 
 
 def table_of(rows, schema=KINDS):
-    arrow = to_arrow_schema(schema, timezone=ZONE)
+    arrow = arrow_schema(schema, ZONE)
     columns = list(zip(*rows, strict=True)) or [[] for _ in arrow]
     arrays = [
         pa.array(
@@ -193,7 +193,7 @@ def written(dataframes, schema=KINDS, **settings):
         writer.add(frame)
     waiting, batch = writer.waiting, writer.batch()
     assert waiting == batch.num_rows
-    assert batch.schema == to_arrow_schema(schema, timezone="UTC")
+    assert batch.schema == arrow_schema(schema)
     assert writer.waiting == writer.batch().num_rows == 0
     return batch.to_pylist()
 
