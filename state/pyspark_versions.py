@@ -27,12 +27,6 @@ _IS_4_1: Final = pyspark.__version__.startswith("4.1.")
 LOG_VERSIONS: Final = {"offsets": 1, "commits": 2} if _IS_4_1 else {"offsets": 2, "commits": 3}
 """The newest formats that Spark reads of the logs in a query's checkpoint directory."""
 
-TICKS_SETTINGS: Final[dict[str, str]] = (
-    {"spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true"} if _IS_4_1 else {}
-)
-"""Settings for a query with a source of ticks. In 4.1, no source in Python supports the trigger ``availableNow``.
-Unless this is set, Spark then takes all input of the query as one batch, however much it is."""
-
 
 # --- streaming sources --------------------------------------------------------------------------------------
 

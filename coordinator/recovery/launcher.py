@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
-from ...state.operators.ticks import TICKS
 from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
 from ...storage.files import FileCache
 from ...storage.logs import carried, logger, named
@@ -214,7 +213,6 @@ class Launcher:
             query_name=definition.facts.query_name or definition.name,
             output=None if location is None else str(location),
             stateful=bool(definition.operators),
-            ticks=any(source.name == TICKS for source in definition.facts.sources),
         )
         if definition.table is not None:
             # Spark has made it just now; it is long before the first batch.

@@ -7,7 +7,6 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ...state.pyspark_versions import TICKS_SETTINGS
 from .local_path import is_local, local_path
 from .plan import field
 
@@ -45,7 +44,6 @@ def start(
     query_name: str | None = None,
     output: str | None = None,
     stateful: bool = False,
-    ticks: bool = False,
 ) -> StreamingQuery:
     """Start the writer's query with ``location`` as its checkpoint directory.
 
@@ -63,14 +61,11 @@ def start(
         stateful: whether the query has operators of Chandy. Like a query with state of Spark's own, it is then not
             planned adaptively, unless the user has set that: an operator has as many partitions as tasks, and
             adaptive planning takes a tenth of the time of a small batch.
-        ticks: whether it has a source of ticks, for which some versions of PySpark need settings.
     """
     spark = writer._spark
     if is_local(location):
         location = f"file://{local_path(location, role='working directory')}"
     wanted = {ADAPTIVE: "false"} if stateful else {}
-    if ticks:
-        wanted |= TICKS_SETTINGS
     if is_local(location) and (output is None or is_local(output)):
         wanted[FILE_MANAGER] = LOCAL_FILE_MANAGER
     with _lock, _options_restored(writer), _unless_set(spark, wanted):

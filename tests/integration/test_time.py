@@ -279,7 +279,7 @@ def test_a_timer_of_event_time_fires_at_the_latest_when_a_query_that_was_to_end_
     # With PySpark 4.1, Spark has decided what the last batch is before its watermark is known.
     out = Rows()
     seconds.add(("a", 0))
-    seconds.add(("a", 100))
+    seconds.add(("b", 100))
     for _ in range(2):
         with make() as coordinator:
             writer = timed(coordinator, seconds.stream(spark), "EventTime").writeStream.foreachBatch(out)
@@ -288,8 +288,8 @@ def test_a_timer_of_event_time_fires_at_the_latest_when_a_query_that_was_to_end_
             coordinator.checkpoint().result(60)
     assert [row[1:3] for row in out.rows] == [
         ("a", "1 rows"),
-        ("a", "1 rows"),
-        ("a", "timer 5 after 2 rows"),
+        ("b", "1 rows"),
+        ("a", "timer 5 after 1 rows"),
     ]
 
 
