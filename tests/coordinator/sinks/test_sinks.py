@@ -50,6 +50,7 @@ def test_a_writer_with_an_output_directory_has_the_file_sink(
     sink: SinkFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "output_path", lambda writer, facts: "file:/o")
+    monkeypatch.setattr(plan, "creates_managed_table", lambda writer, facts: False)
     assert sink_of(WRITER, facts(sink)) == FileSink(Path("/o"), sink.format)
 
 
