@@ -775,8 +775,8 @@ def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_
     future = setup.request()
     setup.host.ordered(2)
     eventually(lambda: len(setup.store.list("checkpoints/2/")) > 1)
-    before = setup.store.list("checkpoints/")
     successor = setup.catalog.take_over("another driver", 2000.0)
+    before = setup.store.list("checkpoints/")
     setup.host.acknowledge(2)
     assert setup.error(future).reason is Reason.FENCED
     eventually(lambda: len(setup.failures) == 1)

@@ -641,7 +641,12 @@ def test_the_machine_of_failures_finds(
         run_state_machine_as_test(
             Failures,
             settings=settings(
-                max_examples=200, stateful_step_count=25, deadline=None, derandomize=True, database=None
+                max_examples=200,
+                stateful_step_count=25,
+                deadline=None,
+                derandomize=True,
+                database=None,
+                report_multiple_bugs=False,
             ),
         )
 

@@ -19,7 +19,10 @@ from chandy.state.local.workspace import ALIVE
 from .test_local_recovery import RECORD, ROOT, left_behind
 
 DAY = 24 * 3600.0
-TOMORROW = time.time() + DAY + 60
+
+
+def tomorrow() -> float:
+    return time.time() + DAY + 60
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def everything(places: Places) -> list[Path]:
 
 def test_what_nobody_uses_is_told_with_its_size_and_age_and_deleted(places: Places) -> None:
     left = everything(places)
-    found = clean(places, TOMORROW, DAY, dry_run=True)
+    found = clean(places, tomorrow(), DAY, dry_run=True)
     assert [one.path for one in found.deleted] == left
     assert [one.what for one in found.deleted[:2]] == [
         f"a driver of {ROOT}",
@@ -67,9 +70,9 @@ def test_what_nobody_uses_is_told_with_its_size_and_age_and_deleted(places: Plac
     assert found.deleted[2].bytes == 5
     assert all(abs(one.written_at - time.time()) < DAY for one in found.deleted)
     assert all(path.exists() for path in left)
-    assert clean(places, TOMORROW, DAY) == found
+    assert clean(places, tomorrow(), DAY) == found
     assert not any(path.exists() for path in left)
-    assert clean(places, TOMORROW, DAY).deleted == ()
+    assert clean(places, tomorrow(), DAY).deleted == ()
 
 
 def test_what_is_young_is_kept_for_a_pipeline_that_starts_again(places: Places) -> None:
@@ -82,19 +85,19 @@ def test_what_is_young_is_kept_for_a_pipeline_that_starts_again(places: Places) 
 def test_what_a_living_process_holds_is_kept(places: Places) -> None:
     left = everything(places)
     locks = [acquire(path / ALIVE) for path in left if (path / ALIVE).exists()]
-    found = clean(places, TOMORROW, DAY)
+    found = clean(places, tomorrow(), DAY)
     assert (found.deleted, found.in_use) == ((found.deleted[0],), 4)
     assert found.deleted[0].path == left[-1]
     assert [path.exists() for path in left] == [True, True, True, True, False]
     for lock in locks:
         lock.release()
-    assert len(clean(places, TOMORROW, DAY).deleted) == 4
+    assert len(clean(places, tomorrow(), DAY).deleted) == 4
 
 
 def test_what_a_jvm_may_still_write_into_is_kept(places: Places) -> None:
     driver(places, "with its JVM", "a", java=os.getpid())
     dead = driver(places, "dead", "b")
-    assert [one.path for one in clean(places, TOMORROW, DAY).deleted] == [dead, changelogs(places, "b")]
+    assert [one.path for one in clean(places, tomorrow(), DAY).deleted] == [dead, changelogs(places, "b")]
     assert changelogs(places, "a").exists()
 
 
@@ -104,7 +107,7 @@ def test_changelogs_whose_driver_is_gone_are_deleted_and_those_of_drivers_elsewh
     shutil.rmtree(driver(places, "gone", "a"))
     elsewhere = attrs.evolve(places, work=tmp_path / "other work_dir")
     driver(elsewhere, "dead", "b")
-    assert [one.path for one in clean(places, TOMORROW, DAY).deleted] == [changelogs(places, "a")]
+    assert [one.path for one in clean(places, tomorrow(), DAY).deleted] == [changelogs(places, "a")]
     assert changelogs(places, "b").exists()
 
 
@@ -125,7 +128,7 @@ def test_nothing_of_other_programs_is_touched(places: Places) -> None:
         make(places.scratch / "other"),
         make(places.cache / "files" / "ab"),
     ]
-    found = clean(places, TOMORROW, 0)
+    found = clean(places, tomorrow(), 0)
     assert (found.deleted, found.young, found.in_use) == ((), (), 0)
     assert [[path.name for path in folder.iterdir()] for folder in foreign] == [["data"]] * 5
 
@@ -143,7 +146,7 @@ def test_what_cannot_be_deleted_is_told_and_keeps_nothing_else(
             raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(shutil, "rmtree", refuse)
-    found = clean(places, TOMORROW, DAY)
+    found = clean(places, tomorrow(), DAY)
     assert found.failed.keys() == {str(left[0]), str(left[1])}
     assert "Permission denied" in found.failed[str(left[0])]
     assert [path.exists() for path in left] == [True, True, False, False, False]
@@ -156,7 +159,7 @@ def test_what_a_process_takes_at_the_last_moment_is_kept(
     found = list(leftovers._find(places))
     held = acquire(left / ALIVE)
     monkeypatch.setattr(leftovers, "_find", lambda _: found)
-    assert clean(places, TOMORROW, DAY).failed == {
+    assert clean(places, tomorrow(), DAY).failed == {
         str(left): "a process has begun to use it",
         str(changelogs(places)): "a process has begun to use it",
     }

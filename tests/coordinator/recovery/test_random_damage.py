@@ -37,6 +37,7 @@ from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.recovery.runs import Run, Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
+from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.failure_marks import mark
@@ -129,7 +130,9 @@ class Life:
                 local_recovery=recovery,
                 open_ahead=self.open_ahead if ahead else lambda *_: None,
                 find_damage=find_damage,
-                resets_sinks=True,
+                owner=SinkOwner(self.catalog.store.uri, "p"),
+                may_begin_anew=True,
+                allow_new_output=False,
             ),
             runs=self.runs,
             local_recovery=recovery,
