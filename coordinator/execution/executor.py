@@ -172,6 +172,7 @@ class CheckpointExecutor:
         self._order_streams = OrderStreams()
         self._lock = threading.Lock()
         self._wakes: list[threading.Event] = []
+        self._closing = threading.Event()
         self._closed = threading.Event()
         self._ended = threading.Event()
         self._futures: dict[Request, Future[Checkpoint]] = {}
@@ -255,7 +256,7 @@ class CheckpointExecutor:
         future: Future[Checkpoint] = Future()
         # The caller cannot cancel it: others may wait for the checkpoint, too.
         future.set_running_or_notify_cancel()
-        if self._closed.is_set():
+        if self._closing.is_set():
             future.set_exception(CheckpointError(None, Reason.COORDINATOR_SHUTDOWN))
             return future
         with self._lock:
@@ -752,6 +753,8 @@ class CheckpointExecutor:
         with self._lock:
             asked = list(self._futures.values())
         self.handle(on.Closed(reason))
+        # However many requests come now, none of them is queued ahead of what is waited for.
+        self._closing.set()
         self._settle_all()
         self._closed.set()
         self._look_again()
@@ -791,7 +794,7 @@ class CheckpointExecutor:
 
     def _refuse_the_rest(self, reason: Reason) -> None:
         """Fail the requests that have no answer: nobody waits for their manifests any more."""
-        detail = "its manifest was still being written; `chandy list` tells whether it is complete"
+        detail = "its outcome was not known in time; `chandy list` tells whether it is complete"
         for request in list(self._futures):
             self._reject(do.Reject(request, CheckpointError(None, reason, detail)))
 

@@ -93,7 +93,7 @@ class SparkRun:
 
 
 class NoTicks:
-    def watch(self, uids: list[str], directory: Path, *, no_data_batches: bool) -> None:
+    def watch(self, uids: list[str], directory: Path, facts: WriterFacts) -> None:
         pass
 
 
