@@ -1,14 +1,14 @@
-"""What the supervisor does about a failure: a state machine with events in and one decision out.
+"""What to do about a failure: a state machine that takes events and returns one decision for each.
 
 No I/O, no thread, no clock. The rules:
 
 * A query that fails while its state is there restarts in place.
-* When state is lost or not what it must be, the whole pipeline goes back to the checkpoint that its state grew from.
-  It may resume where it stood only if all that was lost was lost with state hosts: then the changelogs can be trusted.
+* When state is lost or wrong, the whole pipeline goes back to the checkpoint that its state grew from. It may resume
+  from its changelogs only if nothing was lost except with state hosts: otherwise the changelogs may be wrong, too.
 * A query that fails the same way again does not go on like that. Unless it was the user's code that raised, the
   pipeline goes back after the second failure: something on the disk may not be as it must be. The third is final.
-* The restart strategy bounds the attempts and sets the delay. Failures that come during a delay belong to the one that
-  it is for: a lost host fails several queries, and that is one failure of the pipeline.
+* The restart strategy bounds the attempts and sets the delay. Failures during a delay count as
+  one with the failure that caused it: a lost host fails several queries, and that is one failure of the pipeline.
 * A damaged checkpoint, a successor on the pipeline and an exhausted restart strategy are final.
 """
 
@@ -38,28 +38,28 @@ class Failure:
 
     error: ChandyError
     codes: frozenset[FailureCode] = frozenset()
-    """What tasks of the run have said that it means for the pipeline."""
+    """What it means for the pipeline, as reported by the tasks of the run."""
     damage: DamagedCheckpointError | None = None
-    """What is damaged of the checkpoint that its state was restored from; None: nothing that is known."""
+    """Damage of the checkpoint that its state was restored from; None if none is known."""
     place: Place | None = None
     """Where and how; None: it may pass by itself, so that it is not compared with others."""
 
 
 @attrs.frozen
 class RunStarted:
-    """A run of a query has begun; it takes the place of the query's earlier one."""
+    """A run of a query has begun, and replaces the query's earlier one."""
 
     query: str
     run: int
     query_id: str = ""
     """Spark's id of the query."""
     needs_changelogs: bool = False
-    """Whether the state that it resumes from lies in changelogs, behind the checkpoint."""
+    """Whether it resumes from changelogs, with state that is newer than the checkpoint."""
 
 
 @attrs.frozen
 class RunStopped:
-    """A run was stopped on purpose: its end means nothing."""
+    """A run was stopped on purpose, so its end is no failure."""
 
     query: str
     run: int
@@ -67,12 +67,12 @@ class RunStopped:
 
 @attrs.frozen
 class RunEnded:
-    """A run has come to its end."""
+    """A run has ended by itself."""
 
     query: str
     run: int
     failure: Failure | None
-    """None: it has done its work."""
+    """None: its work is done."""
     noticed_at: float
     """Seconds since 1970; as in the other events."""
 
@@ -93,7 +93,7 @@ class ShardsNotOpened:
     why: str
     noticed_at: float
     damage: DamagedCheckpointError | None = None
-    """What is damaged of the checkpoint that they are restored from; None: nothing that is known."""
+    """Damage of the checkpoint that they are restored from; None if none is known."""
 
 
 @attrs.frozen
@@ -106,7 +106,7 @@ class CheckpointsFailed:
 
 @attrs.frozen
 class FatalError:
-    """Something has happened that no restart can mend, such as a successor on the pipeline."""
+    """Something happened that no restart can mend: for example, another coordinator has taken the pipeline over."""
 
     error: Exception
 
@@ -118,12 +118,12 @@ class DelayOver:
 
 @attrs.frozen
 class StateGivenUp:
-    """The pipeline is going back: what was lost until now is behind it."""
+    """The pipeline is going back, so losses that were noticed before do not count any more."""
 
 
 @attrs.frozen
 class RestartedInPlace:
-    """A query has started again where it stood."""
+    """A query has restarted in place."""
 
     query: str
 
@@ -135,16 +135,16 @@ class WentBack:
 
 @attrs.frozen
 class RestartFailed:
-    """What was decided could not be carried out."""
+    """A restart, in place or from a checkpoint, has failed."""
 
     error: Exception
     final: bool
-    """Whether no further attempt can mend that."""
+    """Whether further attempts would fail, too."""
 
 
 @attrs.frozen
 class FirstCommit:
-    """A run has committed its first batch: the pipeline is back."""
+    """A run has committed its first batch, so its query has recovered."""
 
     query: str
     run: int
@@ -153,12 +153,12 @@ class FirstCommit:
 
 @attrs.frozen
 class StopRequested:
-    """The pipeline is about to stop: nothing restarts any more."""
+    """The pipeline is about to stop, so nothing restarts any more."""
 
 
 @attrs.frozen
 class StopWithdrawn:
-    """The pipeline goes on after all."""
+    """The stop failed, and the pipeline goes on."""
 
 
 Event = (
@@ -190,7 +190,7 @@ class DoNothing:
 
 @attrs.frozen
 class EndQuery:
-    """A run of a query has done its work: tell the user, unless another run has taken its place meanwhile."""
+    """End a query whose run is done, unless another run has replaced it meanwhile."""
 
     query: str
     run: int
@@ -198,7 +198,7 @@ class EndQuery:
 
 @attrs.frozen
 class WaitToRestart:
-    """Say ``DelayOver`` at a time, unless a later decision names another."""
+    """Report ``DelayOver`` at a time, unless a later decision names another time."""
 
     until: float
     cause: ChandyError
@@ -206,7 +206,7 @@ class WaitToRestart:
 
 @attrs.frozen
 class RestartInPlace:
-    """Start queries again where they stood."""
+    """Restart queries with the state that they have."""
 
     queries: tuple[str, ...]
     cause: ChandyError
@@ -220,7 +220,7 @@ class GoBack:
     cause: ChandyError
     noticed_at: float
     resume: bool
-    """Whether it may resume where it stood if the changelogs of all shards lead there."""
+    """Whether it may resume at its newest committed batches, if the changelogs of all shards reach them."""
 
 
 @attrs.frozen
@@ -251,12 +251,12 @@ class Loss:
 
     why: str
     with_host: bool
-    """Whether all of it was lost with state hosts: then what the changelogs have can be trusted."""
+    """Whether all of it was lost with state hosts, so that the changelogs can be trusted."""
 
 
 @attrs.frozen
 class Outage:
-    """A failure that the pipeline has not come back from yet."""
+    """A failure from which the pipeline has not recovered yet."""
 
     cause: ChandyError
     noticed_at: float
@@ -268,28 +268,28 @@ class Outage:
 
 @attrs.define
 class RecoveryStateMachine:
-    """Decides about one pipeline's failures, and remembers why."""
+    """Decides about one pipeline's failures, and keeps a log of the reasons."""
 
     tracker: RestartTracker
     random: Callable[[], float]
-    """Gives numbers from 0 to below 1, for the restart strategy's jitter."""
+    """Returns a number of at least 0 and below 1, for the restart strategy's jitter."""
     loss: Loss | None = attrs.field(default=None, init=False)
     outage: Outage | None = attrs.field(default=None, init=False)
     failed: Exception | None = attrs.field(default=None, init=False)
-    """What the pipeline has failed of for good."""
+    """The error that ended the pipeline."""
     is_stopping: bool = attrs.field(default=False, init=False)
     log: deque[tuple[float, Event, Decision]] = attrs.field(
         factory=lambda: deque(maxlen=LOG_SIZE), init=False, repr=False
     )
-    """The newest events, with their times and the decisions about them: what happened, for those who debug."""
+    """The newest events, each with its time and the decision about it, for debugging."""
     _runs: dict[str, RunStarted] = attrs.field(factory=dict, init=False)
     _repetitions: dict[str, Repetition] = attrs.field(factory=dict, init=False)
     """By query how often it has failed the same way, without a commit of that batch in between."""
     _given_up_at: float = attrs.field(default=0.0, init=False)
-    """When the pipeline last went back: losses that were noticed before are behind it."""
+    """When the pipeline last went back. Losses that were noticed before do not count any more."""
 
     def handle(self, event: Event, now: float) -> Decision:
-        """Let something happen.
+        """Record an event, and decide what to do.
 
         Args:
             event: what happened.

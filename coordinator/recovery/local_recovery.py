@@ -1,8 +1,8 @@
 """Local recovery: resume queries from what killed processes have left on this machine.
 
 A driver that is killed leaves the working directories of its queries and the changelogs of their shards. Together with
-the checkpoint that the state grew from, they are all that it takes to go on with the next batch, as if nothing had
-happened. What does not fit in every point is not used: going back to the checkpoint is always right.
+the checkpoint that the state grew from, they suffice to go on with the next batch. What does not fit in every point is
+not used, because going back to the checkpoint is always right.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LeftoverRuns:
 def find_leftovers(
     base: Path, changelogs: Path, wanted: Callable[[RunRecord], bool], root: str
 ) -> LeftoverRuns:
-    """Find what earlier lives of a pipeline have left on this machine, and delete what is not wanted of it.
+    """Find what earlier lives of a pipeline have left on this machine, and delete what cannot be resumed.
 
     Args:
         base: where coordinators have their directories.
@@ -90,7 +90,7 @@ def find_leftovers(
 class LocalRecovery:
     """What a pipeline can resume on this machine, after its driver or one of its state hosts was killed.
 
-    Either all of its queries resume, or none: else they would not be at one cut.
+    Either all of its queries resume or none, because they must be at one cut.
     """
 
     def __init__(
@@ -171,13 +171,13 @@ class LocalRecovery:
             return None
         same_sink = record.output == _text(definition.sink.location)
         if not same_sink or not same_operators(record.operators, definition.operators):
-            log.info("query is not what it was", query=definition.name)
+            log.info("query has changed and does not resume", query=definition.name)
             return None
         found = resume_point(self._candidate(definition, record.query_id, directory, point))
         return None if found is None else ResumableRun(found, directory)
 
     def blocks_others(self, query: str, point: RestorePoint | None) -> bool:
-        """Return whether a query that cannot resume keeps the others from it: it stood at the same cut."""
+        """Return whether a query that cannot resume keeps the others from resuming: it was at the same cut."""
         return bool(self._waiting) and (query in self._known or (point is not None and point.has(query)))
 
     def forget_leftovers(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether queries can resume where their last runs stood: values and the rule, without I/O."""
+"""Whether queries can resume after the last batch of their last runs: values and the rule, without I/O."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def resume_point(run: Candidate) -> ResumePoint | None:
     if run.committed < run.restored or run.sink_is_ahead or not run.has_changelogs:
         return None
     if run.resumed_at == run.committed:
-        # It has resumed here and has failed before it got any further. It would do so again.
+        # It resumed here and failed before the next batch. It would fail again.
         return None
     return ResumePoint(run.query_id, run.restored, run.committed)
 
 
 def resume_points(runs: Mapping[str, Candidate]) -> dict[str, ResumePoint]:
-    """Return by query where it can resume: all of them, or none, for else they would not be at one cut."""
+    """Return where each query can resume, by query: all of them or none, because they must be at one cut."""
     found = {query: point for query, run in runs.items() if (point := resume_point(run)) is not None}
     return found if len(found) == len(runs) else {}

@@ -1,7 +1,7 @@
-"""The steps of going back to a checkpoint, in their order; the caller brings the I/O.
+"""The steps of going back to a checkpoint, in order; the caller does the I/O.
 
-Safety lies in the order, so it is written down once: the supervisor takes these steps with Spark and the store, the
-property test of the protocol takes them with a model of both.
+The order is what makes it safe, so it is written down once: the supervisor takes these steps with Spark and the store,
+and the property test of the protocol takes them with a model of both.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Steps(Protocol[R]):
         ...
 
     def suspend_checkpoints(self) -> None:
-        """Abort the checkpoints under way, and start none."""
+        """Abort the checkpoints in progress, and start none."""
         ...
 
     def settle_manifests(self) -> None:
-        """Wait until every manifest that is being written is written or has failed; raise if nobody can tell."""
+        """Wait until each manifest in progress is written or has failed; raise if that cannot be told."""
         ...
 
     def choose_restore_point(self) -> RestorePoint | None:
@@ -38,11 +38,11 @@ class Steps(Protocol[R]):
         ...
 
     def find_resumable(self, point: RestorePoint | None) -> Mapping[str, R]:
-        """Return by query the run that it can resume, for all queries or for none."""
+        """Return the run that each query can resume, by query: for all queries or for none."""
         ...
 
     def forget_resumable(self) -> None:
-        """See to it that no later life resumes these runs, or what an earlier life has left."""
+        """Make sure that no later life resumes these runs, or what an earlier life has left."""
         ...
 
     def queries(self) -> Iterable[str]:
@@ -50,7 +50,7 @@ class Steps(Protocol[R]):
         ...
 
     def restore(self, query: str, point: RestorePoint | None, resumed: R | None) -> None:
-        """Make a query's next run: its directory, its sink, and its place in the checkpoint protocol."""
+        """Prepare a query's next run: its directory, its sink, and its entry in the checkpoint protocol."""
         ...
 
     def release_runs(self) -> None:
@@ -66,7 +66,7 @@ class Steps(Protocol[R]):
         ...
 
     def clean_up(self, *, resumed: bool) -> None:
-        """Delete what the stopped runs have left, but for what the new ones resume."""
+        """Delete what the stopped runs have left, except what the new ones resume."""
         ...
 
 
@@ -77,23 +77,23 @@ def go_back(steps: Steps[R], *, resume: bool) -> None:
         steps: what carries them out. An exception ends the attempt; the next one begins from the first step.
         resume: whether queries may resume where they stood, if all of them can.
     """
-    # Should there be a successor, the sinks and the directories are its own by now.
+    # If there is a successor, the sinks and the directories belong to it by now.
     steps.check_not_fenced()
     # Nothing may write into a sink, or commit, while it is put back.
     steps.stop_runs()
-    # A checkpoint with a part of the state that is given up must not complete later.
+    # A checkpoint that holds part of the abandoned state must not complete later.
     steps.suspend_checkpoints()
-    # One whose manifest is being written may have completed: then it is the one to go back to.
+    # One whose manifest is being written may still complete, and is then the one to go back to.
     steps.settle_manifests()
     point = steps.choose_restore_point()
     resumable = steps.find_resumable(point) if resume else {}
     if not resumable:
-        # Before a sink is put back: behind one that was, nobody may resume.
+        # Before a sink is put back: after that, nobody may resume from a later batch.
         steps.forget_resumable()
     for query in steps.queries():
         steps.restore(query, point, resumable.get(query))
     steps.release_runs()
-    # A checkpoint takes all queries, so the last must be in its place first.
+    # A checkpoint needs all queries, so all must be restored first.
     steps.resume_checkpoints(point)
     steps.start_runs()
     steps.clean_up(resumed=bool(resumable))

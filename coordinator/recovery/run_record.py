@@ -1,4 +1,4 @@
-"""The record beside a run's working directory, by which the next life of its pipeline knows whose it was."""
+"""The record beside a run's working directory, which tells the next life of its pipeline what the run was."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @attrs.frozen
 class RunRecord:
-    """What a run of a query was."""
+    """The facts about a run that decide whether it can be resumed."""
 
     root: str
     """URI of the pipeline's own store."""
     generation: int
     round: int
-    """How often this generation had gone back: only runs of one round stand at one cut."""
+    """How often this generation had gone back. Only runs of one round are at one cut."""
     base: str
     """The checkpoint that the round began from, as ``base_of`` names it."""
     boot: str
@@ -38,7 +38,7 @@ class RunRecord:
     output: str | None
     """The directory of Spark's own file sink; None: the query has another sink."""
     known: tuple[str, ...] = ()
-    """The pipeline's queries so far, this one among them: those that once stood at one cut resume together."""
+    """The pipeline's queries so far, including this one. Queries that were at one cut resume together."""
     java: int = 0
     """Process id of the JVM that Spark runs in."""
 
@@ -91,7 +91,7 @@ def same_operators(were: Sequence[OperatorRecord], operators: Sequence[OperatorR
 
 
 def base_of(point: RestorePoint | None) -> str:
-    """Return a name that tells a checkpoint from all others, also from other pipelines' ones; "" for none."""
+    """Return a name that identifies a checkpoint among those of all pipelines; "" for none."""
     return "" if point is None else f"{point.root}#{point.manifest.id}"
 
 
@@ -107,10 +107,10 @@ def boot_id() -> str:
 
 
 def may_be_alive(java: int) -> bool:
-    """Return whether a JVM may live on. When its driver is killed it does for a moment, and may write into a sink."""
+    """Return whether a JVM may still live. It outlives a killed driver for a moment, and may write into a sink."""
     try:
         state = Path(f"/proc/{java}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    # A process that has ended and that nobody has waited for stays as a zombie, see proc(5).
+    # A process that has ended stays as a zombie until its parent has waited for it, see proc(5).
     return state not in "ZX"
