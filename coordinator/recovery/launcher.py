@@ -1,4 +1,4 @@
-"""Makes runs of queries and starts them under Spark: their directories, their sinks, and who watches over them."""
+"""Prepares the runs of queries, with their directories and sinks, starts them under Spark, and watches them."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ OpenAhead = Callable[[str, tuple[OperatorRecord, ...], Callable[[str], None]], N
 
 
 FindDamage = Callable[[RestorePoint], DamagedCheckpointError | None]
-"""Finds out whether a checkpoint that could not be restored is damaged; None also if nobody can tell now."""
+"""Checks whether a checkpoint that could not be restored is damaged; None also if it cannot be read now."""
 
 
 class Watcher(Protocol):
-    """Who is told what becomes of runs; calls come from any thread."""
+    """Is told what happens to runs. Calls come from any thread."""
 
     def run_made(self, run: Run) -> None:
         """A run is the current one of its query; it has not started yet."""
@@ -76,7 +76,7 @@ class Watcher(Protocol):
 
 
 class Launcher:
-    """Makes and starts runs. Not for two threads at once."""
+    """Prepares and starts runs. Only one thread may use it at a time."""
 
     def __init__(
         self,
@@ -117,13 +117,13 @@ class Launcher:
         self._may_begin_anew = may_begin_anew
         self._allow_new_output = allow_new_output
         self._begun: set[str] = set()
-        """Queries whose outputs this life has put to where they begin: what these hold by now, they have written."""
+        """Queries whose outputs this life has prepared, so that all that these hold is their own."""
         self.metrics: dict[str, RecoveryMetrics] = {}
         """By Spark's id of a query the recovery that started its run."""
         self._number = 0
 
     def begin(self, executor: CheckpointExecutor, watcher: Watcher) -> None:
-        """Say who takes the checkpoints, and who watches over the runs."""
+        """Set the executor that takes the checkpoints, and the watcher of the runs."""
         self._executor = executor
         self._watcher = watcher
 
@@ -181,13 +181,13 @@ class Launcher:
         return run
 
     def again(self, run: Run) -> Run:
-        """Make a run that takes the place of one that has ended: same directory, same batch, same state."""
+        """Return a run that replaces one that has ended: same directory, same batch, same state."""
         return self._put(
             attrs.evolve(run, number=self._next_number(), spark=None, ended=False, follower=None)
         )
 
     def start(self, run: Run, query: CheckpointedQuery, metrics: RecoveryMetrics) -> None:
-        """Start a run under Spark, and watch over it.
+        """Start a run under Spark, and watch it.
 
         Args:
             run: made by ``restore`` or ``again``.
@@ -313,7 +313,7 @@ class Launcher:
     def _await_commit(self, run: Run, spark: StreamingQuery, first: int, metrics: RecoveryMetrics) -> None:
         began, pause, reminder = time.monotonic(), _POLL_SECONDS, Reminder()
         try:
-            # Rarely, the longer it takes: each question costs the driver time that the first batch is waiting for.
+            # The longer it takes, the more seldom: each question costs the driver time that the first batch needs.
             # PySpark takes parts of a second, other than its annotation says.
             while not progress.is_committed(run.directory, first) and not spark.awaitTermination(pause):  # type: ignore[arg-type]
                 pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)

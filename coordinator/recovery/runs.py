@@ -1,4 +1,4 @@
-"""The runs of the queries: what Spark is doing for each of them now, and the files that it keeps meanwhile."""
+"""The runs of the queries under Spark, and the files in their working directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the queries of a pipeline running: takes reports of failures, and carries out the decisions about them.
+"""Keeps the queries of a pipeline running: receives reports of failures, and carries out the decisions about them.
 
 One thread takes one event after the other. ``decisions.RecoveryStateMachine`` decides what to do, ``rollback.go_back``
 knows how to go back; here are the thread, the locks and what users and hosts call.
@@ -49,12 +49,12 @@ log = logger(__name__)
 
 _POLL_SECONDS: Final = 0.02
 _REMEMBERED: Final = 100
-"""Recoveries that are remembered."""
+"""How many recoveries are remembered."""
 
 
 @attrs.frozen
 class _Ended:
-    """A run has ended; why is still to be found out."""
+    """A run has ended, for a reason that nobody has looked for yet."""
 
     run: Run
     error: Exception | None
@@ -63,7 +63,7 @@ class _Ended:
 
 @attrs.frozen
 class _Unreadable:
-    """What shards are restored from cannot be read; whether it is damaged is still to be found out."""
+    """Shards cannot be read from where they are restored; nobody has looked yet whether that is damaged."""
 
     failed: on.ShardsNotOpened
 
@@ -121,7 +121,7 @@ class Supervisor:
         self._round = 0
         """How often the pipeline has gone back."""
         self._superseded: list[Run] = []
-        """Runs to clean up after, once the pipeline has gone back from them: also those of attempts that failed."""
+        """Runs to clean up after once the pipeline has gone back, including those of failed attempts."""
         self.recoveries: deque[RecoveryMetrics] = deque(maxlen=_REMEMBERED)
         self._thread = threading.Thread(
             target=carried(self._supervise), name="chandy-supervisor", daemon=True
@@ -149,7 +149,7 @@ class Supervisor:
         self._processor_failures[failure.query_id] = failure
 
     def shards_restored(self, restored: ShardsRestored) -> None:
-        """Report that a host has restored shards: what it took belongs to the recovery that it was done for."""
+        """Report that a host has restored shards. The time that it took is counted for the recovery of their query."""
         metrics = self._launcher.metrics.get(restored.query_id)
         if metrics is not None and metrics.first_batch is None:
             metrics.restored(restored)
@@ -264,7 +264,7 @@ class Supervisor:
         return {run.definition.name: progress.newest_committed(run.directory) for run in self._runs.all()}
 
     def resume(self, stopped: list[Run]) -> None:
-        """Start queries again that ``stop_gracefully`` has stopped, where they stood, unless the pipeline must go back.
+        """Restart in place the queries that ``stop_gracefully`` has stopped, unless the pipeline must go back.
 
         Raises:
             PipelineFailedError: the pipeline has failed for good meanwhile, or a query cannot be started.
@@ -278,7 +278,7 @@ class Supervisor:
                 failed = PipelineFailedError(f"it could not be started again: {error}")
                 self._fail_for_good(failed)
                 raise failed from error
-            # What failed before or during the stop is still to be mended.
+            # Failures from before or during the stop have not been handled yet.
             self._events.put(self._decide(on.StopWithdrawn()))
 
     def close(self) -> None:
@@ -347,7 +347,7 @@ class Supervisor:
             event = self._find_out(event)
         elif isinstance(event, _Unreadable):
             event = attrs.evolve(event.failed, damage=self._damage(event.failed.why))
-        # A failure of a run that another thread starts is decided about once that thread is done.
+        # If another thread is starting the run that failed, the decision waits until that thread is done.
         with self._changing:
             self._carry_out(event if isinstance(event, on.Decision) else self._decide(event))
 
@@ -379,7 +379,7 @@ class Supervisor:
         return place_of(progress.newest_planned(run.directory), text, traceback)
 
     def _damage(self, met: str) -> DamagedCheckpointError | None:
-        """Return what is damaged of the checkpoint that the state comes from; None if nothing is, or nobody can tell.
+        """Return the damage of the checkpoint that the state comes from; None if there is none, or it cannot be read now.
 
         Args:
             met: what could not be read.
@@ -392,10 +392,10 @@ class Supervisor:
         return self._find_damage(point)
 
     def _explain(self, run: Run, text: str) -> ChandyError:
-        """Return a query's failure in our words: the processor's traceback if it was that, else Spark's message."""
+        """Return the error of a failed query: with the processor's traceback if that raised, else with Spark's message."""
         name = run.definition.name
         failure = self._processor_failures.pop(run.query_id, None)
-        # One of a batch that has committed is of an attempt whose retry went well: this is another failure.
+        # A failure in a batch that has committed belongs to an attempt whose retry succeeded, so it is not this one.
         if failure is not None and failure.batch > progress.newest_committed(run.directory):
             return ProcessorFailedError(
                 name, failure.uid, failure.batch, failure.key, failure.summary, failure.traceback
@@ -434,7 +434,7 @@ class Supervisor:
                     self._go_back(str(cause), noticed_at, resume=resume)
         except StorageError as error:
             log.warning("the pipeline could not be restarted", error=str(error))
-            # What is stored is not as it must be, unless a store failed in passing.
+            # The stored bytes are wrong, unless the store failed for a moment.
             passing = isinstance(error, StoreFailedError) and error.transient
             return self._decide(on.RestartFailed(error, final=not passing))
         except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
@@ -444,7 +444,7 @@ class Supervisor:
         return on.DoNothing()
 
     def _restart_in_place(self, run: Run, cause: str, noticed_at: float) -> None:
-        """Start a query again where it stood: same directory, same batch, the state is where it was."""
+        """Restart a query in place: same directory, same batch, same state."""
         name, metrics = run.definition.name, self._metrics(cause, noticed_at, in_place=True)
         self._launcher.start(self._launcher.again(run), self._queries[name], metrics)
         self._decide(on.RestartedInPlace(name))
