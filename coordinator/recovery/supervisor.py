@@ -379,7 +379,7 @@ class Supervisor:
         return place_of(progress.newest_planned(run.directory), text, traceback)
 
     def _damage(self, met: str) -> DamagedCheckpointError | None:
-        """Return the damage of the checkpoint that the state comes from; None if there is none, or it cannot be read now.
+        """Return the damage of the checkpoint that the state comes from; None if none can be found now.
 
         Args:
             met: what could not be read.
@@ -392,7 +392,7 @@ class Supervisor:
         return self._find_damage(point)
 
     def _explain(self, run: Run, text: str) -> ChandyError:
-        """Return the error of a failed query: with the processor's traceback if that raised, else with Spark's message."""
+        """Return the error of a failed query: a processor's with its traceback, else Spark's."""
         name = run.definition.name
         failure = self._processor_failures.pop(run.query_id, None)
         # A failure in a batch that has committed belongs to an attempt whose retry succeeded, so it is not this one.
