@@ -303,14 +303,24 @@ class Catalog:
         Raises:
             FencedError: one has.
         """
+        self.check_next_not_claimed(generation)
         # Generations are claimed without gaps: if there is a higher one, there is the next one, unless it is so old
         # that its record was deleted. Then the list has a newer one.
-        by = generation + 1
-        owner = self._owner(by)
-        if owner is None and (by := self.newest_generation()) > generation:
+        if (by := self.newest_generation()) > generation:
             owner = self._owner(by) or "a driver that started long ago"
-        if owner is not None:
             raise FencedError(self.store.uri, generation, by, owner)
+
+    def check_next_not_claimed(self, generation: int) -> None:
+        """Check that the next generation has not taken over, with one request.
+
+        It suffices for one who has looked a moment ago: the records of several generations are kept.
+
+        Raises:
+            FencedError: it has.
+        """
+        owner = self._owner(generation + 1)
+        if owner is not None:
+            raise FencedError(self.store.uri, generation, generation + 1, owner)
 
     def _owner(self, generation: int) -> str | None:
         """Return who has claimed a generation; None if there is no claim."""

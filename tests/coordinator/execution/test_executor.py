@@ -579,7 +579,7 @@ def test_a_manifest_that_lands_after_closing_has_stopped_waiting_resolves_nothin
     setup.executor.close()
     error = setup.error(future)
     assert error.reason is Reason.COORDINATOR_SHUTDOWN
-    assert "still being written" in error.detail
+    assert "not known in time" in error.detail
     setup.store.open.set()
     eventually(lambda: setup.catalog.list_ids() == [1])
     latest = setup.catalog.latest()
