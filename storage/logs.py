@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_loading = threading.Lock()
+
+
+@cache
+def _load() -> None:
+    """Load structlog. Threads that import parts of it at the same time may be given half a module."""
+    with _loading:
+        import structlog  # noqa: F401
+
 
 def logger(name: str) -> BoundLogger:
     """Return a structured logger for a module. The program configures what is shown and where."""
@@ -30,6 +40,7 @@ def logger(name: str) -> BoundLogger:
 @contextmanager
 def named(**names: str) -> Iterator[None]:
     """Add names, such as that of the pipeline, to every line that is logged inside of the ``with``."""
+    _load()
     from structlog.contextvars import bound_contextvars
 
     with bound_contextvars(**names):
@@ -43,6 +54,7 @@ def carried(call: Callable[P, T]) -> Callable[P, T]:
 
 def named_pool(threads: int, name: str) -> ThreadPoolExecutor:
     """Return a pool of threads that log with the names that are known here."""
+    _load()
     from structlog.contextvars import bind_contextvars, get_contextvars
 
     return ThreadPoolExecutor(threads, name, initializer=partial(bind_contextvars, **get_contextvars()))
@@ -70,6 +82,7 @@ def _line_and_traceback(line: Callable[[Any, str, EventDict], str]) -> Callable[
 
 @cache
 def _logger(name: str) -> BoundLogger:
+    _load()
     import structlog
 
     bound: BoundLogger = structlog.wrap_logger(
