@@ -37,3 +37,17 @@ def names_at(names: Iterable[str], batch: int) -> list[str]:
         return number == first and name.removesuffix(".crc").endswith(".compact")
 
     return sorted(name for name, number in numbers.items() if wanted(name, number))
+
+
+def missing_entry(names: Iterable[str], batch: int) -> int | None:
+    """Return the first entry that the log as of ``batch`` lacks, given what ``names_at`` has chosen; None if none."""
+    numbers = {number for name in names if (number := entry_number(name)) is not None}
+    first = min(
+        (
+            number
+            for name in names
+            if name.endswith(".compact") and (number := entry_number(name)) is not None
+        ),
+        default=0,
+    )
+    return next((number for number in range(first, batch + 1) if number not in numbers), None)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...state.operators.batch_log import newest_committed as newest_committed
 from ..errors import IncompleteDirectoryError, incomplete
-from .compact_log import names_at
+from .compact_log import missing_entry, names_at
 from .listing import files_below, folders_in, link_or_copy, numbers_in
 from .state_files import state_files_at
 
@@ -66,6 +66,8 @@ def files_at(directory: Path, batch: int) -> Files:
     ends = _source_ends(directory, batch)
     for source in folders_in(directory / "sources"):
         found = names_at(files_below(directory / "sources" / source), ends.get(source, batch))
+        if source in ends and (missing := missing_entry(found, ends[source])) is not None:
+            raise incomplete(str(directory), batch, f"sources/{source}/{missing}")
         names += [f"sources/{source}/{name}" for name in found]
     names += state_files_at(directory, batch)
     return {name: directory / name for name in sorted(names)}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.coordinator.spark.compact_log import entry_number, names_at
+from chandy.coordinator.spark.compact_log import entry_number, missing_entry, names_at
 
 LOG = ["0", "1", "2.compact", "3", "4", "5.compact", "6"]
 
@@ -45,3 +45,17 @@ def test_what_is_chosen_covers_every_batch_once(interval: int, newest: int, batc
         for covered in (range(int(name[:-8]) + 1) if name.endswith(".compact") else [int(name)])
     )
     assert covered == list(range(min(batch, newest) + 1))
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (["0", "1", "2", "2.crc"], None),
+        (["9.compact", "10", "11"], None),
+        (["1", "2"], 0),
+        (["9.compact", "11"], 10),
+        (["9.compact", "10"], 11),
+    ],
+)
+def test_a_missing_entry_is_found(names: list[str], missing: int | None) -> None:
+    assert missing_entry(names, 2 if "2" in names else 11) == missing

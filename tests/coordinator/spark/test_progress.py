@@ -109,7 +109,13 @@ def test_held_files_outlive_those_that_were_listed(work: Path, tmp_path: Path) -
 
 
 def test_a_listing_is_repeated_when_a_clean_up_came_between(work: Path, tmp_path: Path) -> None:
-    late = iter([lambda: (work / "sources" / "0" / "0").unlink(), lambda: None])
+    log = work / "sources" / "0"
+
+    def compact() -> None:
+        (log / "0").unlink()
+        (log / "1").rename(log / "1.compact")
+
+    late = iter([compact, lambda: None])
 
     def listing() -> progress.Files:
         files = progress.files_at(work, 2)
@@ -120,7 +126,14 @@ def test_a_listing_is_repeated_when_a_clean_up_came_between(work: Path, tmp_path
     held = progress.hold(listing, tmp_path / "held")
     assert "sources/0/0" not in held
     assert not (tmp_path / "held" / "sources" / "0" / "0").exists()
-    assert held["sources/0/1"].exists()
+    assert held["sources/0/1.compact"].exists()
+
+
+def test_a_log_of_a_file_source_with_a_gap_is_never_kept(work: Path) -> None:
+    """Spark could not start from it."""
+    (work / "sources" / "0" / "1").unlink()
+    with pytest.raises(IncompleteDirectoryError, match="sources/0/1"):
+        progress.files_at(work, 2)
 
 
 def test_what_is_gone_for_good_is_an_error(work: Path, tmp_path: Path) -> None:
