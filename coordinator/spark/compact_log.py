@@ -41,13 +41,8 @@ def names_at(names: Iterable[str], batch: int) -> list[str]:
 
 def missing_entry(names: Iterable[str], batch: int) -> int | None:
     """Return the first entry that the log as of ``batch`` lacks, given what ``names_at`` has chosen; None if none."""
+    names = set(names)
     numbers = {number for name in names if (number := entry_number(name)) is not None}
-    first = min(
-        (
-            number
-            for name in names
-            if name.endswith(".compact") and (number := entry_number(name)) is not None
-        ),
-        default=0,
-    )
+    # The only compact file that is chosen stands for all entries before it.
+    first = min(numbers) if any(f"{number}.compact" in names for number in numbers) else 0
     return next((number for number in range(first, batch + 1) if number not in numbers), None)
