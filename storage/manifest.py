@@ -11,7 +11,7 @@ import enum
 
 import attrs
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The newest manifest schema that this version of Chandy writes and reads."""
 
 
@@ -89,6 +89,31 @@ class OperatorRecord:
 
 
 @attrs.frozen
+class EpochRecord:
+    """Output that a checkpoint has closed off and that was not known to be published at its cut."""
+
+    id: int
+    """The checkpoint that closed it. Ids ascend, also across restores."""
+    rows: int
+    staged: Handle = Handle()
+    """The files with its rows."""
+    note: str = ""
+    """What the sink's pre-commit has returned: its own, small."""
+
+
+@attrs.frozen
+class OutputRecord:
+    """The output of one transactional sink of a query, as far as it is not published."""
+
+    sink: str
+    """Uid of the sink."""
+    epochs: tuple[EpochRecord, ...]
+    """What is still to be published, oldest first."""
+    published: int | None = None
+    """The newest epoch that was known to be published at the cut; None: none ever was."""
+
+
+@attrs.frozen
 class QueryRecord:
     """A query at the cut."""
 
@@ -96,7 +121,9 @@ class QueryRecord:
     batch: int
     """The last batch whose effects belong to the checkpoint; -1 if there is none."""
     files: Handle
-    """The files of the working checkpoint directory, and under ``sink/`` the log of a native file sink."""
+    """The files of the working checkpoint directory, and under ``sink/`` what a sink wants kept."""
+    outputs: tuple[OutputRecord, ...] = ()
+    """The output of its transactional sinks."""
 
 
 @attrs.frozen
@@ -123,6 +150,8 @@ class Manifest:
     @property
     def schema(self) -> int:
         """The schema that it is written in: the oldest that can say it, so that older versions can read most."""
+        if any(query.outputs for query in self.queries):
+            return 3
         return 2 if self.unverified else 1
 
     @property
@@ -141,4 +170,6 @@ class Manifest:
 
     def _handles(self) -> list[Handle]:
         shards = [handle for operator in self.operators for handle in operator.shards if handle]
-        return [query.files for query in self.queries] + shards
+        outputs = [output for query in self.queries for output in query.outputs]
+        staged = [epoch.staged for output in outputs for epoch in output.epochs]
+        return [query.files for query in self.queries] + staged + shards

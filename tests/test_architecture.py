@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "lookup", "operators"),
     ("recovery",),
     ("query",),
+    ("connectors",),
     ("execution", "sinks"),
     ("spark",),
     ("fields",),

@@ -1,0 +1,205 @@
+"""The contract of a two-phase sink: the steps by which a checkpoint commits a query's output exactly once.
+
+Between two checkpoints the tasks of a query *write* rows where no reader sees them. The cut of a checkpoint closes
+what was written since the cut before: an *epoch*. The checkpoint's manifest says what it takes to publish the epoch
+(*pre-commit*). Once the manifest is durable, the driver *commits*: it publishes the epochs in the order of their ids,
+each once. The target itself keeps which epoch it has last, in the same transaction as the rows. After a crash this
+record alone decides what is still to be published (*recover*).
+
+Apache Flink has the same steps as ``SinkWriter``, ``Committable`` and ``Committer``, Apache SeaTunnel as
+``prepareCommit``, ``CommitInfo`` and ``SinkCommitter``.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+
+from ....storage.errors import FencedError
+from ....storage.manifest import EpochRecord, FileRef
+from .errors import OutputTakenError, RewindError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@attrs.frozen
+class Fence:
+    """Who publishes: a sink of a query in one life of its pipeline's coordinator."""
+
+    pipeline: str
+    query: str
+    sink: str
+    """Uid of the sink, unique in its query."""
+    store: str
+    """URI of the pipeline's own store. It tells pipelines of one name apart."""
+    generation: int
+    """Which life it is. A higher one shuts out all lower ones."""
+    may_take_over: bool = False
+    """Whether the output may be that of a pipeline of this name in another store: its savepoint was restored here."""
+
+    @property
+    def writer(self) -> str:
+        """Names the sink in its target, the same in all lives."""
+        return f"{self.pipeline}/{self.query}/{self.sink}"
+
+
+@attrs.frozen
+class Position:
+    """The record that a target keeps of one writer: who publishes, and what it has last published."""
+
+    store: str
+    generation: int
+    epoch: int | None = None
+    """The newest published epoch; None: none."""
+
+    def taken_by(self, fence: Fence) -> Position:
+        """Return the record once a new life has taken the writer over. The target must write it if it has this one.
+
+        Raises:
+            FencedError: a later life has the writer.
+            OutputTakenError: the writer belongs to the pipeline of another store.
+        """
+        if self.store != fence.store:
+            if not fence.may_take_over:
+                raise OutputTakenError(
+                    f"sink {fence.sink!r} of query {fence.query!r} cannot publish",
+                    f"an output of pipeline {fence.pipeline!r} with checkpoints in {fence.store}",
+                    f"one of a pipeline of the same name with checkpoints in {self.store}",
+                    "give the pipeline, the query or the sink another name, or another target; or restore a savepoint "
+                    "of that pipeline, and this one takes its output over",
+                )
+        elif self.generation > fence.generation:
+            raise FencedError(
+                fence.store, fence.generation, self.generation, f"as sink {fence.writer!r} has recorded"
+            )
+        return attrs.evolve(self, store=fence.store, generation=fence.generation)
+
+    @classmethod
+    def first(cls, fence: Fence) -> Position:
+        """Return the record of a writer that the target does not know."""
+        return cls(fence.store, fence.generation)
+
+
+@attrs.frozen
+class WriteContext:
+    """Where and for what a task writes."""
+
+    store: str
+    """URI of the pipeline's own store."""
+    folder: str
+    """Prefix for the keys of the objects that this batch writes into the store."""
+    batch: int
+    partition: int
+
+
+@attrs.frozen
+class Staged:
+    """What one task has written of one batch. No reader sees it."""
+
+    rows: int
+    files: tuple[FileRef, ...] = ()
+    """Objects with the rows in the pipeline's own store. They are deleted when no checkpoint needs them."""
+    note: str = ""
+    """What else the sink needs for its pre-commit."""
+
+
+@attrs.frozen
+class Epoch:
+    """The output between two cuts, to be published as a whole or not at all."""
+
+    record: EpochRecord
+    root: str
+    """URI of the store that the files of the record are in."""
+
+    @property
+    def id(self) -> int:
+        """The checkpoint that closed it. Ids ascend, also across restores."""
+        return self.record.id
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.record.rows
+
+
+class Committer(abc.ABC):
+    """A sink's connection to its target, as one life of the coordinator. One thread uses it at a time."""
+
+    @property
+    @abc.abstractmethod
+    def position(self) -> int | None:
+        """The newest epoch that the target has of this writer, as of ``recover`` and of later commits; None: none."""
+
+    @abc.abstractmethod
+    def commit(self, epoch: Epoch) -> None:
+        """Publish an epoch above ``position``: all of it and the new position, or nothing.
+
+        Raises:
+            TargetUnavailableError: the target cannot be reached, or nobody knows whether it has published. The
+                connection is closed, and another one tries again if its position shows that it must.
+            FencedError: a later life publishes.
+            OutputError: the target refuses the epoch; trying again will not help.
+        """
+
+    def rewind(self, epoch: int | None) -> None:
+        """Take back all that was published after an epoch. None: all of it.
+
+        Raises:
+            RewindError: the target cannot do that. Nothing has changed.
+        """
+        raise RewindError(self.position, epoch)
+
+    def close(self) -> None:  # noqa: B027 (not every target has a connection)
+        """End the connection. It may be called twice, and never fails."""
+
+
+class TwoPhaseSink(abc.ABC):
+    """A sink whose output becomes visible with the checkpoint that closes it: exactly once.
+
+    It is a value: what to write and where, without connections. It is sent to the tasks.
+    """
+
+    uid: str = "sink"
+    """Names the sink in its query. Keep it across restarts."""
+    target: ClassVar[str]
+    """What it writes to, for messages, such as "PostgreSQL"."""
+
+    def check(self, schema: pa.Schema) -> None:  # noqa: B027 (not every target can tell)
+        """Check, before the query starts, that the target takes rows of this schema.
+
+        Raises:
+            ChandyError: it does not: something is missing, of another type, or not permitted.
+        """
+
+    @abc.abstractmethod
+    def write(self, batches: Iterator[pa.RecordBatch], context: WriteContext) -> Staged:
+        """Write one partition of a batch, in a task. It may run again, and only the last result counts."""
+
+    def pre_commit(self, epoch: int, staged: Sequence[Staged]) -> str:
+        """Return what ``commit`` needs besides the staged files, for the manifest. It runs on the driver at the cut.
+
+        Args:
+            epoch: the id of the epoch that is being closed.
+            staged: all that was written for it, by batch and partition. It may be empty.
+        """
+        return ""
+
+    @abc.abstractmethod
+    def recover(self, fence: Fence) -> Committer:
+        """Connect to the target, shut out earlier lives of the writer, and read what the target has.
+
+        When it returns, no commit of an earlier life can succeed any more.
+
+        Raises:
+            FencedError: a later life publishes.
+            OutputTakenError: the output is another pipeline's.
+            TargetUnavailableError: the target cannot be reached.
+            ChandyError: the target is not as it must be.
+        """
+
+    def abort(self, staged: Iterable[Staged]) -> None:  # noqa: B027 (staged files need nothing)
+        """Forget what was written and will never be part of a checkpoint. Chandy deletes the staged files itself."""

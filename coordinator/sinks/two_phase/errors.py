@@ -1,0 +1,47 @@
+"""The errors of transactional sinks."""
+
+from __future__ import annotations
+
+import attrs
+
+from ....storage.errors import ChandyError, RefusedError
+from ...errors import SinkTakenError
+
+
+class OutputError(RefusedError):
+    """A target refuses what is to be published: a row, a schema, a permission. Trying again does not help."""
+
+
+class OutputTakenError(SinkTakenError):
+    """A target has the output of another pipeline."""
+
+
+class OutputLostError(RefusedError):
+    """A target no longer has what was published: it was deleted, or restored from a backup."""
+
+
+class OutputAheadError(RefusedError):
+    """A target has published what comes after the checkpoint to restore."""
+
+
+@attrs.define(eq=False)
+class TargetUnavailableError(ChandyError):
+    """A target cannot be reached, or has not said what it did. It is asked again."""
+
+    target: str
+    """What it is, such as ``PostgreSQL at db:5432``."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.target} is not available: {self.reason}; it is tried again"
+
+
+@attrs.define(eq=False)
+class RewindError(ChandyError):
+    """A target cannot take back what it has published."""
+
+    published: int | None
+    epoch: int | None
+
+    def __str__(self) -> str:
+        return f"what was published up to epoch {self.published} cannot be taken back to {self.epoch}"

@@ -1,0 +1,109 @@
+"""Sinks that stage rows as Parquet files in the pipeline's own store, and publish them from there.
+
+It suits any target and any downtime: no transaction stays open between checkpoints, and nothing at all reaches the
+target before the checkpoint is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from ....storage.errors import DamagedError
+from ....storage.manifest import FileRef
+from ....storage.open import open_store
+from ....storage.store import Store
+from .contract import Epoch, Staged, TwoPhaseSink, WriteContext
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_BYTES: Final = 64 << 20
+"""Bytes of rows, as Arrow has them, after which a task begins another file. A committer has one file in memory."""
+SUFFIX: Final = ".parquet"
+
+
+class StagedSink(TwoPhaseSink):
+    """A sink whose tasks write Parquet files into the pipeline's own store. Subclasses say how to publish them."""
+
+    def write(self, batches: Iterator[pa.RecordBatch], context: WriteContext) -> Staged:
+        """Write one partition of a batch as files of at most about 64 MB of rows."""
+        store = open_store(context.store)
+        rows, files = 0, list[FileRef]()
+        for some in _in_parts(batches):
+            rows += some.num_rows
+            files.append(_put(store, context, some, len(files)))
+        return Staged(rows, tuple(files))
+
+
+@attrs.frozen
+class StagedRows:
+    """The rows of an epoch, in the order of their batches; within a batch the order is undefined."""
+
+    epoch: Epoch
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the rows, file after file. All tables of an epoch that one version of the query wrote are alike.
+
+        Raises:
+            DamagedError, ObjectMissingError: a file is not as it was written.
+            StoreFailedError: the store cannot be read.
+        """
+        import pyarrow.parquet as pq
+
+        for data in self.files():
+            yield pq.read_table(io.BytesIO(data))
+
+    def files(self) -> Iterator[bytes]:
+        """Yield the bytes of each file. All were verified.
+
+        Raises:
+            As ``tables``.
+        """
+        store = open_store(self.epoch.root)
+        for file in self.epoch.record.staged.files:
+            data = store.read(file.key, file.offset, file.size)
+            found = hashlib.sha256(data).hexdigest()
+            if found != file.sha256:
+                raise DamagedError(
+                    store.uri,
+                    file.key,
+                    f"SHA-256 {file.sha256} of {file.size} bytes",
+                    f"{found} of {len(data)}",
+                )
+            yield data
+
+
+def _in_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    some: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        some.append(batch)
+        size += batch.nbytes
+        if size >= FILE_BYTES:
+            yield pa.Table.from_batches(some)
+            some, size = [], 0
+    if some:
+        yield pa.Table.from_batches(some)
+
+
+def _put(store: Store, context: WriteContext, rows: pa.Table, number: int) -> FileRef:
+    import pyarrow.parquet as pq
+
+    stream = io.BytesIO()
+    pq.write_table(rows, stream, compression="zstd", compression_level=1)
+    data = stream.getvalue()
+    # Another attempt at the task may run at the same time, so that no two may share a name.
+    name = f"{context.batch}-{context.partition}-{number}-{uuid.uuid4().hex}{SUFFIX}"
+    key = f"{context.folder}{name}"
+    store.write(key, data)
+    return FileRef(name, key, len(data), hashlib.sha256(data).hexdigest())
