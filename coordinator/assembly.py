@@ -51,6 +51,7 @@ from .recovery.restore_point import RestorePoint
 from .recovery.runs import Runs
 from .recovery.supervisor import Supervisor
 from .sinks.owner import SinkOwner
+from .sinks.two_phase.contract import Fence
 from .spark import session
 from .spark.ticks import Ticks
 from .version import __version__
@@ -81,6 +82,18 @@ class TakenPipeline:
     def base(self) -> int | None:
         """The checkpoint of the pipeline's own chain that its state grows from."""
         return self.point.manifest.id if self.point and not self.point.is_savepoint else None
+
+    def fence(self, query: str) -> Fence:
+        """Return who publishes the output of a query."""
+        point = self.point
+        return Fence(
+            self.name,
+            query,
+            "",
+            self.catalog.store.uri,
+            self.generation.generation,
+            may_take_over=point is not None and point.is_savepoint and point.manifest.pipeline == self.name,
+        )
 
     def drop_claimed(self, ended: int) -> None:
         """Delete savepoints of this pipeline's own that nothing needs once the generations up to ``ended`` are over."""

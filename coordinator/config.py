@@ -8,6 +8,7 @@ from . import fields
 from .durations import Duration, seconds
 from .protocol.limits import Limits
 from .recovery.restart import ExponentialBackoff, RestartStrategy
+from .sinks.two_phase.policy import OutputPolicy
 
 MIB = 1024 * 1024
 
@@ -131,10 +132,27 @@ class CheckpointConfig:
     Their state is dropped.
     """
     allow_new_output: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether a query with a file sink may write into another directory than it did in the restored checkpoint.
+    """Whether a query with a file sink may write into another directory than it did in the restored checkpoint, or a
+    transactional sink may be gone whose output is not all published.
 
     The new output begins empty, at the checkpoint: the rows from before it stay in the old one. It is for a pipeline
     that is forked from a savepoint.
+    """
+    max_unpublished: int = attrs.field(default=10, validator=fields.whole(at_least=1))
+    """Number of completed checkpoints whose output may wait for the target of a transactional sink.
+
+    While a target is away, its query goes on until so many wait. Then it pauses, no checkpoint starts, and the log says
+    so; it goes on by itself once the target takes what waits.
+    """
+    allow_repeated_output: bool = attrs.field(default=False, validator=fields.instance(bool))
+    """Whether to restore a checkpoint although a transactional sink has published what comes after it.
+
+    A target that can take rows back does so. Any other gets them a second time.
+    """
+    allow_lost_output: bool = attrs.field(default=False, validator=fields.instance(bool))
+    """Whether to go on although the target of a transactional sink has lost what was published.
+
+    It was restored from a backup or made anew, for one. The rows stay lost.
     """
     claim: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether a savepoint that is restored belongs to this pipeline from then on.
@@ -199,6 +217,15 @@ class CheckpointConfig:
         return fields.in_bytes(self.host_memory)
 
     @property
+    def output_policy(self) -> OutputPolicy:
+        """What transactional sinks need of it."""
+        return OutputPolicy(
+            max_unpublished=self.max_unpublished,
+            allow_repeated_output=self.allow_repeated_output,
+            allow_lost_output=self.allow_lost_output,
+        )
+
+    @property
     def limits(self) -> Limits:
         """What the checkpoint protocol needs of it."""
         return Limits(
@@ -211,5 +238,6 @@ class CheckpointConfig:
             max_queued=self.max_queued,
             tolerable_failures=self.tolerable_failures,
             retained=self.retained,
+            max_unpublished=self.max_unpublished,
             history=self.history,
         )

@@ -29,12 +29,14 @@ from .config import CheckpointConfig
 from .durations import Duration, seconds
 from .errors import ArgumentError, ChandyError, CoordinatorStoppedError, SetupError
 from .operators import KeyedStream, taken
-from .protocol.events import ScheduleStarted
+from .protocol.events import Published, ScheduleStarted
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery, Definition
 from .recovery import restore_point
 from .recovery.metrics import RecoveryMetrics
 from .sinks.recognition import sink_of
+from .sinks.two_phase.contract import TwoPhaseSink
+from .sinks.two_phase.query_sink import TransactionalSink
 from .spark import plan, session
 from .spark.environment import check_pyspark, check_session
 from .spark.writer_facts import check
@@ -257,7 +259,13 @@ class CheckpointCoordinator:
             return self._operators.with_aggregates(stream, columns=columns, combine=combine)
 
     def start(
-        self, writer: DataStreamWriter, *, name: str, table: str | None = None, reads: Sequence[str] = ()
+        self,
+        writer: DataStreamWriter,
+        *,
+        name: str,
+        sink: TwoPhaseSink | Sequence[TwoPhaseSink] | None = None,
+        table: str | None = None,
+        reads: Sequence[str] = (),
     ) -> CheckpointedQuery:
         """Start a query of the pipeline. It goes on from the restored checkpoint if it is part of that.
 
@@ -267,6 +275,9 @@ class CheckpointCoordinator:
         Args:
             writer: the writer of any streaming DataFrame, not started. It must not set ``checkpointLocation``.
             name: name of the query, unique in the pipeline. Progress is restored by it: keep it across restarts.
+            sink: a transactional sink, or several that get the same rows: ``df.writeStream`` then needs no format. The
+                rows become visible with the checkpoint that has them, exactly once. None: the writer says where it
+                writes.
             table: table to start the query on by ``toTable``; None: start it by ``start``.
             reads: names of the pipeline's queries whose output this one reads; they must have been started. Then the
                 cut of a checkpoint is consistent across them. By default a query is assumed to read the output of
@@ -278,17 +289,25 @@ class CheckpointCoordinator:
         """
         validate_name("query", name)
         with self._growing(), named(query=name):
-            return self._start(writer, name, table, tuple(reads))
+            return self._start(writer, name, sink, table, tuple(reads))
 
     def _start(
-        self, writer: DataStreamWriter, name: str, table: str | None, reads: tuple[str, ...]
+        self,
+        writer: DataStreamWriter,
+        name: str,
+        target: TwoPhaseSink | Sequence[TwoPhaseSink] | None,
+        table: str | None,
+        reads: tuple[str, ...],
     ) -> CheckpointedQuery:
         if name in self._names:
             raise taken("query name", name)
         self._executor.read(lambda machine: machine.check_reads(name, reads))
+        transactional = None if target is None else self._transactional(name, target)
+        if transactional is not None:
+            transactional.attach(writer, table)
         facts = plan.facts(writer, table=table)
         check(facts)
-        sink = sink_of(writer, facts)
+        sink = transactional or sink_of(writer, facts)
         if facts.native_state and self._config.work_dir is None and not session.is_local_mode(self._spark):
             raise SetupError(
                 f"query {name!r} cannot be started",
@@ -314,6 +333,15 @@ class CheckpointCoordinator:
         self._executor.handle(ScheduleStarted(random.random()))
         log.info("query started", guarantee=str(query.guarantee))
         return query
+
+    def _transactional(self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink]) -> TransactionalSink:
+        return TransactionalSink(
+            (target,) if isinstance(target, TwoPhaseSink) else tuple(target),
+            self._taken.fence(query),
+            policy=self._config.output_policy,
+            on_published=lambda checkpoint: self._executor.handle(Published(checkpoint, query)),
+            on_failure=self._supervisor.must_fail,
+        )
 
     # --- checkpoints ----------------------------------------------------------------------------------------
 

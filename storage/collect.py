@@ -20,7 +20,16 @@ import attrs
 
 from .catalog import Catalog
 from .errors import NotDeletedError, ObjectMissingError, SchemaTooNewError, StoreFailedError
-from .layout import CHECKPOINTS, PROBES, checkpoint_of, is_shared, manifest_key, savepoint_key, trigger_key
+from .layout import (
+    CHECKPOINTS,
+    PROBES,
+    STAGED,
+    checkpoint_of,
+    is_shared,
+    manifest_key,
+    savepoint_key,
+    trigger_key,
+)
 from .manifest import Manifest
 from .retention import deletable
 from .store import ObjectStat, Store
@@ -213,14 +222,17 @@ def _candidates(objects: Iterable[str], spared: Collection[str], newest: int) ->
     return [
         key
         for key in objects
-        if key not in spared and (is_shared(key) or key.startswith(PROBES) or _is_leftover(key, newest))
+        if key not in spared
+        and (is_shared(key) or key.startswith((PROBES, STAGED)) or _is_leftover(key, newest))
     ]
 
 
 def _may_need(damaged: Collection[int], key: str) -> bool:
     """Whether a checkpoint with a damaged manifest may need an object."""
     checkpoint = checkpoint_of(key)
-    return bool(damaged) and (is_shared(key) or (checkpoint is not None and checkpoint <= max(damaged)))
+    return bool(damaged) and (
+        is_shared(key) or key.startswith(STAGED) or (checkpoint is not None and checkpoint <= max(damaged))
+    )
 
 
 def _is_leftover(key: str, newest: int) -> bool:

@@ -8,6 +8,8 @@ MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints/"
 GENERATIONS = "generations/"
 SHARED = "shared/"
+STAGED = "staged/"
+"""Rows that tasks have written for transactional sinks, until they are published."""
 PACK = ".pack"
 PROBES = "probes/"
 SAVEPOINTS = "savepoints"
@@ -63,6 +65,11 @@ def pack_key(checkpoint: int, writer: str) -> str:
 def shared_key(sha256: str) -> str:
     """Key of an immutable file that checkpoints may share."""
     return f"{SHARED}{sha256[:2]}/{sha256}.sst"
+
+
+def staged_folder(query: str) -> str:
+    """Prefix of the keys of the rows that a query has staged."""
+    return f"{STAGED}{query}/"
 
 
 def is_shared(key: str) -> bool:

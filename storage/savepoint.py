@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .errors import InvalidPlaceError, ObjectExistsError, ObjectMissingError
-from .layout import CHECKPOINTS, CLAIM, MANIFEST, PACK, SHARED, checkpoint_of
+from .layout import CHECKPOINTS, CLAIM, MANIFEST, PACK, SHARED, STAGED, checkpoint_of
 from .logs import logger
 from .manifest import Manifest
 from .manifest_json import decode_manifest, encode_manifest
@@ -39,7 +39,7 @@ def claim_savepoint(store: Store, owner: str) -> None:
 
 def is_left_behind(key: str) -> bool:
     """Whether an object in a folder without a manifest can be of an aborted savepoint, uploaded after its abort."""
-    return key.startswith(SHARED) or (checkpoint_of(key) is not None and key.endswith(PACK))
+    return key.startswith((SHARED, STAGED)) or (checkpoint_of(key) is not None and key.endswith(PACK))
 
 
 def commit_savepoint(store: Store, manifest: Manifest, patience: Patience = no_patience) -> None:
@@ -81,7 +81,7 @@ def delete_savepoint(store: Store) -> None:
         NotDeletedError: some of its objects could not be deleted. The folder stays claimed.
     """
     store.delete(MANIFEST)
-    store.delete_all([key for prefix in (CHECKPOINTS, SHARED) for key in store.list(prefix)])
+    store.delete_all([key for prefix in (CHECKPOINTS, SHARED, STAGED) for key in store.list(prefix)])
     store.delete(CLAIM)
 
 

@@ -158,6 +158,12 @@ def _report(users: _Users, found: Mapping[FileRef, str | None]) -> Report:
 def _handles(manifest: Manifest) -> list[tuple[str, Handle]]:
     handles = [(f"query {query.name}", query.files) for query in manifest.queries]
     handles += [
+        (f"query {query.name} epoch {epoch.id} of sink {output.sink}", epoch.staged)
+        for query in manifest.queries
+        for output in query.outputs
+        for epoch in output.epochs
+    ]
+    handles += [
         (f"operator {operator.uid} shard {shard}", handle)
         for operator in manifest.operators
         for shard, handle in enumerate(operator.shards)

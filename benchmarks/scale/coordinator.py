@@ -26,7 +26,7 @@ from chandy.storage.codec import from_json, to_json
 from chandy.storage.errors import ChandyError
 from chandy.storage.layout import manifest_key
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind
+from chandy.storage.manifest import CheckpointKind, OutputRecord
 from chandy.storage.manifest_json import decode_manifest, encode_manifest
 
 from ..lives import say
@@ -65,6 +65,15 @@ class CommittingQuery:
     def times(self, query_id: str, batch: int) -> BatchTimes:
         """Return empty times. No task asks for them."""
         return BatchTimes()
+
+    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
+        pass
+
+    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        return ()
+
+    def commit(self, query: str, checkpoint: int) -> None:
+        pass
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:

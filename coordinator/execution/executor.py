@@ -52,7 +52,7 @@ from ...storage.errors import (
 )
 from ...storage.layout import pack_key, savepoint_key, trigger_key
 from ...storage.logs import carried, logger
-from ...storage.manifest import CheckpointKind, QueryRecord
+from ...storage.manifest import CheckpointKind, OutputRecord, QueryRecord
 from ...storage.open import open_store
 from ...storage.savepoint import claim_savepoint, discard_savepoint
 from ...storage.snapshots import SnapshotWriter, copy_snapshot
@@ -114,6 +114,18 @@ class Progress(Interface):
 
     def hold(self, query: str, batch: int) -> AbstractContextManager[Mapping[str, Path]]:
         """Keep the files that restore the query's own progress right after a batch, by their names."""
+        ...
+
+    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
+        """Close off the query's output up to a cut. The calls come in the order of the cuts."""
+        ...
+
+    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        """Return what a checkpoint's manifest says of the query's transactional sinks."""
+        ...
+
+    def commit(self, query: str, checkpoint: int) -> None:
+        """Begin to publish what a completed checkpoint has; ``Published`` reports the end."""
         ...
 
 
@@ -508,8 +520,15 @@ class CheckpointExecutor:
                 self._order_streams.send(host, order)
             case do.Finalize():
                 self._workers(instruction.root).manifests.submit(instruction)
-            case do.ChooseCut() | do.StoreProgress() | do.CopyShards():
+            case do.StoreProgress():
+                # Here, because the jobs of two checkpoints may overtake each other.
+                self._progress.close_epoch(instruction.query, instruction.checkpoint, instruction.cut)
                 self._workers(instruction.root).io.submit(instruction)
+            case do.ChooseCut() | do.CopyShards():
+                self._workers(instruction.root).io.submit(instruction)
+            case do.Publish(checkpoint, queries):
+                for query in queries:
+                    self._progress.commit(query, checkpoint)
             case do.ReadBack():
                 self._reader.submit(instruction)
             case do.DiscardAborted():
@@ -622,6 +641,8 @@ class CheckpointExecutor:
     def _store_progress(self, order: do.StoreProgress) -> None:
         try:
             store = self._store_of(order.checkpoint, order.root)
+            outputs = self._progress.pre_commit(order.query, order.checkpoint)
+            staged_bytes = self._keep_staged(outputs, store)
             writer = SnapshotWriter(store, pack_key(order.checkpoint, f"driver-{order.query}"))
             with self._progress.hold(order.query, order.cut) as files:
                 writer.add(order.query, files, order.base)
@@ -629,8 +650,19 @@ class CheckpointExecutor:
         except (OSError, ChandyError) as error:
             self._failed(order.checkpoint, Reason.IO_EXCEPTION, error)
             return
-        record = QueryRecord(order.query, order.cut, stored.handle)
-        self.handle(on.ProgressStored(order.checkpoint, record, stored.new_bytes))
+        record = QueryRecord(order.query, order.cut, stored.handle, outputs)
+        self.handle(on.ProgressStored(order.checkpoint, record, stored.new_bytes + staged_bytes))
+
+    def _keep_staged(self, outputs: Iterable[OutputRecord], store: Store) -> int:
+        """See to it that a checkpoint's store has what is to be published; return how many bytes that wrote."""
+        if store.uri == self._store.uri:
+            return 0
+        # Several sinks publish the same files.
+        files = {file.key: file for one in outputs for epoch in one.epochs for file in epoch.staged.files}
+        for file in files.values():
+            check(self._store, file)
+            store.write(file.key, self._store.read(file.key))
+        return sum(file.size for file in files.values())
 
     def _copy_shards(self, order: do.CopyShards) -> None:
         try:

@@ -244,6 +244,14 @@ class Finalized(Event[None]):
 
 
 @attrs.frozen
+class Published(Event[None]):
+    """The sinks of a query have published everything up to a completed checkpoint."""
+
+    checkpoint: int
+    query: str
+
+
+@attrs.frozen
 class NotFinalized(Event[None]):
     """The manifest of a checkpoint was not written, or nobody can tell."""
 

@@ -66,6 +66,14 @@ class ReadBack:
 
 
 @attrs.frozen
+class Publish:
+    """Have the sinks of queries publish what a completed checkpoint has; report ``Published`` for each query."""
+
+    checkpoint: int
+    queries: tuple[str, ...]
+
+
+@attrs.frozen
 class Resolve:
     """Give the request its checkpoint."""
 
@@ -127,6 +135,7 @@ Instruction = (
     | CopyShards
     | Finalize
     | ReadBack
+    | Publish
     | Resolve
     | Reject
     | Discard

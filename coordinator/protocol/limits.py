@@ -27,5 +27,7 @@ class Limits:
     """How many checkpoints may fail in a row."""
     retained: int
     """How many of the newest completed checkpoints are kept."""
+    max_unpublished: int
+    """How many completed checkpoints may wait for the targets of sinks to take their output."""
     history: int
     """How many ended checkpoints the statistics show one by one."""

@@ -129,6 +129,7 @@ def decide(
     last_completed_at: float | None,
     min_pause: float,
     deletions_waiting: int,
+    is_output_full: bool = False,
 ) -> Decision:
     """Decide what to do with the most urgent request. The rules are Flink's (CheckpointRequestDecider).
 
@@ -138,6 +139,7 @@ def decide(
     * One checkpoint is triggered at a time.
     * No checkpoint starts while more dropped checkpoints wait to be deleted than may be pending. Otherwise the store
       fills up.
+    * No checkpoint starts while the output of as many as may wait is still to be published: the queries have paused.
     * A request waits for a free place. So does a savepoint, but it is the first in the queue.
     * Only periodic checkpoints keep the minimum pause. It counts from the last completion, not from a failure: after
       a failure the state is the least protected.
@@ -151,9 +153,12 @@ def decide(
         last_completed_at: when a checkpoint last completed; None: never.
         min_pause: seconds from then to the next periodic checkpoint.
         deletions_waiting: how many dropped checkpoints are not deleted yet.
+        is_output_full: whether no more output may wait to be published.
     """
     request = queue.first
-    if request is None or triggering or deletions_waiting > max_concurrent or pending >= max_concurrent:
+    if request is None or triggering or is_output_full:
+        return Wait()
+    if deletions_waiting > max_concurrent or pending >= max_concurrent:
         return Wait()
     if request.is_periodic and last_completed_at is not None and now < last_completed_at + min_pause:
         return Drop(request, Reason.MINIMUM_TIME, last_completed_at + min_pause)

@@ -4,12 +4,11 @@
 instructions afterwards. Instructions for one state host must be sent in their order. The other public methods only
 read.
 
-The phases of a checkpoint are in ``pending.PHASES``. A sink that commits only after the manifest is durable (two-phase
-commit) would fit in as follows. Pre-commit is part of what a query acknowledges: ``ProgressStored`` would bring the
-sink's committable, which goes into the ``QueryRecord`` and so into the manifest. Commit belongs after ``Finalized``,
-in a phase between FINALIZING and COMPLETED that is not revocable, because a durable manifest can only be committed:
-``_finalized`` would enter it and emit an instruction, in the order of ids, and an event would report the commit and
-complete the checkpoint. Abort belongs to ``DiscardAborted``, which every aborted checkpoint gets.
+The phases of a checkpoint are in ``pending.PHASES``. A transactional sink takes part by two-phase commit. Pre-commit is
+part of what a query acknowledges: ``ProgressStored`` brings what its sinks have to publish, and the manifest says it.
+Commit follows ``Finalized``: the checkpoint is complete, a restore would go to it, and ``Publish`` has its output
+published, in the order of ids. Its request is answered once ``Published`` has come from every query, or its time is
+up. While a target stays away, checkpoints complete until ``Limits.max_unpublished`` wait for it.
 """
 
 from __future__ import annotations
@@ -60,6 +59,7 @@ from .events import (
     NotFinalized,
     PlanningDone,
     ProgressStored,
+    Published,
     QueryAdded,
     QueryRemoved,
     QueryStopped,
@@ -84,6 +84,7 @@ from .instructions import (
     Finalize,
     GoBack,
     Instruction,
+    Publish,
     ReadBack,
     Reject,
     ReportStatisticsFailure,
@@ -108,6 +109,19 @@ class Outcome(Generic[Answer]):
     answer: Answer
     """For the sender of the event."""
     instructions: tuple[Instruction, ...]
+
+
+@attrs.define
+class _Publishing:
+    """A completed checkpoint whose output is being published."""
+
+    manifest: Manifest
+    queries: set[str]
+    """The queries whose sinks have not published all of it."""
+    deadline: float
+    """When its request is answered all the same."""
+    request: Request | None
+    """The request that waits for it."""
 
 
 @attrs.define
@@ -145,6 +159,7 @@ class CheckpointStateMachine:
     """When a checkpoint last began or ended, or the pipeline was restored: requests that wait have come closer."""
     _deleting: dict[tuple[int, ...], frozenset[str]] = attrs.field(factory=dict, init=False)
     """Dropped checkpoints that are not deleted yet, as they were dropped together, and the objects that go, too."""
+    _publishing: dict[int, _Publishing] = attrs.field(factory=dict, init=False)
     _undecided: dict[int, Manifest] = attrs.field(factory=dict, init=False)
     """Checkpoints of which nobody knows whether their manifest was written: nothing that they name is deleted."""
     _out: list[Instruction] = attrs.field(factory=list, init=False)
@@ -222,6 +237,8 @@ class CheckpointStateMachine:
                 self._failed(checkpoint, reason, detail, now)
             case Finalized(manifest):
                 self._finalized(manifest, now)
+            case Published(checkpoint, query):
+                self._published(checkpoint, query, now)
             case NotFinalized():
                 self._not_finalized(event, now)
             case Discarded(checkpoints):
@@ -243,7 +260,8 @@ class CheckpointStateMachine:
     def next_deadline(self) -> float | None:
         """When ``Tick`` is due at the earliest; None: not before another event."""
         times = [pending.deadline for pending in self.pending.values() if pending.is_awaited]
-        times += [self._waits_until(request) for request in self.queue]
+        times += [one.deadline for one in self._publishing.values() if one.request is not None]
+        times += [self._waits_until(request) for request in self.queue if not self._waits_for_output(request)]
         if self.closed is None and self.schedule.next_at is not None:
             times.append(self.schedule.next_at)
         return min(times, default=None)
@@ -342,6 +360,15 @@ class CheckpointStateMachine:
     def _waits_until(self, request: Request) -> float:
         """When a request that waits fails, unless a checkpoint begins or ends before."""
         return max(request.created_at, self._moved_at) + self._timeout(request)
+
+    @property
+    def is_output_full(self) -> bool:
+        """Whether as many checkpoints as may wait have output that is not published."""
+        return len(self._publishing) >= self.limits.max_unpublished
+
+    def _waits_for_output(self, request: Request) -> bool:
+        """Whether a request waits, for as long as it takes, until the queries go on: nobody asked for it."""
+        return request.is_periodic and self.is_output_full
 
     def _query(self, query_id: str, batch: int | None) -> QueryState:
         query = self._run(query_id)
@@ -445,8 +472,10 @@ class CheckpointStateMachine:
         """Expire what is overdue, and trigger what is due."""
         for pending in [one for one in self.pending.values() if one.is_awaited and now >= one.deadline]:
             self._expire(pending, now)
+        for publishing in [one for one in self._publishing.values() if now >= one.deadline]:
+            self._answer(publishing)
         for request in self.queue:
-            if now >= self._waits_until(request):
+            if now >= self._waits_until(request) and not self._waits_for_output(request):
                 self.queue.remove(request)
                 reason = Reason.JOB_FAILOVER if self.suspended else Reason.EXPIRED
                 self._reject(request, reason, self._why_requests_wait())
@@ -473,6 +502,8 @@ class CheckpointStateMachine:
             return "the pipeline has been going back to a checkpoint for longer than the request may wait"
         if not self._state_is_known:
             return "no state host has opened the shards that have changelogs"
+        if self.is_output_full:
+            return f"{len(self._publishing)} checkpoints have output that its targets have not taken yet"
         if self._deletions > self.limits.max_concurrent:
             return (
                 f"{self._deletions} dropped checkpoints are still to be deleted, which the store does not do"
@@ -501,6 +532,7 @@ class CheckpointStateMachine:
                 last_completed_at=self._last_completed_at,
                 min_pause=self.limits.min_pause,
                 deletions_waiting=self._deletions,
+                is_output_full=self.is_output_full,
             )
             match decision:
                 case requests.Start(request):
@@ -717,8 +749,13 @@ class CheckpointStateMachine:
             self._retain()
             if manifest.unverified:
                 self._read_back(manifest)
-        if is_awaited:
-            self._out.append(Resolve(pending.request, manifest, pending.root))
+        request = pending.request if is_awaited else None
+        queries = {query.name for query in manifest.queries if query.outputs}
+        if queries and not pending.is_savepoint:
+            self._publishing[manifest.id] = _Publishing(manifest, queries, pending.deadline, request)
+            self._out.append(Publish(manifest.id, tuple(sorted(queries))))
+        elif request is not None:
+            self._out.append(Resolve(request, manifest, pending.root))
         self._count(
             lambda history: history.completed(
                 manifest.id,
@@ -729,6 +766,22 @@ class CheckpointStateMachine:
             )
         )
         self._advance(now)
+
+    def _published(self, checkpoint: int, query: str, now: float) -> None:
+        if (publishing := self._publishing.get(checkpoint)) is None:
+            return
+        publishing.queries.discard(query)
+        if not publishing.queries:
+            del self._publishing[checkpoint]
+            self._answer(publishing)
+            self._moved_at = now
+            self._advance(now)
+
+    def _answer(self, publishing: _Publishing) -> None:
+        """Answer the request of a completed checkpoint, whether its output is published or not."""
+        request, publishing.request = publishing.request, None
+        if request is not None:
+            self._out.append(Resolve(request, publishing.manifest, self.root))
 
     def _not_finalized(self, event: NotFinalized, now: float) -> None:
         """Abort a checkpoint without a manifest. If there may be one, all that it names stays."""
@@ -858,6 +911,8 @@ class CheckpointStateMachine:
             self._reject(request, reason, "the coordinator is stopping")
         for pending in self._revocable:
             self._abort(pending, reason, "the coordinator is stopping", now)
+        for publishing in self._publishing.values():
+            self._answer(publishing)
 
 
 def _part(source: RestoreSource, keys: Collection[str]) -> RestoreSource:

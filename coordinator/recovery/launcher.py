@@ -151,13 +151,15 @@ class Launcher:
         name, operators = definition.name, definition.operators
         directory = self._directories.new_run(name)
         if resumed is not None:
-            # The sink has what it had.
-            definition.sink.mark(name, self._owner)
             query_id, batch = seed(resumed.directory, directory), resumed.point.batch
+            # The sink has what it had.
+            definition.sink.resume(name, self._beginning(definition, point, directory, None), batch)
             is_read = False
         else:
             restored = self._go_to(point, definition, directory)
-            self._begin_sink(definition, restored.sink_log)
+            beginning = self._beginning(definition, point, directory, restored.sink_log)
+            definition.sink.begin(name, beginning)
+            self._begun.add(name)
             query_id, batch = restored.query_id, point.batch(name) if point else -1
             is_read = restored.is_read
         run = self._put(Run(self._next_number(), definition, directory, query_id, resumed))
@@ -265,18 +267,27 @@ class Launcher:
         except (DamagedError, ObjectMissingError) as error:
             raise self._find_damage(point) or error from None
 
-    def _begin_sink(self, definition: Definition, files: Mapping[str, Path] | None) -> None:
+    def _beginning(
+        self,
+        definition: Definition,
+        point: RestorePoint | None,
+        directory: Path,
+        files: Mapping[str, Path] | None,
+    ) -> Beginning:
         name = definition.name
-        beginning = Beginning(
+        return Beginning(
             self._owner,
             files,
             is_table=definition.table is not None,
             may_begin_anew=self._may_begin_anew or name in self._begun,
             is_written_by=is_in_office,
             allow_new_output=self._allow_new_output,
+            directory=directory,
+            checkpoint=point.manifest.id if point else None,
+            batch=point.batch(name) if point else -1,
+            root=point.root if point else "",
+            outputs=point.outputs(name) if point else (),
         )
-        definition.sink.begin(name, beginning)
-        self._begun.add(name)
 
     def _next_number(self) -> int:
         self._number += 1

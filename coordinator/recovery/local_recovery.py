@@ -256,6 +256,7 @@ class LocalRecovery:
             restored=restored,
             committed=committed,
             sink_is_ahead=definition.sink.is_ahead_of(committed),
+            has_output=definition.sink.can_resume(directory, restored, committed),
             has_changelogs=all(
                 covers(shard_folder(self._changelogs, query_id, *shard), restored, committed)
                 for shard in shards

@@ -22,7 +22,7 @@ from ...storage.layout import checkpoint_of
 from ...storage.locate import LATEST as LATEST
 from ...storage.locate import find
 from ...storage.logs import logger
-from ...storage.manifest import CheckpointKind, Manifest, OperatorRecord
+from ...storage.manifest import CheckpointKind, Manifest, OperatorRecord, OutputRecord
 from ...storage.open import open_store
 from ...storage.snapshots import restore_files
 from ...storage.verification import missing_object, newest_intact, verify
@@ -84,6 +84,10 @@ class RestorePoint:
     def batch(self, query: str) -> int:
         """Return the last batch of a query that belongs to it; -1 if the query was not there."""
         return next((q.batch for q in self.manifest.queries if q.name == query), -1)
+
+    def outputs(self, query: str) -> tuple[OutputRecord, ...]:
+        """Return what was to be published of a query's output."""
+        return next((q.outputs for q in self.manifest.queries if q.name == query), ())
 
 
 @attrs.frozen

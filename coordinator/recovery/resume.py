@@ -33,13 +33,17 @@ class Candidate:
     """Whether its sink has taken a later batch, see ``Sink.is_ahead_of``."""
     has_changelogs: bool
     """Whether the changelogs of all its shards have every batch from the checkpoint to the newest committed one."""
+    has_output: bool = True
+    """Whether what it has staged since the checkpoint is there, see ``Sink.can_resume``."""
     resumed_at: int | None = None
     """The batch after which the run itself had resumed; None: it came from the checkpoint."""
 
 
 def resume_point(run: Candidate) -> ResumePoint | None:
     """Return where a query can resume a run; None if it has to go back."""
-    if run.committed < run.restored or run.sink_is_ahead or not run.has_changelogs:
+    if run.committed < run.restored or run.sink_is_ahead:
+        return None
+    if not run.has_changelogs or not run.has_output:
         return None
     if run.resumed_at == run.committed:
         # It resumed here and failed before the next batch. It would fail again.

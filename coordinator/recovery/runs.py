@@ -14,6 +14,7 @@ import attrs
 
 from ...state.operators.batch_log import batch_times
 from ...state.rpc.messages import BatchTimes
+from ...storage.manifest import OutputRecord
 from ..errors import StaleQueryError
 from ..query import Definition
 from ..spark import progress
@@ -124,3 +125,15 @@ class Runs:
                 **{f"{WORKING}/{name}": path for name, path in working.items()},
                 **{f"{SINK}/{name}": path for name, path in kept.items()},
             }
+
+    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
+        """Close off a query's output up to a cut."""
+        self._current[query].definition.sink.close_epoch(checkpoint, cut)
+
+    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        """Return what a checkpoint's manifest says of a query's transactional sinks."""
+        return self._current[query].definition.sink.pre_commit(checkpoint)
+
+    def commit(self, query: str, checkpoint: int) -> None:
+        """Begin to publish what a completed checkpoint has of a query's output."""
+        self._current[query].definition.sink.commit(checkpoint)

@@ -293,6 +293,8 @@ class Supervisor:
                     query.ended()
         self._events.put(None)
         self._thread.join()
+        for query in self._queries.values():
+            query.definition.sink.close()
         for run in self._runs.all():
             self._launcher.remove_resumed(run)
             self._local_recovery.delete_changelogs([run.query_id])

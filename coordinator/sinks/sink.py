@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 
+from ...storage.manifest import OutputRecord
 from .guarantee import Guarantee
 from .owner import SinkOwner
 
@@ -27,16 +28,27 @@ class Beginning:
     """Whether the pipeline with the store at a URI writes into its outputs now."""
     allow_new_output: bool = False
     """Whether the output may be another one than the checkpoint's, and begin empty."""
+    directory: Path = Path()
+    """The query's working directory."""
+    checkpoint: int | None = None
+    """Id of the checkpoint; None: it begins without one."""
+    batch: int = -1
+    """The query's last batch in the checkpoint."""
+    root: str = ""
+    """URI of the store that the checkpoint is in."""
+    outputs: tuple[OutputRecord, ...] = ()
+    """What the checkpoint has of the query's transactional sinks."""
 
 
 class Sink(abc.ABC):
     """The sink of one query, between the batches of that query.
 
-    A checkpoint treats a sink in four steps, of which the sinks of today need two:
+    A checkpoint treats a sink in four steps. Spark's own sinks need the first and the last, transactional ones the
+    last three:
 
     1. *Keep* (``files_at``): at the cut, the checkpoint keeps the files that say what the output was.
-    2. *Pre-commit*: a transactional sink would add its committable to the query's part of the manifest here.
-    3. *Commit*: it would publish that once the manifest is confirmed, before the checkpoint's future is resolved.
+    2. *Pre-commit* (``close_epoch``, ``pre_commit``): the manifest says what is to be published.
+    3. *Commit*: it is published once the manifest is confirmed, before the checkpoint's future is resolved.
     4. *Go back* (``begin``): when the pipeline goes back, the output goes back with it, or it stays and rows repeat.
     """
 
@@ -64,6 +76,19 @@ class Sink(abc.ABC):
         """
         return
 
+    def resume(self, query: str, beginning: Beginning, last: int) -> None:
+        """Keep the output as it is: a query goes on behind its checkpoint. Nobody else writes into the output.
+
+        Args:
+            query: the query's name.
+            beginning: the checkpoint that it has behind it.
+            last: the query's newest committed batch.
+
+        Raises:
+            RestoreError: the output is not this query's.
+        """
+        self.mark(query, beginning.owner)
+
     def mark(self, query: str, owner: SinkOwner) -> None:
         """Mark the output as a query's own, which it is.
 
@@ -79,6 +104,33 @@ class Sink(abc.ABC):
             IncompleteDirectoryError: the files no longer reach back to the batch.
         """
         return {}
+
+    def close_epoch(self, checkpoint: int, cut: int) -> None:  # noqa: B027 (Spark's own sinks have no epochs)
+        """Close off the output up to a cut. It is called in the order of the cuts, and must not take long."""
+
+    def pre_commit(self, checkpoint: int) -> tuple[OutputRecord, ...]:
+        """Return what a checkpoint's manifest must say of the output, whose epoch has been closed.
+
+        Raises:
+            ChandyError: it cannot be published. The checkpoint fails.
+        """
+        return ()
+
+    def commit(self, checkpoint: int) -> None:  # noqa: B027 (see above)
+        """Begin to publish what a completed checkpoint has; the checkpoints come in the order of their ids."""
+
+    def close(self) -> None:  # noqa: B027 (see above)
+        """Publish what is complete, for a bounded time, and end all connections."""
+
+    def can_resume(self, directory: Path, restored: int, committed: int) -> bool:
+        """Return whether the output since a checkpoint is there for a query that goes on behind it.
+
+        Args:
+            directory: working directory of the run to resume, which has ended.
+            restored: the query's last batch in the checkpoint.
+            committed: its newest committed batch.
+        """
+        return True
 
     def is_ahead_of(self, batch: int) -> bool:
         """Return whether the sink has taken a later batch.

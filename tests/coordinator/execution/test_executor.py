@@ -54,7 +54,7 @@ from chandy.storage.errors import (
 )
 from chandy.storage.layout import manifest_key, pack_key, shared_key, trigger_key
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord
+from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord, OutputRecord
 from chandy.storage.savepoint import read_savepoint
 from chandy.storage.store import Store
 from chandy.storage.verification import verify
@@ -114,6 +114,15 @@ class Queries:
             raise StaleQueryError(query_id, batch)
         self.on_times()
         return BatchTimes(batch * 1000, batch * 10, batch * 10 - 10)
+
+    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
+        pass
+
+    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        return ()
+
+    def commit(self, query: str, checkpoint: int) -> None:
+        pass
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:

@@ -1,0 +1,146 @@
+"""Which staged batches belong to which epoch of a query, and which epochs are still to be published.
+
+A checkpoint's cut closes an epoch: all batches after the cut before it. A checkpoint that completes publishes every
+epoch up to its own, also those of checkpoints that have failed meanwhile, whose batches it contains. So epochs are
+never put together again or taken apart, and a target needs to know no more than the newest id that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from ....storage.manifest import EpochRecord, OutputRecord
+from .contract import Staged
+
+
+@attrs.frozen
+class ClosedEpoch:
+    """The batches between two cuts."""
+
+    id: int
+    """The checkpoint that closed it."""
+    last: int
+    """Its last batch."""
+    staged: tuple[Staged, ...]
+    """What was written of its batches, in their order."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all batches."""
+        return sum(one.rows for one in self.staged)
+
+
+@attrs.define
+class EpochLog:
+    """The epochs of one query, which all of its sinks publish."""
+
+    sinks: tuple[str, ...]
+    """The uids of the sinks."""
+    _open: dict[int, tuple[Staged, ...]] = attrs.field(factory=dict, init=False)
+    """What is staged of each batch that no cut has closed off."""
+    _closed: list[ClosedEpoch] = attrs.field(factory=list, init=False)
+    """Epochs that some sink has not published, oldest first."""
+    _published: dict[str, int | None] = attrs.field(factory=dict, init=False)
+    """The newest epoch that each sink is known to have published."""
+
+    def stage(self, batch: int, staged: Sequence[Staged]) -> tuple[Staged, ...]:
+        """Record what was written of a batch; return what this replaces, if the batch ran before."""
+        replaced = self._open.get(batch, ())
+        self._open[batch] = tuple(staged)
+        return replaced
+
+    def close(self, checkpoint: int, cut: int) -> None:
+        """Close the epoch of a checkpoint. One without rows leaves nothing to publish."""
+        batches = sorted(batch for batch in self._open if batch <= cut)
+        staged = tuple(one for batch in batches for one in self._open.pop(batch))
+        if any(one.rows for one in staged):
+            self._closed.append(ClosedEpoch(checkpoint, cut, staged))
+
+    def unpublished(self, sink: str, checkpoint: int) -> list[ClosedEpoch]:
+        """Return the epochs up to a checkpoint's that a sink is not known to have published, oldest first."""
+        published = self._published.get(sink)
+        return [
+            epoch
+            for epoch in self._closed
+            if epoch.id <= checkpoint and (published is None or epoch.id > published)
+        ]
+
+    def newest_published(self, sink: str) -> int | None:
+        """Return the newest epoch that a sink is known to have published; None: none."""
+        return self._published.get(sink)
+
+    def published(self, sink: str, epoch: int | None) -> None:
+        """Record the newest epoch that a sink has published."""
+        self._published[sink] = epoch
+        self._closed = [
+            one
+            for one in self._closed
+            if any((done := self._published.get(uid)) is None or one.id > done for uid in self.sinks)
+        ]
+
+    def is_published(self, checkpoint: int) -> bool:
+        """Return whether all sinks have published everything up to a checkpoint."""
+        return not any(epoch.id <= checkpoint for epoch in self._closed)
+
+    def go_back(self, checkpoint: int | None) -> list[Staged]:
+        """Forget what comes after a checkpoint; return it. None: forget everything."""
+        after = [one for one in self._closed if checkpoint is None or one.id > checkpoint]
+        forgotten = [staged for epoch in after for staged in epoch.staged]
+        forgotten += [staged for batch in self._open.values() for staged in batch]
+        self._closed = [one for one in self._closed if one not in after]
+        self._open.clear()
+        return forgotten
+
+
+# --- where a life begins ------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Publish:
+    """The target has everything up to where these epochs begin."""
+
+    epochs: tuple[EpochRecord, ...]
+
+
+@attrs.frozen
+class Ahead:
+    """The target has what comes after the checkpoint."""
+
+    position: int
+
+
+@attrs.frozen
+class Lost:
+    """The target lacks what it had when the checkpoint was taken."""
+
+    expected: int
+    position: int | None
+    epochs: tuple[EpochRecord, ...]
+    """What the checkpoint can still publish."""
+
+
+def where_to_begin(
+    record: OutputRecord | None, checkpoint: int | None, position: int | None
+) -> Publish | Ahead | Lost:
+    """Compare a checkpoint with what a target has.
+
+    Args:
+        record: what the checkpoint has of the sink; None: it does not have the sink.
+        checkpoint: id of the checkpoint; None: the query begins without one.
+        position: the newest epoch that the target has; None: none.
+    """
+    if position is not None and (checkpoint is None or position > checkpoint):
+        return Ahead(position)
+    if record is None:
+        return Publish(())
+    left = tuple(epoch for epoch in record.epochs if position is None or epoch.id > position)
+    if record.published is not None and (position is None or position < record.published):
+        return Lost(record.published, position, left)
+    return Publish(left)
+
+
+def unknown_sinks(records: Iterable[OutputRecord], sinks: Mapping[str, object]) -> list[str]:
+    """Return the sinks of a checkpoint that are not there any more, and have not published everything."""
+    return [record.sink for record in records if record.epochs and record.sink not in sinks]

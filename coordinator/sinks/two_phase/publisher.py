@@ -1,0 +1,226 @@
+"""Publishes the epochs of one sink on a thread of its own: in order, each once, for as long as it takes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+import attrs
+
+from ....storage.errors import ChandyError, StoreFailedError
+from ....storage.logs import carried, logger
+from ....storage.long_waits import Reminder
+from .contract import Committer, Epoch, Fence, TwoPhaseSink
+from .errors import OutputError, OutputLostError, TargetUnavailableError
+
+log = logger(__name__)
+
+T = TypeVar("T")
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 10.0
+"""Seconds between two attempts to reach a target: twice as many each time."""
+
+
+class _ClosedError(Exception):
+    """The publisher has been closed while it waited for its target."""
+
+
+@attrs.frozen
+class _Task:
+    """Epochs to publish, and what to do then."""
+
+    epochs: tuple[Epoch, ...]
+    then: Callable[[], None]
+
+
+class Publisher:
+    """One sink's way to its target, in one life of the coordinator."""
+
+    def __init__(
+        self, sink: TwoPhaseSink, fence: Fence, *, on_failure: Callable[[ChandyError], None]
+    ) -> None:
+        """Make a publisher that has not connected.
+
+        Args:
+            sink: where to publish.
+            fence: who publishes.
+            on_failure: called when an epoch cannot be published, and trying again will not help.
+        """
+        self._sink = sink
+        self._fence = fence
+        self._on_failure = on_failure
+        self._committer: Committer | None = None
+        self._known: int | None = None
+        """The newest epoch that the target was seen to have."""
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, seconds: float) -> int | None:
+        """Connect, shut out earlier lives, and return the newest epoch that the target has.
+
+        Args:
+            seconds: how long to try at most while the target is not there.
+
+        Raises:
+            TargetUnavailableError: it is still not there.
+            ChandyError: see ``TwoPhaseSink.recover``.
+        """
+        with self._typed():
+            self._known = self._patiently(lambda committer: committer.position, seconds)
+        return self._known
+
+    def rewind(self, epoch: int | None) -> None:
+        """Take back what was published after an epoch.
+
+        Raises:
+            RewindError: the target cannot do that.
+        """
+        with self._typed():
+            self._connected().rewind(epoch)
+        self._known = epoch
+
+    def accept_loss(self, position: int | None) -> None:
+        """Go on although the target has lost what was published after a position."""
+        self._known = position
+
+    def publish_now(self, epochs: Sequence[Epoch], seconds: float) -> None:
+        """Publish epochs on the caller's thread, before anything is published on the publisher's own.
+
+        Raises:
+            TargetUnavailableError: the target has been away for so many seconds.
+            ChandyError: see ``Committer.commit``.
+        """
+        for epoch in epochs:
+            with self._typed():
+                self._publish(epoch, seconds)
+
+    def publish(self, epochs: Sequence[Epoch], then: Callable[[], None]) -> None:
+        """Publish epochs some time soon, after all that were given before.
+
+        Args:
+            epochs: by ascending ids.
+            then: called on the publisher's thread when all of them are published.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=carried(self._run), name=f"chandy-publish-{self._sink.uid}", daemon=True
+            )
+            self._thread.start()
+        self._tasks.put(_Task(tuple(epochs), then))
+
+    def close(self, seconds: float) -> bool:
+        """Publish what was given, and end the connection; return whether all of it is published.
+
+        Args:
+            seconds: how long to wait at most. The next life publishes what is left.
+        """
+        self._tasks.put(None)
+        if self._thread is not None:
+            self._thread.join(seconds)
+            is_done = not self._thread.is_alive()
+        else:
+            is_done = True
+        self._closing.set()
+        if is_done:
+            self._disconnect()
+        return is_done
+
+    # --- the thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                with self._typed():
+                    for epoch in task.epochs:
+                        self._publish(epoch)
+            except _ClosedError:
+                return
+            except ChandyError as error:
+                # What comes after may not be published before it.
+                log.error("cannot publish", sink=self._fence.writer, error=str(error))
+                self._on_failure(error)
+                return
+            task.then()
+
+    def _publish(self, epoch: Epoch, seconds: float | None = None) -> None:
+        began = time.monotonic()
+
+        def commit(committer: Committer) -> bool:
+            if committer.position is not None and committer.position >= epoch.id:
+                return False
+            committer.commit(epoch)
+            return True
+
+        if self._patiently(commit, seconds):
+            taken = round(time.monotonic() - began, 3)
+            log.info("published", sink=self._fence.writer, epoch=epoch.id, rows=epoch.rows, seconds=taken)
+        self._known = epoch.id
+
+    def _patiently(self, act: Callable[[Committer], T], seconds: float | None) -> T:
+        """Act on the target, again and again while it is not there.
+
+        Args:
+            act: what to do with a connection.
+            seconds: for how long; None: until the publisher is closed.
+        """
+        began, pause, reminder = time.monotonic(), _FIRST_PAUSE, Reminder(0.0)
+        while True:
+            try:
+                return act(self._connected())
+            except (TargetUnavailableError, StoreFailedError) as error:
+                self._disconnect()
+                is_passing = isinstance(error, TargetUnavailableError) or error.transient
+                waited = time.monotonic() - began
+                if not is_passing or (seconds is not None and waited + pause > seconds):
+                    raise
+                if reminder.is_due(waited):
+                    log.warning(
+                        "the output waits for its target",
+                        sink=self._fence.writer,
+                        seconds=round(waited),
+                        error=str(error),
+                    )
+            if self._closing.wait(pause):
+                raise _ClosedError
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _connected(self) -> Committer:
+        if self._committer is None:
+            self._committer = self._sink.recover(self._fence)
+            position = self._committer.position
+            if self._known is not None and (position is None or position < self._known):
+                raise OutputLostError(
+                    f"sink {self._fence.sink!r} of query {self._fence.query!r} cannot go on",
+                    f"its target to have all that was published, up to epoch {self._known}",
+                    "nothing of it" if position is None else f"it up to epoch {position}",
+                    "put back what the target has lost and start the pipeline again; or start it with "
+                    "CheckpointConfig(allow_lost_output=True), and these rows stay lost",
+                )
+        return self._committer
+
+    def _disconnect(self) -> None:
+        committer, self._committer = self._committer, None
+        if committer is not None:
+            committer.close()
+
+    @contextmanager
+    def _typed(self) -> Iterator[None]:
+        """Give an error that a sink should have translated a type and a name."""
+        try:
+            yield
+        except (ChandyError, _ClosedError):
+            raise
+        except Exception as error:
+            self._disconnect()
+            raise OutputError(
+                f"sink {self._fence.sink!r} of query {self._fence.query!r} cannot publish",
+                f"{self._sink.target} to take the rows, or an error of Chandy's that says why not",
+                f"{type(error).__name__}: {error}",
+                "remove the cause and start the pipeline again: what is complete is published then",
+            ) from error

@@ -1,0 +1,385 @@
+"""A query's transactional sinks, as the coordinator sees them: staged by batch, closed by cuts, published in order."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+from typing_extensions import override
+
+from ....storage.errors import ChandyError, StorageError
+from ....storage.layout import staged_folder
+from ....storage.logs import logger
+from ....storage.long_waits import Reminder
+from ....storage.manifest import EpochRecord, Handle, OutputRecord
+from ....storage.open import open_store
+from ...errors import RestoreError, WriterError
+from ...spark.arrow import arrow_schema
+from ..guarantee import Guarantee, Level
+from ..sink import Beginning, Sink
+from . import staging
+from .contract import Epoch, Fence, Staged, TwoPhaseSink
+from .epochs import Ahead, ClosedEpoch, EpochLog, Lost, where_to_begin
+from .errors import OutputAheadError, OutputLostError, RewindError
+from .policy import OutputPolicy
+from .publisher import Publisher
+from .staged import StagedSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logger(__name__)
+
+_BEGIN_SECONDS: Final = 60.0
+"""How long a start waits for targets that are not there."""
+_CLOSE_SECONDS: Final = 30.0
+"""How long a stop waits for output to be published."""
+
+
+class TransactionalSink(Sink):
+    """The two-phase sinks of one query. A batch is written once, and each sink publishes it."""
+
+    def __init__(
+        self,
+        sinks: Sequence[TwoPhaseSink],
+        fence: Fence,
+        *,
+        policy: OutputPolicy,
+        on_published: Callable[[int], None],
+        on_failure: Callable[[ChandyError], None],
+    ) -> None:
+        """Make it. Nothing is connected before ``begin`` or ``resume``.
+
+        Args:
+            sinks: at least one.
+            fence: who publishes; its ``sink`` does not matter.
+            policy: what the user allows.
+            on_published: called with the id of a checkpoint once all that it has to publish is published.
+            on_failure: called when an epoch cannot be published at all.
+
+        Raises:
+            WriterError: the sinks do not go together.
+        """
+        self._sinks = {sink.uid: sink for sink in sinks}
+        check_together(sinks)
+        self._fence = fence
+        self._policy = policy
+        self._on_published = on_published
+        self._publishers = {
+            uid: Publisher(sink, attrs.evolve(fence, sink=uid), on_failure=on_failure)
+            for uid, sink in self._sinks.items()
+        }
+        self._log = EpochLog(tuple(self._sinks))
+        self._notes: dict[tuple[str, int], str] = {}
+        """What the pre-commits have returned, by sink and epoch."""
+        self._directory: Path | None = None
+        """The working directory of the current run."""
+        self._run = 0
+        self._is_begun = False
+        self._cuts: dict[int, int] = {}
+        """The cuts in the current run of checkpoints that have no outcome yet."""
+        self._waiting: dict[int, None] = {}
+        """Completed checkpoints that are being published."""
+        self._changed = threading.Condition()
+        # Held while a sink prepares an epoch, which may take long.
+        self._preparing = threading.Lock()
+
+    @property
+    @override
+    def guarantee(self) -> Guarantee:
+        targets = " and ".join(sorted({sink.target for sink in self._sinks.values()}))
+        return Guarantee(
+            Level.EXACTLY_ONCE, f"rows become visible in {targets} with the checkpoint that has them, once"
+        )
+
+    def attach(self, writer: DataStreamWriter, table: str | None) -> None:
+        """Make a writer call this sink with each batch, and check that the targets take its rows.
+
+        Raises:
+            WriterError: the query is to write a table, or keeps no state between its output's modes.
+            ChandyError: a target cannot take the rows, see ``TwoPhaseSink.check``.
+        """
+        if table is not None:
+            raise WriterError(
+                "the query cannot be started", "either a sink or a table", "both", "leave out one of them"
+            )
+        schema = arrow_schema(writer._df)
+        for sink in self._sinks.values():
+            sink.check(schema)
+        writer.foreachBatch(self.take)
+
+    # --- a batch --------------------------------------------------------------------------------------------
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        """Write a batch, as the query's ``foreachBatch`` function."""
+        with self._changed:
+            run, directory = self._run, self._directory
+            assert directory is not None, "a query has begun before it runs"
+            self._await_room(run)
+        sink = next(iter(self._sinks.values()))
+        staged = staging.write_batch(rows, sink, self._fence.store, staged_folder(self._fence.query), batch)
+        with self._changed:
+            if run != self._run:
+                # The pipeline has gone back meanwhile; the batch counts for nothing.
+                self._forget(staged)
+                return
+            staging.write_record(directory, batch, staged)
+            replaced = self._log.stage(batch, staged)
+        self._forget(replaced)
+
+    def _await_room(self, run: int) -> None:
+        """Wait while too many epochs wait for their target, so that the store does not fill up."""
+        began, reminder = time.monotonic(), Reminder(0.0)
+        while self._run == run and self.is_full:
+            if reminder.is_due(waited := time.monotonic() - began):
+                log.warning(
+                    "the query pauses until its output is published",
+                    query=self._fence.query,
+                    unpublished_checkpoints=len(self._waiting),
+                    seconds=round(waited),
+                )
+            self._changed.wait(0.5)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for its target that the query pauses."""
+        return len(self._waiting) >= self._policy.max_unpublished
+
+    # --- a checkpoint ---------------------------------------------------------------------------------------
+
+    @override
+    def close_epoch(self, checkpoint: int, cut: int) -> None:
+        with self._changed:
+            self._log.close(checkpoint, cut)
+            self._cuts[checkpoint] = cut
+
+    @override
+    def pre_commit(self, checkpoint: int) -> tuple[OutputRecord, ...]:
+        with self._preparing:
+            return tuple(self._output(uid, checkpoint) for uid in self._sinks)
+
+    def _output(self, uid: str, checkpoint: int) -> OutputRecord:
+        with self._changed:
+            epochs = self._log.unpublished(uid, checkpoint)
+            published = self._log.newest_published(uid)
+        return OutputRecord(uid, tuple(self._record(uid, epoch) for epoch in epochs), published)
+
+    def _record(self, uid: str, epoch: ClosedEpoch) -> EpochRecord:
+        """Return what the manifest says of an epoch. The sink is asked once."""
+        key = (uid, epoch.id)
+        if key not in self._notes:
+            self._notes[key] = self._sinks[uid].pre_commit(epoch.id, epoch.staged)
+        files = tuple(file for one in epoch.staged for file in one.files)
+        return EpochRecord(epoch.id, epoch.rows, Handle(files), self._notes[key])
+
+    @override
+    def commit(self, checkpoint: int) -> None:
+        with self._changed:
+            self._waiting[checkpoint] = None
+            self._drop_records(checkpoint)
+            by_sink = {uid: self._log.unpublished(uid, checkpoint) for uid in self._sinks}
+        for uid, closed in by_sink.items():
+            with self._preparing:
+                epochs = [Epoch(self._record(uid, epoch), self._fence.store) for epoch in closed]
+            self._publishers[uid].publish(
+                epochs, partial(self._published, uid, closed[-1].id if closed else None)
+            )
+
+    def _drop_records(self, checkpoint: int) -> None:
+        """Forget the batches of a completed checkpoint: no run is resumed that has them ahead of it."""
+        cut = self._cuts.get(checkpoint)
+        self._cuts = {other: batch for other, batch in self._cuts.items() if other > checkpoint}
+        if cut is not None and self._directory is not None:
+            staging.drop_records(self._directory, cut)
+
+    def _published(self, uid: str, epoch: int | None) -> None:
+        """Record that a sink has published everything up to an epoch."""
+        with self._changed:
+            if epoch is not None:
+                self._log.published(uid, epoch)
+            done = [checkpoint for checkpoint in self._waiting if self._log.is_published(checkpoint)]
+            for checkpoint in done:
+                del self._waiting[checkpoint]
+            self._notes = {key: note for key, note in self._notes.items() if not self._is_over(*key)}
+            self._changed.notify_all()
+        for checkpoint in done:
+            self._on_published(checkpoint)
+
+    def _is_over(self, uid: str, epoch: int) -> bool:
+        published = self._log.newest_published(uid)
+        return published is not None and epoch <= published
+
+    # --- where a run begins ---------------------------------------------------------------------------------
+
+    @override
+    def begin(self, query: str, beginning: Beginning) -> None:
+        if not self._is_begun:
+            self._take_over(beginning)
+        with self._changed:
+            self._next_run(beginning)
+            forgotten = self._log.go_back(beginning.checkpoint)
+        self._forget(forgotten)
+
+    @override
+    def resume(self, query: str, beginning: Beginning, last: int) -> None:
+        if not self._is_begun:
+            self._take_over(beginning)
+        staged = staging.read_records(beginning.directory, beginning.batch, last)
+        assert staged is not None, "only a run that has all its records is resumed"
+        with self._changed:
+            self._next_run(beginning)
+            # Those that a cut has closed off are staged again, and nothing of them is in a completed checkpoint.
+            self._log.go_back(beginning.checkpoint)
+            for batch, found in staged.items():
+                self._log.stage(batch, found)
+
+    def _next_run(self, beginning: Beginning) -> None:
+        self._run += 1
+        self._directory = beginning.directory
+        self._cuts.clear()
+        self._changed.notify_all()
+
+    @override
+    def can_resume(self, directory: Path, restored: int, committed: int) -> bool:
+        staged = staging.read_records(directory, restored, committed)
+        return staged is not None and self._are_there(staged)
+
+    def _are_there(self, staged: Mapping[int, Iterable[Staged]]) -> bool:
+        """Whether the store still has what was staged: a garbage collection may have come in between."""
+        store = open_store(self._fence.store)
+        files = [file for found in staged.values() for one in found for file in one.files]
+        try:
+            return all(store.stat(file.key).size == file.size for file in files)
+        except (OSError, StorageError):
+            return False
+
+    def _take_over(self, beginning: Beginning) -> None:
+        """Bring each target to the checkpoint that this life begins from, and shut out earlier lives."""
+        records = {record.sink: record for record in beginning.outputs}
+        gone = [
+            record.sink for record in beginning.outputs if record.epochs and record.sink not in self._sinks
+        ]
+        if gone and not beginning.allow_new_output:
+            raise RestoreError(
+                f"query {self._fence.query!r} does not fit the checkpoint",
+                "all sinks of which it has output that may not be published yet",
+                f"no sink {', '.join(map(repr, gone))}",
+                "keep these sinks and their uids; or set CheckpointConfig(allow_new_output=True), and that output is "
+                "lost",
+            )
+        for uid, publisher in self._publishers.items():
+            position = publisher.begin(_BEGIN_SECONDS)
+            position = self._settle(uid, publisher, records.get(uid), position, beginning)
+            self._log.published(uid, position)
+        self._is_begun = True
+
+    def _settle(
+        self,
+        uid: str,
+        publisher: Publisher,
+        record: OutputRecord | None,
+        position: int | None,
+        beginning: Beginning,
+    ) -> int | None:
+        match where_to_begin(record, beginning.checkpoint, position):
+            case Ahead(published):
+                return self._step_back(uid, publisher, published, beginning)
+            case Lost(expected, found, left):
+                if not self._policy.allow_lost_output:
+                    raise self._lost(uid, expected, found, beginning)
+                publisher.accept_loss(found)
+            case found_epochs:
+                left = found_epochs.epochs
+        publisher.publish_now([Epoch(epoch, beginning.root) for epoch in left], _BEGIN_SECONDS)
+        return left[-1].id if left else position
+
+    def _step_back(self, uid: str, publisher: Publisher, published: int, beginning: Beginning) -> int | None:
+        """Take back what a target has from after the checkpoint, or accept that it comes again."""
+        try:
+            publisher.rewind(beginning.checkpoint)
+        except RewindError:
+            if self._policy.allow_repeated_output:
+                log.warning(
+                    "rows are published again", sink=uid, published=published, checkpoint=beginning.checkpoint
+                )
+                return published
+        else:
+            return beginning.checkpoint
+        at = (
+            "without a checkpoint"
+            if beginning.checkpoint is None
+            else f"at checkpoint {beginning.checkpoint}"
+        )
+        raise OutputAheadError(
+            f"query {self._fence.query!r} cannot begin {at}",
+            f"a target of sink {uid!r} that has nothing from after it",
+            f"what was published up to checkpoint {published}",
+            "restore the newest checkpoint; or choose an empty target; or set "
+            "CheckpointConfig(allow_repeated_output=True), and the target gets these rows a second time",
+        )
+
+    def _lost(self, uid: str, expected: int, found: int | None, beginning: Beginning) -> OutputLostError:
+        return OutputLostError(
+            f"query {self._fence.query!r} cannot begin at checkpoint {beginning.checkpoint}",
+            f"the target of sink {uid!r} to have what was published, up to checkpoint {expected}",
+            "nothing of it" if found is None else f"it up to checkpoint {found}",
+            "put back what the target has lost, restore a checkpoint that the target fits, or set "
+            "CheckpointConfig(allow_lost_output=True), and these rows stay lost",
+        )
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    @override
+    def close(self) -> None:
+        with self._changed:
+            self._run += 1
+            self._changed.notify_all()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for uid, publisher in self._publishers.items():
+            if not publisher.close(max(0.0, deadline - time.monotonic())):
+                log.warning(
+                    "closed before all output was published; the next start publishes it",
+                    query=self._fence.query,
+                    sink=uid,
+                )
+
+    def _forget(self, staged: Sequence[Staged]) -> None:
+        """Delete what will never be part of a checkpoint. What cannot be deleted now is garbage."""
+        keys = [file.key for one in staged for file in one.files]
+        with contextlib.suppress(OSError, ChandyError):
+            for sink in self._sinks.values():
+                sink.abort(staged)
+            if keys:
+                open_store(self._fence.store).delete_all(keys)
+
+
+def check_together(sinks: Sequence[TwoPhaseSink]) -> None:
+    """Refuse sinks that cannot share what is written of a batch.
+
+    Raises:
+        WriterError: two have one uid, or one of several does not stage its rows in the pipeline's store.
+    """
+    uids = [sink.uid for sink in sinks]
+    twice = [uid for uid in uids if uids.count(uid) > 1]
+    if twice:
+        raise WriterError(
+            "the query cannot be started",
+            "sinks with a uid each",
+            f"two with uid {twice[0]!r}",
+            "set their uid, by which their output is known again",
+        )
+    own = [sink for sink in sinks if not isinstance(sink, StagedSink)]
+    if len(sinks) > 1 and own:
+        raise WriterError(
+            "the query cannot be started",
+            "several sinks that all publish what is staged once (StagedSink)",
+            f"{type(own[0]).__name__}, which writes for itself",
+            "start a query of its own for it",
+        )

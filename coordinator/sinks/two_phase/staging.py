@@ -1,0 +1,99 @@
+"""Has Spark's tasks write the rows of a batch, and keeps on the driver's disk what they have written.
+
+The record of a batch is written before Spark's own that the batch has committed. So a query that resumes behind its
+checkpoint, on the same machine, finds a record for every batch since then.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from ....storage.codec import from_json, to_json
+from ....storage.errors import CodecError
+from .contract import Staged, TwoPhaseSink, WriteContext
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+RECORDS: Final = "staged"
+"""The folder for the records in a query's working directory."""
+_RESULT: Final = "staged binary"
+
+
+@attrs.frozen
+class _Record:
+    """What was written of one batch, by partition."""
+
+    staged: tuple[Staged, ...]
+
+
+def write_batch(
+    rows: DataFrame, sink: TwoPhaseSink, store: str, folder: str, batch: int
+) -> tuple[Staged, ...]:
+    """Run a batch: its tasks write their rows. Return what each partition has written, without empty ones.
+
+    Args:
+        rows: the micro-batch.
+        sink: says how to write.
+        store: URI of the pipeline's own store.
+        folder: prefix of the keys in the store.
+        batch: the batch's number.
+    """
+    write = partial(_write_partition, sink=sink, store=store, folder=folder, batch=batch)
+    found = rows.mapInArrow(write, _RESULT).collect()
+    staged = [pickle.loads(row["staged"]) for row in found]
+    return tuple(one for one in staged if one.rows or one.note)
+
+
+def _write_partition(
+    batches: Iterator[pa.RecordBatch], sink: TwoPhaseSink, store: str, folder: str, batch: int
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    partition = task.partitionId() if task is not None else 0
+    staged = sink.write(batches, WriteContext(store, folder, batch, partition))
+    yield pa.RecordBatch.from_pydict({"staged": [pickle.dumps(staged)]})
+
+
+# --- records ------------------------------------------------------------------------------------------------
+
+
+def write_record(directory: Path, batch: int, staged: Sequence[Staged]) -> None:
+    """Keep what was written of a batch in the query's working directory, instead of what was kept before."""
+    path = _path(directory, batch)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".tmp")
+    new.write_bytes(to_json(_Record(tuple(staged))))
+    new.replace(path)
+
+
+def read_records(directory: Path, after: int, last: int) -> dict[int, tuple[Staged, ...]] | None:
+    """Return what was written of the batches after one, up to a last one; None if a record is missing or damaged."""
+    found = {}
+    for batch in range(after + 1, last + 1):
+        try:
+            found[batch] = from_json(_Record, _path(directory, batch).read_bytes()).staged
+        except (FileNotFoundError, CodecError):
+            return None
+    return found
+
+
+def drop_records(directory: Path, up_to: int) -> None:
+    """Forget the batches that a completed checkpoint has."""
+    folder = directory / RECORDS
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.suffix == ".json" and int(path.stem) <= up_to:
+            path.unlink(missing_ok=True)
+
+
+def _path(directory: Path, batch: int) -> Path:
+    return directory / RECORDS / f"{batch}.json"
