@@ -466,7 +466,8 @@ class CheckpointCoordinator:
         It waits for other threads that are adding an operator or a query, or are stopping the pipeline.
 
         Args:
-            savepoint: target of a savepoint of the stopped pipeline, as in ``savepoint``; None: take none.
+            savepoint: target of a savepoint of the stopped pipeline, as in ``savepoint``; None: take none. If there are
+                transactional sinks, a last checkpoint comes before it, so that all output is published.
             timeout: longest time to wait for running batches, and then again for the last checkpoint. A batch that
                 takes longer is cancelled: it has no effect, and runs again after a restore.
             checkpoint: whether to take a last checkpoint. None is taken if there is a savepoint, if the latest
@@ -505,6 +506,9 @@ class CheckpointCoordinator:
         stopped = self._supervisor.stop_gracefully(order, seconds(timeout))
         if target is None:
             return None
+        if any(query.definition.sink.is_transactional for query in self.queries):
+            # A savepoint publishes nothing. Now either can be restored: nothing is missing, nothing comes twice.
+            self._last_checkpoint(seconds(timeout))
         try:
             return self._executor.request(CheckpointKind.SAVEPOINT, target=target, of_stop=True).result()
         except BaseException:

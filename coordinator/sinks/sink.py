@@ -62,6 +62,11 @@ class Sink(abc.ABC):
         """The directory that Spark's own file sink writes, by which a later life knows the sink again; None: none."""
         return None
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether output becomes visible with the checkpoint that has it."""
+        return False
+
     def begin(self, query: str, beginning: Beginning) -> None:
         """Put the output to where a query begins. Nobody else writes into it.
 

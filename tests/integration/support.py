@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,6 +56,8 @@ class Events:
             ]
             hidden = self.folder / f".{self.files:05}"
             hidden.write_text("\n".join(lines))
+            # Spark takes the oldest first, and several may be written within a millisecond.
+            os.utime(hidden, (1_600_000_000 + self.files, 1_600_000_000 + self.files))
             hidden.rename(self.folder / f"{self.files:05}.json")
             self.files += 1
 

@@ -99,6 +99,11 @@ class TransactionalSink(Sink):
             Level.EXACTLY_ONCE, f"rows become visible in {targets} with the checkpoint that has them, once"
         )
 
+    @property
+    @override
+    def is_transactional(self) -> bool:
+        return True
+
     def attach(self, writer: DataStreamWriter, table: str | None) -> None:
         """Make a writer call this sink with each batch, and check that the targets take its rows.
 

@@ -1,0 +1,97 @@
+"""A transactional sink to an SQLite file: a real database without a server, for tests of what all sinks share."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import attrs
+import pyarrow as pa
+
+from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
+from chandy.coordinator.sinks.two_phase.staged import StagedRows, StagedSink
+
+POSITIONS = "CREATE TABLE IF NOT EXISTS positions (writer PRIMARY KEY, store, generation, epoch)"
+
+
+@attrs.frozen
+class SqliteSink(StagedSink):
+    """Appends to the table ``rows``, which has these columns. While a file ``away`` is beside it, it is away."""
+
+    target = "SQLite"
+
+    path: Path
+    columns: tuple[str, ...]
+    uid: str = "sqlite"
+
+    def check(self, schema: pa.Schema) -> None:
+        if tuple(schema.names) != self.columns:
+            raise OutputError("the table does not fit", str(self.columns), str(schema.names))
+
+    def recover(self, fence: Fence) -> SqliteCommitter:
+        with self.transaction() as db:
+            db.execute(POSITIONS)
+            db.execute(f"CREATE TABLE IF NOT EXISTS rows ({', '.join(self.columns)})")
+            found = self.position(db, fence)
+            taken = found.taken_by(fence) if found else Position.first(fence)
+            self.put(db, fence, taken)
+        return SqliteCommitter(self, fence, taken.epoch)
+
+    def transaction(self) -> closing[sqlite3.Connection]:
+        """Connect and begin; the caller's ``with`` must call ``commit``, or nothing of it happens."""
+        if self.path.with_name("away").exists():
+            raise TargetUnavailableError(str(self.path), "it is away")
+        db = sqlite3.connect(self.path, isolation_level=None, timeout=30)
+        db.execute("BEGIN IMMEDIATE")
+        return closing(db)
+
+    @staticmethod
+    def position(db: sqlite3.Connection, fence: Fence) -> Position | None:
+        found = db.execute(
+            "SELECT store, generation, epoch FROM positions WHERE writer = ?", (fence.writer,)
+        ).fetchone()
+        return Position(*found) if found else None
+
+    @staticmethod
+    def put(db: sqlite3.Connection, fence: Fence, position: Position) -> None:
+        db.execute(
+            "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)",
+            (fence.writer, position.store, position.generation, position.epoch),
+        )
+        db.execute("COMMIT")
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """What a reader sees."""
+        with closing(sqlite3.connect(self.path)) as db:
+            try:
+                return list(db.execute("SELECT * FROM rows"))
+            except sqlite3.OperationalError:
+                return []
+
+
+@attrs.define
+class SqliteCommitter(Committer):
+    """See ``SqliteSink``."""
+
+    sink: SqliteSink
+    fence: Fence
+    _position: int | None
+    before_commit: Callable[[Epoch], None] = lambda epoch: None
+
+    @property
+    def position(self) -> int | None:
+        return self._position
+
+    def commit(self, epoch: Epoch) -> None:
+        with self.sink.transaction() as db:
+            found = self.sink.position(db, self.fence)
+            taken = found.taken_by(self.fence) if found else Position.first(self.fence)
+            marks = ", ".join("?" for _ in self.sink.columns)
+            for table in StagedRows(epoch).tables():
+                rows = [tuple(row.values()) for row in table.to_pylist()]
+                db.executemany(f"INSERT INTO rows VALUES ({marks})", rows)
+            self.sink.put(db, self.fence, attrs.evolve(taken, epoch=epoch.id))
+        self._position = epoch.id

@@ -1,0 +1,327 @@
+"""Output that appears with the checkpoint that has it, once: with a real database as the target, under Spark."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from chandy.coordinator import CheckpointCoordinator, CheckpointedQuery, FixedDelay
+from chandy.coordinator.errors import PipelineFailedError, RestoreError, WriterError
+from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputError, OutputLostError
+from chandy.storage.layout import STAGED
+from chandy.storage.open import open_store, pipeline_uri
+from tests.coordinator.sinks.two_phase import sqlite_sink
+from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
+from tests.waiting import eventually
+
+from .support import TOTALS, Events, Make, Totals
+
+pytestmark = pytest.mark.spark
+
+# A worker of Spark cannot import test code.
+cloudpickle.register_pickle_by_value(sqlite_sink)
+
+Row = tuple[object, ...]
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> SqliteSink:
+    return SqliteSink(tmp_path / "out.db", ("k", "n", "total"))
+
+
+def start(
+    coordinator: CheckpointCoordinator, spark: SparkSession, events: Events, *sinks: SqliteSink
+) -> CheckpointedQuery:
+    totals = coordinator.transform_with_state(
+        events.stream(spark), key=["k"], processor=Totals(), output=TOTALS, uid="totals", shards=4
+    )
+    return coordinator.start(totals.writeStream, sink=sinks, name="totals")
+
+
+def expected(events: Events) -> Counter[Row]:
+    """What the query gives out for the input files so far: one row for each key in each of them."""
+    state: dict[str, tuple[int, int]] = {}
+    rows: Counter[Row] = Counter()
+    for path in sorted(events.folder.glob("*.json")):
+        given = [json.loads(line) for line in path.read_text().splitlines()]
+        for one in given:
+            n, total = state.get(one["k"], (0, 0))
+            state[one["k"]] = n + 1, total + one["v"]
+        rows.update((key, *state[key]) for key in {one["k"] for one in given})
+    return rows
+
+
+def published(sink: SqliteSink) -> Counter[Row]:
+    return Counter(sink.rows())
+
+
+def staged(tmp_path: Path) -> list[str]:
+    return open_store(pipeline_uri(str(tmp_path / "store"), "p")).list(STAGED)
+
+
+def test_output_appears_with_the_checkpoint_that_has_it(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink, tmp_path: Path
+) -> None:
+    other = SqliteSink(tmp_path / "other.db", sink.columns, "other")
+    events.add(2)
+    coordinator = make(retained=1)
+    query = start(coordinator, spark, events, sink, other)
+    assert query.guarantee.level == "exactly once"
+    query.processAllAvailable()
+    assert published(sink) == Counter()
+    coordinator.checkpoint().result(60)
+    assert published(sink) == published(other) == expected(events)
+    # Nothing is kept of what is published, once no checkpoint needs it.
+    events.add()
+    query.processAllAvailable()
+    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(60)
+    eventually(lambda: staged(tmp_path) == [], "staged rows to be deleted")
+    events.add()
+    query.processAllAvailable()
+    coordinator.stop()
+    assert published(sink) == published(other) == expected(events)
+
+    again = make()
+    query = start(again, spark, events, sink, other)
+    events.add()
+    query.processAllAvailable()
+    again.stop()
+    assert published(sink) == published(other) == expected(events)
+
+
+def test_a_query_that_goes_back_publishes_nothing_twice(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink
+) -> None:
+    events.add(2)
+    coordinator = make(changelog=False, restart=FixedDelay(attempts=3, delay="0 s"))
+    query = start(coordinator, spark, events, sink)
+    query.processAllAvailable()
+    coordinator.checkpoint().result(60)
+    events.add(2)
+    query.processAllAvailable()
+    coordinator._supervisor.host_lost("made to")
+    eventually(lambda: len(coordinator.recoveries) == 2)
+    events.add()
+    query.processAllAvailable()
+    coordinator.checkpoint().result(60)
+    assert published(sink) == expected(events)
+
+
+def test_checkpoints_complete_while_the_target_is_away(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink, tmp_path: Path
+) -> None:
+    coordinator = make(retained=1)
+    query = start(coordinator, spark, events, sink)
+    away = tmp_path / "away"
+    away.touch()
+    waiting = []
+    for number in range(3):
+        events.add()
+        query.processAllAvailable()
+        waiting.append(coordinator.checkpoint())
+        eventually(lambda number=number: coordinator.statistics().counts.completed == number + 1)  # type: ignore[misc]
+    assert not any(future.done() for future in waiting)
+    assert published(sink) == Counter()
+    away.unlink()
+    assert [future.result(60).id for future in waiting] == [1, 2, 3]
+    assert published(sink) == expected(events)
+
+
+def test_a_query_pauses_when_too_much_waits_and_goes_on_by_itself(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink, tmp_path: Path
+) -> None:
+    coordinator = make(max_unpublished=1)
+    query = start(coordinator, spark, events, sink)
+    away = tmp_path / "away"
+    away.touch()
+    events.add()
+    query.processAllAvailable()
+    first = coordinator.checkpoint()
+    eventually(lambda: coordinator.statistics().counts.completed == 1)
+    events.add(2)
+    second = coordinator.checkpoint()
+    run = coordinator._supervisor._runs.get("totals")
+    assert run is not None
+    eventually(lambda: (run.directory / "offsets" / "1").exists(), "the next batch to be planned")
+    assert not (run.directory / "commits" / "1").exists()
+    assert coordinator.statistics().counts.in_progress == 0
+    away.unlink()
+    assert first.result(60).id < second.result(60).id
+    query.processAllAvailable()
+    coordinator.checkpoint().result(60)
+    assert published(sink) == expected(events)
+
+
+def test_what_a_stopped_pipeline_could_not_publish_is_published_by_the_next_start(
+    make: Make,
+    spark: SparkSession,
+    events: Events,
+    sink: SqliteSink,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("chandy.coordinator.sinks.two_phase.query_sink._CLOSE_SECONDS", 0.0)
+    events.add(2)
+    first = make()
+    query = start(first, spark, events, sink)
+    query.processAllAvailable()
+    (tmp_path / "away").touch()
+    first.checkpoint()
+    eventually(lambda: first.statistics().counts.completed == 1)
+    first.stop(checkpoint=False)
+    assert published(sink) == Counter()
+    (tmp_path / "away").unlink()
+    start(make(), spark, events, sink)
+    assert published(sink) == expected(events)
+
+
+def test_an_older_checkpoint_is_refused_behind_published_output_unless_rows_may_come_twice(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink
+) -> None:
+    first = make()
+    query = start(first, spark, events, sink)
+    for _ in range(2):
+        events.add()
+        query.processAllAvailable()
+        first.checkpoint().result(60)
+    first.stop()
+    before = published(sink)
+    with pytest.raises(OutputAheadError, match="restore the newest checkpoint"):
+        start(make(restore=1), spark, events, sink)
+    with pytest.raises(OutputAheadError, match="without a checkpoint"):
+        start(make(restore="none"), spark, events, sink)
+    assert published(sink) == before
+    twice = make(restore=1, allow_repeated_output=True)
+    query = start(twice, spark, events, sink)
+    query.processAllAvailable()
+    twice.stop()
+    assert (published(sink) - before).total() == 7
+    assert set(published(sink)) == set(before)
+
+
+def test_a_target_that_has_lost_its_rows_is_noticed(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink
+) -> None:
+    events.add()
+    first = make()
+    query = start(first, spark, events, sink)
+    query.processAllAvailable()
+    first.stop()
+    # The checkpoint that knows what was published is the one after.
+    second = make()
+    query = start(second, spark, events, sink)
+    events.add()
+    query.processAllAvailable()
+    second.stop()
+    sink.path.unlink()
+    with pytest.raises(OutputLostError, match="nothing of it"):
+        start(make(), spark, events, sink)
+    third = make(allow_lost_output=True)
+    query = start(third, spark, events, sink)
+    events.add()
+    query.processAllAvailable()
+    third.stop()
+    assert set(published(sink)) < set(expected(events))
+
+
+def test_a_savepoint_takes_what_is_not_published_along(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink, tmp_path: Path
+) -> None:
+    events.add(2)
+    first = make()
+    query = start(first, spark, events, sink)
+    query.processAllAvailable()
+    place = f"file://{tmp_path}/moved"
+    saved = first.savepoint(place).result(60)
+    # A savepoint publishes nothing by itself.
+    assert published(sink) == Counter()
+    first.stop(checkpoint=False)
+    for key in staged(tmp_path):
+        (tmp_path / "store" / "p" / key).unlink()
+    second = make(restore=saved.uri)
+    query = start(second, spark, events, sink)
+    assert published(sink) == expected(events)
+    events.add()
+    query.processAllAvailable()
+    second.stop()
+    assert published(sink) == expected(events)
+
+
+def test_a_stop_with_a_savepoint_publishes_first(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink, tmp_path: Path
+) -> None:
+    events.add(2)
+    first = make()
+    start(first, spark, events, sink).processAllAvailable()
+    saved = first.stop(savepoint=f"file://{tmp_path}/saved")
+    assert saved is not None
+    assert published(sink) == expected(events)
+    # Both ways on are open.
+    for restore in ("latest", saved.uri):
+        later = make(restore=restore)
+        query = start(later, spark, events, sink)
+        events.add()
+        query.processAllAvailable()
+        later.stop()
+        assert published(sink) == expected(events)
+        break
+
+
+def test_a_target_that_refuses_a_row_ends_the_pipeline_and_keeps_what_it_has(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink
+) -> None:
+    events.add()
+    coordinator = make()
+    query = start(coordinator, spark, events, sink)
+    query.processAllAvailable()
+    coordinator.checkpoint().result(60)
+    before = published(sink)
+    with closing(sqlite3.connect(sink.path)) as db:
+        db.execute("CREATE TRIGGER no BEFORE INSERT ON rows BEGIN SELECT RAISE(ABORT, 'no more'); END")
+        db.commit()
+    events.add()
+    query.processAllAvailable()
+    coordinator.checkpoint()
+    with pytest.raises(OutputError, match="no more"):
+        query.awaitTermination()
+    assert published(sink) == before
+    with pytest.raises(PipelineFailedError):
+        coordinator.start(events.stream(spark).writeStream.format("noop"), name="another")
+    with closing(sqlite3.connect(sink.path)) as db:
+        db.execute("DROP TRIGGER no")
+        db.commit()
+    start(make(), spark, events, sink)
+    assert published(sink) == expected(events)
+
+
+def test_what_cannot_be_a_transactional_query_is_refused_before_it_starts(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink, tmp_path: Path
+) -> None:
+    coordinator = make()
+    with pytest.raises(OutputError, match="the table does not fit"):
+        start(coordinator, spark, events, SqliteSink(tmp_path / "x.db", ("a",)))
+    with pytest.raises(WriterError, match="a uid each"):
+        coordinator.start(events.stream(spark).writeStream, sink=[sink, sink], name="twice")
+    with pytest.raises(WriterError, match="either a sink or a table"):
+        coordinator.start(events.stream(spark).writeStream, sink=sink, name="both", table="t")
+
+
+def test_a_sink_that_is_gone_with_unpublished_output_is_missed(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink, tmp_path: Path
+) -> None:
+    events.add()
+    first = make()
+    start(first, spark, events, sink).processAllAvailable()
+    saved = first.savepoint(f"file://{tmp_path}/saved").result(60)
+    first.stop(checkpoint=False)
+    other = SqliteSink(tmp_path / "other.db", sink.columns, "other")
+    with pytest.raises(RestoreError, match="no sink 'sqlite'"):
+        start(make(restore=saved.uri), spark, events, other)
