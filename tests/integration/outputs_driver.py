@@ -1,0 +1,82 @@
+"""A driver with transactional sinks, which tests run as a process of its own and kill.
+
+``python -m tests.integration.outputs_driver <options as JSON>``: events go to stdout; the end of stdin stops it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, NoRestart
+from tests.coordinator.sinks.two_phase import sqlite_sink
+from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
+
+from . import drivers
+from .drivers import INPUT, chained, say, session
+
+CHAIN_COLUMNS = ("k", "n", "total", "chain")
+ID_COLUMNS = ("id", "k", "v")
+
+
+def sinks(folder: Path) -> tuple[SqliteSink, SqliteSink]:
+    """The targets: what the operator gives out, and the rows as they came."""
+    return SqliteSink(folder / "chain.db", CHAIN_COLUMNS), SqliteSink(folder / "ids.db", ID_COLUMNS)
+
+
+def run(options: dict[str, Any]) -> None:
+    """Two queries over one folder, one with state; tells what happens until it is killed or told to stop."""
+    folder = Path(options["folder"])
+    cloudpickle.register_pickle_by_value(drivers)
+    cloudpickle.register_pickle_by_value(sqlite_sink)
+    spark = session("local[2]", folder, f"-XX:SharedArchiveFile={options['classes']}")
+    coordinator = CheckpointCoordinator(
+        spark,
+        pipeline="killed",
+        storage=str(folder / "store"),
+        config=CheckpointConfig(
+            interval=options["interval"],
+            initial_delay="0 s",
+            restart=NoRestart(),
+            changelog=options["changelog"],
+            takeover_timeout="60 s",
+        ),
+    )
+    say("restored", coordinator.restored.id if coordinator.restored else 0)
+    chain, ids = sinks(folder)
+    rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+    queries = [
+        coordinator.start(chained(coordinator, spark, folder / "in").writeStream, sink=chain, name="chained"),
+        coordinator.start(rows.writeStream, sink=ids, name="ids"),
+    ]
+    say("resumes" if all(one.in_place for one in coordinator.recoveries) else "replays")
+    threading.Thread(target=_watch, args=(coordinator, queries), daemon=True).start()
+    sys.stdin.readline()
+    for query in queries:
+        query.processAllAvailable()
+    coordinator.stop()
+    say("stopped")
+
+
+def _watch(coordinator: CheckpointCoordinator, queries: list[CheckpointedQuery]) -> None:
+    told: dict[str, object] = {}
+    while True:
+        now: dict[str, object] = {"checkpoint": coordinator.statistics().counts.completed}
+        for query in queries:
+            last = query.lastProgress
+            now[query.name] = last["batchId"] if last else None
+        for name, value in now.items():
+            if told.get(name) != value:
+                told[name] = value
+                say("event", name, value)
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    run(json.loads(sys.argv[1]))
