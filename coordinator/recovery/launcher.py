@@ -151,7 +151,7 @@ class Launcher:
         name, operators = definition.name, definition.operators
         directory = self._directories.new_run(name)
         if resumed is not None:
-            query_id, batch = seed(resumed.directory, directory), resumed.point.batch
+            query_id, batch = self._seed(definition, resumed.directory, directory), resumed.point.batch
             # The sink has what it had.
             definition.sink.resume(name, self._beginning(definition, point, directory, None), batch)
             is_read = False
@@ -258,12 +258,22 @@ class Launcher:
             self._local_recovery.delete_changelogs([run.resumed.point.query_id])
             self._directories.remove(run.resumed.directory)
 
+    @staticmethod
+    def _seed(definition: Definition, files: Path, directory: Path) -> str:
+        return seed(files, directory, compact_interval=definition.facts.source_compact_interval)
+
     def _go_to(self, point: RestorePoint | None, definition: Definition, directory: Path) -> Restored:
         """Make a working directory as the checkpoint has it."""
         if point is None or not point.has(definition.name):
-            return Restored(seed(directory / "nothing", directory), None)
+            return Restored(self._seed(definition, directory / "nothing", directory), None)
         try:
-            return restore_query(point, definition.name, directory, self._cache)
+            return restore_query(
+                point,
+                definition.name,
+                directory,
+                self._cache,
+                compact_interval=definition.facts.source_compact_interval,
+            )
         except (DamagedError, ObjectMissingError) as error:
             raise self._find_damage(point) or error from None
 

@@ -28,6 +28,7 @@ from ...storage.snapshots import restore_files
 from ...storage.verification import missing_object, newest_intact, verify
 from ..errors import RestoreError
 from ..protocol.state_machine import CheckpointStateMachine
+from ..spark.compact_log import DEFAULT_INTERVAL
 from ..spark.log_versions import check_logs
 from ..spark.seeding import seed
 
@@ -276,7 +277,14 @@ def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allo
         )
 
 
-def restore_query(point: RestorePoint, name: str, directory: Path, cache: FileCache | None) -> Restored:
+def restore_query(
+    point: RestorePoint,
+    name: str,
+    directory: Path,
+    cache: FileCache | None,
+    *,
+    compact_interval: int = DEFAULT_INTERVAL,
+) -> Restored:
     """Make a query's working checkpoint directory from a checkpoint.
 
     Args:
@@ -284,6 +292,7 @@ def restore_query(point: RestorePoint, name: str, directory: Path, cache: FileCa
         name: the query.
         directory: the working directory to make; the restored files come to lie beside it.
         cache: files that the machine has already.
+        compact_interval: as for ``seed``.
 
     Raises:
         DamagedError, ObjectMissingError: a file is not as it was written; nothing goes on with it.
@@ -295,7 +304,7 @@ def restore_query(point: RestorePoint, name: str, directory: Path, cache: FileCa
     check_logs(restored / WORKING, point.manifest.versions.get("pyspark", "of unknown version"))
     log = restored / SINK
     return Restored(
-        seed(restored / WORKING, directory),
+        seed(restored / WORKING, directory, compact_interval=compact_interval),
         {path.name: path for path in log.iterdir()} if log.is_dir() else {},
         is_read=not report.unread_bytes,
     )

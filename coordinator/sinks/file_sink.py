@@ -9,6 +9,7 @@ import attrs
 
 from ...storage.logs import logger
 from ..errors import RestoreError, SinkTakenError
+from ..spark.compact_log import DEFAULT_INTERVAL, mended
 from . import file_sink_log
 from .guarantee import Guarantee, Level
 from .owner import Mark, SinkOwner, check_mark, pass_on, put_mark
@@ -23,6 +24,8 @@ class FileSink(Sink):
 
     path: Path
     format: str
+    compact_interval: int = DEFAULT_INTERVAL
+    """Every how many batches Spark's settings say that the log is compacted."""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -62,7 +65,7 @@ class FileSink(Sink):
                 output_of_checkpoint=str(elsewhere),
             )
             kept = file_sink_log.emptied(kept)
-        missing = file_sink_log.restore(self.path, kept).missing
+        missing = file_sink_log.restore(self.path, mended(kept, self.compact_interval)).missing
         if missing:
             log.warning(
                 "files that the sink's log names were deleted by somebody else",

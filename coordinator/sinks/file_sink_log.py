@@ -17,7 +17,7 @@ from pathlib import Path
 import attrs
 
 from ..errors import incomplete
-from ..spark.compact_log import entry_number, names_at
+from ..spark.compact_log import entry_number, missing_entry, names_at
 from ..spark.progress import Files
 
 LOG = "_spark_metadata"
@@ -60,11 +60,8 @@ def files_at(output: Path, batch: int) -> Files:
     if batch < 0:
         return {}
     chosen = [name for name in names_at(_names(output), batch) if entry_number(name) is not None]
-    numbers = {entry_number(name) for name in chosen}
-    compacted = [entry_number(name) for name in chosen if name.endswith(".compact")]
-    for number in range(compacted[0] or 0 if compacted else 0, batch + 1):
-        if number not in numbers:
-            raise incomplete(str(output / LOG), batch, f"entry {number}")
+    if (missing := missing_entry(chosen, batch)) is not None:
+        raise incomplete(str(output / LOG), batch, f"entry {missing}")
     return {name: output / LOG / name for name in chosen}
 
 

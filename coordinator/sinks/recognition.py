@@ -49,4 +49,4 @@ def sink_of(writer: DataStreamWriter, facts: WriterFacts) -> Sink:
             "this directory: the table is then declared over its files at each start; or use a catalog that outlives "
             "the driver (enableHiveSupport). Do not delete the directory: the output is there",
         )
-    return FileSink(directory, sink.format)
+    return FileSink(directory, sink.format, facts.sink_compact_interval)

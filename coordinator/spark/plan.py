@@ -10,6 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from ...barrier.operator_name import operator_uid
 from ...state.operators.ticks import TICKS
 from ..errors import ArgumentError
+from .compact_log import DEFAULT_INTERVAL
 from .local_path import is_local
 from .writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _OWN_CATALOG = "spark_catalog"
 _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+_SOURCE_COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
+_SINK_COMPACTION = "spark.sql.streaming.fileSink.log.compactInterval"
 _MANY_WATERMARKS = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 # The keys are class names in org.apache.spark.sql.execution.streaming.
@@ -80,6 +83,8 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         native_state=any(_is_stateful(node) for node in nodes),
         sources=tuple(source for node in nodes if (source := _source(node)) is not None),
         no_data_batches=spark.conf.get(_NO_DATA_BATCHES) == "true",
+        source_compact_interval=int(spark.conf.get(_SOURCE_COMPACTION) or DEFAULT_INTERVAL),
+        sink_compact_interval=int(spark.conf.get(_SINK_COMPACTION) or DEFAULT_INTERVAL),
         single_watermark=spark.conf.get(_MANY_WATERMARKS) == "false",
     )
 

@@ -8,7 +8,8 @@ import uuid
 from pathlib import Path
 
 from ..errors import RestoreError
-from .listing import files_below, link_or_copy
+from .compact_log import DEFAULT_INTERVAL, entry_number, entry_to_compact, mended
+from .listing import files_below, folders_in, link_or_copy
 from .progress import METADATA
 
 _OPERATOR_METADATA = re.compile(r"state/\d+/_metadata/v2/\d+")
@@ -16,13 +17,14 @@ _OPERATOR_METADATA = re.compile(r"state/\d+/_metadata/v2/\d+")
 _SCHEMA_FOLDER = re.compile(r"/state/\d+/_stateSchema/")
 
 
-def seed(files: Path, target: Path) -> str:
+def seed(files: Path, target: Path, *, compact_interval: int = DEFAULT_INTERVAL) -> str:
     """Fill a new working directory, from which a query goes on with the batch after the checkpoint's cut.
 
     Args:
         files: directory with the restored files by their names in the working directory. They are linked or copied,
             never changed. If it is empty or does not exist (cut -1), the query begins with its first batch.
         target: the working directory; it must be empty or not exist.
+        compact_interval: every how many batches Spark's settings say that the log of a file source is compacted.
 
     Returns:
         Spark's id for the new query. It is random: a query with the id of a running one would stop that one.
@@ -46,9 +48,23 @@ def seed(files: Path, target: Path) -> str:
             _write(target / name, moved((files / name).read_text(), f"file:{target.absolute()}"))
         elif not _OPERATOR_METADATA.fullmatch(name.removesuffix(".crc")):
             link_or_copy(files / name, target / name)
+    for source in folders_in(target / "sources"):
+        _mend(target / "sources" / source, compact_interval)
     # Written last: without it Spark refuses a directory that is only partly filled.
     _write(target / METADATA, json.dumps({"id": new_id}))
     return new_id
+
+
+def _mend(log: Path, compact_interval: int) -> None:
+    """Make a file source's log one that Spark reads as it was meant. Its files may be links of others."""
+    names = [path.name for path in log.iterdir() if entry_number(path.name) is not None]
+    if entry_to_compact(names, compact_interval) is None:
+        return
+    entries = mended({name: (log / name).read_bytes() for name in names}, compact_interval)
+    for name in names:
+        (log / name).unlink()
+    for name, content in entries.items():
+        (log / name).write_bytes(content)
 
 
 def moved(operator_metadata: str, root: str) -> str:

@@ -7,6 +7,7 @@ import enum
 import attrs
 
 from ..errors import WriterError
+from .compact_log import DEFAULT_INTERVAL
 
 
 class Trigger(enum.StrEnum):
@@ -64,6 +65,10 @@ class WriterFacts:
     sources: tuple[SourceFacts, ...] = ()
     no_data_batches: bool = True
     """Whether Spark may run batches without data: ``spark.sql.streaming.noDataMicroBatches.enabled``."""
+    source_compact_interval: int = DEFAULT_INTERVAL
+    """Every how many batches Spark compacts the log of a file source."""
+    sink_compact_interval: int = DEFAULT_INTERVAL
+    """The same for a file sink."""
     single_watermark: bool = False
     """Whether a row is late by the batch's own watermark instead of the one before (``batch_log.batch_times``)."""
 

@@ -20,8 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupState
 
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from chandy.coordinator.sinks import file_sink_log
-from chandy.coordinator.spark import progress
+from chandy.coordinator.spark import compact_log, progress
 from chandy.coordinator.spark.seeding import seed
 from chandy.coordinator.spark.starting import start
 
@@ -431,3 +432,65 @@ def rows(spark: SparkSession, out: Path) -> Result:
 def rows_without_log(out: Path) -> Result:
     table = pyarrow.dataset.dataset(out, format="parquet", partitioning="hive").to_table()
     return Counter((row["id"], row["k"]) for row in table.to_pylist())
+
+
+# --- logs that Spark compacts -------------------------------------------------------------------------------
+
+
+@pytest.mark.compat
+def test_spark_derives_the_interval_of_a_log_as_we_do(spark: SparkSession) -> None:
+    streaming = "org.apache.spark.sql.execution.streaming"
+    found = next(
+        log
+        for package in (f"{streaming}.runtime", streaming)
+        if hasattr(log := getattr(spark._jvm, f"{package}.CompactibleFileStreamLog"), "deriveCompactInterval")
+    )
+    for default in (1, 2, 3, 10, 12):
+        for latest in range(130):
+            interval = compact_log.interval_of([latest], default)
+            assert interval == found.deriveCompactInterval(default, latest)
+            # What Spark reads first is a compact file by this interval, or the whole log.
+            for newest in range(latest, latest + 25):
+                first = compact_log.first_read(newest, interval)
+                assert first == found.getAllValidBatches(newest, interval).head()
+
+
+def test_logs_are_read_after_any_number_of_restores(
+    spark: SparkSession, settings: dict[str, str], tmp_path: Path
+) -> None:
+    """Of the compact file that a checkpoint has, Spark derives another interval than the one the log was written by."""
+    for log in ("fileSource", "fileSink"):
+        settings[f"{STREAMING}{log}.log.compactInterval"] = "2"
+    files, out = tmp_path / "in", tmp_path / "out"
+    files.mkdir()
+    config = CheckpointConfig(interval=None, restart=NoRestart())
+    given = 0
+    # The last batches of four lives: with 3.compact alone "every 4" would follow, with 7.compact alone "every 2".
+    for last in (4, 10, 11, 16):
+        storage = str(tmp_path / "store")
+        with CheckpointCoordinator(spark, pipeline="logs", storage=storage, config=config) as coordinator:
+            rows = spark.readStream.schema("v long").option("maxFilesPerTrigger", 1).json(str(files))
+            query = coordinator.start(
+                rows.writeStream.format("parquet").option("path", str(out)), name="logs"
+            )
+            while given <= last:
+                (tmp_path / "new").write_text(f'{{"v": {given}}}')
+                os.utime(tmp_path / "new", (1_600_000_000 + given, 1_600_000_000 + given))
+                (tmp_path / "new").rename(files / f"{given:03}.json")
+                given += 1
+            query.processAllAvailable()
+            rows = spark.read.parquet(str(out))
+            assert sorted(row.v for row in rows.collect()) == list(range(given))
+            # What Spark deletes some time after it has compacted a log.
+            for folder in (out / file_sink_log.LOG, _source_log(coordinator)):
+                compacted = sorted(int(path.stem) for path in folder.glob("*.compact"))
+                for path in folder.iterdir():
+                    number = compact_log.entry_number(path.name)
+                    if number is not None and number < compacted[-1]:
+                        path.unlink()
+
+
+def _source_log(coordinator: CheckpointCoordinator) -> Path:
+    run = coordinator._supervisor._runs.get("logs")
+    assert run is not None
+    return run.directory / "sources" / "0"

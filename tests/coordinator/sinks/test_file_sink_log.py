@@ -36,11 +36,9 @@ class Sink:
         name = str(batch)
         if (batch + 1) % INTERVAL == 0:
             name = f"{batch}.compact"
-            lines = [
-                line
-                for log in file_sink_log.files_at(self.output, batch - 1).values()
-                for line in entries(log)
-            ] + lines
+            before = file_sink_log.files_at(self.output, batch - 1).values()
+            # A compact file repeats the one before it.
+            lines = list(dict.fromkeys(line for log in before for line in entries(log))) + lines
         log = self.output / LOG / name
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("\n".join(["v1", *lines]))
@@ -50,7 +48,7 @@ class Sink:
         newest = file_sink_log.newest(self.output)
         logs = file_sink_log.files_at(self.output, newest).values()
         return sorted(
-            name for log in logs for name in file_sink_log.data_files(log.read_bytes(), self.output)
+            {name for log in logs for name in file_sink_log.data_files(log.read_bytes(), self.output)}
         )
 
     def visible(self) -> list[str]:
@@ -82,7 +80,7 @@ def test_the_least_log_files_of_a_batch_are_named(sink: Sink, tmp_path: Path) ->
     assert file_sink_log.newest(sink.output) == 6
     assert list(file_sink_log.files_at(sink.output, 1)) == ["0", "1"]
     assert list(file_sink_log.files_at(sink.output, 4)) == ["2.compact", "3", "4"]
-    assert list(file_sink_log.files_at(sink.output, 6)) == ["5.compact", "6"]
+    assert list(file_sink_log.files_at(sink.output, 6)) == ["2.compact", "5.compact", "6"]
     assert file_sink_log.files_at(sink.output, -1) == {}
     assert file_sink_log.newest(tmp_path / "none") == -1
 
