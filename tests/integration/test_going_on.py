@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from chandy.coordinator import Checkpoint, CheckpointCoordinator, FixedDelay
 from chandy.coordinator.query import CheckpointedQuery
-from chandy.coordinator.recovery import office
+from chandy.coordinator.recovery import leadership
 from chandy.coordinator.recovery.decisions import StopRequested
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.local.changelog import FOLDER
@@ -143,7 +143,7 @@ def crash(coordinator: CheckpointCoordinator) -> None:
     coordinator._supervisor._events.put(None)
     coordinator._executor.close()
     # Of a process that is gone, others find that out; this one lives on.
-    office._here.pop(coordinator._taken.office._key)
+    leadership._here.pop(coordinator._taken.leadership._key)
     for lock in (coordinator._supervisor._launcher._directories._workspace._alive, *_held(coordinator)):
         lock.release()
 
