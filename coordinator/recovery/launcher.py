@@ -250,6 +250,10 @@ class Launcher:
         self._directories.remove(run.directory)
         self.remove_resumed(run)
 
+    def leave(self) -> None:
+        """Leave the directories of the current runs to the next coordinator."""
+        self._directories.leave()
+
     def remove_resumed(self, run: Run) -> None:
         """Delete what a run has resumed: its shards are open by now, and have taken their changelogs over."""
         if run.resumed is not None:
