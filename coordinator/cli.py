@@ -112,7 +112,7 @@ def _row(entry: Entry) -> list[str]:
     return [
         str(entry.id),
         manifest.kind.value,
-        _status(entry),
+        _status(entry) + (", unverified" if entry.completed and manifest.unverified else ""),
         _when(manifest.completed_at),
         _took(manifest),
         decimal(manifest.size),
@@ -422,6 +422,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
         "new_bytes": manifest.new_bytes,
         "shards": manifest.shard_count,
         "cut": {query.name: query.batch for query in manifest.queries},
+        "unverified": manifest.unverified,
     }
 
 
