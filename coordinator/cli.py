@@ -302,7 +302,7 @@ def _verify_savepoint(id: int, place: str) -> _Verified:
 @click.option("--force", is_flag=True, help="Delete young objects too. Only while the pipeline does not run!")
 @_json
 def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool) -> None:
-    """Delete what no completed checkpoint needs: leftovers of crashes and of aborted checkpoints.
+    """Delete what no completed checkpoint needs: leftovers of crashes, and of aborted checkpoints and savepoints.
 
     Objects younger than a day are kept, because a checkpoint in flight may need them. So are all objects that a
     checkpoint with a damaged manifest may need.
