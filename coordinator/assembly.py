@@ -43,9 +43,9 @@ from .protocol.state_machine import CheckpointStateMachine
 from .recovery import restore_point
 from .recovery.decisions import RecoveryStateMachine
 from .recovery.launcher import Launcher
+from .recovery.leadership import Leadership, await_predecessors
 from .recovery.local_host import is_here, leave_to_tasks, local_host
 from .recovery.local_recovery import LocalRecovery
-from .recovery.office import Office, await_predecessors
 from .recovery.query_directories import QueryDirectories
 from .recovery.restore_point import RestorePoint
 from .recovery.runs import Runs
@@ -75,8 +75,8 @@ class TakenPipeline:
     """Whether queries may go on behind that checkpoint, and without one may begin anew in sinks that they wrote."""
     completed: tuple[Manifest, ...]
     """The completed checkpoints that can be read, ascending."""
-    office: Office
-    """Left once the pipeline's queries have ended."""
+    leadership: Leadership
+    """Given up once the pipeline's queries have ended."""
 
     @property
     def base(self) -> int | None:
@@ -159,7 +159,7 @@ def assemble(
     with told_if_slow(log, "the take-over of the pipeline", storage=storage):
         pipeline = _take_over(name, catalog, config, restore, found, clock, java, runs, made)
     point = pipeline.point
-    leave = partial(pipeline.office.leave_after, runs.await_ends)
+    leave = partial(pipeline.leadership.step_down_after, runs.await_ends)
 
     file_cache, changelogs = FileCache(cache), cache / changelog.FOLDER
     endpoint = Endpoint(
@@ -228,7 +228,7 @@ def assemble(
         made.callback(host.close)
     supervisor.begin(executor)
     made.callback(supervisor.close)
-    pipeline.office.listen(supervisor.must_fail)
+    pipeline.leadership.listen(supervisor.must_fail)
     server.answer(executor)
     abandon = partial(_abandon, executor, server)
     # A driver that ends without stop must not hang on the hosts' open streams.
@@ -303,8 +303,8 @@ def _take_over(
 ) -> TakenPipeline:
     """Claim the next generation, wait until no predecessor writes into the sinks any more, and begin."""
     claim = catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", clock())
-    office = Office.take(catalog, claim, java)
-    made.callback(office.leave_after, runs.await_ends)
+    leadership = Leadership.take(catalog, claim, java)
+    made.callback(leadership.step_down_after, runs.await_ends)
     await_predecessors(catalog, claim, config.takeover_timeout_seconds)
     # A savepoint's id may be above all of this pipeline's.
     chosen = found.point if _is_chosen(restore) else None
@@ -322,7 +322,7 @@ def _take_over(
         point,
         may_resume=restore == restore_point.LATEST,
         completed=found.completed,
-        office=office,
+        leadership=leadership,
     )
     taken.drop_claimed(generation.generation - 1)
     return taken

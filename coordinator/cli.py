@@ -112,7 +112,7 @@ def _row(entry: Entry) -> list[str]:
     return [
         str(entry.id),
         manifest.kind.value,
-        _status(entry),
+        _status(entry) + (", unverified" if entry.completed and manifest.unverified else ""),
         _when(manifest.completed_at),
         _took(manifest),
         decimal(manifest.size),
@@ -302,7 +302,7 @@ def _verify_savepoint(id: int, place: str) -> _Verified:
 @click.option("--force", is_flag=True, help="Delete young objects too. Only while the pipeline does not run!")
 @_json
 def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool) -> None:
-    """Delete what no completed checkpoint needs: leftovers of crashes and of aborted checkpoints.
+    """Delete what no completed checkpoint needs: leftovers of crashes, and of aborted checkpoints and savepoints.
 
     Objects younger than a day are kept, because a checkpoint in flight may need them. So are all objects that a
     checkpoint with a damaged manifest may need.
@@ -422,6 +422,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
         "new_bytes": manifest.new_bytes,
         "shards": manifest.shard_count,
         "cut": {query.name: query.batch for query in manifest.queries},
+        "unverified": manifest.unverified,
     }
 
 

@@ -461,7 +461,8 @@ class CheckpointCoordinator:
         """Stop the pipeline gracefully: running batches commit first, and a last checkpoint has them.
 
         So the next start repeats no batch; without a last checkpoint it goes back to the latest one. If the last
-        checkpoint fails, the pipeline stops all the same, and a warning in the log says so.
+        checkpoint fails, the pipeline stops all the same, and a warning in the log says so. What this machine has of
+        the pipeline then stays as if the driver had been killed, so that the next start can resume from it.
 
         It waits for other threads that are adding an operator or a query, or are stopping the pipeline.
 
@@ -526,8 +527,11 @@ class CheckpointCoordinator:
             return self._executor.request(CheckpointKind.MANUAL, of_stop=True).result(timeout)
         except (ChandyError, TimeoutError) as error:
             why = str(error) or f"it was not complete after {timeout:g} s"
+            self._supervisor.leave_runs()
             log.warning(
-                "no last checkpoint: the next start repeats the batches since the latest one", error=why
+                "no last checkpoint: if it cannot resume on this machine, the next start repeats the batches since the "
+                "latest one",
+                error=why,
             )
             return None
 

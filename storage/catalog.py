@@ -355,15 +355,15 @@ class Catalog:
 
     # --- who writes into the sinks --------------------------------------------------------------------------
 
-    def take_office(self, driver: Driver) -> None:
+    def take_leadership(self, driver: Driver) -> None:
         """Record that the driver of a generation may write into the pipeline's sinks."""
         self.store.write(driver_key(driver.generation), to_json(driver))
 
-    def leave_office(self, generation: int) -> None:
+    def step_down(self, generation: int) -> None:
         """Record that the driver of a generation writes into no sink any more."""
         self.store.delete(driver_key(generation))
 
-    def in_office(self, generation: int) -> Driver | None:
+    def leader(self, generation: int) -> Driver | None:
         """Return the driver of a generation; None if it writes into no sink any more."""
         try:
             return from_json_of_any_version(Driver, self.store.read(driver_key(generation)))
@@ -373,13 +373,13 @@ class Catalog:
             # There is one, and nobody can find out whether it lives.
             return Driver(generation, "an unknown machine", "", 0, 0, 0, 0)
 
-    def predecessors_in_office(self, generation: int) -> Iterator[Driver]:
+    def leaders_before(self, generation: int) -> Iterator[Driver]:
         """Yield the drivers that may still write into the sinks, newest first; they may leave meanwhile.
 
         Each record is read when its turn comes.
         """
         for number in range(generation - 1, 0, -1):
-            if (driver := self.in_office(number)) is not None:
+            if (driver := self.leader(number)) is not None:
                 yield driver
             # Whoever has started has waited for all before.
             if self._is_there(start_key(number)) or not self._is_there(generation_key(number)):

@@ -7,6 +7,9 @@ if it was listed before the manifests were, no manifest references it, and it is
 Objects in a checkpoint's own folder must also have an id below the newest completed one, because ids are committed in
 order.
 
+The same holds for savepoints in the pipeline's own folder: one that was begun and has no manifest is garbage, all of it
+at once, if none of its objects is young. One with a manifest is never touched.
+
 Nobody knows what a damaged manifest references, and somebody may repair it. So while there is one, all shared objects
 stay, and so do the folders of all checkpoints up to it. It cannot need the folders of later checkpoints.
 """
@@ -22,6 +25,7 @@ from .catalog import Catalog
 from .errors import NotDeletedError, ObjectMissingError, SchemaTooNewError, StoreFailedError
 from .layout import (
     CHECKPOINTS,
+    MANIFEST,
     PROBES,
     STAGED,
     checkpoint_of,
@@ -33,6 +37,7 @@ from .layout import (
 from .manifest import Manifest
 from .retention import deletable
 from .store import ObjectStat, Store
+from .unfinished_savepoints import unfinished_savepoints
 
 GRACE_SECONDS = 24 * 3600.0
 """Default age below which an object may belong to a checkpoint in flight."""
@@ -129,7 +134,7 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
 def collect_garbage(
     catalog: Catalog, now: float, older_than: float = GRACE_SECONDS, dry_run: bool = False
 ) -> Garbage:
-    """Delete what no completed checkpoint references: void manifests and leftovers of aborted checkpoints.
+    """Delete what no completed checkpoint references: void manifests, leftovers of checkpoints and savepoints.
 
     Args:
         catalog: the pipeline's catalog.
@@ -164,8 +169,17 @@ def collect_garbage(
     old = _old(
         store, [key for key in candidates if not _is_young(objects[key], now, older_than)], now, older_than
     )
+    unfinished = unfinished_savepoints(objects)
+    given_up = {
+        folder: sizes
+        for folder, keys in unfinished.items()
+        if len(sizes := _all_old(store, keys, objects, now, older_than)) == len(keys)
+    }
+    young = sum(len(keys) for folder, keys in unfinished.items() if folder not in given_up)
     failed: dict[str, StoreFailedError] = {}
     if not dry_run:
+        given_up, not_deleted = _delete_savepoints(store, given_up)
+        failed |= not_deleted
         failed |= _delete(store, list(doomed))
         for begin in range(0, len(old), _AT_ONCE):
             some = list(old)[begin : begin + _AT_ONCE]
@@ -175,11 +189,14 @@ def collect_garbage(
             store.sweep(now - older_than)
         except NotDeletedError as error:
             failed |= error.failed
-    garbage = {key: size for key, size in (doomed | old).items() if key not in failed}
+    found = doomed | old
+    for sizes in given_up.values():
+        found |= sizes
+    garbage = {key: size for key, size in found.items() if key not in failed}
     return Garbage(
         keys=tuple(garbage),
         bytes=sum(garbage.values()),
-        young=len(candidates) - len(old),
+        young=len(candidates) - len(old) + young,
         damaged=tuple(map(manifest_key, damaged)),
         spared=len(unneeded) - len(candidates),
         failed={key: error.reason for key, error in failed.items()},
@@ -193,6 +210,24 @@ def _delete(store: Store, keys: Collection[str]) -> Mapping[str, StoreFailedErro
     except NotDeletedError as error:
         return error.failed
     return {}
+
+
+def _delete_savepoints(
+    store: Store, folders: Mapping[str, Mapping[str, int]]
+) -> tuple[dict[str, Mapping[str, int]], dict[str, StoreFailedError]]:
+    """Delete savepoints that never completed; return what there was to delete, and what could not be."""
+    doomed: dict[str, Mapping[str, int]] = {}
+    failed: dict[str, StoreFailedError] = {}
+    for folder, sizes in folders.items():
+        if f"{folder}{MANIFEST}" in store.list(folder):
+            # It has completed since it was listed.
+            continue
+        # The claim goes last: so the folder stays claimed until it is empty.
+        *contents, claim = sizes
+        left = _delete(store, contents)
+        failed |= left or _delete(store, [claim])
+        doomed[folder] = {key: sizes[key] for key in contents} if left else sizes
+    return doomed, failed
 
 
 def _old(store: Store, keys: Collection[str], now: float, older_than: float) -> dict[str, int]:
@@ -211,6 +246,15 @@ def _old(store: Store, keys: Collection[str], now: float, older_than: float) -> 
         for key, found in stats.items()
         if found and (older_than <= 0 or (found.modified is not None and now - found.modified >= older_than))
     }
+
+
+def _all_old(
+    store: Store, keys: list[str], objects: Mapping[str, ObjectStat], now: float, older_than: float
+) -> dict[str, int]:
+    """Return the sizes of some objects if all of them are old enough to delete; otherwise of none or of some."""
+    if any(_is_young(objects[key], now, older_than) for key in keys):
+        return {}
+    return _old(store, keys, now, older_than)
 
 
 def _is_young(listed: ObjectStat, now: float, older_than: float) -> bool:

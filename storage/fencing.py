@@ -12,7 +12,7 @@ So the newest start record decides, and older records are deleted. The newest cl
 ones, so the highest number never goes: no number is handed out twice, and a coordinator that comes back after any time
 finds a number above its own.
 
-Between the two it waits until no predecessor writes into the pipeline's sinks any more. A driver is *in office* from
+Between the two it waits until no predecessor writes into the pipeline's sinks any more. A driver is a *leader* from
 its claim until it has stopped all its queries: as long as there is ``generations/<g>.driver.json``, by which others on
 its machine can find out whether it lives. One that has claimed and not started is fenced before it touches a sink. So
 a successor waits for all drivers down to the newest that has started, which has waited for those before.
@@ -49,7 +49,7 @@ class Claim:
 
 @attrs.frozen
 class Driver:
-    """The record of a driver in office: which processes write into the pipeline's sinks."""
+    """The record of a leader: which processes write into the pipeline's sinks."""
 
     generation: int
     host: str

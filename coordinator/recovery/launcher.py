@@ -25,9 +25,9 @@ from ..spark import progress
 from ..spark.seeding import seed
 from ..spark.starting import start as start_spark
 from ..spark.ticks import Ticks
+from .leadership import has_leader
 from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
-from .office import is_in_office
 from .query_directories import QueryDirectories
 from .restore_point import Restored, RestorePoint, restore_query
 from .resume import ResumableRun
@@ -252,6 +252,10 @@ class Launcher:
         self._directories.remove(run.directory)
         self.remove_resumed(run)
 
+    def leave(self) -> None:
+        """Leave the directories of the current runs to the next coordinator."""
+        self._directories.leave()
+
     def remove_resumed(self, run: Run) -> None:
         """Delete what a run has resumed: its shards are open by now, and have taken their changelogs over."""
         if run.resumed is not None:
@@ -290,7 +294,7 @@ class Launcher:
             files,
             is_table=definition.table is not None,
             may_begin_anew=self._may_begin_anew or name in self._begun,
-            is_written_by=is_in_office,
+            is_written_by=has_leader,
             allow_new_output=self._allow_new_output,
             directory=directory,
             checkpoint=point.manifest.id if point else None,

@@ -119,7 +119,7 @@ class LocalRecovery:
         self._root = root
         self._generation = generation
         self._changelogs = changelogs
-        self._enabled = enabled
+        self.enabled = enabled
         self._boot = boot
         self._leftovers = leftovers
         self._waiting = dict(leftovers.runs)
@@ -188,7 +188,7 @@ class LocalRecovery:
 
     def resumable(self, runs: Iterable[Run], point: RestorePoint | None) -> dict[str, ResumableRun]:
         """Return by query the run that it resumes after a state host was killed; none if one query cannot."""
-        if not self._enabled:
+        if not self.enabled:
             return {}
         by_query = {run.definition.name: run for run in runs}
         found = resume_points(
@@ -206,7 +206,7 @@ class LocalRecovery:
 
     def record(self, run: Run, round: int, point: RestorePoint | None) -> None:
         """Write the record of a run that is about to begin, and let its shards have changelogs."""
-        if not self._enabled:
+        if not self.enabled:
             return
         self._known.add(run.definition.name)
         try:

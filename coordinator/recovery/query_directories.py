@@ -27,6 +27,7 @@ class QueryDirectories:
             keep=lambda place: any(place.glob(f"*/{RECORD}")),
         )
         self._runs = 0
+        self._is_left = False
 
     def new_run(self, query: str) -> Path:
         """Return a path for the working checkpoint directory of a query; it does not exist yet."""
@@ -51,6 +52,13 @@ class QueryDirectories:
         """Delete the working directory of a run that has ended."""
         shutil.rmtree(run.parent, ignore_errors=True)
 
+    def leave(self) -> None:
+        """Let ``close`` leave everything to the next coordinator, which resumes the runs or deletes it."""
+        self._is_left = True
+
     def close(self) -> None:
-        """Delete everything."""
-        self._workspace.remove()
+        """Delete everything, unless it is left to the next coordinator."""
+        if self._is_left:
+            self._workspace.release()
+        else:
+            self._workspace.remove()

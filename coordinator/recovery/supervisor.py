@@ -118,6 +118,7 @@ class Supervisor:
         self._deciding = threading.Lock()
         self._restart_at: float | None = None
         self._processor_failures: dict[str, TaskFailure] = {}
+        self._leaves_runs = False
         self._round = 0
         """How often the pipeline has gone back."""
         self._superseded: list[Run] = []
@@ -281,6 +282,10 @@ class Supervisor:
             # Failures from before or during the stop have not been handled yet.
             self._events.put(self._decide(on.StopWithdrawn()))
 
+    def leave_runs(self) -> None:
+        """Let ``close`` leave the runs to the next coordinator as a killed driver does, which may resume them."""
+        self._leaves_runs = True
+
     def close(self) -> None:
         """Stop what still runs, and end the thread."""
         self._decide(on.StopRequested())
@@ -297,7 +302,10 @@ class Supervisor:
             query.definition.sink.close()
         for run in self._runs.all():
             self._launcher.remove_resumed(run)
-            self._local_recovery.delete_changelogs([run.query_id])
+            if not self._leaves_runs:
+                self._local_recovery.delete_changelogs([run.query_id])
+        if self._leaves_runs and self._local_recovery.enabled:
+            self._launcher.leave()
 
     def _stop(self, run: Run) -> None:
         self._launcher.stop(run)

@@ -45,6 +45,10 @@ class Workspace:
             path = private_directory(base / name)
             return cls(path, acquire(path / ALIVE))
 
+    def release(self) -> None:
+        """Hold the directory no longer, and leave what is in it."""
+        self._alive.release()
+
     def remove(self) -> None:
         """Delete the directory."""
         shutil.rmtree(self.path, ignore_errors=True)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from click.testing import CliRunner, Result
 
@@ -108,7 +109,22 @@ def test_list_for_programs_has_the_facts_of_each_checkpoint(storage: str) -> Non
         "new_bytes": 70_002,
         "shards": 2,
         "cut": {"delays": 41},
+        "unverified": False,
     }
+
+
+def test_list_says_which_checkpoints_are_unverified(
+    storage: str, flights: LocalStore, tmp_path: Path
+) -> None:
+    Catalog(flights).commit(attrs.evolve(stored(flights, tmp_path / "files", 3), unverified=True))
+    rows = [line for line in run("list", storage).stdout.splitlines() if "delays@41" in line]
+    assert ["unverified" in row for row in rows] == [False, False, True]
+    listed = run_json("list", storage)["checkpoints"]
+    assert [(one["status"], one["unverified"]) for one in listed] == [
+        ("completed", False),
+        ("completed", False),
+        ("completed", True),
+    ]
 
 
 @pytest.mark.parametrize(

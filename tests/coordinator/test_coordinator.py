@@ -29,7 +29,9 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.spark import plan, session
+from chandy.coordinator.spark.progress import newest_committed
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.state.local.changelog import FOLDER
 from chandy.storage import FencedError
 from chandy.storage.catalog import Catalog
 from chandy.storage.files import FileCache
@@ -338,6 +340,37 @@ def test_a_stop_whose_last_checkpoint_fails_or_takes_too_long_ends_and_says_so(
     assert pipeline.closed == 1
     (line,) = [line for line in lines(caplog) if "no last checkpoint" in line]
     assert (error or "it was not complete after 0 s") in line
+
+
+@pytest.fixture
+def on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only state host would be on this machine; without operators there is none."""
+    monkeypatch.setattr(assembly, "is_here", lambda spark: True)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.usefixtures("on_this_machine")
+def test_after_a_stop_without_its_last_checkpoint_the_next_start_resumes(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(tmp_path, monkeypatch)
+    pipeline.start("q")
+    commit(pipeline, 0)
+    if fails:
+        answer: Future[Checkpoint] = Future()
+        monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind, of_stop: answer)
+    taken = pipeline.coordinator.stop(timeout="0 s" if fails else "1 min", checkpoint=fails)
+    assert taken is None
+    following = pipeline.coordinator = made(cluster(), tmp_path)
+    query = pipeline.start("q")
+    (recovery,) = following.recoveries
+    (run,) = following._supervisor._runs.all()
+    assert (recovery.in_place, newest_committed(run.directory)) == ((True, 0) if fails else (False, -1))
+    query.stop()
+    following.stop(checkpoint=False)
+    # What it has left is for its successor alone, which has left nothing.
+    assert not directories(tmp_path / "work")
+    assert not list((tmp_path / "cache" / FOLDER).glob("*"))
 
 
 def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(

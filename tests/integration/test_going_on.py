@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from chandy.coordinator import Checkpoint, CheckpointCoordinator, FixedDelay
+from chandy.coordinator.errors import CheckpointError
+from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.query import CheckpointedQuery
-from chandy.coordinator.recovery import office
+from chandy.coordinator.recovery import leadership
 from chandy.coordinator.recovery.decisions import StopRequested
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.local.changelog import FOLDER
@@ -143,7 +146,7 @@ def crash(coordinator: CheckpointCoordinator) -> None:
     coordinator._supervisor._events.put(None)
     coordinator._executor.close()
     # Of a process that is gone, others find that out; this one lives on.
-    office._here.pop(coordinator._taken.office._key)
+    leadership._here.pop(coordinator._taken.leadership._key)
     for lock in (coordinator._supervisor._launcher._directories._workspace._alive, *_held(coordinator)):
         lock.release()
 
@@ -190,6 +193,24 @@ def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make,
     assert in_place(third) == [False, False]
     pipeline.run(queries, 1)
     assert pipeline.given[5:] == [4, 5]
+    pipeline.check()
+
+
+def test_after_a_stop_whose_last_checkpoint_failed_no_batch_runs_again(
+    make: Make, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make()
+    taken = pipeline.live(first)
+    failed: Future[Checkpoint] = Future()
+    failed.set_exception(CheckpointError(taken.id + 1, Reason.IO_EXCEPTION, "the store is full"))
+    monkeypatch.setattr(first._executor, "request", lambda kind, of_stop: failed)
+    assert first.stop() is None
+
+    second = make()
+    queries = pipeline.start(second)
+    assert in_place(second) == [True, True]
+    pipeline.run(queries, 1)
+    assert pipeline.given == [0, 1, 2, 3, 4]
     pipeline.check()
 
 

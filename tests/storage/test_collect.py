@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ import pytest
 from chandy.storage import DamagedError, FencedError, SchemaTooNewError
 from chandy.storage.catalog import Catalog
 from chandy.storage.collect import GRACE_SECONDS, collect_garbage, discard, discard_aborted
+from chandy.storage.errors import NotDeletedError, StoreFailedError
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import FileRef, Handle, Manifest
+from chandy.storage.savepoint import claim_savepoint, commit_savepoint, read_savepoint
 from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.store import ObjectStat
 from chandy.storage.verification import verify
 
 from ..builders import make_manifest
@@ -137,6 +141,77 @@ def test_a_dry_run_finds_the_same_and_deletes_nothing(catalog: Catalog, store: L
     assert dry == collect_garbage(catalog, time.time(), older_than=0)
     assert dry.bytes == len("shared/cc/c.sst") + len("checkpoints/1/h.pack")
     assert store.list() == ["checkpoints/2/manifest.json"]
+
+
+def savepoints(store: LocalStore) -> set[str]:
+    """A completed savepoint and one that never completed, in the pipeline's own folder; the keys of the latter."""
+    for name in ("whole", "aborted"):
+        folder = LocalStore(store.root / "savepoints" / name)
+        claim_savepoint(folder, f"the driver that took {name}")
+        kept = files(folder, "shared/aa/a.sst", "checkpoints/4/h.pack")
+        if name == "whole":
+            commit_savepoint(folder, make_manifest(4, shards=[kept]))
+    return {f"savepoints/aborted/{key}" for key in ("claim", "shared/aa/a.sst", "checkpoints/4/h.pack")}
+
+
+def test_a_savepoint_that_never_completed_is_garbage_and_a_completed_one_is_not(
+    catalog: Catalog, store: LocalStore
+) -> None:
+    aborted = savepoints(store)
+    # What another program has put there, and a folder that nobody has claimed.
+    files(store, "savepoints/aborted/notes.txt", "savepoints/mine/shared/bb/b.sst")
+    before = set(store.list())
+    dry = collect_garbage(catalog, time.time() + GRACE_SECONDS + 60, dry_run=True)
+    assert set(dry.keys) == aborted
+    assert set(store.list()) == before
+    assert collect_garbage(catalog, time.time() + GRACE_SECONDS + 60) == dry
+    assert set(store.list()) == before - aborted
+    whole = LocalStore(store.root / "savepoints" / "whole")
+    assert read_savepoint(whole).keys() <= set(whole.list())
+
+
+@pytest.mark.parametrize("young", ["claim", "shared/aa/a.sst", "checkpoints/4/h.pack"])
+def test_a_savepoint_with_one_young_object_may_be_in_flight(
+    catalog: Catalog, store: LocalStore, young: str
+) -> None:
+    aborted = savepoints(store)
+    before = set(store.list())
+    for key in aborted - {f"savepoints/aborted/{young}"}:
+        os.utime(store.root / key, (1.0, 1.0))
+    found = collect_garbage(catalog, time.time())
+    assert (found.keys, found.young, set(store.list())) == ((), 3, before)
+
+
+def test_a_savepoint_that_completes_meanwhile_is_left_alone(catalog: Catalog, store: LocalStore) -> None:
+    aborted = savepoints(store)
+    folder = LocalStore(store.root / "savepoints" / "aborted")
+
+    class Completing(LocalStore):
+        def scan(self, prefix: str = "") -> dict[str, ObjectStat]:
+            found = super().scan(prefix)
+            commit_savepoint(folder, make_manifest(4, shards=[]))
+            return found
+
+    found = collect_garbage(Catalog(Completing(store.root)), time.time(), older_than=0)
+    assert found.keys == ()
+    assert aborted <= set(store.list())
+
+
+def test_a_savepoint_stays_claimed_while_some_of_it_cannot_be_deleted(
+    catalog: Catalog, store: LocalStore
+) -> None:
+    aborted = savepoints(store)
+    (kept,) = [key for key in aborted if key.endswith(".pack")]
+
+    class Stubborn(LocalStore):
+        def delete_all(self, keys: Collection[str]) -> None:
+            super().delete_all([key for key in keys if key != kept])
+            if kept in keys:
+                raise NotDeletedError.of(self.uri, {kept: StoreFailedError(self.uri, kept, "delete", "no")})
+
+    found = collect_garbage(Catalog(Stubborn(store.root)), time.time(), older_than=0)
+    assert (set(found.keys), set(found.failed)) == ({"savepoints/aborted/shared/aa/a.sst"}, {kept})
+    assert {"savepoints/aborted/claim", kept} <= set(store.list())
 
 
 def test_what_a_checkpoint_in_flight_has_uploaded_is_spared(

@@ -1,4 +1,4 @@
-"""Who writes into a pipeline's sinks: a successor waits until its predecessor has left, or is dead."""
+"""Who writes into a pipeline's sinks: a successor waits until its predecessor has stepped down, or is dead."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import attrs
 import pytest
 
 from chandy.coordinator.errors import PredecessorRunsError
-from chandy.coordinator.recovery import office as offices
-from chandy.coordinator.recovery.office import Office, Sign, Verdict, await_predecessors, judge
-from chandy.state.local.processes import machine_id, started_at
+from chandy.coordinator.recovery.leadership import Leadership, Sign, Verdict, await_predecessors, judge
+from chandy.state.local.processes import is_stopped, machine_id, started_at
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import FencedError, StoreFailedError
 from chandy.storage.fencing import Claim, Driver
@@ -71,76 +70,76 @@ def here(generation: int, process: subprocess.Popen[bytes], started: int | None 
 def test_who_follows_nobody_waits_for_nobody(catalog: Catalog) -> None:
     first = claim(catalog)
     await_predecessors(catalog, first, NEVER)
-    Office.take(catalog, first, os.getpid()).leave()
+    Leadership.take(catalog, first, os.getpid()).step_down()
     catalog.start(first)
     await_predecessors(catalog, claim(catalog), NEVER)
 
 
 def test_a_driver_in_this_process_is_told_and_waited_for(catalog: Catalog) -> None:
     first = claim(catalog)
-    office = Office.take(catalog, first, os.getpid())
+    leadership = Leadership.take(catalog, first, os.getpid())
     catalog.start(first)
     told: list[FencedError] = []
 
     def stop(error: FencedError) -> None:
         told.append(error)
-        threading.Thread(target=office.leave).start()
+        threading.Thread(target=leadership.step_down).start()
 
-    office.listen(stop)
+    leadership.listen(stop)
     await_predecessors(catalog, claim(catalog), NEVER)
     assert [(error.generation, error.by) for error in told] == [(1, 2)]
-    assert catalog.in_office(1) is None
+    assert catalog.leader(1) is None
 
 
 def test_a_driver_in_this_process_that_is_still_being_made_is_told_when_it_listens(catalog: Catalog) -> None:
     first = claim(catalog)
-    office = Office.take(catalog, first, os.getpid())
+    leadership = Leadership.take(catalog, first, os.getpid())
     successor = threading.Thread(target=lambda: await_predecessors(catalog, claim(catalog), NEVER))
     successor.start()
-    eventually(lambda: office._told is not None)
+    eventually(lambda: leadership._told is not None)
     told: list[FencedError] = []
-    office.listen(told.append)
+    leadership.listen(told.append)
     assert len(told) == 1
     with pytest.raises(FencedError):
         catalog.start(first)
-    office.leave()
+    leadership.step_down()
     successor.join()
 
 
 def test_a_driver_in_this_process_that_does_not_end_is_named(catalog: Catalog) -> None:
-    office = Office.take(catalog, claim(catalog), os.getpid())
+    leadership = Leadership.take(catalog, claim(catalog), os.getpid())
     with pytest.raises(PredecessorRunsError, match="running in this process; stop its coordinator"):
         await_predecessors(catalog, claim(catalog), 0.0)
-    office.leave()
+    leadership.step_down()
 
 
-def test_a_driver_that_left_and_could_not_record_it_does_not_hold_up_its_process(
+def test_a_driver_that_stepped_down_and_could_not_record_it_does_not_hold_up_its_process(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: LocalStore, key: str) -> None:
         raise StoreFailedError(self.uri, key, "delete", "no", transient=True)
 
-    office = Office.take(catalog, claim(catalog), os.getpid())
+    leadership = Leadership.take(catalog, claim(catalog), os.getpid())
     with monkeypatch.context() as broken:
         broken.setattr(LocalStore, "delete", fails)
-        office.leave()
-    assert catalog.in_office(1) is not None
+        leadership.step_down()
+    assert catalog.leader(1) is not None
     await_predecessors(catalog, claim(catalog), NEVER)
-    assert catalog.in_office(1) is None
+    assert catalog.leader(1) is None
 
 
 def test_a_dead_driver_is_not_waited_for(catalog: Catalog, process: subprocess.Popen[bytes]) -> None:
-    catalog.take_office(here(claim(catalog).generation, process))
+    catalog.take_leadership(here(claim(catalog).generation, process))
     process.kill()
     process.wait()
     await_predecessors(catalog, claim(catalog), NEVER)
-    assert catalog.in_office(1) is None
+    assert catalog.leader(1) is None
 
 
 def test_a_process_that_got_the_id_of_a_dead_driver_is_not_taken_for_it(
     catalog: Catalog, process: subprocess.Popen[bytes]
 ) -> None:
-    catalog.take_office(here(claim(catalog).generation, process, started=1))
+    catalog.take_leadership(here(claim(catalog).generation, process, started=1))
     await_predecessors(catalog, claim(catalog), NEVER)
 
 
@@ -149,20 +148,20 @@ def test_a_driver_lives_as_long_as_its_python_or_its_jvm(
     catalog: Catalog, process: subprocess.Popen[bytes], what: str
 ) -> None:
     gone = {"pid": {"java_started": 1}, "java": {"started": 1}}[what]
-    catalog.take_office(attrs.evolve(here(claim(catalog).generation, process), **gone))
+    catalog.take_leadership(attrs.evolve(here(claim(catalog).generation, process), **gone))
     with pytest.raises(
         PredecessorRunsError, match=f"process {process.pid} on near .*; end it .kill {process.pid} "
     ):
         await_predecessors(catalog, claim(catalog), 0.0)
-    assert catalog.in_office(1) is not None
+    assert catalog.leader(1) is not None
 
 
 def test_of_a_suspended_driver_it_is_said_how_to_let_it_go_on(
     catalog: Catalog, process: subprocess.Popen[bytes]
 ) -> None:
-    catalog.take_office(here(claim(catalog).generation, process))
+    catalog.take_leadership(here(claim(catalog).generation, process))
     process.send_signal(signal.SIGSTOP)
-    eventually(lambda: offices.is_stopped(process.pid))
+    eventually(lambda: is_stopped(process.pid))
     with pytest.raises(
         PredecessorRunsError, match=f"suspended .*kill -9 {process.pid}.*kill -CONT {process.pid}"
     ):
@@ -172,27 +171,27 @@ def test_of_a_suspended_driver_it_is_said_how_to_let_it_go_on(
 def test_a_driver_elsewhere_that_does_not_answer_is_taken_for_dead_aloud(
     catalog: Catalog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    catalog.take_office(elsewhere(catalog, claim(catalog).generation))
+    catalog.take_leadership(elsewhere(catalog, claim(catalog).generation))
     await_predecessors(catalog, claim(catalog), 0.0)
     assert "taken for dead" in caplog.text
     assert "far" in caplog.text
-    assert catalog.in_office(1) is None
+    assert catalog.leader(1) is None
 
 
 def test_a_driver_elsewhere_that_answers_is_waited_for_aloud(
     catalog: Catalog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    catalog.take_office(elsewhere(catalog, claim(catalog).generation))
+    catalog.take_leadership(elsewhere(catalog, claim(catalog).generation))
     successor = threading.Thread(target=lambda: await_predecessors(catalog, claim(catalog), NEVER))
     successor.start()
     eventually(lambda: "waiting for the driver before" in caplog.text)
     assert successor.is_alive()
-    catalog.leave_office(1)
+    catalog.step_down(1)
     successor.join()
 
 
 def test_a_successor_that_waits_gives_way_to_its_own(catalog: Catalog) -> None:
-    catalog.take_office(elsewhere(catalog, claim(catalog).generation))
+    catalog.take_leadership(elsewhere(catalog, claim(catalog).generation))
     second, _ = claim(catalog), claim(catalog)
     with pytest.raises(FencedError):
         await_predecessors(catalog, second, NEVER)
@@ -204,18 +203,18 @@ def test_all_are_waited_for_down_to_the_newest_that_has_started(catalog: Catalog
         made = claim(catalog)
         if number in (1, 3):
             catalog.start(made) if number == 1 else catalog.store.create("generations/3.start.json", b"{}")
-        catalog.take_office(elsewhere(catalog, number))
-    assert [driver.generation for driver in catalog.predecessors_in_office(6)] == [5, 4, 3]
+        catalog.take_leadership(elsewhere(catalog, number))
+    assert [driver.generation for driver in catalog.leaders_before(6)] == [5, 4, 3]
 
 
-def test_queries_that_end_later_let_their_driver_leave_later(catalog: Catalog) -> None:
-    office = Office.take(catalog, claim(catalog), os.getpid())
+def test_queries_that_end_later_let_their_driver_step_down_later(catalog: Catalog) -> None:
+    leadership = Leadership.take(catalog, claim(catalog), os.getpid())
     ended = threading.Event()
 
     def wait(timeout: float | None) -> bool:
         return ended.wait(0.0 if timeout is not None else None)
 
-    office.leave_after(wait)
-    assert catalog.in_office(1) is not None
+    leadership.step_down_after(wait)
+    assert catalog.leader(1) is not None
     ended.set()
-    eventually(lambda: catalog.in_office(1) is None)
+    eventually(lambda: catalog.leader(1) is None)

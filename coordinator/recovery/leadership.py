@@ -1,8 +1,8 @@
-"""Who writes into a pipeline's sinks: one driver at a time, which is then in office.
+"""Who writes into a pipeline's sinks: one driver at a time, the pipeline's leader.
 
 A successor fences its predecessor by its claim, which ends the predecessor's checkpoints at once. It does not end what
-Spark is doing: a batch that is under way publishes. So nobody touches a sink before the predecessor has left office. It
-leaves when all its queries have ended, or dies.
+Spark is doing: a batch that is under way publishes. So nobody touches a sink before the predecessor has stepped
+down. It does when all its queries have ended, or dies.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ _END_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.02
 _LONGEST_POLL_SECONDS: Final = 0.5
 _SLOWER: Final = 1.5
-"""From one look whether a predecessor has left to the next, from the one pause to the other."""
+"""From one look whether a predecessor has stepped down to the next, from the one pause to the other."""
 
 
 # --- the decision -------------------------------------------------------------------------------------------
 
 
 class Sign(enum.Enum):
-    """What is known of a driver whose record says that it is in office."""
+    """What is known of a driver whose record says that it is a leader."""
 
-    DEAD = "its processes have ended, or it has left without saying so"
+    DEAD = "its processes have ended, or it has stepped down without saying so"
     LIVES = "it lives on this machine"
     UNKNOWN = "it is on another machine, or in another container"
 
 
 class Verdict(enum.Enum):
-    """What a successor does about a predecessor in office."""
+    """What a successor does about a predecessor that is a leader still."""
 
     GO_ON = "it writes no more"
-    WAIT = "it may leave yet"
+    WAIT = "it may step down yet"
     TAKE_FOR_DEAD = "it has had its time, and gives no sign"
     GIVE_UP = "it has had its time, and lives"
 
 
 def judge(sign: Sign, waited: float, patience: float) -> Verdict:
-    """Decide about a predecessor in office.
+    """Decide about a predecessor that is a leader still.
 
     Args:
         sign: what is known of it.
@@ -70,11 +70,11 @@ def judge(sign: Sign, waited: float, patience: float) -> Verdict:
     return Verdict.GIVE_UP if sign is Sign.LIVES else Verdict.TAKE_FOR_DEAD
 
 
-# --- being in office ----------------------------------------------------------------------------------------
+# --- being the leader ---------------------------------------------------------------------------------------
 
 
 @attrs.define
-class Office:
+class Leadership:
     """The time in which one generation may write into the pipeline's sinks."""
 
     catalog: Catalog
@@ -84,8 +84,8 @@ class Office:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
 
     @classmethod
-    def take(cls, catalog: Catalog, claim: Claim, java: int) -> Office:
-        """Take office for a claimed generation; what it follows may still be in office, too.
+    def take(cls, catalog: Catalog, claim: Claim, java: int) -> Leadership:
+        """Take leadership for a claimed generation; a predecessor may not have stepped down yet.
 
         Args:
             catalog: the pipeline's catalog.
@@ -102,15 +102,15 @@ class Office:
             java=java,
             java_started=started_at(java) or 0,
         )
-        office = cls(catalog, driver)
+        leadership = cls(catalog, driver)
         with _lock:
-            _here[office._key] = office
+            _here[leadership._key] = leadership
         try:
-            catalog.take_office(driver)
+            catalog.take_leadership(driver)
         except BaseException:
-            office.leave()
+            leadership.step_down()
             raise
-        return office
+        return leadership
 
     def listen(self, tell: Callable[[FencedError], object]) -> None:
         """Say whom a successor in this process tells that it has come."""
@@ -128,30 +128,30 @@ class Office:
         if is_new and tell is not None:
             tell(error)
 
-    def leave_after(self, ended: Callable[[float | None], bool]) -> None:
-        """Leave office once all queries have ended: now, or later in the background.
+    def step_down_after(self, ended: Callable[[float | None], bool]) -> None:
+        """Step down once all queries have ended: now, or later in the background.
 
         Args:
             ended: waits for that, so many seconds at most; returns whether they have.
         """
         if ended(_END_SECONDS):
-            self.leave()
+            self.step_down()
             return
         log.warning("queries have not ended yet; a successor waits for them", driver=_described(self.driver))
 
-        def leave_later() -> None:
+        def step_down_later() -> None:
             ended(None)
-            self.leave()
+            self.step_down()
 
-        threading.Thread(target=leave_later, name="chandy-office", daemon=True).start()
+        threading.Thread(target=step_down_later, name="chandy-leadership", daemon=True).start()
 
-    def leave(self) -> None:
-        """Leave office: this generation writes into no sink any more. Calls after the first do nothing."""
+    def step_down(self) -> None:
+        """Step down: this generation writes into no sink any more. Calls after the first do nothing."""
         with _lock:
             if _here.pop(self._key, None) is None:
                 return
         try:
-            self.catalog.leave_office(self.driver.generation)
+            self.catalog.step_down(self.driver.generation)
         except (OSError, ChandyError) as error:
             # A successor in this process knows all the same, and one in another finds out when this one ends.
             log.warning("cannot record that the pipeline's queries have ended", error=str(error))
@@ -161,8 +161,8 @@ class Office:
         return self.catalog.store.uri, self.driver.generation
 
 
-_here: dict[tuple[str, int], Office] = {}
-"""All drivers in office in this process, by the pipeline's store and their generation."""
+_here: dict[tuple[str, int], Leadership] = {}
+"""All leaders in this process, by the pipeline's store and their generation."""
 _lock = threading.Lock()
 
 
@@ -182,15 +182,15 @@ def await_predecessors(catalog: Catalog, claim: Claim, patience: float) -> None:
         FencedError: meanwhile a higher generation has taken over.
     """
     began = time.monotonic()
-    for driver in catalog.predecessors_in_office(claim.generation):
+    for driver in catalog.leaders_before(claim.generation):
         _await(catalog, claim, driver, began, patience)
 
 
-def is_in_office(uri: str) -> bool:
+def has_leader(uri: str) -> bool:
     """Return whether a driver of the pipeline with this store writes into its sinks, as far as one can know."""
     catalog = Catalog(open_store(uri))
     newest = catalog.newest_generation()
-    drivers = catalog.predecessors_in_office(newest + 1)
+    drivers = catalog.leaders_before(newest + 1)
     return any(_sign(catalog, driver) is not Sign.DEAD for driver in drivers)
 
 
@@ -199,7 +199,7 @@ def _await(catalog: Catalog, claim: Claim, driver: Driver, began: float, patienc
     while True:
         sign = _sign(catalog, driver)
         if sign is Sign.DEAD:
-            catalog.leave_office(driver.generation)
+            catalog.step_down(driver.generation)
             return
         _fence_here(catalog, claim, driver)
         match judge(sign, time.monotonic() - began, patience):
@@ -212,7 +212,7 @@ def _await(catalog: Catalog, claim: Claim, driver: Driver, began: float, patienc
                     driver=_described(driver),
                     seconds=patience,
                 )
-                catalog.leave_office(driver.generation)
+                catalog.step_down(driver.generation)
                 return
         if not announced:
             announced = True
@@ -224,7 +224,7 @@ def _await(catalog: Catalog, claim: Claim, driver: Driver, began: float, patienc
             )
         time.sleep(pause)
         pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
-        if catalog.in_office(driver.generation) is None:
+        if catalog.leader(driver.generation) is None:
             log.info("the driver before has ended its queries", driver=_described(driver))
             return
         catalog.check_not_fenced(claim.generation)
@@ -243,9 +243,9 @@ def _sign(catalog: Catalog, driver: Driver) -> Sign:
 
 def _fence_here(catalog: Catalog, claim: Claim, driver: Driver) -> None:
     with _lock:
-        office = _here.get((catalog.store.uri, driver.generation))
-    if office is not None and office.driver == driver:
-        office.fence(FencedError(catalog.store.uri, driver.generation, claim.generation, claim.owner))
+        leadership = _here.get((catalog.store.uri, driver.generation))
+    if leadership is not None and leadership.driver == driver:
+        leadership.fence(FencedError(catalog.store.uri, driver.generation, claim.generation, claim.owner))
 
 
 def _still_runs(catalog: Catalog, driver: Driver, patience: float) -> PredecessorRunsError:

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from chandy.coordinator.errors import PredecessorRunsError
-from chandy.coordinator.recovery import office as offices
-from chandy.coordinator.recovery.office import Sign, Verdict, await_predecessors
+from chandy.coordinator.recovery import leadership
+from chandy.coordinator.recovery.leadership import Sign, Verdict, await_predecessors
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import FencedError
 from chandy.storage.fencing import Claim, Driver
 
 from ...builders import MemoryStore
+from ...effort import examples, until_found
 
 
 @attrs.define(eq=False)
@@ -33,12 +34,12 @@ class Life:
     lives: bool = True
     writes: bool = False
     """Whether it may touch the sinks."""
-    has_left: bool = False
+    has_stepped_down: bool = False
 
     def steps(self) -> Iterator[None]:
         self.claim = self.catalog.claim("driver", 1.0)
         yield
-        self.catalog.take_office(self.driver)
+        self.catalog.take_leadership(self.driver)
         yield
         try:
             while True:
@@ -57,8 +58,8 @@ class Life:
             yield
             self.writes = False
             yield
-            self.catalog.leave_office(self.claim.generation)
-            self.has_left = True
+            self.catalog.step_down(self.claim.generation)
+            self.has_stepped_down = True
 
     @property
     def driver(self) -> Driver:
@@ -74,11 +75,11 @@ class Drivers(RuleBasedStateMachine):
         self.catalog = Catalog(MemoryStore())
         self.lives: list[tuple[Life, Iterator[None]]] = []
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(offices, "_sign", self.sign)
+        self.patch.setattr(leadership, "_sign", self.sign)
 
     def sign(self, catalog: Catalog, driver: Driver) -> Sign:
         found = [life for life, _ in self.lives if life.claim and life.driver == driver]
-        return Sign.LIVES if any(life.lives and not life.has_left for life in found) else Sign.DEAD
+        return Sign.LIVES if any(life.lives and not life.has_stepped_down for life in found) else Sign.DEAD
 
     @rule()
     def a_driver_comes(self) -> None:
@@ -120,8 +121,8 @@ class Drivers(RuleBasedStateMachine):
             self.patch.undo()
 
 
-EFFORT = settings(max_examples=80, stateful_step_count=20, deadline=None)
-Drivers.TestCase.settings = EFFORT
+STEPS = 20
+Drivers.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=STEPS, deadline=None)
 TestDrivers = Drivers.TestCase
 
 
@@ -129,15 +130,15 @@ TestDrivers = Drivers.TestCase
 
 
 def wait_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(offices, "judge", lambda *_: Verdict.TAKE_FOR_DEAD)
+    patch.setattr(leadership, "judge", lambda *_: Verdict.TAKE_FOR_DEAD)
 
 
 def wait_for_the_one_before_alone(patch: pytest.MonkeyPatch) -> None:
     def before(catalog: Catalog, generation: int) -> Iterator[Driver]:
-        if (driver := catalog.in_office(generation - 1)) is not None:
+        if (driver := catalog.leader(generation - 1)) is not None:
             yield driver
 
-    patch.setattr(Catalog, "predecessors_in_office", before)
+    patch.setattr(Catalog, "leaders_before", before)
 
 
 def start_without_a_last_look(patch: pytest.MonkeyPatch) -> None:
@@ -165,5 +166,4 @@ def test_the_machine_of_drivers_finds(
 ) -> None:
     bug(monkeypatch)
     with pytest.raises(AssertionError):
-        once = settings(EFFORT, derandomize=True, database=None, report_multiple_bugs=False)
-        run_state_machine_as_test(Drivers, settings=once)
+        run_state_machine_as_test(Drivers, settings=until_found(STEPS))
