@@ -377,11 +377,11 @@ class Unreachable:
         self.runs: list[Spark] = []
         restore = launcher.restore_query
 
-        def restore_if_reachable(*args: Any) -> Any:
+        def restore_if_reachable(*args: Any, **kwargs: Any) -> Any:
             if self.runs and self.left:
                 self.left -= 1
                 raise StoreFailedError("s3://far", "a.pack", "read", "503 Slow Down", self.transient)
-            return restore(*args)
+            return restore(*args, **kwargs)
 
         def start(*args: Any, **kwargs: Any) -> Spark:
             self.runs.append(
