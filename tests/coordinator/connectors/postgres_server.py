@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,15 @@ class PostgresServer:
             cursor = connection.execute(statement.encode(), parameters or None)
             return cursor.fetchall() if cursor.description else []
 
+    def user_with(self, grants: str, schema: str) -> str:
+        """Make a user with some rights; ``{0}`` in them stands for the schema."""
+        user = f"user_{uuid.uuid4().hex[:12]}"
+        quoted = '"' + schema + '"'
+        self.execute(f"CREATE USER {user}")
+        for grant in filter(None, grants.format(quoted).split("; ")):
+            self.execute(f"GRANT {grant} TO {user}")
+        return user
+
     def kill(self) -> None:
         """Kill the server; its processes for sessions end when they see that it is gone."""
         if self.process is not None:
@@ -129,7 +139,8 @@ class PostgresServer:
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            # At once: nobody needs the data any more.
+            self.process.send_signal(signal.SIGQUIT)
             try:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
