@@ -1,0 +1,517 @@
+"""``PostgresSink``: rows in a table of PostgreSQL, exactly once."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
+
+import attrs
+
+from ..errors import ConfigError
+from ..sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ..sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
+from . import postgres_rows as rows
+from . import postgres_sql as sql
+from .postgres_session import ForbiddenError, LockedError, Session
+from .postgres_sql import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PATIENCE_S: Final = 1.0
+"""Seconds that a new life waits for a commit of an earlier one to end before it ends that session."""
+_CREATION: Final = 4_825_111_337
+"""Key of the advisory lock under which tables are made: two that do it at once would disturb each other."""
+_KINDS: Final = {"v": "view", "m": "materialized view", "f": "foreign table", "S": "sequence", "i": "index"}
+_WRITABLE: Final = {"r", "p"}
+"""Tables and partitioned tables."""
+
+
+def _names(value: str | Iterable[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+@attrs.frozen(kw_only=True)
+class PostgresSink(StagedSink):
+    """Writes a query's rows to a table of PostgreSQL, each exactly once.
+
+    The rows of a checkpoint and the record of it are one transaction. The record is in the table ``chandy_positions``,
+    which is made in the schema of the target. So readers see whole checkpoints only, and a server that was killed, a
+    lost answer or a second driver never leads to a row too many or too few. Several sinks may write to one table, each
+    with a record of its own.
+
+    Columns are found by name, and names are case-sensitive. A string may be written to ``text``, ``json``, ``jsonb``,
+    ``uuid``, an enum and the like; a timestamp without zone to ``timestamp``, one with a zone to ``timestamptz``; a
+    list of scalars to an array. Turn structs and maps into JSON with ``to_json``.
+
+    The user needs INSERT on the table, also SELECT and UPDATE (with ``deleted``, DELETE) and TEMPORARY on the database
+    for upserts, and CREATE on the schema at the first start or a table ``chandy_positions`` that it may SELECT, INSERT
+    and UPDATE. Connect to the server itself or through a pooler that keeps sessions, because a transaction that a
+    frozen driver has left open is ended by the session's name. What was published cannot be taken back.
+    """
+
+    target: ClassVar[str] = "PostgreSQL"
+
+    conninfo: str = attrs.field(repr=False)
+    """Where to connect to, as libpq takes it: ``host=db dbname=flights user=chandy`` or ``postgresql://...``. What is
+    not in it comes from libpq's environment variables, service file and password file on the driver."""
+    table: str
+    """``table`` or ``schema.table``, each part as it is; a part with a dot in it stands in double quotes."""
+    mode: Literal["append", "upsert"] = "append"
+    """``upsert``: a row replaces the one with the same key."""
+    key: tuple[str, ...] = attrs.field(default=(), converter=_names)
+    """Columns of the key of an upsert. Of several rows of a key in a checkpoint, that of the last batch counts; within
+    a batch that is any of them."""
+    deleted: str | None = None
+    """Boolean column whose true rows delete their key. It is not a column of the table."""
+    uid: str = "postgres"
+    """Names the sink in its query. Keep it across restarts."""
+    timeout: float = 60.0
+    """Seconds that a connection, one statement or a wait for a lock may take. A statement has at most about 128 MB of
+    rows."""
+    create_table: bool = False
+    """Whether ``check`` makes the table from the query's schema if there is none."""
+
+    def __attrs_post_init__(self) -> None:
+        for wrong, expected, found in (
+            (
+                TableName.parse(self.table) is None,
+                'a table as "table" or "schema.table"',
+                repr(self.table),
+            ),
+            (self.mode not in ("append", "upsert"), 'the mode "append" or "upsert"', repr(self.mode)),
+            (self.mode == "upsert" and not self.key, "the columns of the key for an upsert", "no key"),
+            (self.mode == "append" and bool(self.key), "no key for an append", f"key {self.key}"),
+            (
+                self.mode == "append" and self.deleted is not None,
+                "no deletions in an append",
+                f"deleted={self.deleted!r}",
+            ),
+            (
+                self.deleted is not None and self.deleted in self.key,
+                "a mark apart from the key",
+                "one of both",
+            ),
+            (len(set(self.key)) < len(self.key), "each column once in the key", f"key {self.key}"),
+            (not self.timeout > 0, "a timeout above 0 s", f"{self.timeout} s"),
+            (not self.uid, "a uid", "an empty one"),
+        ):
+            if wrong:
+                raise ConfigError(f"PostgresSink for table {self.table} cannot be made", expected, found)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Check that the table takes rows of this schema; make it if it is missing and ``create_table`` says so.
+
+        Raises:
+            OutputError: it does not take them: all that is missing or of another type is named.
+            SetupError: psycopg is missing, or the server does not let the sink in.
+            TargetUnavailableError: the server cannot be reached.
+        """
+        session = self._connect("chandy check")
+        try:
+            self._check_schema(schema, session.where)
+            found = _find(session, self._name)
+            if found is None:
+                if not self.create_table:
+                    raise self._missing(session.where, schema)
+                _create(session, self._definition(schema))
+                found = _find(session, self._name)
+            if found is None:
+                raise self._missing(session.where, schema)
+            problems = self._problems(session, found, schema)
+            session.commit()
+            if problems:
+                raise OutputError(
+                    f"{session.where} does not take the query's rows",
+                    "a table that fits",
+                    "; ".join(problems),
+                    "change the table, the user's rights or the query",
+                )
+        finally:
+            session.close()
+
+    def recover(self, fence: Fence) -> PostgresCommitter:
+        """Connect, shut out earlier lives of the writer, and read what the table has of it.
+
+        An earlier life that has the record locked, because it was frozen in the middle of a commit, has its session
+        ended.
+
+        Raises:
+            FencedError: a later life publishes.
+            OutputTakenError: the output is another pipeline's.
+            TargetUnavailableError: the server cannot be reached; or somebody else has the record locked.
+            OutputError: there is no such table, or the user may not do that.
+            SetupError: psycopg is missing, or the server does not let the sink in.
+        """
+        session = self._connect(sql.session_name(fence.writer))
+        try:
+            found = _find(session, self._name)
+            if found is None:
+                raise self._missing(session.where, None)
+            positions = found.name.beside(sql.POSITIONS)
+            _make_positions(session, positions)
+            position = _take(session, positions, fence, self.timeout)
+        except BaseException:
+            session.close()
+            raise
+        return PostgresCommitter(self, session, found.name, fence, position)
+
+    @property
+    def _name(self) -> TableName:
+        name = TableName.parse(self.table)
+        assert name is not None
+        return name
+
+    def _connect(self, name: str) -> Session:
+        return Session.connect(self.conninfo, self.table, name, self.timeout)
+
+    def _columns(self, schema: pa.Schema) -> list[str]:
+        """The columns of the table that are written."""
+        return [name for name in schema.names if name != self.deleted]
+
+    def _definition(self, schema: pa.Schema) -> str:
+        types = {name: rows.type_for(schema.field(name).type) or "text" for name in self._columns(schema)}
+        return sql.create_table(self._name, types, self.key)
+
+    def _missing(self, where: str, schema: pa.Schema | None) -> OutputError:
+        advice = "create it, or give the sink create_table=True"
+        if schema is not None:
+            advice += f"; this would fit: {self._definition(schema)}"
+        return OutputError(
+            f"{where} cannot be written to",
+            f"a table {self.table}",
+            "none, or none that the user may see",
+            advice,
+        )
+
+    def _check_schema(self, schema: pa.Schema, where: str) -> None:
+        """Check what no server needs to be asked for."""
+        import pyarrow as pa
+
+        problems = [f"the query has no key column {name!r}" for name in self.key if name not in schema.names]
+        problems += [f"the query has {name!r} twice" for name in _twice(schema.names)]
+        if not self._columns(schema):
+            problems.append("the query has no columns")
+        if not problems:
+            problems += [
+                f"column {name!r} is {schema.field(name).type}, which has no type in PostgreSQL: turn it into a "
+                "string, such as with to_json"
+                for name in self._columns(schema)
+                if rows.type_for(schema.field(name).type) is None
+                and not pa.types.is_null(schema.field(name).type)
+            ]
+        if self.deleted is not None and self.deleted not in schema.names:
+            problems.append(f"the query has no column {self.deleted!r} that marks deletions")
+        elif self.deleted is not None and not pa.types.is_boolean(schema.field(self.deleted).type):
+            problems.append(f"column {self.deleted!r} marks deletions and is not boolean")
+        if problems:
+            raise OutputError(f"{where} does not take the query's rows", "rows that fit", "; ".join(problems))
+
+    def _problems(self, session: Session, found: _Found, schema: pa.Schema) -> list[str]:
+        """What keeps the table from taking the rows, each as a sentence without its full stop."""
+        if found.kind not in _WRITABLE:
+            return [f"{self.table} is a {_KINDS.get(found.kind, 'relation')} and not a table"]
+        columns = {column.name: column for column in _columns_of(session, found)}
+        wanted = self._columns(schema)
+        problems = [
+            problem
+            for name in wanted
+            for problem in self._column_problems(columns.get(name), schema.field(name))
+        ]
+        problems += [
+            f"column {column.name!r} of the table takes no nulls, has no default, and the query does not have it"
+            for column in columns.values()
+            if column.name not in wanted and column.not_null and not column.has_default
+        ]
+        if found.has_row_security:
+            problems.append("the table has row-level security for the user, and COPY does not work with it")
+        if self.mode == "upsert":
+            problems += self._upsert_problems(session, found, columns)
+        return [*problems, *_rights_problems(session, found)]
+
+    def _column_problems(self, column: _Column | None, field: pa.Field) -> Iterator[str]:
+        if column is None:
+            yield f"the table has no column {field.name!r} ({rows.type_for(field.type) or field.type})"
+            return
+        if column.is_generated:
+            yield f"column {field.name!r} of the table is generated and cannot be written"
+        elif not rows.fits(field.type, column.type):
+            yield (
+                f"column {field.name!r} is {column.sql_type} and the query's is {field.type} "
+                f"({rows.type_for(field.type)})"
+            )
+        rights = {"INSERT": column.may_insert}
+        if self.mode == "upsert":
+            rights |= {"UPDATE": column.may_update or field.name in self.key, "SELECT": column.may_select}
+        missing = [right for right, given in rights.items() if not given]
+        if missing:
+            yield f"the user has no right to {' and '.join(missing)} column {field.name!r}"
+
+    def _upsert_problems(self, session: Session, found: _Found, columns: dict[str, _Column]) -> Iterator[str]:
+        keys = [set(names) for (names,) in session.query(sql.UNIQUE_KEYS, found.oid)]
+        if set(self.key) not in keys:
+            names = ", ".join(self.key)
+            yield f"the table has no primary key or unique index on ({names}), which an upsert needs"
+        for name in self.key:
+            if name in columns and not columns[name].not_null:
+                yield f"key column {name!r} of the table takes nulls: make it NOT NULL"
+        ((may_make_temporary, may_delete),) = session.query(
+            "SELECT has_database_privilege(current_database(), 'TEMPORARY'), has_table_privilege(%s, 'DELETE')",
+            found.oid,
+        )
+        if not may_make_temporary:
+            yield "the user has no right to make TEMPORARY tables in the database"
+        if self.deleted is not None and not may_delete:
+            yield "the user has no right to DELETE from the table"
+
+
+class PostgresCommitter(Committer):
+    """A sink's connection to its server."""
+
+    def __init__(
+        self, sink: PostgresSink, session: Session, table: TableName, fence: Fence, position: int | None
+    ) -> None:
+        self._sink = sink
+        self._session = session
+        self._table = table
+        self._positions = table.beside(sql.POSITIONS)
+        self._fence = fence
+        self._position = position
+
+    @property
+    def position(self) -> int | None:
+        """The newest epoch that the table has of this writer."""
+        return self._position
+
+    def commit(self, epoch: Epoch) -> None:
+        """Publish an epoch in one transaction.
+
+        Raises:
+            TargetUnavailableError: the server does not answer, or is not what it was; the connection is closed.
+            FencedError, OutputTakenError: a later life publishes.
+            OutputError: the table refuses a row. Nothing has changed.
+            DamagedError, ObjectMissingError, StoreFailedError: the staged rows cannot be read. Nothing has changed.
+        """
+        try:
+            self._commit(epoch)
+        except BaseException:
+            # The server takes back a transaction whose client is gone.
+            self._session.close()
+            raise
+        self._position = epoch.id
+
+    def close(self) -> None:
+        """End the connection."""
+        self._session.close()
+
+    def _commit(self, epoch: Epoch) -> None:
+        # A transaction waits for nothing but the server as long as possible.
+        parts = _parts(StagedRows(epoch).tables())
+        first = list(itertools.islice(parts, 1))
+        self._lock()
+        for part in itertools.chain(first, parts):
+            self._write(part)
+        self._session.query(sql.move_position(self._positions), epoch.id, self._fence.writer)
+        # A COMMIT that waits for a standby must not stop to wait and call itself done.
+        self._session.query("SELECT set_config('statement_timeout', '0', true)")
+        self._session.commit()
+
+    def _lock(self) -> None:
+        """Lock the record, and check that it is as this life has left it."""
+        writer = self._fence.writer
+        found = [Position(*row) for row in self._session.query(sql.lock_position(self._positions), writer)]
+        if found:
+            # This life has taken the output over already, if it may.
+            found[0].taken_by(attrs.evolve(self._fence, may_take_over=False))
+        expected = Position(self._fence.store, self._fence.generation, self._position)
+        if found != [expected]:
+            raise TargetUnavailableError(
+                self._session.where,
+                f"expected {expected} as the record of writer {writer!r}, found {found[0] if found else 'none'}: the "
+                "server was restored, or another connection publishes",
+            )
+
+    def _write(self, tables: list[pa.Table]) -> None:
+        import pyarrow as pa
+
+        try:
+            if self._sink.mode == "append":
+                self._copy(self._table, tables)
+            else:
+                self._upsert(tables)
+        except (pa.ArrowException, ValueError) as error:
+            raise OutputError(
+                f"{self._session.where} cannot be written to",
+                "rows of types that PostgreSQL has",
+                f"{error}, in rows of {', '.join(f'{field.name} {field.type}' for field in tables[0].schema)}",
+                "turn the column into a string in the query",
+            ) from error
+
+    def _upsert(self, tables: list[pa.Table]) -> None:
+        sink = self._sink
+        columns = [name for name in tables[0].column_names if name != sink.deleted]
+        self._session.query(sql.create_rows(self._table, columns, sink.deleted))
+        self._session.query(sql.number_rows())
+        self._copy(TableName(sql.ROWS), tables)
+        self._session.query(sql.merge(self._table, columns, sink.key, sink.deleted))
+        self._session.query(f"DROP TABLE {sql.quoted(sql.ROWS)}")
+
+    def _copy(self, table: TableName, tables: list[pa.Table]) -> None:
+        data = itertools.chain.from_iterable(map(rows.copy_text, tables))
+        self._session.copy(sql.copy(table, tables[0].column_names), data)
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Found:
+    """A relation of the database."""
+
+    oid: int
+    name: TableName
+    kind: str
+    """``relkind``."""
+    has_row_security: bool
+
+
+@attrs.frozen
+class _Column:
+    """A column of the target table."""
+
+    name: str
+    sql_type: str
+    type: rows.ColumnType
+    not_null: bool
+    has_default: bool
+    is_generated: bool
+    may_insert: bool
+    may_update: bool
+    may_select: bool
+
+
+def _find(session: Session, name: TableName) -> _Found | None:
+    found = session.query(sql.FIND_TABLE, name.sql)
+    if not found:
+        return None
+    oid, schema, table, kind, has_row_security = found[0]
+    return _Found(oid, TableName(table, schema), kind, has_row_security)
+
+
+def _columns_of(session: Session, found: _Found) -> Iterator[_Column]:
+    for name, sql_type, type, category, modifier, is_array, *rest in session.query(sql.COLUMNS, found.oid):
+        yield _Column(name, sql_type, rows.ColumnType.of(type, category, modifier, is_array), *rest)
+
+
+def _rights_problems(session: Session, found: _Found) -> Iterator[str]:
+    """What keeps the user from keeping positions, and the server from writing."""
+    schema = found.name.schema
+    assert schema is not None
+    positions = _find(session, found.name.beside(sql.POSITIONS))
+    if positions is None:
+        ((may,),) = session.query("SELECT has_schema_privilege(%s, 'CREATE')", schema)
+        if not may:
+            yield f"the user may not CREATE the table {sql.POSITIONS} in schema {schema!r}, and there is none"
+    else:
+        for right in ("SELECT", "INSERT", "UPDATE"):
+            ((may,),) = session.query(f"SELECT has_table_privilege(%s, '{right}')", positions.oid)
+            if not may:
+                yield f"the user has no right to {right} {positions.name.sql}"
+    ((is_read_only,),) = session.query("SELECT current_setting('transaction_read_only')::boolean")
+    if is_read_only:
+        yield "the server or the database is read-only, such as a standby"
+
+
+def _create(session: Session, statement: str) -> None:
+    """Make a table, unless another session does it at this moment."""
+    session.query("SELECT pg_advisory_xact_lock(%s)", _CREATION)
+    session.query(statement)
+    session.commit()
+
+
+def _make_positions(session: Session, positions: TableName) -> None:
+    # Who finds the table needs no right to make one.
+    if _find(session, positions) is None:
+        _create(session, sql.create_positions(positions))
+    session.commit()
+
+
+# --- the record of a writer ---------------------------------------------------------------------------------
+
+
+def _take(session: Session, positions: TableName, fence: Fence, timeout: float) -> int | None:
+    """Take the record over for a life, and return the newest epoch; end earlier sessions that have locked it."""
+    deadline = time.monotonic() + timeout
+    while True:
+        # Read without waiting first: who comes too late must not end the session of its successor.
+        for row in session.query(sql.read_position(positions), fence.writer):
+            Position(*row).taken_by(fence)
+        session.commit()
+        try:
+            return _try_to_take(session, positions, fence, min(_PATIENCE_S, timeout / 4))
+        except LockedError:
+            session.rollback()
+            holders = _end_holders(session, positions, fence.writer)
+            if time.monotonic() > deadline:
+                raise TargetUnavailableError(
+                    session.where,
+                    f"the record of writer {fence.writer!r} in {positions.sql} is locked by {holders}",
+                ) from None
+
+
+def _try_to_take(session: Session, positions: TableName, fence: Fence, patience: float) -> int | None:
+    session.query("SELECT set_config('lock_timeout', %s, true)", f"{max(1, round(patience * 1000))}ms")
+    first = Position.first(fence)
+    session.query(sql.insert_position(positions), fence.writer, first.store, first.generation)
+    (row,) = session.query(sql.lock_position(positions), fence.writer)
+    position = Position(*row).taken_by(fence)
+    session.query(sql.take_position(positions), position.store, position.generation, fence.writer)
+    session.query("SELECT set_config('statement_timeout', '0', true)")
+    session.commit()
+    return position.epoch
+
+
+def _end_holders(session: Session, positions: TableName, writer: str) -> str:
+    """End the writer's own sessions that have locked its record, and return who has, for a message."""
+    own = sql.session_name(writer)
+    holders = session.query(sql.find_holders(positions), writer) or session.query(sql.NAMESAKES, own)
+    described = []
+    for pid, name, user in holders:
+        who = f"session {pid} of user {user} ({name or 'without a name'})"
+        if name == own:
+            try:
+                session.query(sql.TERMINATE, pid, own)
+            except ForbiddenError:
+                session.rollback()
+                who += ", which the user may not end: end it with pg_terminate_backend, or grant pg_signal_backend"
+        else:
+            who += ", which is no sink's: end it"
+        described.append(who)
+    session.commit()
+    return "; ".join(described) or "a session that is not known"
+
+
+# --- rows ---------------------------------------------------------------------------------------------------
+
+
+def _parts(tables: Iterator[pa.Table]) -> Iterator[list[pa.Table]]:
+    """Put consecutive tables of one schema together, so that a statement has many rows and still ends in time."""
+    part: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        if not table.num_rows:
+            continue
+        if part and (size >= FILE_BYTES or table.schema != part[0].schema):
+            yield part
+            part, size = [], 0
+        part.append(table)
+        size += table.nbytes
+    if part:
+        yield part
+
+
+def _twice(names: list[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})

@@ -1,0 +1,250 @@
+"""Arrow columns as PostgreSQL has them: which types fit, and rows as the text that COPY reads. No client is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHUNK_ROWS: Final = 10_000
+"""Rows that are turned into text at a time."""
+NULL: Final = "\\N"
+_UNIT: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}
+# Their input functions read any text, and say which text they refuse.
+_FROM_TEXT: Final = frozenset("SEUIGR")
+"""Categories of types that a string may be written to: strings, enums, JSON, UUID and others of their own, addresses,
+geometry, ranges."""
+
+
+@attrs.frozen
+class ColumnType:
+    """The type of a column of a table, as ``pg_type`` and ``pg_attribute`` have it; that of a domain is its base's."""
+
+    name: str
+    """``typname``, such as ``int8``; of an array that of its elements."""
+    category: str = ""
+    """``typcategory``; of an array that of its elements."""
+    precision: int | None = None
+    """Digits of a numeric. None: any."""
+    scale: int = 0
+    is_array: bool = False
+
+    @classmethod
+    def of(cls, name: str, category: str, modifier: int, is_array: bool) -> ColumnType:
+        """Return the type that ``pg_attribute`` has with a type modifier; -1 is none."""
+        if name != "numeric" or modifier < 0:
+            return cls(name, category, is_array=is_array)
+        digits = modifier - 4
+        # The scale has 11 bits with its sign.
+        return cls(name, category, digits >> 16 & 0xFFFF, ((digits & 0x7FF) ^ 0x400) - 0x400, is_array)
+
+
+# --- types --------------------------------------------------------------------------------------------------
+
+
+def type_for(type: pa.DataType) -> str | None:
+    """Return the type that holds all values of an Arrow type, as SQL; None if there is none."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_list(type) or types.is_large_list(type):
+        element = None if _is_list(type.value_type) else type_for(type.value_type)
+        return f"{element}[]" if element else None
+    if types.is_decimal(type):
+        # Arrow's scale may be negative, and that of PostgreSQL before 15 may not.
+        return f"numeric({type.precision + max(0, -type.scale)}, {max(0, type.scale)})"
+    names = _names(type)
+    return _SQL[names[0]] if names else None
+
+
+def fits(type: pa.DataType, column: ColumnType) -> bool:
+    """Return whether a column takes the values of an Arrow type as they are, as far as types can tell."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_null(type):
+        return True
+    if _is_list(type):
+        element = attrs.evolve(column, is_array=False)
+        return column.is_array and not _is_list(type.value_type) and fits(type.value_type, element)
+    if column.is_array:
+        return False
+    if types.is_decimal(type):
+        return column.name == "numeric" and (
+            column.precision is None
+            or (column.scale >= type.scale and column.precision - column.scale >= type.precision - type.scale)
+        )
+    if _is_text(type):
+        return column.name != "bytea" and column.category in _FROM_TEXT
+    if column.name == "numeric" and types.is_integer(type):
+        return column.precision is None or column.precision - column.scale >= _DIGITS[type.bit_width]
+    return column.name in _names(type)
+
+
+_SQL: Final = {
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "float4": "real",
+    "float8": "double precision",
+    "text": "text",
+    "bytea": "bytea",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
+    "time": "time",
+    "interval": "interval",
+    "numeric": "numeric(20)",
+}
+_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
+
+
+def _names(type: pa.DataType) -> tuple[str, ...]:
+    """The names of the scalar types that hold all values of an Arrow type, the closest first."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_integer(type):
+        width: int = type.bit_width if types.is_signed_integer(type) else type.bit_width + 1
+        return tuple(
+            name
+            for name, bits in (("int2", 16), ("int4", 32), ("int8", 64), ("numeric", 65))
+            if width <= bits
+        )
+    if types.is_timestamp(type):
+        return ("timestamp",) if type.tz is None else ("timestamptz",)
+    if types.is_duration(type):
+        return ("interval",) if type.unit in _UNIT else ()
+    for is_one, names in (
+        (types.is_boolean, ("bool",)),
+        (types.is_float16, ("float4", "float8")),
+        (types.is_float32, ("float4", "float8")),
+        (types.is_float64, ("float8",)),
+        (_is_text, ("text",)),
+        (_is_binary, ("bytea",)),
+        (types.is_date, ("date",)),
+        (types.is_time, ("time",)),
+    ):
+        if is_one(type):
+            return names
+    return ()
+
+
+def _is_list(type: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(type) or pa.types.is_large_list(type))
+
+
+def _is_text(type: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
+
+
+def _is_binary(type: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_fixed_size_binary(type)
+    )
+
+
+# --- rows ---------------------------------------------------------------------------------------------------
+
+
+def copy_text(table: pa.Table) -> Iterator[memoryview]:
+    """Yield the rows of a table in COPY's text format, some thousands at a time, as UTF-8.
+
+    Whole columns are turned into text at once, so that no Python code runs for a row, except for lists and bytes.
+    """
+    for start in range(0, table.num_rows, CHUNK_ROWS):
+        # Consecutive rows of a table may be in several chunks of memory.
+        for batch in table.slice(start, CHUNK_ROWS).combine_chunks().to_batches():
+            yield _lines(batch)
+
+
+def _lines(batch: pa.RecordBatch) -> memoryview:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = [_escaped(_text(column)) for column in batch.columns]
+    lines = pc.binary_join_element_wise(
+        *columns, _text_scalar("\t"), null_handling="replace", null_replacement=NULL
+    )
+    ended = pc.binary_join_element_wise(lines, _text_scalar("\n"), _text_scalar(""))
+    # The text of a large string array is one buffer, value after value: that is what COPY reads.
+    assert pa.types.is_large_string(ended.type)
+    return memoryview(ended.buffers()[2])
+
+
+def _text(column: pa.Array) -> pa.Array:
+    """A column's values as text that the input function of its type reads."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    type = column.type
+    if _is_list(type):
+        return _list_text(column)
+    if _is_binary(type):
+        return _strings([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()])
+    if pa.types.is_timestamp(type) and type.tz is not None:
+        # Without its zone the value is that of UTC.
+        return _with(pc.cast(column, pa.timestamp(type.unit)), "+00")
+    if pa.types.is_duration(type):
+        return _with(pc.cast(column, pa.int64()), f" {_UNIT[type.unit]}")
+    return pc.cast(column, pa.large_string())
+
+
+def _list_text(column: pa.Array) -> pa.Array:
+    values = _text(column.flatten()).to_pylist()
+    texts: list[str | None] = []
+    at = 0
+    for length in column.value_lengths().to_pylist():
+        if length is None:
+            texts.append(None)
+            continue
+        texts.append("{" + ",".join(map(_element, values[at : at + length])) + "}")
+        at += length
+    return _strings(texts)
+
+
+def _element(value: str | None) -> str:
+    if value is None:
+        return "NULL"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _escaped(column: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
+    for character, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+        column = pc.replace_substring(column, character, escape)
+    return column
+
+
+def _with(column: pa.Array, ending: str) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.binary_join_element_wise(
+        pc.cast(column, pa.large_string()), _text_scalar(ending), _text_scalar("")
+    )
+
+
+def _strings(values: list[str | None]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(values, pa.large_string())
+
+
+def _text_scalar(value: str) -> pa.Scalar:
+    import pyarrow as pa
+
+    return pa.scalar(value, pa.large_string())

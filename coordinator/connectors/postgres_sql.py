@@ -1,0 +1,237 @@
+"""The SQL of the PostgreSQL sink as text, and names in it. No client is needed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import attrs
+
+POSITIONS: Final = "chandy_positions"
+"""The table with the position of each writer, in the schema of the table that it writes to."""
+ROWS: Final = "chandy_rows"
+"""The temporary table that an upsert collects its rows in."""
+ORDER: Final = "chandy_row"
+"""The column of the temporary table with the order of the rows."""
+NAME_BYTES: Final = 63
+"""Bytes of a name in PostgreSQL."""
+# A part is what stands between double quotes, with quotes doubled in it, or has neither quotes nor dots.
+_PART: Final = r'(?:"((?:[^"]|"")+)"|([^".]+))'
+_NAME: Final = re.compile(rf"(?:{_PART}\.)?{_PART}")
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier of SQL that means exactly this name."""
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(quoted(name) for name in names)
+
+
+@attrs.frozen
+class TableName:
+    """A table, with its schema if that is given."""
+
+    name: str
+    schema: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> TableName | None:
+        """Return the table that ``table`` or ``schema.table`` names, each part as it is; None if it names none.
+
+        A part that has a dot in it stands in double quotes.
+        """
+        match = _NAME.fullmatch(text)
+        if match is None:
+            return None
+        schema_quoted, schema, name_quoted, name = match.groups()
+        whole = schema_quoted.replace('""', '"') if schema_quoted else schema
+        return cls(name_quoted.replace('""', '"') if name_quoted else name, whole)
+
+    @property
+    def sql(self) -> str:
+        """The name as SQL has it."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}" if self.schema else quoted(self.name)
+
+    def beside(self, name: str) -> TableName:
+        """Return another table of the same schema."""
+        return attrs.evolve(self, name=name)
+
+
+def session_name(writer: str) -> str:
+    """Return the ``application_name`` of a writer's sessions: plain, short enough, and no other writer's."""
+    plain = f"chandy {writer}"
+    if plain.isascii() and plain.isprintable() and len(plain) <= NAME_BYTES:
+        return plain
+    digest = hashlib.sha256(writer.encode()).hexdigest()[:12]
+    readable = "".join(c if c.isascii() and c.isprintable() else "?" for c in plain)
+    return f"{readable[: NAME_BYTES - len(digest) - 1]} {digest}"
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def create_table(table: TableName, columns: Mapping[str, str], key: Sequence[str]) -> str:
+    """Return the statement that makes the target table.
+
+    Args:
+        table: its name.
+        columns: the SQL type of each column by name.
+        key: columns of the primary key; empty: it has none.
+    """
+    parts = [f"{quoted(name)} {type}" for name, type in columns.items()]
+    if key:
+        parts.append(f"PRIMARY KEY ({_list(key)})")
+    return f"CREATE TABLE IF NOT EXISTS {table.sql} ({', '.join(parts)})"
+
+
+def create_positions(positions: TableName) -> str:
+    """Return the statement that makes the table of positions."""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {positions.sql} "
+        "(writer text PRIMARY KEY, store text NOT NULL, generation bigint NOT NULL, epoch bigint)"
+    )
+
+
+# --- rows ---------------------------------------------------------------------------------------------------
+
+
+def copy(table: TableName, columns: Sequence[str]) -> str:
+    """Return the statement that reads rows as text into columns of a table."""
+    return f"COPY {table.sql} ({_list(columns)}) FROM STDIN"
+
+
+def create_rows(table: TableName, columns: Sequence[str], deleted: str | None) -> str:
+    """Return the statement that makes the temporary table of an upsert, of the types that the target has."""
+    mark = f", false AS {quoted(deleted)}" if deleted is not None else ""
+    return (
+        f"CREATE TEMPORARY TABLE {quoted(ROWS)} ON COMMIT DROP AS "
+        f"SELECT {_list(columns)}{mark} FROM {table.sql} WITH NO DATA"
+    )
+
+
+def number_rows() -> str:
+    """Return the statement that has the temporary table number its rows as they come."""
+    return f"ALTER TABLE {quoted(ROWS)} ADD {quoted(ORDER)} bigint GENERATED ALWAYS AS IDENTITY"
+
+
+def merge(table: TableName, columns: Sequence[str], key: Sequence[str], deleted: str | None) -> str:
+    """Return the statement that brings the last row of each key from the temporary table into the target.
+
+    Args:
+        table: the target.
+        columns: all columns of the target that are written, with the key.
+        key: the columns of the key.
+        deleted: the column whose true rows delete their key; None: there is none.
+    """
+    latest = (
+        f"latest AS (SELECT DISTINCT ON ({_list(key)}) * FROM {quoted(ROWS)} "
+        f"ORDER BY {_list(key)}, {quoted(ORDER)} DESC)"
+    )
+    gone = kept = ""
+    if deleted is not None:
+        same = " AND ".join(f"target.{quoted(name)} = latest.{quoted(name)}" for name in key)
+        mark = f"latest.{quoted(deleted)}"
+        gone = f", gone AS (DELETE FROM {table.sql} AS target USING latest WHERE {same} AND {mark} IS TRUE)"
+        kept = f" WHERE {mark} IS NOT TRUE"
+    values = [name for name in columns if name not in key]
+    changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in values)
+    action = f"UPDATE SET {changes}" if values else "NOTHING"
+    return (
+        f"WITH {latest}{gone} INSERT INTO {table.sql} ({_list(columns)}) SELECT {_list(columns)} FROM latest{kept} "
+        f"ON CONFLICT ({_list(key)}) DO {action}"
+    )
+
+
+# --- positions ----------------------------------------------------------------------------------------------
+
+
+def _in_query(table: TableName) -> str:
+    """A table's name where the client looks for parameters."""
+    return table.sql.replace("%", "%%")
+
+
+def read_position(positions: TableName) -> str:
+    """Return the query for a writer's record."""
+    return f"SELECT store, generation, epoch FROM {_in_query(positions)} WHERE writer = %s"
+
+
+def lock_position(positions: TableName) -> str:
+    """Return the query for a writer's record that keeps everybody else from changing it."""
+    return f"{read_position(positions)} FOR UPDATE"
+
+
+def insert_position(positions: TableName) -> str:
+    """Return the statement that makes a writer's first record unless there is one."""
+    return (
+        f"INSERT INTO {_in_query(positions)} (writer, store, generation, epoch) VALUES (%s, %s, %s, NULL) "
+        "ON CONFLICT (writer) DO NOTHING"
+    )
+
+
+def take_position(positions: TableName) -> str:
+    """Return the statement that says who publishes."""
+    return f"UPDATE {_in_query(positions)} SET store = %s, generation = %s WHERE writer = %s"
+
+
+def move_position(positions: TableName) -> str:
+    """Return the statement that says which epoch is the newest one."""
+    return f"UPDATE {_in_query(positions)} SET epoch = %s WHERE writer = %s"
+
+
+# --- the server's catalogs ----------------------------------------------------------------------------------
+
+# Settings that a server does not have are passed over. A server that forgets commits would lose epochs whose staged
+# rows are gone.
+SETTINGS: Final = """
+SELECT set_config(name, wanted, false) FROM pg_settings JOIN unnest(%s::text[], %s::text[]) AS given (name, wanted)
+USING (name)
+UNION ALL SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
+"""
+FIND_TABLE: Final = """
+SELECT c.oid, n.nspname, c.relname, c.relkind::text, row_security_active(c.oid)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+# The type of a domain is that of its base, and that of an array is its elements'.
+COLUMNS: Final = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), e.typname, e.typcategory::text,
+    CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END, b.typcategory = 'A' AND b.typelem <> 0,
+    a.attnotnull, a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL, a.attgenerated <> '',
+    has_column_privilege(a.attrelid, a.attnum, 'INSERT'), has_column_privilege(a.attrelid, a.attnum, 'UPDATE'),
+    has_column_privilege(a.attrelid, a.attnum, 'SELECT')
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+JOIN pg_type e ON e.oid = CASE WHEN b.typcategory = 'A' AND b.typelem <> 0 THEN b.typelem ELSE b.oid END
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+# ON CONFLICT takes no index over expressions or a part of the rows, and none that is checked at the commit.
+UNIQUE_KEYS: Final = """
+SELECT array_agg(a.attname::text) FROM pg_index i
+CROSS JOIN unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k (attnum)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid
+"""
+# A transaction that has locked a row has left its number in it, and holds the lock on this number.
+HOLDERS: Final = """
+SELECT l.pid, a.application_name, a.usename
+FROM {positions} p JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = p.xmax
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE p.writer = %s AND l.pid <> pg_backend_pid()
+"""
+TERMINATE: Final = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND application_name = %s"
+)
+# Who makes a writer's first record has locked a row that nobody else sees.
+NAMESAKES: Final = """
+SELECT pid, application_name, usename FROM pg_stat_activity
+WHERE application_name = %s AND datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+def find_holders(positions: TableName) -> str:
+    """Return the query for the sessions that have locked a writer's record."""
+    return HOLDERS.format(positions=_in_query(positions))
