@@ -34,12 +34,15 @@ def _uncollected() -> Iterator[None]:
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the manifest as canonical JSON: ``{"manifest": {...}, "schema": 1, "sha256": "..."}``.
 
-    The schema is 1 if every byte of the checkpoint is known to be whole, and 2 otherwise.
+    The schema is the oldest that can say what is to be said, see ``Manifest.schema``.
     """
     body = plain(manifest)
-    if manifest.schema == 1:
-        # Schema 1 has no such field.
+    # Older schemas have no such fields, and they say nothing.
+    if manifest.schema < 2:
         del body["unverified"]
+    if manifest.schema < 3:
+        for query in body["queries"]:
+            del query["outputs"]
     return _document(manifest.schema, canonical(body))
 
 

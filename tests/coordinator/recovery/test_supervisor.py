@@ -501,9 +501,9 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
     restored: list[int] = []
     restore = launcher.restore_query
 
-    def note(*args: Any) -> Any:
+    def note(*args: Any, **kwargs: Any) -> Any:
         restored.append(setup.checkpoints.unsettled)
-        return restore(*args)
+        return restore(*args, **kwargs)
 
     monkeypatch.setattr(launcher, "restore_query", note)
     setup.checkpoints.unsettled = 2
@@ -967,9 +967,9 @@ def test_shards_that_cannot_be_opened_at_the_resume_point_send_the_query_back_on
 ) -> None:
     restore = launcher.restore_query
 
-    def restoring(*args: Any) -> Any:
+    def restoring(*args: Any, **kwargs: Any) -> Any:
         left.order.append("rolled back")
-        return restore(*args)
+        return restore(*args, **kwargs)
 
     monkeypatch.setattr(launcher, "restore_query", restoring)
     resuming.supervisor.start(resuming.definition)
