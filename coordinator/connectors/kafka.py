@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -130,6 +131,7 @@ class _Publisher(Committer):
         self._cluster = cluster
         self._fence = fence
         self._record = Position.first(fence)
+        self._begun = time.monotonic()
         self._producer: TransactionalProducer | None = None
         with self._closing_on_doubt():
             self._producer = TransactionalProducer(cluster, f"{sink.position_topic}/{fence.writer}")
@@ -159,6 +161,7 @@ class _Publisher(Committer):
         if self._producer is None:
             raise TargetUnavailableError(self._cluster.name, "the connection is closed")
         with self._closing_on_doubt():
+            self._begun = time.monotonic()
             self._producer.begin()
             try:
                 if epoch is not None:
@@ -217,4 +220,9 @@ class _Publisher(Committer):
             except OutputTakenError:
                 owner = f"the pipeline with checkpoints in {found.store}"
                 return FencedError(self._fence.store, self._fence.generation, found.generation, owner)
+        if time.monotonic() - self._begun > self._cluster.transaction_timeout:
+            reason += (
+                f"; the broker ends a transaction after {self._cluster.transaction_timeout:g} s: raise "
+                "transaction.timeout.ms in the sink's `options`, or take checkpoints more often"
+            )
         return TargetUnavailableError(self._cluster.name, f"the producer can no longer be used: {reason}")

@@ -49,6 +49,7 @@ _SHARED: Final = (
     "debug",
 )
 """How settings begin that are meant for each client, and not for the producer alone."""
+_TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 _TRANSACTION_MS: Final = 300_000
 """For how long the broker keeps a transaction of a publisher that has died, and at most one of any."""
 _BUFFER_KB: Final = 65_536
@@ -107,6 +108,11 @@ class Cluster:
         """The cluster, for messages."""
         return f"Kafka at {self.servers}"
 
+    @property
+    def transaction_timeout(self) -> float:
+        """Seconds after which the broker ends a transaction by itself."""
+        return float(self.options.get(_TRANSACTION_TIMEOUT, _TRANSACTION_MS)) / 1000
+
     def producer(self, transactional_id: str, heard: Heard, delivered: Callable[..., None]) -> Producer:
         """Return a producer whose transactions have an id. It is not connected yet.
 
@@ -119,7 +125,7 @@ class Cluster:
             # A topic that comes into being by a mistake in its name has the wrong settings.
             "allow.auto.create.topics": False,
             "queue.buffering.max.kbytes": _BUFFER_KB,
-            "transaction.timeout.ms": _TRANSACTION_MS,
+            _TRANSACTION_TIMEOUT: _TRANSACTION_MS,
         }
         fixed = {
             "transactional.id": transactional_id,

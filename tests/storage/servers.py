@@ -37,6 +37,8 @@ class Server:
     is_ready: Callable[[Server], bool]
     environment: dict[str, str] = attrs.field(factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    deadline: float = DEADLINE
+    """Seconds in which it starts; they only end a test that fails."""
 
     @property
     def log(self) -> Path:
@@ -52,7 +54,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 env=os.environ | self.environment,
             )
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + self.deadline
         while not self.is_ready(self):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill()

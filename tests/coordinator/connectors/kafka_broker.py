@@ -23,6 +23,8 @@ CLUSTER_ID = "Y2hhbmR5LXRlc3RzLWth"
 STRANGER = "stranger"
 """A user without permissions."""
 PASSWORD = "PASSWORDOFTESTS"
+START = 300.0
+"""Seconds in which the broker starts on a machine that is busy otherwise."""
 
 
 @attrs.define
@@ -92,6 +94,7 @@ offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 group.initial.rebalance.delay.ms=0
 log.cleaner.dedupe.buffer.size=4000000
 """
@@ -102,7 +105,9 @@ log.cleaner.dedupe.buffer.size=4000000
         capture_output=True,
         timeout=120,
     )
-    server = Server([*java, "kafka.Kafka", str(settings)], port, directory, lambda _: _serves(port))
+    server = Server(
+        [*java, "kafka.Kafka", str(settings)], port, directory, lambda _: _serves(port), deadline=START
+    )
     return Broker(server, sasl, behind, proxy)
 
 

@@ -33,9 +33,9 @@ from chandy.storage.manifest import EpochRecord, Handle
 
 from ...maven import NoJavaServerError
 from ...storage.servers import free_port
-from ...waiting import DEADLINE, eventually
+from ...waiting import eventually
 from .conformance import Row, SinkConformance, Target
-from .kafka_broker import PASSWORD, STRANGER, Broker, Proxy, broker, ends_a_transaction, read
+from .kafka_broker import PASSWORD, START, STRANGER, Broker, Proxy, broker, ends_a_transaction, read
 
 pytestmark = pytest.mark.server
 
@@ -370,10 +370,31 @@ def test_a_writer_that_died_in_the_record_of_positions_is_waited_for_in_bounded_
             one.commit(flights.epoch(1, rows_of("a")))
     one.close()
     with pytest.raises(TargetUnavailableError, match="a transaction may be open"):
-        having(flights, timeout="1 s").recover(uid="other")
+        having(flights, timeout="5 s").recover(uid="other")
     assert flights.recover(uid="one").position is None
     assert flights.recover(uid="other").position == 3
     assert values(kafka, topic) == ["b"]
+
+
+def test_a_transaction_that_the_broker_has_ended_is_tried_again_and_the_setting_named(
+    kafka: Broker, topic: str, flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief = having(flights, options={"transaction.timeout.ms": 1_000})
+    committer = brief.recover()
+
+    def outlive() -> None:
+        eventually(
+            lambda: len(set(ends(kafka, flights.sink.position_topic))) == 1, "the end of the transaction"
+        )
+
+    with monkeypatch.context() as patch:
+        before(STEPS.index("commit"), outlive, patch)
+        with pytest.raises(TargetUnavailableError, match=r"transaction\.timeout\.ms"):
+            committer.commit(brief.epoch(1, rows_of("a")))
+    again = flights.recover()
+    assert again.position is None
+    again.commit(flights.epoch(1, rows_of("a")))
+    assert values(kafka, topic) == ["a"]
 
 
 # --- answers that are lost, and brokers that die -------------------------------------------------------------
@@ -414,42 +435,60 @@ def test_a_broker_that_is_frozen_during_a_commit_leaves_it_whole_or_undone(
         before(step, lambda: stack.enter_context(kafka.frozen()), monkeypatch)
         committer._producer._cluster = hasty.sink._cluster  # type: ignore[attr-defined]
         with pytest.raises(TargetUnavailableError):
-            committer.commit(flights.epoch(1, rows_of("a", "b")))
+            committer.commit(flights.epoch(1, rows_of("a")))
         committer.close()
     again = flights.recover()
     if again.position is None:
-        again.commit(flights.epoch(1, rows_of("a", "b")))
-    assert values(kafka, topic) == ["a", "b"]
+        again.commit(flights.epoch(1, rows_of("a")))
+    assert values(kafka, topic) == ["a"]
 
 
 def test_a_broker_that_is_killed_at_any_moment_has_every_row_once(
     kafka: Broker, topic: str, flights: Flights
 ) -> None:
     chance = random.Random(7)
-    rounds = int(os.environ.get("CHANDY_ROUNDS", "4"))
-    patient = having(flights, timeout="10 s")
     ids = iter(range(1, 1_000_000))
     expected: list[str] = []
     committer: Committer | None = None
-    for _ in range(rounds):
-        killer = threading.Timer(chance.uniform(0.0, 0.4), kafka.server.kill)
-        killer.start()
-        # The broker is started again once a publisher has noticed.
-        while killer.is_alive() or kafka.server.process is None or kafka.server.process.poll() is None:
-            id = next(ids)
-            written = [f"{id}-{number}" for number in range(200)]
-            epoch = patient.epoch(id, rows_of(*written[:100]), rows_of(*written[100:]))
-            expected += written
-            committer = published(patient, epoch, committer, kafka)
-        killer.join()
+    with_patience = flights
+
+    def publish() -> None:
+        nonlocal committer
+        id = next(ids)
+        written = [f"{id}-{number}" for number in range(200)]
+        expected.extend(written)
+        epoch = flights.epoch(id, rows_of(*written[:100]), rows_of(*written[100:]))
+        committer = published(with_patience, epoch, committer)
+
+    for number in range(int(os.environ.get("CHANDY_ROUNDS", "4"))):
+        # The broker is back while the publisher still waits for an answer, or after it has given up.
+        with_patience = having(flights, timeout="3 s" if number % 2 else "60 s")
+        publish()
+        back = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            killing = pool.submit(kill_and_start, kafka, chance.uniform(0.0, 0.5), back)
+            while not back.is_set():
+                publish()
+            killing.result()
+    with_patience = flights
+    publish()
     assert sorted(expected) == values(kafka, topic)
-    (end, stable) = ends(kafka, flights.sink.position_topic)
+    end, stable = ends(kafka, flights.sink.position_topic)
     assert end == stable
 
 
-def published(flights: Flights, epoch: Epoch, committer: Committer | None, kafka: Broker) -> Committer:
-    """Publish an epoch as the publisher does, whatever happens, and start the broker again if it is dead."""
-    deadline = time.monotonic() + DEADLINE
+def kill_and_start(kafka: Broker, after: float, back: threading.Event) -> None:
+    """Kill the broker at a moment that has nothing to do with what happens, and start it again."""
+    try:
+        threading.Event().wait(after)
+        kafka.restart()
+    finally:
+        back.set()
+
+
+def published(flights: Flights, epoch: Epoch, committer: Committer | None) -> Committer:
+    """Publish an epoch as the publisher does: again and again, and only if the position says that it must."""
+    deadline = time.monotonic() + START
     while True:
         assert time.monotonic() < deadline
         try:
@@ -462,8 +501,6 @@ def published(flights: Flights, epoch: Epoch, committer: Committer | None, kafka
             if committer is not None:
                 committer.close()
             committer = None
-            if kafka.server.process is not None and kafka.server.process.poll() is not None:
-                kafka.server.start()
 
 
 def ends(kafka: Broker, topic: str) -> tuple[int, int]:
