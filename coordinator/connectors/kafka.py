@@ -91,7 +91,7 @@ class KafkaSink(StagedSink):
         prepare(self._cluster, self.position_topic)
         if self.topic is not None:
             heard = Heard()
-            partitions(self._cluster, self._cluster.admin(heard).list_topics, self.topic, heard)
+            partitions(self._cluster, self._cluster.admin(heard), self.topic, heard)
 
     def recover(self, fence: Fence) -> Committer:
         """Shut out earlier lives, end what they have left open, and read what was last published.

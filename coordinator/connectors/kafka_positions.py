@@ -45,7 +45,7 @@ def prepare(cluster: Cluster, topic: str) -> None:
     """
     heard = Heard()
     admin = cluster.admin(heard)
-    if is_there(cluster, admin.list_topics, topic, heard):
+    if is_there(cluster, admin, topic, heard):
         _check(cluster, admin, topic, heard)
     else:
         _create(cluster, admin, topic, heard)
@@ -131,29 +131,31 @@ class PositionReader:
         place = TopicPartition(self._topic, PARTITION)
         what = f"did not say where topic {self._topic!r} ends"
 
-        def ask() -> int:
-            asked = self._admin.list_offsets(
+        def ask() -> dict[Any, Any]:
+            return self._admin.list_offsets(
                 {place: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
                 isolation_level=IsolationLevel[level.upper()],
                 request_timeout=self._cluster.timeout,
             )
-            return int(_answer(self._cluster, what, asked, self._heard).offset)
 
-        return _once_known(ask)
+        return int(_answer(self._cluster, self._admin, what, ask, self._heard).offset)
 
 
 def _create(cluster: Cluster, admin: AdminClient, topic: str, heard: Heard) -> None:
     from confluent_kafka.admin import NewTopic
 
-    asked = admin.create_topics(
-        [NewTopic(topic, num_partitions=1, config=SETTINGS)],
-        operation_timeout=cluster.timeout,
-        request_timeout=cluster.timeout,
-    )
+    def ask() -> dict[Any, Any]:
+        return admin.create_topics(
+            [NewTopic(topic, num_partitions=1, config=SETTINGS)],
+            operation_timeout=cluster.timeout,
+            request_timeout=cluster.timeout,
+        )
+
     try:
-        _answer(cluster, f"did not create topic {topic!r}, which keeps positions", asked, heard)
+        _answer(cluster, admin, f"did not create topic {topic!r}, which keeps positions", ask, heard)
     except _ExistsError:
-        return
+        # Somebody else has just made it, or this broker did not know it yet.
+        _check(cluster, admin, topic, heard)
     except OutputError as error:
         settings = " ".join(f"--config {name}={value}" for name, value in SETTINGS.items())
         error.advice += f"; or create it: kafka-topics.sh --create --topic {topic} --partitions 1 {settings}"
@@ -163,11 +165,13 @@ def _create(cluster: Cluster, admin: AdminClient, topic: str, heard: Heard) -> N
 def _check(cluster: Cluster, admin: AdminClient, topic: str, heard: Heard) -> None:
     from confluent_kafka.admin import ConfigResource, ResourceType
 
-    asked = admin.describe_configs(
-        [ConfigResource(ResourceType.TOPIC, topic)], request_timeout=cluster.timeout
-    )
+    def ask() -> dict[Any, Any]:
+        return admin.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, topic)], request_timeout=cluster.timeout
+        )
+
     try:
-        settings = _answer(cluster, f"did not describe topic {topic!r}", asked, heard)
+        settings = _answer(cluster, admin, f"did not describe topic {topic!r}", ask, heard)
     except OutputError:
         # Whoever may not see the settings may still use the topic.
         return
@@ -182,37 +186,26 @@ def _check(cluster: Cluster, admin: AdminClient, topic: str, heard: Heard) -> No
 
 
 class _ExistsError(Exception):
-    """Somebody else has just made the topic."""
+    """The topic is there already."""
 
 
-class _UnknownError(Exception):
-    """The broker does not know the topic, or not yet."""
-
-    def __init__(self, meant: Exception) -> None:
-        super().__init__(meant)
-        self.meant = meant
-
-
-def _once_known(ask: Callable[[], int]) -> int:
-    deadline = time.monotonic() + GRACE
+def _answer(
+    cluster: Cluster, admin: AdminClient, what: str, ask: Callable[[], dict[Any, Any]], heard: Heard
+) -> Any:
+    """Return the answer to a question about one topic. It is asked again while the broker may come to know it."""
+    deadline = time.monotonic() + min(GRACE, cluster.timeout)
     while True:
+        (future,) = ask().values()
         try:
-            return ask()
-        except _UnknownError as error:
-            if time.monotonic() > deadline:
-                raise error.meant from None
-            time.sleep(PAUSE)
-
-
-def _answer(cluster: Cluster, what: str, asked: dict[Any, Any], heard: Heard) -> Any:
-    """Return the answer to a question about one thing."""
-    (future,) = asked.values()
-    try:
-        return future.result(cluster.timeout + 1)
-    except (library().KafkaException, TimeoutError) as raised:
+            # The client has the same limit and says more.
+            return future.result(cluster.timeout + 1)
+        except (library().KafkaException, TimeoutError) as error:
+            raised: Exception = error
+        admin.poll(0)
         failure = failure_of(raised)
         name = "" if failure is None else failure.name()
         if name == "TOPIC_ALREADY_EXISTS":
-            raise _ExistsError from None
-        error = cluster.error(what, raised, heard)
-        raise _UnknownError(error) if name in MAY_COME else error from None
+            raise _ExistsError
+        if name not in MAY_COME or time.monotonic() > deadline:
+            raise cluster.error(what, raised, heard)
+        time.sleep(PAUSE)

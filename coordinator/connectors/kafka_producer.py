@@ -89,6 +89,7 @@ class TransactionalProducer:
         """
         with suppress(library().KafkaException):
             self._producer.purge()
+        del self._producer
 
     def _check_place(self, message: Message) -> None:
         """Check that the topic and the partition are there: the client would wait for them to come."""
@@ -104,7 +105,7 @@ class TransactionalProducer:
             )
 
     def _count(self, topic: str) -> int:
-        return partitions(self._cluster, self._producer.list_topics, topic, self._heard)
+        return partitions(self._cluster, self._producer, topic, self._heard)
 
     def _await(self, done: Callable[[int, int], bool]) -> None:
         """Let messages go until fewer are left, as ``done`` says, for as long as some do in time."""
@@ -122,9 +123,13 @@ class TransactionalProducer:
     def _call(self, what: str, call: Callable[..., Any], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except library().KafkaException as error:
-            self._look()
-            raise self._cluster.error(what, error, self._heard) from None
+            return
+        except library().KafkaException as raised:
+            error: Exception = raised
+        # The client goes on with what it was told for as long as anything refers to it, such as this frame.
+        del call
+        self._look()
+        raise self._cluster.error(what, error, self._heard)
 
     def _look(self) -> None:
         """Raise why a message was not delivered."""

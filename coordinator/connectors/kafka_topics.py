@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from ..sinks.two_phase.errors import TargetUnavailableError
@@ -23,12 +22,12 @@ GRACE: Final = 5.0
 PAUSE: Final = 0.1
 
 
-def partitions(cluster: Cluster, list_topics: Callable[..., Any], topic: str, heard: Heard) -> int:
+def partitions(cluster: Cluster, client: Any, topic: str, heard: Heard) -> int:
     """Return how many partitions a topic has. One that is missing is looked for again for some seconds.
 
     Args:
         cluster: where it is.
-        list_topics: how a client of the cluster asks for it.
+        client: any of its clients.
         topic: its name.
         heard: what the client says.
 
@@ -38,7 +37,7 @@ def partitions(cluster: Cluster, list_topics: Callable[..., Any], topic: str, he
     """
     deadline = time.monotonic() + min(GRACE, cluster.timeout)
     while True:
-        error, count = _asked(cluster, list_topics, topic, heard)
+        error, count = _asked(cluster, client, topic, heard)
         if count:
             return count
         if time.monotonic() > deadline or (error and error.name() not in MAY_COME):
@@ -49,22 +48,22 @@ def partitions(cluster: Cluster, list_topics: Callable[..., Any], topic: str, he
     raise translated(cluster.name, f"does not have topic {topic!r} for this sink", error)
 
 
-def is_there(cluster: Cluster, list_topics: Callable[..., Any], topic: str, heard: Heard) -> bool:
+def is_there(cluster: Cluster, client: Any, topic: str, heard: Heard) -> bool:
     """Return whether there is a topic, as the broker that is asked knows it now.
 
     Args and errors are those of ``partitions``.
     """
-    error, _ = _asked(cluster, list_topics, topic, heard)
+    error, _ = _asked(cluster, client, topic, heard)
     if error is not None and error.name() in REFUSALS and error.name() not in MAY_COME:
         raise translated(cluster.name, f"does not have topic {topic!r} for this sink", error)
     return error is None or error.name() != "UNKNOWN_TOPIC_OR_PART"
 
 
-def _asked(
-    cluster: Cluster, list_topics: Callable[..., Any], topic: str, heard: Heard
-) -> tuple[Any | None, int]:
+def _asked(cluster: Cluster, client: Any, topic: str, heard: Heard) -> tuple[Any | None, int]:
     try:
-        found = list_topics(topic, timeout=cluster.timeout).topics[topic]
+        found = client.list_topics(topic, timeout=cluster.timeout).topics[topic]
     except library().KafkaException as error:
+        # What it has said of its connections comes with this.
+        client.poll(0)
         raise cluster.error("did not answer", error, heard) from None
     return found.error, len(found.partitions)

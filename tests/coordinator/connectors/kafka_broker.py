@@ -239,16 +239,15 @@ def read(servers: str, *topics: str, isolation: str = "read_committed") -> list[
         ended = set[tuple[str | None, int | None]]()
 
         def all_read() -> bool:
-            message: Any = consumer.poll(0.1)
-            if message is None:
-                return False
-            place = message.topic(), message.partition()
-            if message.error() is None:
-                records.append(
-                    Record(*place, message.offset(), message.key(), message.value(), message.headers())
-                )
-            elif message.error().name() == "_PARTITION_EOF":
-                ended.add(place)
+            some: list[Any] = consumer.consume(1_000, 0.1)
+            for message in some:
+                place = message.topic(), message.partition()
+                if message.error() is None:
+                    records.append(
+                        Record(*place, message.offset(), message.key(), message.value(), message.headers())
+                    )
+                elif message.error().name() == "_PARTITION_EOF":
+                    ended.add(place)
             return len(ended) == len(places)
 
         eventually(all_read, f"the end of {topics}")

@@ -665,7 +665,9 @@ def allow(kafka: Broker, kind: str, name: str, operations: Iterable[str]) -> Non
         )
         for operation in operations
     ]
-    for made in AdminClient({"bootstrap.servers": kafka.servers}).create_acls(rules).values():
+    # Its futures end with it.
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    for made in admin.create_acls(rules).values():
         made.result(30)
 
 
