@@ -15,6 +15,7 @@ from chandy.storage.local import LocalStore
 from chandy.storage.open import open_store
 
 from ..builders import MemoryStore
+from ..maven import NoJavaServerError
 from . import servers
 from .servers import Server
 
@@ -75,7 +76,7 @@ def hdfs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) 
     try:
         assert pytestconfig.cache is not None
         server = servers.hdfs(tmp_path_factory.mktemp("hdfs"), pytestconfig.cache.mkdir("hadoop"))
-    except servers.NoHdfsError as error:
+    except NoJavaServerError as error:
         if os.environ.get("CHANDY_REQUIRE_HDFS") == "1":
             raise
         pytest.skip(f"no HDFS here: {error}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import attrs
+
+from ..maven import class_path, program
 
 ACCESS_KEY = "ACCESSKEYOFTESTS"
 SECRET_KEY = "SECRETKEYOFTESTS"
@@ -36,6 +37,8 @@ class Server:
     is_ready: Callable[[Server], bool]
     environment: dict[str, str] = attrs.field(factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    deadline: float = DEADLINE
+    """Seconds in which it starts; they only end a test that fails."""
 
     @property
     def log(self) -> Path:
@@ -51,7 +54,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 env=os.environ | self.environment,
             )
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + self.deadline
         while not self.is_ready(self):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
@@ -96,23 +99,19 @@ def rclone(directory: Path) -> Server:
     return Server(command, port, directory, answers)
 
 
-class NoHdfsError(Exception):
-    """There is nothing here to run HDFS with."""
-
-
 def hdfs(directory: Path, cache: Path) -> Server:
     """A name node and a data node in one JVM.
 
     Raises:
-        NoHdfsError: no Maven, no Java, or no repository with the class path.
+        NoJavaServerError: no Maven, no Java, or no repository with the class path.
     """
     port = free_port()
     details = directory / "details.json"
     command = [
-        _program("java"),
+        program("java"),
         "-Xmx400m",
         "-cp",
-        hadoop_class_path(cache),
+        class_path(Path(__file__).with_name("hdfs") / "pom.xml", cache),
         "org.apache.hadoop.test.MiniDFSClusterManager",
         "-datanodes",
         "1",
@@ -125,25 +124,3 @@ def hdfs(directory: Path, cache: Path) -> Server:
         "-format",
     ]
     return Server(command, port, directory, lambda server: details.exists() and details.stat().st_size > 0)
-
-
-def hadoop_class_path(cache: Path) -> str:
-    """Return the class path of HDFS; Maven is asked once, and when a jar is gone."""
-    known = cache / "classpath"
-    if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(":")):
-        return known.read_text()
-    pom = Path(__file__).with_name("hdfs") / "pom.xml"
-    command = [_program("mvn"), "-q", "-B", "-f", str(pom), "dependency:build-classpath"]
-    found = subprocess.run(
-        [*command, f"-Dmdep.outputFile={known}"], capture_output=True, text=True, check=False, timeout=900
-    )
-    if found.returncode != 0:
-        raise NoHdfsError(f"Maven cannot resolve hadoop-minicluster: {found.stdout[-500:]}")
-    return known.read_text()
-
-
-def _program(name: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        raise NoHdfsError(f"there is no {name}")
-    return path

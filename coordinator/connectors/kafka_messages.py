@@ -1,0 +1,167 @@
+"""Rows as Kafka's messages: which columns they have, and what is in them. The columns are those of Spark's own sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ..sinks.two_phase.errors import OutputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHOWN: Final = 60
+"""Characters of a key that messages show."""
+
+
+@attrs.frozen
+class Message:
+    """One record to be published."""
+
+    topic: str
+    value: bytes | None
+    """None deletes the key from a compacted topic."""
+    key: bytes | None = None
+    headers: list[tuple[str, bytes | None]] | None = None
+    partition: int | None = None
+    """None: Kafka's partitioner chooses it by the key."""
+
+    def __str__(self) -> str:
+        """Return which row it is, for an error."""
+        partition = "" if self.partition is None else f" for partition {self.partition}"
+        return f"the row with key {shown(self.key)}{partition}"
+
+
+def shown(key: bytes | None) -> str:
+    """Return a key as text for messages."""
+    if key is None:
+        return "null"
+    text = repr(key.decode(errors="backslashreplace"))
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(key)} bytes)"
+
+
+def check_columns(schema: pa.Schema, topic: str | None) -> None:
+    """Check that rows of a schema are messages.
+
+    Args:
+        schema: of the rows.
+        topic: the topic of all rows; None: each row names its own.
+
+    Raises:
+        OutputError: a column is missing, unknown, or of another type.
+    """
+    kinds = _kinds()
+    for name, wanted in (("value", True), ("topic", topic is None)):
+        if wanted and name not in schema.names:
+            raise _refused(
+                f"a column {name!r}", f"columns {', '.join(schema.names) or 'none'}", _ADVICE_MISSING[name]
+            )
+    for field in schema:
+        if field.name not in kinds:
+            raise _refused(
+                f"columns {', '.join(kinds)} alone",
+                f"column {field.name!r}",
+                "select what is to be published, such as `to_json(struct(*)) AS value`",
+            )
+        expected, is_one = kinds[field.name]
+        if not is_one(field.type):
+            raise _refused(f"column {field.name!r} of type {expected}", f"type {field.type}", "cast it")
+
+
+def messages(rows: pa.Table, topic: str | None) -> Iterator[Message]:
+    """Yield the rows as messages, in their order.
+
+    Args:
+        rows: with columns that ``check_columns`` accepts.
+        topic: the topic of all rows. It goes before the column ``topic``.
+
+    Raises:
+        OutputError: a row cannot be a message. It is named by its key.
+    """
+    for batch in rows.to_batches():
+        nothing = [None] * batch.num_rows
+        columns: dict[str, list[Any]] = dict.fromkeys(_kinds(), nothing)
+        for name in batch.schema.names:
+            columns[name] = _values(batch.column(name), name)
+        topics = columns["topic"] if topic is None else [topic] * batch.num_rows
+        for of, key, value, headers, partition in zip(
+            topics, columns["key"], columns["value"], columns["headers"], columns["partition"], strict=True
+        ):
+            if not of:
+                raise _refused_row(key, "a topic", "null" if of is None else "an empty one")
+            if partition is not None and partition < 0:
+                raise _refused_row(key, "a partition of 0 or more, or null", str(partition))
+            yield Message(of, value, key, None if headers is None else _headers(key, headers), partition)
+
+
+_ADVICE_MISSING: Final = {
+    "value": "name what is to be published `value`, such as `to_json(struct(*)) AS value`",
+    "topic": "give the sink its `topic`, or each row its own in a column `topic`",
+}
+
+
+def _kinds() -> dict[str, tuple[str, Callable[[pa.DataType], bool]]]:
+    """Return, by the name of each column, the type that it has, for messages and as a test."""
+    import pyarrow as pa
+
+    kinds = pa.types
+
+    def is_text(type_: pa.DataType) -> bool:
+        return bool(kinds.is_string(type_) or kinds.is_large_string(type_))
+
+    def is_bytes(type_: pa.DataType) -> bool:
+        return is_text(type_) or kinds.is_binary(type_) or kinds.is_large_binary(type_)
+
+    def are_headers(type_: pa.DataType) -> bool:
+        if not (kinds.is_list(type_) or kinds.is_large_list(type_)):
+            return False
+        pair = type_.value_type
+        if not kinds.is_struct(pair) or [field.name for field in pair] != ["key", "value"]:
+            return False
+        return is_text(pair.field("key").type) and is_bytes(pair.field("value").type)
+
+    def or_null(test: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+        return lambda type_: kinds.is_null(type_) or test(type_)
+
+    return {
+        "key": ("string or binary", or_null(is_bytes)),
+        "value": ("string or binary", is_bytes),
+        "topic": ("string", is_text),
+        "headers": ("array<struct<key: string, value: binary>>", or_null(are_headers)),
+        "partition": ("int", or_null(kinds.is_int32)),
+    }
+
+
+def _values(column: pa.Array, name: str) -> list[Any]:
+    import pyarrow as pa
+
+    if name in ("key", "value"):
+        # The bytes of a string are those of its UTF-8, so that nothing is copied or decoded.
+        if pa.types.is_string(column.type):
+            column = column.cast(pa.binary())
+        elif pa.types.is_large_string(column.type):
+            column = column.cast(pa.large_binary())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _headers(key: bytes | None, headers: list[dict[str, Any] | None]) -> list[tuple[str, bytes | None]]:
+    found = []
+    for header in headers:
+        if header is None or header["key"] is None:
+            raise _refused_row(key, "headers with a key each", "null")
+        value = header["value"]
+        found.append((header["key"], value.encode() if isinstance(value, str) else value))
+    return found
+
+
+def _refused(expected: str, found: str, advice: str) -> OutputError:
+    return OutputError("rows cannot be published to Kafka", expected, found, advice)
+
+
+def _refused_row(key: bytes | None, expected: str, found: str) -> OutputError:
+    return OutputError(
+        f"the row with key {shown(key)} cannot be published to Kafka", expected, found, "correct the query"
+    )

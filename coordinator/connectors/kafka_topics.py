@@ -1,0 +1,69 @@
+"""Which topics a Kafka cluster has, and with how many partitions."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from ..sinks.two_phase.errors import TargetUnavailableError
+from .kafka_cluster import Cluster, Heard, library
+from .kafka_errors import REFUSALS, translated
+
+MAY_COME: Final = (
+    "UNKNOWN_TOPIC_OR_PART",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    # A client that asks for the leaders by itself says so.
+    "_NOENT",
+)
+"""What a broker says of a topic that it does not know, also of one that it will know in a moment."""
+GRACE: Final = 5.0
+"""Seconds for which such a topic is asked for again: it was made just now, or the broker has just started."""
+PAUSE: Final = 0.1
+
+
+def partitions(cluster: Cluster, client: Any, topic: str, heard: Heard) -> int:
+    """Return how many partitions a topic has. One that is missing is looked for again for some seconds.
+
+    Args:
+        cluster: where it is.
+        client: any of its clients.
+        topic: its name.
+        heard: what the client says.
+
+    Raises:
+        OutputError: there is no such topic, or no permission to see it.
+        TargetUnavailableError: there is no answer.
+    """
+    deadline = time.monotonic() + min(GRACE, cluster.timeout)
+    while True:
+        error, count = _asked(cluster, client, topic, heard)
+        if count:
+            return count
+        if time.monotonic() > deadline or (error and error.name() not in MAY_COME):
+            break
+        time.sleep(PAUSE)
+    if error is None:
+        raise TargetUnavailableError(cluster.name, f"topic {topic!r} has no partitions yet")
+    raise translated(cluster.name, f"does not have topic {topic!r} for this sink", error)
+
+
+def is_there(cluster: Cluster, client: Any, topic: str, heard: Heard) -> bool:
+    """Return whether there is a topic, as the broker that is asked knows it now.
+
+    Args and errors are those of ``partitions``.
+    """
+    error, _ = _asked(cluster, client, topic, heard)
+    if error is not None and error.name() in REFUSALS and error.name() not in MAY_COME:
+        raise translated(cluster.name, f"does not have topic {topic!r} for this sink", error)
+    return error is None or error.name() != "UNKNOWN_TOPIC_OR_PART"
+
+
+def _asked(cluster: Cluster, client: Any, topic: str, heard: Heard) -> tuple[Any | None, int]:
+    try:
+        found = client.list_topics(topic, timeout=cluster.timeout).topics[topic]
+    except library().KafkaException as error:
+        # What it has said of its connections comes with this.
+        client.poll(0)
+        raise cluster.error("did not answer", error, heard) from None
+    return found.error, len(found.partitions)
