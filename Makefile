@@ -11,14 +11,19 @@ OLDER := 4.1 4.2
 # asterisks, that a folder might hide a package. None here can: no folder is named chandy. This one warning alone is off.
 UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 
-.PHONY: demo test test-compat $(OLDER:%=compat-%) unit lint types docs bench clean
+.PHONY: demo test test-servers test-compat $(OLDER:%=compat-%) unit lint types docs bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
 
-# Spark and the servers want the machine for themselves; what needs neither runs on all cores.
+# Spark wants the machine for itself; what needs no Spark runs on all cores.
 test: java unit
-	$(RUN) pytest -m "spark or server"
+	$(RUN) pytest -m spark
+
+# Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
+# that each server is started once or twice.
+test-servers: java $(STAMP)
+	$(RUN) pytest -m "server and not spark" --numprocesses 2 --dist loadfile
 
 # What depends most on the version of PySpark, and savepoints that go on under another one. Some five minutes a version,
 # and a minute or two more where an environment has to be made.
