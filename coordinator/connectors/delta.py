@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from ..sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ..sinks.two_phase.staged import StagedRows, StagedSink
 from .record import check_record
-from .table_schema import check_schema, fit
+from .table_schema import check_schema, fit, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 5
 """How often a commit is tried while other writers of the table are faster."""
+
+NOTE: Final = "chandy"
+"""The key of what a commit says about itself in its ``commitInfo``."""
+HISTORY: Final = 1000
+"""Commits that are searched for the name of another pipeline's store."""
 
 _NOT_PERMITTED = re.compile(
     r"\b(401|403)\b|access ?denied|permission ?denied|forbidden|unauthori[sz]ed|unauthenticated", re.IGNORECASE
@@ -43,10 +49,8 @@ class DeltaSink(StagedSink):
     Any reader of Delta sees whole epochs alone. Other programs may write into the table at the same time.
 
     The table keeps what was published by Delta's application transactions: ``chandy/<pipeline>/<query>/<uid>`` has
-    the newest epoch, and the same with ``#generation`` the life that publishes. The property
-    ``chandy.store.<pipeline>/<query>/<uid>`` has the pipeline's store. It changes when a pipeline publishes for the
-    first time or takes an output over. Delta counts that as a change of the table, so a commit that another program is
-    just making may have to be repeated.
+    the newest epoch, and with ``#generation`` and ``#store`` after it the life that publishes and a hash of the
+    pipeline's store. For people, each commit has the same as text in its ``commitInfo``, under ``chandy``.
 
     ``RESTORE`` of the table takes rows back, and not the application transactions: Chandy does not publish these rows
     again. Do not set ``delta.setTransactionRetentionDuration`` in a way that Spark's own streams could not bear.
@@ -137,12 +141,11 @@ class DeltaSink(StagedSink):
             table = self.open()
             found = ids.position(table, fence)
             own = found.taken_by(fence) if found else Position.first(fence)
-            is_new = ids.store_of(table) != own.store
-            if own == found and not is_new:
+            if own == found:
                 return _Committer(self, fence, own)
             with self.explained():
                 try:
-                    _take(table, ids, own, is_new)
+                    _commit_nothing(table, ids.properties(own))
                 except _conflict() as error:
                     reason = str(error)
                     continue
@@ -199,7 +202,7 @@ class _TableMissingError(OutputError):
 
 @attrs.frozen
 class _Ids:
-    """Under which names a table keeps the record of a writer."""
+    """Under which names a table keeps the record of a writer: application transactions have numbers alone."""
 
     epoch: str
     generation: str
@@ -208,27 +211,37 @@ class _Ids:
     @classmethod
     def of(cls, fence: Fence) -> _Ids:
         app = f"chandy/{fence.writer}"
-        return cls(app, f"{app}#generation", f"chandy.store.{fence.writer}")
-
-    def store_of(self, table: DeltaTable) -> str | None:
-        return table.metadata().configuration.get(self.store)
+        return cls(app, f"{app}#generation", f"{app}#store")
 
     def position(self, table: DeltaTable, fence: Fence) -> Position | None:
         generation = table.transaction_version(self.generation)
         if generation is None:
             return None
-        # Who replaces the table's definition drops its properties, and keeps the transactions.
-        store = self.store_of(table) or fence.store
-        return Position(store, generation, table.transaction_version(self.epoch))
+        store = table.transaction_version(self.store)
+        name = fence.store if store == hash_of(fence.store) else self._name_of(store, table)
+        return Position(name, generation, table.transaction_version(self.epoch))
+
+    def _name_of(self, store: int | None, table: DeltaTable) -> str:
+        """Return the URI of another store, which old commits may no longer tell."""
+        names = [str(one[NOTE].get("store")) for one in table.history(HISTORY) if NOTE in one]
+        return next((name for name in names if hash_of(name) == store), f"a place with the hash {store}")
 
     def properties(self, position: Position) -> CommitProperties:
         """Return what a commit has to carry. Two commits that carry one id conflict: that is the fence."""
         from deltalake import CommitProperties, Transaction
 
-        transactions = [Transaction(self.generation, position.generation)]
+        versions = {self.generation: position.generation, self.store: hash_of(position.store)}
         if position.epoch is not None:
-            transactions.append(Transaction(self.epoch, position.epoch))
-        return CommitProperties(app_transactions=transactions)
+            versions[self.epoch] = position.epoch
+        return CommitProperties(
+            custom_metadata={NOTE: {"writer": self.epoch, **attrs.asdict(position)}},
+            app_transactions=[Transaction(*version) for version in versions.items()],
+        )
+
+
+def hash_of(store: str) -> int:
+    """Return a number for a store's URI, as large as Delta's versions may be."""
+    return int.from_bytes(hashlib.sha256(store.encode()).digest()[:8], "big") >> 1
 
 
 class _Committer(Committer):
@@ -272,28 +285,10 @@ class _Committer(Committer):
             self._append(table, epoch, properties)
 
     def _append(self, table: DeltaTable, epoch: Epoch, properties: CommitProperties) -> None:
-        import pyarrow as pa
         from deltalake import write_deltalake
 
-        schema = _schema_of(table)
-        failed: list[BaseException] = []
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            try:
-                for rows in StagedRows(epoch).tables():
-                    yield from fit(rows, schema, self._sink.name).to_batches()
-            except BaseException as error:
-                # delta-rs would make a text of it.
-                failed.append(error)
-                raise
-
-        try:
-            reader = pa.RecordBatchReader.from_batches(schema, batches())
-            write_deltalake(table, reader, mode="append", commit_properties=properties)
-        except Exception:
-            if failed:
-                raise failed[0] from None
-            raise
+        with reading(epoch, _schema_of(table), self._sink.name) as rows:
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
 
     def _upsert(self, table: DeltaTable, epoch: Epoch, properties: CommitProperties) -> None:
         import pyarrow as pa
@@ -335,15 +330,6 @@ def last_by_key(rows: pa.Table, key: tuple[str, ...], target: str) -> pa.Table:
     numbered = rows.select(list(key)).append_column(number, pa.array(range(rows.num_rows), pa.int64()))
     last = numbered.group_by(list(key)).aggregate([(number, "max")]).column(f"{number}_max")
     return rows.take(last.combine_chunks().sort())
-
-
-def _take(table: DeltaTable, ids: _Ids, own: Position, is_new: bool) -> None:
-    if is_new:
-        table.alter.set_table_properties(
-            {ids.store: own.store}, raise_if_not_exists=False, commit_properties=ids.properties(own)
-        )
-    else:
-        _commit_nothing(table, ids.properties(own))
 
 
 def _commit_nothing(table: DeltaTable, properties: CommitProperties) -> None:

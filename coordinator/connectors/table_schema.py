@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..sinks.two_phase.contract import Epoch
 from ..sinks.two_phase.errors import OutputError
+from ..sinks.two_phase.staged import StagedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +96,41 @@ def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> 
             ) from error
         fields.append(field)
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+@contextmanager
+def reading(epoch: Epoch, table: pa.Schema, target: str) -> Iterator[pa.RecordBatchReader]:
+    """Read the rows of an epoch in the form of a table, one staged file at a time.
+
+    An error of the rows is raised as it is, whatever the one who reads makes of it.
+
+    Args:
+        epoch: what is published.
+        table: the schema of the table.
+        target: what it is, for messages.
+
+    Raises:
+        OutputError: rows do not fit.
+        ChandyError: as ``StagedRows.tables``.
+    """
+    import pyarrow as pa
+
+    failed: list[BaseException] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            for rows in StagedRows(epoch).tables():
+                yield from fit(rows, table, target).to_batches()
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    try:
+        yield pa.RecordBatchReader.from_batches(table, batches())
+    except Exception:
+        if failed:
+            raise failed[0] from None
+        raise
 
 
 def _takes(table: pa.DataType, rows: pa.DataType) -> bool:

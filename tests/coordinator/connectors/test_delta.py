@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
-import threading
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import attrs
 import deltalake
@@ -21,19 +16,17 @@ from chandy.coordinator.connectors.delta import DeltaSink, last_by_key
 from chandy.coordinator.errors import ChandyError
 from chandy.coordinator.sinks.two_phase.contract import Epoch
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
-from chandy.coordinator.sinks.two_phase.staged import StagedRows
 from chandy.storage.errors import DamagedError, FencedError
 
 from ...storage import servers
 from ...storage.conftest import moto, s3_keys
 from ...storage.servers import Server
 from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
+from .files_of_others import open_folder, read_only
 from .lossy_proxy import LossyProxy
-from .publisher_lives import check_lives, rows_up_to
+from .races import RaceConformance, within_the_next_commits
 
 __all__ = ["moto", "s3_keys"]
-
-T = TypeVar("T")
 
 
 @attrs.frozen
@@ -80,7 +73,7 @@ def s3_options(port: int) -> dict[str, str]:
     }
 
 
-class TestOnDisk(SinkConformance):
+class TestOnDisk(RaceConformance):
     @pytest.fixture
     def target(self, table: Table) -> Target:
         return table
@@ -93,8 +86,10 @@ class TestOnS3(SinkConformance):
         return Table(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port)).make()
 
 
-class TestUpsert(SinkConformance):
+class TestUpsert(RaceConformance):
     """Rows whose keys differ arrive as with appending."""
+
+    rounds = 6
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
@@ -106,96 +101,19 @@ class UpsertTable(Table):
         return DeltaSink(self.uri, self.options, uid=uid, mode="upsert", key=["k"])
 
 
-def in_a_thread(step: Callable[[], T]) -> T:
-    """Run a step while delta-rs waits for rows: its own thread may not call it again."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(step).result()
-
-
-# --- lives --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_lives_that_are_killed_or_frozen_at_random_moments_publish_each_epoch_once(
-    table: Table, pipeline: Pipeline, tmp_path: Path, mode: str
-) -> None:
-    if mode == "upsert":
-        pipeline = attrs.evolve(pipeline, sink=attrs.evolve(pipeline.sink, mode="upsert", key=["k"]))
-    position = check_lives(pipeline, 20 if mode == "append" else 6, tmp_path / "log")
-    assert sorted(table.rows()) == rows_up_to(position)
-
-
-@pytest.mark.parametrize("epoch", [1, 2])
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_life_that_is_overtaken_within_its_commit_publishes_nothing(
-    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, mode: str, epoch: int
-) -> None:
-    if mode == "upsert":
-        pipeline = attrs.evolve(pipeline, sink=attrs.evolve(pipeline.sink, mode="upsert", key=["k"]))
-    zombie = pipeline.recover(1)
-    if epoch == 2:
-        zombie.commit(pipeline.epoch(1, [(1, "a")]))
-    positions: list[int | None] = []
-
-    def overtaken(rows: StagedRows) -> Iterator[bytes]:
-        # The zombie has looked at the table's record, and has not committed.
-        yield from files(rows)
-        if not positions:
-            positions.append(in_a_thread(lambda: pipeline.recover(2).position))
-
-    files = StagedRows.files
-    monkeypatch.setattr(StagedRows, "files", overtaken)
-    with pytest.raises(FencedError):
-        zombie.commit(pipeline.epoch(epoch, [(2, "zombie")]))
-    assert positions == [1 if epoch == 2 else None]
-    assert table.rows() == ([(1, "a")] if epoch == 2 else [])
-
-
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_commit_waits_for_other_writers_of_the_table(
-    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, mode: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    if mode == "upsert":
-        pipeline = attrs.evolve(pipeline, sink=attrs.evolve(pipeline.sink, mode="upsert", key=["k"]))
+    table = (Table if mode == "append" else UpsertTable)(str(tmp_path / "table")).make()
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
-    others = [(100, "other"), (101, "other")]
-
-    def disturbed(rows: StagedRows) -> Iterator[bytes]:
-        yield from files(rows)
-        if others:
-            in_a_thread(lambda: table.add(others.pop()))
-
-    files = StagedRows.files
-    monkeypatch.setattr(StagedRows, "files", disturbed)
+    within_the_next_commits(
+        monkeypatch, [lambda: table.add((100, "other")), lambda: table.add((101, "other"))]
+    )
     committer.commit(pipeline.epoch(1, [(1, "a")]))
     committer.commit(pipeline.epoch(2, [(2, "b")]))
     assert sorted(table.rows()) == [(1, "a"), (2, "b"), (100, "other"), (101, "other")]
-
-
-def test_lives_that_race_in_threads_publish_each_epoch_once(table: Table, pipeline: Pipeline) -> None:
-    lives, failed = 6, list[BaseException]()
-    start = threading.Barrier(lives)
-
-    def live(generation: int) -> None:
-        start.wait()
-        try:
-            committer = pipeline.recover(generation)
-            for _ in range(5):
-                number = (committer.position or 0) + 1
-                committer.commit(pipeline.epoch(number, rows_up_to(number)[len(rows_up_to(number - 1)) :]))
-        except (FencedError, TargetUnavailableError):
-            pass
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=live, args=(generation,)) for generation in range(1, lives + 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
-    position = pipeline.recover(lives + 1).position
-    assert sorted(table.rows()) == rows_up_to(position)
 
 
 # --- answers and servers that are lost ----------------------------------------------------------------------
@@ -309,15 +227,15 @@ def test_a_damaged_staged_file_is_named(table: Table, pipeline: Pipeline, tmp_pa
     assert table.rows() == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the super-user may write anywhere")
-def test_a_table_that_may_not_be_written_is_an_error_of_the_output(table: Table, pipeline: Pipeline) -> None:
-    log = Path(table.uri) / "_delta_log"
-    log.chmod(0o500)
-    try:
-        with pytest.raises(OutputError, match="permission"):
-            pipeline.recover()
-    finally:
-        log.chmod(0o700)
+def test_a_table_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Path) -> None:
+    with open_folder() as folder:
+        table = Table(str(folder / "table")).make()
+        pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+        epoch, committer = pipeline.epoch(1, [(1, "a")]), pipeline.recover()
+        with read_only(folder), pytest.raises(OutputError, match="permission"):
+            pipeline.recover(2)
+        assert table.open().version() == 1
+        committer.commit(epoch)
 
 
 def test_a_table_that_was_restored_keeps_its_position(table: Table, pipeline: Pipeline) -> None:
