@@ -25,7 +25,7 @@ def within(seconds: float, target: str, step: Callable[[], T]) -> T:
     def run() -> None:
         try:
             outcome.set_result(step())
-        except BaseException as error:  # it is raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 (it is raised again where it is waited for)
             outcome.set_exception(error)
 
     threading.Thread(target=run, name=f"call to {target}", daemon=True).start()

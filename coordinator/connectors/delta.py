@@ -33,7 +33,8 @@ HISTORY: Final = 1000
 """Commits that are searched for the name of another pipeline's store."""
 
 _NOT_PERMITTED = re.compile(
-    r"\b(401|403)\b|access ?denied|permission ?denied|forbidden|unauthori[sz]ed|unauthenticated", re.IGNORECASE
+    r"\b(401|403)\b|access ?denied|permission ?denied|forbidden|unauthori[sz]ed|unauthenticated",
+    re.IGNORECASE,
 )
 _REFUSED = re.compile(
     r"invalid data found|cast error|cannot cast|schema error|invariant|constraint|failed validation"

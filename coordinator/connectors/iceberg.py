@@ -260,7 +260,7 @@ def _close(catalog: Catalog) -> None:
 
 
 def _explain(name: str, error: Exception) -> ChandyError:
-    """Return the contract's error for one of a catalog or a file. What it does not know may pass, and is tried again."""
+    """Return the contract's error for one of a catalog or a file. What it does not know is tried again."""
     from pyiceberg import exceptions
 
     text = f"{type(error).__name__}: {error}"

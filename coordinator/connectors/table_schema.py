@@ -146,9 +146,7 @@ def _takes(table: pa.DataType, rows: pa.DataType) -> bool:
         return bool(types.is_floating(rows) and rows.bit_width <= table.bit_width)
     if types.is_decimal(table):
         return bool(
-            types.is_decimal(rows)
-            and rows.scale == table.scale
-            and rows.precision <= table.precision
+            types.is_decimal(rows) and rows.scale == table.scale and rows.precision <= table.precision
         )
     if types.is_timestamp(table):
         return bool(types.is_timestamp(rows) and (rows.tz is None) == (table.tz is None))

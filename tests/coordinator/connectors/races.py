@@ -93,11 +93,9 @@ class RaceConformance(SinkConformance):
     ) -> None:
         committer = pipeline.recover()
         other = Pipeline(target.sink("other"), pipeline.store)
-        within_the_next_commits(
-            monkeypatch, [lambda: other.recover(), lambda: other.recover(2).commit(other.epoch(4))]
-        )
+        within_the_next_commits(monkeypatch, [lambda: other.recover().commit(other.epoch(4))])
         committer.commit(pipeline.epoch(1, [(1, "a")]))
-        assert (pipeline.recover(2).position, other.recover(3).position) == (1, 4)
+        assert (pipeline.recover(2).position, other.recover(2).position) == (1, 4)
         assert target.rows() == [(1, "a")]
 
     def test_lives_that_race_in_threads_publish_each_epoch_once(
@@ -115,7 +113,7 @@ class RaceConformance(SinkConformance):
                     committer.commit(pipeline.epoch(number, rows_of(number)))
             except (FencedError, TargetUnavailableError):
                 pass
-            except BaseException as error:
+            except Exception as error:  # noqa: BLE001 (it is reported by the test's own thread)
                 failed.append(error)
 
         threads = [threading.Thread(target=live, args=(generation,)) for generation in range(1, lives + 1)]

@@ -208,7 +208,9 @@ def test_a_row_that_the_table_refuses_is_named_and_nothing_is_published(tmp_path
     assert pipeline.recover(2).position is None
 
 
-def test_a_table_that_was_changed_meanwhile_is_an_error_of_the_output(table: Table, pipeline: Pipeline) -> None:
+def test_a_table_that_was_changed_meanwhile_is_an_error_of_the_output(
+    table: Table, pipeline: Pipeline
+) -> None:
     committer = pipeline.recover()
     other = pa.schema([pa.field("k", pa.int64()), pa.field("w", pa.int64())])
     deltalake.write_deltalake(table.open(), other.empty_table(), mode="overwrite", schema_mode="overwrite")
