@@ -192,9 +192,12 @@ def test_rows_of_another_schema_are_refused_before_the_query_starts(
         table.sink().check(schema)
 
 
-def test_rows_of_a_narrower_schema_are_cast(table: Table, tmp_path: Path) -> None:
+def test_rows_of_a_narrower_schema_are_cast(table: Table, pipeline: Pipeline) -> None:
     schema = pa.schema([("v", pa.large_string()), ("k", pa.int32())])
     table.sink().check(schema)
+    batch = pa.RecordBatch.from_pylist([{"k": 1, "v": "a"}], schema=schema)
+    pipeline.recover().commit(epoch_of(pipeline, 1, batch))
+    assert table.rows() == [(1, "a")]
 
 
 def test_a_row_that_the_table_refuses_is_named_and_nothing_is_published(tmp_path: Path) -> None:
