@@ -10,6 +10,9 @@ from contextlib import contextmanager, suppress
 
 import attrs
 
+_CONTINUE = re.compile(rb"HTTP/1\.\d 100 [^\r]*\r\n\r\n")
+"""A server's word that it wants the body. The answer is what follows."""
+
 
 @attrs.define
 class LossyProxy:
@@ -55,7 +58,7 @@ class LossyProxy:
                         if self.lose and self.kind.search(data):
                             self.lose -= 1
                             doomed.set()
-                elif doomed.is_set():
+                elif doomed.is_set() and not _CONTINUE.fullmatch(data):
                     with self._lock:
                         self.lost += 1
                     break
