@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 
 import attrs
 
-_CONTINUE = re.compile(rb"HTTP/1\.\d 100 [^\r]*\r\n\r\n")
-"""A server's word that it wants the body. The answer is what follows."""
+_MAY_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTINUE = re.compile(rb"(?:%s)+" % re.escape(_MAY_CONTINUE))
+"""A server's word that it wants the body, which moto gives twice. The answer is what follows."""
 
 
 @attrs.define
@@ -51,6 +52,7 @@ class LossyProxy:
     def _forward(
         self, source: socket.socket, target: socket.socket, is_request: bool, doomed: threading.Event
     ) -> None:
+        held = b""
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 if is_request:
@@ -58,11 +60,21 @@ class LossyProxy:
                         if self.lose and self.kind.search(data):
                             self.lose -= 1
                             doomed.set()
-                elif doomed.is_set() and not _CONTINUE.fullmatch(data):
-                    with self._lock:
-                        self.lost += 1
-                    break
+                elif doomed.is_set():
+                    # It may come in pieces.
+                    held += data
+                    if not (found := _CONTINUE.match(held)):
+                        if held.startswith(_MAY_CONTINUE[: len(held)]):
+                            continue
+                        break
+                    data, held = found[0], held[found.end() :]
+                    if held:
+                        target.sendall(data)
+                        break
                 target.sendall(data)
+        if held:
+            with self._lock:
+                self.lost += 1
         for one in (source, target):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
