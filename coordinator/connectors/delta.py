@@ -1,0 +1,400 @@
+"""The sink for Delta tables, through delta-rs: rows and position in one commit of the table's log."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
+
+import attrs
+from typing_extensions import override
+
+from ...storage.errors import ChandyError
+from ..errors import SetupError
+from ..sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ..sinks.two_phase.staged import StagedRows, StagedSink
+from .record import check_record
+from .table_schema import check_schema, fit, reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+
+ATTEMPTS: Final = 5
+"""How often a commit is tried while other writers of the table are faster."""
+
+NOTE: Final = "chandy"
+"""The key of what a commit says about itself in its ``commitInfo``."""
+HISTORY: Final = 1000
+"""Commits that are searched for the name of another pipeline's store."""
+
+_NOT_PERMITTED = re.compile(
+    r"\b(401|403)\b|access ?denied|permission ?denied|forbidden|unauthori[sz]ed|unauthenticated",
+    re.IGNORECASE,
+)
+_REFUSED = re.compile(
+    r"invalid data found|cast error|cannot cast|schema error|invariant|constraint|failed validation"
+    r"|unsupported|append.?only",
+    re.IGNORECASE,
+)
+
+
+@attrs.frozen
+class DeltaSink(StagedSink):
+    """Appends the rows of each checkpoint to a Delta table, or updates rows by key, in one commit of the table.
+
+    Any reader of Delta sees whole epochs alone. Other programs may write into the table at the same time.
+
+    The table keeps what was published by Delta's application transactions: ``chandy/<pipeline>/<query>/<uid>`` has
+    the newest epoch, and with ``#generation`` and ``#store`` after it the life that publishes and a hash of the
+    pipeline's store. For people, each commit has the same as text in its ``commitInfo``, under ``chandy``.
+
+    ``RESTORE`` of the table takes rows back, and not the application transactions: Chandy does not publish these rows
+    again. Do not set ``delta.setTransactionRetentionDuration`` in a way that Spark's own streams could not bear.
+
+    With ``mode="upsert"`` a row replaces those with the same key, and of rows of one epoch with one key the last one
+    counts. An epoch is in memory as a whole then; otherwise one staged file at a time is.
+    """
+
+    table: str
+    """URI or path of the table, such as ``s3://bucket/table``."""
+    storage_options: Mapping[str, str] | None = attrs.field(default=None, repr=False)
+    """Options of delta-rs for the store that the table is in, such as credentials and the endpoint."""
+    uid: str = attrs.field(default="sink", kw_only=True)
+    """Names the sink in its query. Keep it across restarts."""
+    mode: Literal["append", "upsert"] = attrs.field(
+        default="append", kw_only=True, validator=attrs.validators.in_(("append", "upsert"))
+    )
+    """Whether rows are added, or replace those with the same ``key``."""
+    key: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=tuple[str, ...])
+    """The columns that name a row, for ``mode="upsert"``."""
+    partition_by: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=tuple[str, ...])
+    """The columns by which a new table is partitioned; a table that is there must be partitioned by them."""
+    create_table: bool = attrs.field(default=True, kw_only=True)
+    """Whether a table that is not there is made when the query starts."""
+    timeout: float = attrs.field(default=60.0, kw_only=True, validator=attrs.validators.gt(0))
+    """Seconds after which a request to a remote store is given up, with its retries."""
+
+    target: ClassVar[str] = "Delta"
+
+    def __attrs_post_init__(self) -> None:
+        if (self.mode == "upsert") != bool(self.key):
+            raise OutputError(
+                f"{self.name} cannot be used as a sink",
+                'key columns with mode="upsert", and none with mode="append"',
+                f"mode={self.mode!r} and key={self.key!r}",
+                'set key=("id",), say, or leave it out',
+            )
+
+    @property
+    def name(self) -> str:
+        """What messages call the table."""
+        return f"the Delta table {self.table}"
+
+    @override
+    def check(self, schema: pa.Schema) -> None:
+        """Check that the table takes rows of this schema, and make the table if it is not there.
+
+        Raises:
+            OutputError: it does not, or it may not be read or made.
+            SetupError: delta-rs is not installed.
+            TargetUnavailableError: its store cannot be reached.
+        """
+        unknown = [one for one in (*self.key, *self.partition_by) if one not in schema.names]
+        if unknown:
+            raise OutputError(
+                f"{self.name} cannot be written",
+                f"key and partition columns among the rows' columns: {', '.join(schema.names)}",
+                ", ".join(unknown),
+                "correct `key` and `partition_by` of the sink",
+            )
+        try:
+            found = self.open()
+        except _TableMissingError:
+            if not self.create_table:
+                raise
+            self._create(schema)
+            found = self.open()
+        check_schema(schema, _schema_of(found), self.name)
+        partitions = tuple(found.metadata().partition_columns)
+        if self.partition_by and partitions != self.partition_by:
+            raise OutputError(
+                f"{self.name} cannot be written",
+                f"a table that is partitioned by {', '.join(self.partition_by)}",
+                f"one by {', '.join(partitions)}" if partitions else "one without partitions",
+                "leave out `partition_by` of the sink, or name another table",
+            )
+
+    @override
+    def recover(self, fence: Fence) -> Committer:
+        """Read the table's record, and write this life into it: that shuts out earlier ones.
+
+        Raises:
+            As in the contract; ``OutputError`` if there is no table.
+        """
+        ids = _Ids.of(fence)
+        reason = ""
+        for _ in range(ATTEMPTS):
+            table = self.open()
+            found = ids.position(table, fence)
+            own = found.taken_by(fence) if found else Position.first(fence)
+            if own == found:
+                return _Committer(self, fence, own)
+            with self.explained():
+                try:
+                    _commit_nothing(table, ids.properties(own))
+                except _conflict() as error:
+                    reason = str(error)
+                    continue
+            return _Committer(self, fence, own)
+        raise self.busy(reason)
+
+    def open(self) -> DeltaTable:
+        """Return the newest version of the table.
+
+        Raises:
+            OutputError: there is none, or it may not be read.
+            SetupError: delta-rs is not installed.
+            TargetUnavailableError: the store cannot be reached.
+        """
+        delta = _client()
+        with self.explained():
+            found: DeltaTable = delta.DeltaTable(self.table, storage_options=self._options())
+            return found
+
+    def busy(self, reason: str) -> TargetUnavailableError:
+        """Return the error for a table whose other writers were faster each time."""
+        return TargetUnavailableError(self.name, f"other writers were faster {ATTEMPTS} times: {reason}")
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn the errors of delta-rs into those of the contract, except a conflict of commits."""
+        try:
+            yield
+        except (ChandyError, _conflict()):
+            raise
+        except Exception as error:  # delta-rs raises bare exceptions, too
+            raise _explain(self.name, error) from error
+
+    def _create(self, schema: pa.Schema) -> None:
+        from deltalake import DeltaTable, Schema
+
+        with self.explained():
+            DeltaTable.create(
+                self.table,
+                schema=Schema.from_arrow(schema),
+                mode="ignore",
+                partition_by=list(self.partition_by) or None,
+                storage_options=self._options(),
+            )
+
+    def _options(self) -> dict[str, str]:
+        seconds = f"{self.timeout:g}s"
+        return {"timeout": seconds, "retry_timeout": seconds, **(self.storage_options or {})}
+
+
+class _TableMissingError(OutputError):
+    """There is no table."""
+
+
+@attrs.frozen
+class _Ids:
+    """Under which names a table keeps the record of a writer: application transactions have numbers alone."""
+
+    epoch: str
+    generation: str
+    store: str
+
+    @classmethod
+    def of(cls, fence: Fence) -> _Ids:
+        app = f"chandy/{fence.writer}"
+        return cls(app, f"{app}#generation", f"{app}#store")
+
+    def position(self, table: DeltaTable, fence: Fence) -> Position | None:
+        generation = table.transaction_version(self.generation)
+        if generation is None:
+            return None
+        store = table.transaction_version(self.store)
+        name = fence.store if store == hash_of(fence.store) else self._name_of(store, table)
+        return Position(name, generation, table.transaction_version(self.epoch))
+
+    def _name_of(self, store: int | None, table: DeltaTable) -> str:
+        """Return the URI of another store, which old commits may no longer tell."""
+        names = [str(one[NOTE].get("store")) for one in table.history(HISTORY) if NOTE in one]
+        return next((name for name in names if hash_of(name) == store), f"a place with the hash {store}")
+
+    def properties(self, position: Position) -> CommitProperties:
+        """Return what a commit has to carry. Two commits that carry one id conflict: that is the fence."""
+        from deltalake import CommitProperties, Transaction
+
+        versions = {self.generation: position.generation, self.store: hash_of(position.store)}
+        if position.epoch is not None:
+            versions[self.epoch] = position.epoch
+        return CommitProperties(
+            custom_metadata={NOTE: {"writer": self.epoch, **attrs.asdict(position)}},
+            app_transactions=[Transaction(*version) for version in versions.items()],
+        )
+
+
+def hash_of(store: str) -> int:
+    """Return a number for a store's URI, as large as Delta's versions may be."""
+    return int.from_bytes(hashlib.sha256(store.encode()).digest()[:8], "big") >> 1
+
+
+class _Committer(Committer):
+    """Opens the table for each commit, so that what it checks and what it commits on are one version."""
+
+    def __init__(self, sink: DeltaSink, fence: Fence, own: Position) -> None:
+        self._sink = sink
+        self._fence = fence
+        self._own = own
+        self._ids = _Ids.of(fence)
+
+    @property
+    @override
+    def position(self) -> int | None:
+        return self._own.epoch
+
+    @override
+    def commit(self, epoch: Epoch) -> None:
+        new = attrs.evolve(self._own, epoch=epoch.id)
+        reason = ""
+        for _ in range(ATTEMPTS):
+            table = self._sink.open()
+            check_record(self._ids.position(table, self._fence), self._own, self._fence, self._sink.name)
+            with self._sink.explained():
+                try:
+                    self._publish(table, epoch, self._ids.properties(new))
+                except _conflict() as error:
+                    # The record says whether it was another writer of the table, or a later life of this one.
+                    reason = str(error)
+                    continue
+            self._own = new
+            return
+        raise self._sink.busy(reason)
+
+    def _publish(self, table: DeltaTable, epoch: Epoch, properties: CommitProperties) -> None:
+        if not epoch.rows:
+            _commit_nothing(table, properties)
+        elif self._sink.mode == "upsert":
+            self._upsert(table, epoch, properties)
+        else:
+            self._append(table, epoch, properties)
+
+    def _append(self, table: DeltaTable, epoch: Epoch, properties: CommitProperties) -> None:
+        from deltalake import write_deltalake
+
+        with reading(epoch, _schema_of(table), self._sink.name) as rows:
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
+
+    def _upsert(self, table: DeltaTable, epoch: Epoch, properties: CommitProperties) -> None:
+        import pyarrow as pa
+
+        schema = _schema_of(table)
+        tables = [fit(rows, schema, self._sink.name, fill=False) for rows in StagedRows(epoch).tables()]
+        rows = last_by_key(pa.concat_tables(tables), self._sink.key, self._sink.name)
+        (
+            table.merge(
+                rows,
+                " AND ".join(f"old.{_quoted(name)} = new.{_quoted(name)}" for name in self._sink.key),
+                source_alias="new",
+                target_alias="old",
+                commit_properties=properties,
+            )
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+            .execute()
+        )
+
+
+def last_by_key(rows: pa.Table, key: tuple[str, ...], target: str) -> pa.Table:
+    """Return the last row of each key, in the order of the rows.
+
+    Raises:
+        OutputError: a row has a null in its key. Such a row equals no other, and would be added again and again.
+    """
+    import pyarrow as pa
+
+    for name in key:
+        if nulls := rows.column(name).null_count:
+            raise OutputError(
+                f"{target} refuses rows",
+                f"key column {name!r} to be never null",
+                f"{nulls} rows of {rows.num_rows} where it is",
+                "filter them in the query, or choose another key",
+            )
+    number = "_chandy_number"
+    numbered = rows.select(list(key)).append_column(number, pa.array(range(rows.num_rows), pa.int64()))
+    last = numbered.group_by(list(key)).aggregate([(number, "max")]).column(f"{number}_max")
+    return rows.take(last.combine_chunks().sort())
+
+
+def _commit_nothing(table: DeltaTable, properties: CommitProperties) -> None:
+    table.create_write_transaction(
+        [],
+        mode="append",
+        schema=table.schema(),
+        partition_by=table.metadata().partition_columns,
+        commit_properties=properties,
+    )
+
+
+def _schema_of(table: DeltaTable) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(table.schema().to_arrow())
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+def _explain(name: str, error: Exception) -> ChandyError:
+    """Return the contract's error for one of delta-rs. What it does not know may pass, and is tried again."""
+    from deltalake.exceptions import SchemaMismatchError, TableNotFoundError
+
+    text = str(error)
+    if _NOT_PERMITTED.search(text):
+        return OutputError(
+            f"{name} cannot be used",
+            "the permission to read and write it",
+            text,
+            "give the driver credentials that may do that, by the environment or `storage_options`",
+        )
+    if isinstance(error, TableNotFoundError):
+        return _TableMissingError(
+            f"{name} cannot be used", "a Delta table", text, "create it, or set create_table=True"
+        )
+    if isinstance(error, SchemaMismatchError) or _REFUSED.search(text):
+        return OutputError(
+            f"{name} refuses rows",
+            "rows that the table takes",
+            text,
+            "correct the rows in the query, or change the table, and start the pipeline again",
+        )
+    return TargetUnavailableError(name, text)
+
+
+def _conflict() -> type[Exception]:
+    """Return the error of a commit that was not made because of another one."""
+    from deltalake.exceptions import CommitFailedError
+
+    return CommitFailedError
+
+
+def _client() -> ModuleType:
+    try:
+        import deltalake
+    except ImportError as error:
+        raise SetupError(
+            "the sink for Delta tables cannot be used",
+            "delta-rs, the package deltalake",
+            str(error),
+            "run `pip install 'chandy[delta]'`",
+        ) from error
+    return deltalake

@@ -1,0 +1,298 @@
+"""The sink for Iceberg tables, through PyIceberg: rows and position in one commit of the table's metadata."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+
+import attrs
+from typing_extensions import override
+
+from ...storage.codec import from_json_of_any_version, to_json
+from ...storage.errors import ChandyError
+from ..errors import SetupError
+from ..sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ..sinks.two_phase.staged import StagedSink
+from .bounded import within
+from .record import check_record
+from .table_schema import check_schema, reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 5
+"""How often a commit is tried while other writers of the table are faster."""
+
+_NOT_PERMITTED = re.compile(
+    r"access ?denied|permission ?denied|forbidden|unauthori[sz]ed|readonly|read-only", re.IGNORECASE
+)
+
+
+@attrs.frozen
+class IcebergSink(StagedSink):
+    """Appends the rows of each checkpoint to an Iceberg table, in one commit of the table.
+
+    Any reader of Iceberg sees whole epochs alone. Other programs may write into the table at the same time.
+
+    The table keeps what was published in its property ``chandy.position.<pipeline>/<query>/<uid>``. It changes in the
+    commit that adds the rows, and stays when snapshots expire. A new life of the pipeline adds an empty snapshot: with
+    it, no commit of an earlier life fits any more.
+
+    Rolling the table back to an earlier snapshot takes rows back, and not the property: Chandy does not publish these
+    rows again.
+
+    One staged file at a time is in memory; of a table with partitions, a whole epoch is.
+    """
+
+    catalog: Mapping[str, str] = attrs.field(repr=False)
+    """The properties of the catalog, as PyIceberg has them: ``{"type": "sql", "uri": ..., "warehouse": ...}``, say.
+    They may have credentials."""
+    table: str
+    """The table with its namespace, such as ``flights.delays``."""
+    uid: str = attrs.field(default="sink", kw_only=True)
+    """Names the sink in its query. Keep it across restarts."""
+    catalog_name: str = attrs.field(default="default", kw_only=True)
+    """The catalog's name. It is a part of the names of tables in SQL catalogs."""
+    create_table: bool = attrs.field(default=True, kw_only=True)
+    """Whether a table that is not there is made when the query starts, and its namespace."""
+    timeout: float = attrs.field(default=60.0, kw_only=True, validator=attrs.validators.gt(0))
+    """Seconds after which a call to the catalog is given up. Files have the timeouts of the catalog's properties, such
+    as ``s3.request-timeout``."""
+
+    target: ClassVar[str] = "Iceberg"
+
+    @property
+    def name(self) -> str:
+        """What messages call the table."""
+        return f"the Iceberg table {self.table}"
+
+    @override
+    def check(self, schema: pa.Schema) -> None:
+        """Check that the table takes rows of this schema, and make the table if it is not there.
+
+        Raises:
+            OutputError: it does not, or it may not be read or made.
+            SetupError: PyIceberg is not installed.
+            TargetUnavailableError: its catalog cannot be reached.
+        """
+        with self.connected() as catalog:
+            try:
+                found = self.load(catalog)
+            except _TableMissingError:
+                if not self.create_table:
+                    raise
+                self._create(catalog, schema)
+                found = self.load(catalog)
+            check_schema(schema, _schema_of(found), self.name)
+
+    @override
+    def recover(self, fence: Fence) -> Committer:
+        """Read the table's record, and write this life into it with a snapshot: that shuts out earlier ones.
+
+        Raises:
+            As in the contract; ``OutputError`` if there is no table.
+        """
+        catalog = self.connect()
+        try:
+            for _ in range(ATTEMPTS):
+                table = self.load(catalog)
+                found = _position(table, fence)
+                own = found.taken_by(fence) if found else Position.first(fence)
+                if own == found or self.publish(table, own, None, fence):
+                    return _Committer(self, catalog, fence, own)
+            raise self.busy()
+        except BaseException:
+            _close(catalog)
+            raise
+
+    def connect(self) -> Catalog:
+        """Return a connection to the catalog.
+
+        Raises:
+            OutputError: its properties cannot be used.
+            SetupError: PyIceberg is not installed.
+            TargetUnavailableError: it cannot be reached.
+        """
+        try:
+            from pyiceberg.catalog import load_catalog
+        except ImportError as error:
+            raise SetupError(
+                "the sink for Iceberg tables cannot be used",
+                "the package pyiceberg",
+                str(error),
+                "run `pip install 'chandy[iceberg]'`",
+            ) from error
+        with self.explained():
+            return self._bounded(lambda: load_catalog(self.catalog_name, **self.catalog))
+
+    @contextmanager
+    def connected(self) -> Iterator[Catalog]:
+        """Connect to the catalog for the time of this context."""
+        catalog = self.connect()
+        try:
+            yield catalog
+        finally:
+            _close(catalog)
+
+    def load(self, catalog: Catalog) -> Table:
+        """Return the newest version of the table.
+
+        Raises:
+            OutputError: there is none, or it may not be read.
+            TargetUnavailableError: the catalog cannot be reached.
+        """
+        with self.explained():
+            table = self._bounded(lambda: catalog.load_table(self.table))
+        # PyIceberg would repeat a commit on what others have committed meanwhile, so that a life that is fenced would
+        # publish. Its own copy of the table's properties says how often: nothing of this is written.
+        properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": properties})
+        return table
+
+    def publish(self, table: Table, new: Position, epoch: Epoch | None, fence: Fence) -> bool:
+        """Commit the rows of an epoch, or none, and a position; return False if another commit was faster.
+
+        The commit requires that the table's newest snapshot is the one that this version of the table has. So each
+        commit makes a snapshot, also one without rows.
+        """
+        from pyiceberg.exceptions import CommitFailedException
+
+        transaction = table.transaction()
+        schema = _schema_of(table)
+        with self.explained():
+            if epoch is None or not epoch.rows:
+                transaction.append(schema.empty_table())
+            else:
+                with reading(epoch, schema, self.name) as rows:
+                    # PyIceberg streams into tables without partitions alone.
+                    transaction.append(rows.read_all() if table.spec().fields else rows)
+            transaction.set_properties({_property(fence): to_json(new).decode()})
+            try:
+                self._bounded(transaction.commit_transaction)
+            except CommitFailedException:
+                return False
+        return True
+
+    def busy(self) -> TargetUnavailableError:
+        """Return the error for a table whose other writers were faster each time."""
+        return TargetUnavailableError(self.name, f"other writers were faster {ATTEMPTS} times")
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn the errors of PyIceberg and of its catalogs into those of the contract."""
+        try:
+            yield
+        except ChandyError:
+            raise
+        except Exception as error:  # each catalog has errors of its own
+            raise _explain(self.name, error) from error
+
+    def _create(self, catalog: Catalog, schema: pa.Schema) -> None:
+        namespace = self.table.rpartition(".")[0]
+        with self.explained():
+            self._bounded(lambda: catalog.create_namespace_if_not_exists(namespace))
+            self._bounded(lambda: catalog.create_table_if_not_exists(self.table, schema=schema))
+
+    def _bounded(self, step: Callable[[], T]) -> T:
+        return within(self.timeout, self.name, step)
+
+
+class _TableMissingError(OutputError):
+    """There is no table."""
+
+
+class _Committer(Committer):
+    """Loads the table for each commit, so that what it checks and what it commits on are one version."""
+
+    def __init__(self, sink: IcebergSink, catalog: Catalog, fence: Fence, own: Position) -> None:
+        self._sink = sink
+        self._catalog = catalog
+        self._fence = fence
+        self._own = own
+
+    @property
+    @override
+    def position(self) -> int | None:
+        return self._own.epoch
+
+    @override
+    def commit(self, epoch: Epoch) -> None:
+        new = attrs.evolve(self._own, epoch=epoch.id)
+        for _ in range(ATTEMPTS):
+            table = self._sink.load(self._catalog)
+            # After a conflict, the record says whether it was another writer of the table, or a later life of this one.
+            check_record(_position(table, self._fence), self._own, self._fence, self._sink.name)
+            if self._sink.publish(table, new, epoch, self._fence):
+                self._own = new
+                return
+        raise self._sink.busy()
+
+    @override
+    def close(self) -> None:
+        _close(self._catalog)
+
+
+def _property(fence: Fence) -> str:
+    return f"chandy.position.{fence.writer}"
+
+
+def _position(table: Table, fence: Fence) -> Position | None:
+    found = table.metadata.properties.get(_property(fence))
+    return from_json_of_any_version(Position, found.encode()) if found else None
+
+
+def _schema_of(table: Table) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([field.remove_metadata() for field in table.schema().as_arrow()])
+
+
+def _close(catalog: Catalog) -> None:
+    with suppress(Exception):
+        catalog.close()
+
+
+def _explain(name: str, error: Exception) -> ChandyError:
+    """Return the contract's error for one of a catalog or a file. What it does not know is tried again."""
+    from pyiceberg import exceptions
+
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)):
+        return _TableMissingError(
+            f"{name} cannot be used", "an Iceberg table", text, "create it, or set create_table=True"
+        )
+    forbidden = (
+        exceptions.ForbiddenError,
+        exceptions.UnauthorizedError,
+        exceptions.AuthorizationExpiredError,
+        exceptions.OAuthError,
+        PermissionError,
+    )
+    if isinstance(error, forbidden) or _NOT_PERMITTED.search(text):
+        return OutputError(
+            f"{name} cannot be used",
+            "the permission to read and write it",
+            text,
+            "give the driver credentials that may do that, by the environment or the catalog's properties",
+        )
+    if isinstance(error, (exceptions.NoSuchPropertyException, exceptions.NotInstalledError)):
+        return OutputError(
+            f"{name} cannot be used", "properties of its catalog", text, "correct `catalog` of the sink"
+        )
+    # Arrow's errors about values are ValueErrors, too.
+    refused = (ValueError, exceptions.ValidationException, exceptions.BadRequestError, NotImplementedError)
+    if isinstance(error, refused):
+        return OutputError(
+            f"{name} refuses rows, or its catalog's properties are wrong",
+            "rows and properties that it takes",
+            text,
+            "correct the rows in the query, the table, or `catalog` of the sink, and start the pipeline again",
+        )
+    return TargetUnavailableError(name, text)

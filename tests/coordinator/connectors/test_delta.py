@@ -1,0 +1,336 @@
+"""DeltaSink on real Delta tables: on a local disk, and on an S3 server."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import uuid
+from pathlib import Path
+
+import attrs
+import deltalake
+import pyarrow as pa
+import pytest
+
+from chandy.coordinator.connectors.delta import DeltaSink, last_by_key
+from chandy.coordinator.errors import ChandyError
+from chandy.coordinator.sinks.two_phase.contract import Epoch
+from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
+from chandy.storage.errors import DamagedError, FencedError
+
+from ...storage import servers
+from ...storage.conftest import moto, s3_keys
+from ...storage.servers import Server
+from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
+from .files_of_others import open_folder, read_only
+from .lossy_proxy import LossyProxy
+from .races import RaceConformance, within_the_next_commits
+
+__all__ = ["moto", "s3_keys"]
+
+
+@attrs.frozen
+class Table(Target):
+    uri: str
+    options: dict[str, str] | None = None
+
+    def sink(self, uid: str = "out") -> DeltaSink:
+        return DeltaSink(self.uri, self.options, uid=uid)
+
+    def make(self) -> Table:
+        self.sink().check(SCHEMA)
+        return self
+
+    def open(self) -> deltalake.DeltaTable:
+        return deltalake.DeltaTable(self.uri, storage_options=self.options)
+
+    def rows(self) -> list[Row]:
+        return [(row["k"], row["v"]) for row in self.open().to_pyarrow_table().to_pylist()]
+
+    def add(self, *rows: Row) -> None:
+        """Append as another program does."""
+        data = pa.Table.from_pylist([{"k": k, "v": v} for k, v in rows], schema=SCHEMA)
+        deltalake.write_deltalake(self.open(), data, mode="append")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(str(tmp_path / "table")).make()
+
+
+@pytest.fixture
+def pipeline(table: Table, tmp_path: Path) -> Pipeline:
+    return Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+
+
+def s3_options(port: int) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": servers.ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": servers.SECRET_KEY,
+    }
+
+
+class TestOnDisk(RaceConformance):
+    @pytest.fixture
+    def target(self, table: Table) -> Target:
+        return table
+
+
+@pytest.mark.server
+class TestOnS3(SinkConformance):
+    @pytest.fixture
+    def target(self, moto: Server) -> Target:
+        return Table(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port)).make()
+
+
+class TestUpsert(RaceConformance):
+    """Rows whose keys differ arrive as with appending."""
+
+    rounds = 6
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return UpsertTable(str(tmp_path / "table")).make()
+
+
+class UpsertTable(Table):
+    def sink(self, uid: str = "out") -> DeltaSink:
+        return DeltaSink(self.uri, self.options, uid=uid, mode="upsert", key=["k"])
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_commit_waits_for_other_writers_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    table = (Table if mode == "append" else UpsertTable)(str(tmp_path / "table")).make()
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    within_the_next_commits(
+        monkeypatch, [lambda: table.add((100, "other")), lambda: table.add((101, "other"))]
+    )
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    committer.commit(pipeline.epoch(2, [(2, "b")]))
+    assert sorted(table.rows()) == [(1, "a"), (2, "b"), (100, "other"), (101, "other")]
+
+
+# --- answers and servers that are lost ----------------------------------------------------------------------
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("lose", [1, 100])
+def test_a_commit_whose_answer_is_lost_is_found_again(moto: Server, tmp_path: Path, lose: int) -> None:
+    with LossyProxy(moto.port).running() as proxy:
+        table = Table(
+            f"s3://{servers.BUCKET}/{uuid.uuid4().hex}",
+            {**s3_options(proxy.port), "retry_timeout": "3s", "max_retries": "3"},
+        ).make()
+        pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+        committer = pipeline.recover()
+        proxy.kind, proxy.lose = re.compile(rb"PUT [^ ]*_delta_log/"), lose
+        with pytest.raises(TargetUnavailableError):
+            committer.commit(pipeline.epoch(1, [(1, "a")]))
+        assert proxy.lost
+        proxy.lose = 0
+        again = pipeline.recover()
+        assert again.position == 1
+        again.commit(pipeline.epoch(2, [(2, "b")]))
+        assert sorted(table.rows()) == [(1, "a"), (2, "b")]
+
+
+def test_a_store_that_is_not_there_is_not_available(tmp_path: Path) -> None:
+    options = {**s3_options(servers.free_port()), "max_retries": "1", "retry_timeout": "1s"}
+    sink = DeltaSink("s3://bucket/table", options)
+    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    with pytest.raises(TargetUnavailableError, match="s3://bucket/table"):
+        pipeline.recover()
+    with pytest.raises(TargetUnavailableError):
+        sink.check(SCHEMA)
+
+
+# --- tables that do not fit ---------------------------------------------------------------------------------
+
+
+def test_a_table_that_is_not_there_is_made_unless_told_otherwise(tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "table"), create_table=False)
+    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    for step in (lambda: sink.check(SCHEMA), pipeline.recover):
+        with pytest.raises(OutputError, match="create_table=True"):
+            step()
+    attrs.evolve(sink, create_table=True, partition_by=["v"]).check(SCHEMA)
+    sink.check(SCHEMA)
+    assert deltalake.DeltaTable(sink.table).metadata().partition_columns == ["v"]
+
+
+def test_a_partitioned_table_takes_epochs(tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "table"), partition_by=["v"])
+    sink.check(SCHEMA)
+    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")], [(3, "a")]))
+    committer.commit(pipeline.epoch(2))
+    assert sorted(Table(sink.table).rows()) == [(1, "a"), (2, "b"), (3, "a")]
+    assert pipeline.recover(2).position == 2
+    with pytest.raises(OutputError, match="partitioned by k"):
+        attrs.evolve(sink, partition_by=["k"]).check(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (pa.schema([("k", pa.string()), ("v", pa.string())]), "column 'k' is string, and int64 in the table"),
+        (pa.schema([("k", pa.int64()), ("w", pa.string())]), "column 'w' is not in the table"),
+        (pa.schema([("v", pa.string())]), "column 'k', which must not be null, is missing"),
+    ],
+)
+def test_rows_of_another_schema_are_refused_before_the_query_starts(
+    table: Table, schema: pa.Schema, said: str
+) -> None:
+    with pytest.raises(OutputError, match=said):
+        table.sink().check(schema)
+
+
+def test_rows_of_a_narrower_schema_are_cast(table: Table, pipeline: Pipeline) -> None:
+    schema = pa.schema([("v", pa.large_string()), ("k", pa.int32())])
+    table.sink().check(schema)
+    batch = pa.RecordBatch.from_pylist([{"k": 1, "v": "a"}], schema=schema)
+    pipeline.recover().commit(epoch_of(pipeline, 1, batch))
+    assert table.rows() == [(1, "a")]
+
+
+def test_a_row_that_the_table_refuses_is_named_and_nothing_is_published(tmp_path: Path) -> None:
+    table = Table(str(tmp_path / "table")).make()
+    table.open().alter.add_constraint({"small": "k < 100"})
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    with pytest.raises(OutputError, match="777"):
+        committer.commit(pipeline.epoch(1, [(1, "a")], [(777, "b")]))
+    assert table.rows() == []
+    assert pipeline.recover(2).position is None
+
+
+def test_a_table_that_was_changed_meanwhile_is_an_error_of_the_output(
+    table: Table, pipeline: Pipeline
+) -> None:
+    committer = pipeline.recover()
+    other = pa.schema([pa.field("k", pa.int64()), pa.field("w", pa.int64())])
+    deltalake.write_deltalake(table.open(), other.empty_table(), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(OutputError, match="column 'v' is not in the table"):
+        committer.commit(pipeline.epoch(1, [(1, "a")]))
+
+
+def test_a_damaged_staged_file_is_named(table: Table, pipeline: Pipeline, tmp_path: Path) -> None:
+    committer = pipeline.recover()
+    epoch = pipeline.epoch(1, [(1, "a")])
+    (file,) = epoch.record.staged.files
+    path = tmp_path / "store" / "flights" / file.key
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(DamagedError, match=re.escape(file.key)):
+        committer.commit(epoch)
+    assert table.rows() == []
+
+
+def test_a_table_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Path) -> None:
+    with open_folder() as folder:
+        table = Table(str(folder / "table")).make()
+        pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+        epoch, committer = pipeline.epoch(1, [(1, "a")]), pipeline.recover()
+        with read_only(folder), pytest.raises(OutputError, match="permission"):
+            pipeline.recover(2)
+        assert table.open().version() == 1
+        committer.commit(epoch)
+
+
+def test_a_table_that_was_restored_keeps_its_position(table: Table, pipeline: Pipeline) -> None:
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    version = table.open().version()
+    committer.commit(pipeline.epoch(2, [(2, "b")]))
+    table.open().restore(version)
+    assert (table.rows(), pipeline.recover(2).position) == ([(1, "a")], 2)
+
+
+def test_a_table_that_was_made_anew_has_no_position(table: Table, pipeline: Pipeline) -> None:
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    Path(table.uri).rename(f"{table.uri}-old")
+    table.make()
+    with pytest.raises(TargetUnavailableError):
+        committer.commit(pipeline.epoch(2, [(2, "b")]))
+    assert pipeline.recover().position is None
+
+
+def test_the_position_outlives_the_log(table: Table, pipeline: Pipeline) -> None:
+    committer = pipeline.recover(3)
+    for number in range(1, 4):
+        committer.commit(pipeline.epoch(number, [(number, "a")]))
+    table.open().create_checkpoint()
+    for entry in Path(table.uri, "_delta_log").glob("*.json"):
+        if int(entry.stem) < table.open().version():
+            entry.unlink()
+    with pytest.raises(FencedError):
+        pipeline.recover(2)
+    assert pipeline.recover(4).position == 3
+
+
+# --- upsert -------------------------------------------------------------------------------------------------
+
+
+def test_a_row_replaces_the_one_with_its_key(tmp_path: Path) -> None:
+    table = UpsertTable(str(tmp_path / "table")).make()
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")]))
+    committer.commit(pipeline.epoch(2, [(2, "c"), (3, "d")], [(3, "e")]))
+    assert sorted(table.rows()) == [(1, "a"), (2, "c"), (3, "e")]
+
+
+def test_columns_of_a_key_may_have_any_name(tmp_path: Path) -> None:
+    schema = pa.schema([('an "odd" Name', pa.string()), ("v", pa.int64())])
+    sink = DeltaSink(str(tmp_path / "table"), mode="upsert", key=['an "odd" Name'])
+    sink.check(schema)
+    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    for number, value in enumerate((1, 2), 1):
+        batch = pa.RecordBatch.from_pylist([{'an "odd" Name': "x", "v": value}], schema=schema)
+        committer.commit(epoch_of(pipeline, number, batch))
+    assert deltalake.DeltaTable(sink.table).to_pyarrow_table().column("v").to_pylist() == [2]
+
+
+def epoch_of(pipeline: Pipeline, number: int, batch: pa.RecordBatch) -> Epoch:
+    from chandy.coordinator.sinks.two_phase.contract import WriteContext
+    from chandy.storage.manifest import EpochRecord, Handle
+
+    staged = pipeline.sink.write(iter([batch]), WriteContext(pipeline.store, "staged/", number, 0))
+    return Epoch(EpochRecord(number, staged.rows, Handle(staged.files)), pipeline.store)
+
+
+def test_the_last_row_of_each_key_counts() -> None:
+    rows = pa.table({"a": [1, 2, 1, 2], "b": ["x", "x", "x", "y"], "c": [10, 20, 30, 40]})
+    assert last_by_key(rows, ("a", "b"), "t").column("c").to_pylist() == [20, 30, 40]
+    with pytest.raises(OutputError, match="key column 'a' to be never null"):
+        last_by_key(pa.table({"a": [1, None]}), ("a",), "t")
+
+
+def test_a_key_goes_with_upsert_alone() -> None:
+    with pytest.raises(OutputError):
+        DeltaSink("/table", mode="upsert")
+    with pytest.raises(OutputError):
+        DeltaSink("/table", key=["k"])
+
+
+# --- the value ----------------------------------------------------------------------------------------------
+
+
+def test_the_sink_is_a_value_without_secrets_in_its_text() -> None:
+    sink = DeltaSink("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": "hush"}, uid="out")
+    assert "hush" not in repr(sink)
+    assert pickle.loads(pickle.dumps(sink)) == sink
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
+    with pytest.raises(ChandyError, match=re.escape("pip install 'chandy[delta]'")):
+        DeltaSink("/table").check(SCHEMA)

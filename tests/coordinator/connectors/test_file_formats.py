@@ -1,0 +1,132 @@
+"""Rows as files, and the lines of the directory's log, by values alone."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+
+import pyarrow as pa
+import pytest
+
+from chandy.coordinator.connectors import file_log
+from chandy.coordinator.connectors.file_formats import (
+    csv,
+    in_partitions,
+    json_lines,
+    partition_folder,
+    unwritable,
+)
+from chandy.coordinator.connectors.file_log import DataFile
+from chandy.coordinator.connectors.files import url_of
+from chandy.coordinator.sinks.two_phase.contract import Position
+
+
+@pytest.mark.parametrize(
+    ("value", "folder"),
+    [
+        (1, "c=1"),
+        (True, "c=true"),
+        (datetime.date(2026, 1, 2), "c=2026-01-02"),
+        ("a b/ü=%", "c=a b%2Fü%3D%25"),
+        ("..", "c=.."),
+        ("\n", "c=%0A"),
+        ("", "c=__HIVE_DEFAULT_PARTITION__"),
+        (None, "c=__HIVE_DEFAULT_PARTITION__"),
+    ],
+)
+def test_folders_of_partitions_are_named_as_spark_names_them(value: object, folder: str) -> None:
+    assert partition_folder("c", value) == folder
+
+
+def test_rows_go_to_the_folders_of_their_partitions_in_their_order() -> None:
+    rows = pa.table({"a": ["x", None, "x", ""], "b": [1, 1, 1, 1], "c": [1, 2, 3, 4]})
+    found = {folder: some.to_pylist() for folder, some in in_partitions(rows, ("a", "b"))}
+    assert found == {
+        "a=x/b=1/": [{"c": 1}, {"c": 3}],
+        "a=__HIVE_DEFAULT_PARTITION__/b=1/": [{"c": 2}, {"c": 4}],
+    }
+    assert [folder for folder, _ in in_partitions(rows, ())] == [""]
+
+
+def test_json_has_one_object_a_line_without_nulls() -> None:
+    rows = pa.table(
+        {
+            "d": [datetime.date(2026, 1, 2), None],
+            "n": [decimal.Decimal("1.50"), None],
+            "b": [b"\x00", None],
+            "t": [datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC), None],
+            "s": ["a\nü", None],
+        }
+    )
+    first, second = json_lines(rows).splitlines()
+    assert json.loads(first) == {
+        "d": "2026-01-02",
+        "n": "1.50",
+        "b": "AA==",
+        "t": "2026-01-02T03:04:05+00:00",
+        "s": "a\nü",
+    }
+    assert second == b"{}"
+
+
+def test_csv_tells_an_empty_text_from_a_null() -> None:
+    assert csv(pa.table({"a": ["", None, 'x"'], "b": [1, 2, None]})) == b'"a","b"\n"",1\n,2\n"x""",\n'
+
+
+def test_what_a_format_cannot_have_is_said() -> None:
+    schema = pa.schema([("l", pa.list_(pa.int64())), ("t", pa.timestamp("us")), ("s", pa.string())])
+    assert unwritable(schema, "parquet", ("s",)) == []
+    assert "in CSV" in unwritable(schema, "csv", ())[0]
+    assert "to partition by" in unwritable(schema, "json", ("t",))[0]
+    assert "no column 'x'" in unwritable(schema, "json", ("x",))[0]
+    assert unwritable(pa.schema([("s", pa.string())]), "json", ("s",))
+
+
+def test_every_tenth_entry_repeats_those_before_it() -> None:
+    assert [file_log.key_of(number) for number in (0, 8, 9, 10, 19)] == [
+        "_spark_metadata/0",
+        "_spark_metadata/8",
+        "_spark_metadata/9.compact",
+        "_spark_metadata/10",
+        "_spark_metadata/19.compact",
+    ]
+    assert list(file_log.before(9)) == list(range(9))
+    assert list(file_log.before(19)) == list(range(9, 19))
+
+
+def test_the_newest_entry_is_the_one_with_the_highest_number() -> None:
+    keys = [
+        "_spark_metadata/9.compact",
+        "_spark_metadata/10",
+        "_spark_metadata/8",
+        "part-11",
+        "_spark_metadata/x",
+    ]
+    assert file_log.newest_of(keys) == 10
+    assert file_log.newest_of(["part-1"]) == -1
+
+
+def test_an_entry_keeps_files_and_positions() -> None:
+    positions = {"a/b/c": Position("file:///s", 3, 7), "d": Position("file:///s", 1)}
+    line = file_log.line_of(DataFile("file:///out/v%3D/part%20a", 12), 1.5)
+    entry = file_log.encode([line], positions, "file:///out", 1.5)
+    assert entry.splitlines()[0] == b"v1"
+    assert file_log.lines_of(entry) == [line]
+    assert file_log.positions_of(entry) == positions
+    assert file_log.positions_of(b"v1\n" + line.encode()) is None
+    assert file_log.positions_of(b"v1") is None
+    # Spark reads past folders.
+    assert json.loads(entry.splitlines()[-1])["isDir"] is True
+
+
+@pytest.mark.parametrize(
+    ("uri", "url"),
+    [
+        ("file:///a/b%20c", "file:///a/b%20c"),
+        ("s3://bucket/a?endpoint=http://x:1", "s3a://bucket/a"),
+        ("hdfs://node:9000/a", "hdfs://node:9000/a"),
+    ],
+)
+def test_sparks_readers_know_a_store_by_hadoops_scheme(uri: str, url: str) -> None:
+    assert url_of(uri) == url

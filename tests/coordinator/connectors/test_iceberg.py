@@ -1,0 +1,237 @@
+"""IcebergSink on real Iceberg tables, with a SQL catalog in SQLite and files on a local disk."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import socket
+from pathlib import Path
+
+import attrs
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
+
+from chandy.coordinator.connectors.iceberg import IcebergSink
+from chandy.coordinator.errors import ChandyError
+from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
+
+from .conformance import SCHEMA, Pipeline, Row, Target
+from .files_of_others import open_folder, read_only
+from .races import RaceConformance, within_the_next_commits
+
+
+@attrs.frozen
+class Table(Target):
+    folder: Path
+    name: str = "flights.delays"
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self.folder}/catalog.db",
+            "warehouse": f"file://{self.folder}/warehouse",
+        }
+
+    def sink(self, uid: str = "out") -> IcebergSink:
+        return IcebergSink(self.properties, self.name, uid=uid)
+
+    def make(self) -> Table:
+        (self.folder / "warehouse").mkdir(parents=True, exist_ok=True)
+        self.sink().check(SCHEMA)
+        return self
+
+    def catalog(self) -> Catalog:
+        return load_catalog("default", **self.properties)
+
+    def rows(self) -> list[Row]:
+        found = self.catalog().load_table(self.name).scan().to_arrow().to_pylist()
+        return [(row["k"], row["v"]) for row in found]
+
+    def add(self, *rows: Row) -> None:
+        """Append as another program does."""
+        data = pa.Table.from_pylist([{"k": k, "v": v} for k, v in rows], schema=SCHEMA)
+        self.catalog().load_table(self.name).append(data)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "lake").make()
+
+
+@pytest.fixture
+def pipeline(table: Table, tmp_path: Path) -> Pipeline:
+    return Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+
+
+class TestIceberg(RaceConformance):
+    @pytest.fixture
+    def target(self, table: Table) -> Target:
+        return table
+
+
+def test_a_commit_waits_for_other_writers_of_the_table(
+    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer = pipeline.recover()
+    within_the_next_commits(
+        monkeypatch, [lambda: table.add((100, "other")), lambda: table.add((101, "other"))]
+    )
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    committer.commit(pipeline.epoch(2, [(2, "b")]))
+    assert sorted(table.rows()) == [(1, "a"), (2, "b"), (100, "other"), (101, "other")]
+
+
+def test_other_writers_of_the_table_may_repeat_their_commits_as_before(
+    table: Table, pipeline: Pipeline
+) -> None:
+    pipeline.recover().commit(pipeline.epoch(1, [(1, "a")]))
+    properties = table.catalog().load_table(table.name).properties
+    assert sorted(properties) == ["chandy.position.flights/delays/out"]
+
+
+def test_the_position_outlives_snapshots(table: Table, pipeline: Pipeline) -> None:
+    committer = pipeline.recover()
+    for number in (1, 2, 3):
+        committer.commit(pipeline.epoch(number, [(number, "a")]))
+    found = table.catalog().load_table(table.name)
+    newest = found.current_snapshot()
+    assert newest is not None
+    expiry = found.maintenance.expire_snapshots()
+    expiry.by_ids(
+        [one.snapshot_id for one in found.snapshots() if one.snapshot_id != newest.snapshot_id]
+    ).commit()
+    assert len(table.catalog().load_table(table.name).snapshots()) == 1
+    assert pipeline.recover(2).position == 3
+
+
+# --- catalogs and tables that are not there, or do not fit --------------------------------------------------
+
+
+def test_a_catalog_that_is_not_there_is_not_available(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    sink = IcebergSink({"type": "rest", "uri": f"http://127.0.0.1:{port}"}, "flights.delays")
+    for step in (Pipeline(sink, f"file://{tmp_path}/store/").recover, lambda: sink.check(SCHEMA)):
+        with pytest.raises(TargetUnavailableError, match=r"flights\.delays"):
+            step()
+
+
+def test_a_catalog_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        sink = IcebergSink({"type": "rest", "uri": uri}, "flights.delays", timeout=0.2)
+        with pytest.raises(TargetUnavailableError, match="no answer within"):
+            Pipeline(sink, f"file://{tmp_path}/store/").recover()
+
+
+def test_a_catalog_that_is_locked_is_asked_again(table: Table, pipeline: Pipeline) -> None:
+    import sqlite3
+
+    committer = pipeline.recover()
+    epoch = pipeline.epoch(1, [(1, "a")])
+    lock = sqlite3.connect(table.folder / "catalog.db")
+    lock.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(TargetUnavailableError, match="locked"):
+        committer.commit(epoch)
+    lock.rollback()
+    assert pipeline.recover().position is None
+    committer.commit(epoch)
+    assert table.rows() == [(1, "a")]
+
+
+def test_a_table_that_is_not_there_is_made_unless_told_otherwise(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    sink = attrs.evolve(table.sink(), create_table=False)
+    for step in (lambda: sink.check(SCHEMA), Pipeline(sink, f"file://{tmp_path}/store/").recover):
+        with pytest.raises(OutputError, match="create_table=True"):
+            step()
+    table.make()
+    sink.check(SCHEMA)
+
+
+def test_a_catalog_of_no_kind_is_an_error_of_the_output() -> None:
+    with pytest.raises(OutputError, match="catalog"):
+        IcebergSink({"type": "nonsense"}, "flights.delays").check(SCHEMA)
+
+
+def test_a_partitioned_table_takes_epochs(tmp_path: Path) -> None:
+    table = Table(tmp_path / "lake")
+    (table.folder / "warehouse").mkdir(parents=True)
+    catalog = table.catalog()
+    catalog.create_namespace("flights")
+    schema = Schema(NestedField(1, "k", LongType(), required=True), NestedField(2, "v", StringType()))
+    catalog.create_table(
+        table.name, schema, partition_spec=PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "v"))
+    )
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")], [(3, "a")]))
+    committer.commit(pipeline.epoch(2))
+    assert sorted(table.rows()) == [(1, "a"), (2, "b"), (3, "a")]
+    assert pipeline.recover(2).position == 2
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (pa.schema([("k", pa.string()), ("v", pa.string())]), "column 'k' is string, and int64 in the table"),
+        (pa.schema([("k", pa.int64()), ("w", pa.string())]), "column 'w' is not in the table"),
+        (pa.schema([("v", pa.string())]), "column 'k', which must not be null, is missing"),
+    ],
+)
+def test_rows_of_another_schema_are_refused_before_the_query_starts(
+    table: Table, schema: pa.Schema, said: str
+) -> None:
+    with pytest.raises(OutputError, match=said):
+        table.sink().check(schema)
+
+
+def test_a_table_that_was_changed_meanwhile_is_an_error_of_the_output(
+    table: Table, pipeline: Pipeline
+) -> None:
+    committer = pipeline.recover()
+    with table.catalog().load_table(table.name).update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("v")
+    with pytest.raises(OutputError, match="column 'v' is not in the table"):
+        committer.commit(pipeline.epoch(1, [(1, "a")]))
+    assert pipeline.recover(2).position is None
+
+
+def test_a_table_that_was_dropped_meanwhile_is_an_error_of_the_output(
+    table: Table, pipeline: Pipeline
+) -> None:
+    committer = pipeline.recover()
+    table.catalog().drop_table(table.name)
+    with pytest.raises(OutputError, match=r"flights\.delays"):
+        committer.commit(pipeline.epoch(1, [(1, "a")]))
+
+
+def test_a_table_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Path) -> None:
+    with open_folder() as folder:
+        table = Table(folder / "lake").make()
+        pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+        pipeline.recover()
+        with read_only(folder), pytest.raises(OutputError, match="permission"):
+            pipeline.recover(2)
+        assert pipeline.recover(1).position is None
+
+
+# --- the value ----------------------------------------------------------------------------------------------
+
+
+def test_the_sink_is_a_value_without_secrets_in_its_text() -> None:
+    sink = IcebergSink({"uri": "postgresql://me:hush@db/catalog"}, "flights.delays", uid="out")
+    assert "hush" not in repr(sink)
+    assert pickle.loads(pickle.dumps(sink)) == sink
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyiceberg.catalog", None)
+    with pytest.raises(ChandyError, match=re.escape("pip install 'chandy[iceberg]'")):
+        IcebergSink({}, "flights.delays").check(SCHEMA)
