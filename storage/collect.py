@@ -170,7 +170,7 @@ def collect_garbage(
         store, [key for key in candidates if not _is_young(objects[key], now, older_than)], now, older_than
     )
     unfinished = unfinished_savepoints(objects)
-    given_up = {
+    given_up: Mapping[str, Mapping[str, int]] = {
         folder: sizes
         for folder, keys in unfinished.items()
         if len(sizes := _all_old(store, keys, objects, now, older_than)) == len(keys)
@@ -190,8 +190,8 @@ def collect_garbage(
         except NotDeletedError as error:
             failed |= error.failed
     found = doomed | old
-    for sizes in given_up.values():
-        found |= sizes
+    for left in given_up.values():
+        found.update(left)
     garbage = {key: size for key, size in found.items() if key not in failed}
     return Garbage(
         keys=tuple(garbage),

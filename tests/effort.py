@@ -7,6 +7,8 @@ from typing import Final
 
 from hypothesis import HealthCheck, Phase, settings
 
+IS_LONG: Final = "CHANDY_EXAMPLES" in os.environ
+"""Whether the examples are more than usual, and other ones in every run."""
 _TIMES: Final = float(os.environ.get("CHANDY_EXAMPLES", "1"))
 
 
@@ -28,7 +30,7 @@ def until_found(steps: int) -> settings:
     return settings(
         max_examples=examples(5000),
         stateful_step_count=steps,
-        derandomize="CHANDY_EXAMPLES" not in os.environ,
+        derandomize=not IS_LONG,
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),

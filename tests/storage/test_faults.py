@@ -28,6 +28,7 @@ from chandy.storage.snapshots import SnapshotWriter, restore_files
 from chandy.storage.verification import verify
 
 from ..builders import MemoryStore, make_manifest
+from ..effort import examples
 from . import servers
 from .conftest import s3_uri
 from .faults import FAULTS, FINE, KILLED, LOST, World
@@ -58,7 +59,7 @@ def play(store: Store, plans: list[list[str]], collects: bool, checkpoints: int 
                 world.check(Path(folder) / f"collected-{number}")
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(plans=PLANS, collects=st.booleans())
 def test_after_any_faults_the_latest_checkpoint_restores(plans: list[list[str]], collects: bool) -> None:
     play(MemoryStore(), plans, collects)

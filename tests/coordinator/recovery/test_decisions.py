@@ -25,6 +25,8 @@ from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, 
 from chandy.storage import DamagedCheckpointError, FencedError
 from chandy.storage.errors import FailureCode
 
+from ...effort import examples, until_found
+
 BOOM = QueryFailedError("q", "boom")
 FENCED = FencedError("file:///store", 1, 2, "another driver")
 DAMAGED = DamagedCheckpointError("file:///store", "a.sst", "x", "y", 2, 1)
@@ -551,7 +553,8 @@ class Failures(RuleBasedStateMachine):
             assert replays(self.machine)
 
 
-Failures.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+STEPS = 25
+Failures.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=STEPS, deadline=None)
 TestFailures = Failures.TestCase
 
 
@@ -638,17 +641,7 @@ def test_the_machine_of_failures_finds(
 ) -> None:
     bug(monkeypatch)
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(
-            Failures,
-            settings=settings(
-                max_examples=200,
-                stateful_step_count=25,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                report_multiple_bugs=False,
-            ),
-        )
+        run_state_machine_as_test(Failures, settings=until_found(STEPS))
 
 
 def test_a_lost_host_is_told_as_lost_state() -> None:

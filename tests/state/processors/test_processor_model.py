@@ -25,6 +25,7 @@ from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors.processor import ProcessorSpec
 from chandy.state.rpc.messages import BatchTimes
 
+from ...effort import examples
 from ..pipeline import KEY, Pipeline, shard_of
 
 OUTPUT = StructType().add("k", "string").add("what", "string")
@@ -264,7 +265,7 @@ def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "SEGMENT", 60)
 
 
-quick = settings(max_examples=120)
+quick = settings(max_examples=examples(60))
 
 
 @quick
