@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from operator import sub
 from typing import Any, Final, Protocol
 
 import attrs
@@ -42,6 +43,10 @@ class FrameLimits:
         rows = int(conf.get(f"{_ARROW}.maxRecordsPerBatch"))
         size = size_in_bytes(conf.get(f"{_ARROW}.maxBytesPerBatch"), without_suffix=1)
         return cls(rows if rows > 0 else UNLIMITED, size)
+
+    def hold(self, table: pa.Table, bounds: Sequence[int]) -> bool:
+        """Return whether each group surely fits into one DataFrame; group i has rows bounds[i] to bounds[i+1]."""
+        return table.nbytes <= self.bytes and max(map(sub, bounds[1:], bounds), default=0) <= self.rows
 
     def cuts(self, table: pa.Table, bounds: Sequence[int]) -> list[range]:
         """Return for each group where its DataFrames begin; group i has rows bounds[i] to bounds[i+1].

@@ -162,6 +162,14 @@ def test_what_a_processor_leaves_of_its_dataframes_is_not_given_to_the_next_key(
     assert [next(parts)["n"].tolist() for parts in groups] == [[0], [3], [4]]
 
 
+@pytest.mark.parametrize("limits", [USUAL, FrameLimits(rows=1)])
+def test_a_key_whose_dataframes_are_not_taken_at_all_leaves_them_to_nobody(limits):
+    table = table_of([("k", at) for at in range(6)], COUNTS)
+    groups = FrameReader(COUNTS, ZONE, limits).groups(table, [0, 3, 4, 6])
+    taken = [[frame["n"].tolist() for frame in parts] if key == 1 else [] for key, parts in enumerate(groups)]
+    assert taken == [[], [[3]], []]
+
+
 @pytest.mark.parametrize(
     ("conf", "limits"),
     [
