@@ -228,8 +228,10 @@ class _ColumnWriter:
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """Return the values as an array of exactly the column's type."""
-        if self._nested or not set(map(type, values)) <= self._good:
+        if self._nested:
             values = [self._checked(value) for value in values]
+        else:
+            self._check_types(values)
         try:
             array = pa.array(values, self._arrow)
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -237,6 +239,12 @@ class _ColumnWriter:
                 self._arrow_checked(value)
             raise
         return array
+
+    def _check_types(self, values: Sequence[Any]) -> None:
+        """Check the first value of each type that is new: outside of collections and structs the type decides."""
+        for found in dict.fromkeys(map(type, values)):
+            if found not in self._good:
+                self._checked(next(value for value in values if type(value) is found))
 
     def _checked(self, value: Any) -> Any:
         if value is None:

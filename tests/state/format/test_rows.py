@@ -196,6 +196,12 @@ def test_a_row_that_does_not_fit_is_refused_by_column(row, column, expected, fou
     assert (error.operator, error.part, error.expected, error.found) == ("delays", part, expected, found)
 
 
+def test_the_first_value_that_does_not_fit_is_told_of_wherever_it_stands():
+    rows = [(1,), (np.int64(2),), (None,), (3,), ("x",), (1.5,), (4,)]
+    with pytest.raises(OutputTypeError, match="'x'"):
+        RowWriter(StructType().add("n", LongType()), "delays").batch(rows)
+
+
 def test_a_type_that_passed_once_does_not_let_a_value_out_of_range_pass():
     writer = RowWriter(StructType().add("n", ByteType()), "delays")
     writer.batch([(1,)])
