@@ -59,6 +59,7 @@ class Publisher:
         """The newest epoch that the target was seen to have."""
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._closing = threading.Event()
+        self._has_failed = False
         self._thread: threading.Thread | None = None
 
     def begin(self, seconds: float) -> int | None:
@@ -123,13 +124,11 @@ class Publisher:
         self._tasks.put(None)
         if self._thread is not None:
             self._thread.join(seconds)
-            is_done = not self._thread.is_alive()
-        else:
-            is_done = True
+        is_over = self._thread is None or not self._thread.is_alive()
         self._closing.set()
-        if is_done:
+        if is_over:
             self._disconnect()
-        return is_done
+        return is_over and not self._has_failed
 
     # --- the thread -----------------------------------------------------------------------------------------
 
@@ -144,6 +143,7 @@ class Publisher:
             except ChandyError as error:
                 # What comes after may not be published before it.
                 log.error("cannot publish", sink=self._fence.writer, error=str(error))
+                self._has_failed = True
                 self._on_failure(error)
                 return
             task.then()
