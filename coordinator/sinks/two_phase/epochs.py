@@ -85,11 +85,14 @@ class EpochLog:
         return not any(epoch.id <= checkpoint for epoch in self._closed)
 
     def go_back(self, checkpoint: int | None) -> list[Staged]:
-        """Forget what comes after a checkpoint; return it. None: forget everything."""
-        after = [one for one in self._closed if checkpoint is None or one.id > checkpoint]
-        forgotten = [staged for epoch in after for staged in epoch.staged]
-        forgotten += [staged for batch in self._open.values() for staged in batch]
-        self._closed = [one for one in self._closed if one not in after]
+        """Forget what comes after a checkpoint. None: forget everything.
+
+        Returns:
+            What was staged of it and never closed off. What was may be in a manifest of which nobody knows whether it
+            was written, and then it is the latest checkpoint.
+        """
+        forgotten = [staged for batch in self._open.values() for staged in batch]
+        self._closed = [one for one in self._closed if checkpoint is not None and one.id <= checkpoint]
         self._open.clear()
         return forgotten
 
