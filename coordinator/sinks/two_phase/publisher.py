@@ -15,7 +15,7 @@ from ....storage.errors import ChandyError, StoreFailedError
 from ....storage.logs import carried, logger
 from ....storage.long_waits import Reminder
 from .contract import Committer, Epoch, Fence, TwoPhaseSink
-from .errors import OutputError, OutputLostError, TargetUnavailableError
+from .errors import OutputError, OutputLostError, RewindError, TargetUnavailableError
 
 log = logger(__name__)
 
@@ -76,15 +76,33 @@ class Publisher:
             self._known = self._patiently(lambda committer: committer.position, seconds)
         return self._known
 
-    def rewind(self, epoch: int | None) -> None:
-        """Take back what was published after an epoch.
+    def rewind(self, epoch: int | None, seconds: float) -> int | None:
+        """Take back what was published after an epoch, and return the newest that the target still has.
+
+        Args:
+            epoch: the newest that may stay; None: none.
+            seconds: how long to try at most while the target is not there.
 
         Raises:
-            RewindError: the target cannot do that.
+            RewindError: the target cannot do that. It has what it had.
+            TargetUnavailableError: it is still not there.
         """
-        with self._typed():
-            self._connected().rewind(epoch)
-        self._known = epoch
+
+        def act(committer: Committer) -> None:
+            # An attempt without an answer may have taken them back.
+            self._known = None
+            committer.rewind(epoch)
+
+        known = self._known
+        try:
+            with self._typed():
+                self._patiently(act, seconds)
+        except RewindError:
+            self._known = known
+            raise
+        # The target may never have had an epoch of this very id.
+        self._disconnect()
+        return self.begin(seconds)
 
     def accept_loss(self, position: int | None) -> None:
         """Go on although the target has lost what was published after a position."""
