@@ -59,10 +59,8 @@ from chandy.coordinator.sinks.two_phase.contract import (
     TwoPhaseSink,
     WriteContext,
 )
-from chandy.coordinator.sinks.two_phase.epochs import ClosedEpoch, EpochLog
 from chandy.coordinator.sinks.two_phase.errors import (
     OutputAheadError,
-    OutputError,
     OutputLostError,
     RewindError,
     TargetUnavailableError,
@@ -75,7 +73,7 @@ from chandy.storage import collect
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
 from chandy.storage.layout import MANIFEST, savepoint_key, trigger_key
-from chandy.storage.manifest import CheckpointKind, EpochRecord, FileRef, Handle, Manifest, QueryRecord
+from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, QueryRecord
 from chandy.storage.savepoint import claim_savepoint, discard_savepoint, read_savepoint
 
 from ....builders import MemoryStore
@@ -456,7 +454,9 @@ class Life:
     def fail(self, error: ChandyError) -> None:
         """The pipeline must fail."""
         # A successor may have deleted what it has published already.
-        assert isinstance(error, FencedError) or self is not self.world.life, f"a pipeline has failed: {error}"
+        assert isinstance(error, FencedError) or self is not self.world.life, (
+            f"a pipeline has failed: {error}"
+        )
         self.is_over = True
 
     # --- events and instructions ----------------------------------------------------------------------------
@@ -836,9 +836,7 @@ def world() -> World:
     return World.current
 
 
-def write_batch(
-    rows: Any, sink: TwoPhaseSink, store: str, folder: str, batch: int
-) -> tuple[Staged, ...]:
+def write_batch(rows: Any, sink: TwoPhaseSink, store: str, folder: str, batch: int) -> tuple[Staged, ...]:
     """As ``staging.write_batch``, with two partitions and without Spark."""
     halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     found = [
@@ -897,9 +895,7 @@ class Machine(RuleBasedStateMachine):
         self.life(which).batch(size, commits=False)
 
     @rule(size=st.integers(1, 3), resumes=st.booleans(), chance=SMALL)
-    def the_pipeline_goes_back_while_a_batch_is_written(
-        self, size: int, resumes: bool, chance: int
-    ) -> None:
+    def the_pipeline_goes_back_while_a_batch_is_written(self, size: int, resumes: bool, chance: int) -> None:
         life = self.world.life
         if chance < 4 and not life.is_over and not life.sink.is_full:
             self.world.during = [lambda: life.go_back(resumes=resumes)]
