@@ -41,6 +41,7 @@ from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution import commit
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol.pending import PendingCheckpoint
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
@@ -49,7 +50,7 @@ from chandy.coordinator.recovery.restore_point import RestorePoint, base_point
 from chandy.coordinator.recovery.run_record import base_of
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sinks.sink import Beginning
-from chandy.coordinator.sinks.two_phase import publisher, query_sink, staged, staging
+from chandy.coordinator.sinks.two_phase import epochs, publisher, query_sink, staged, staging
 from chandy.coordinator.sinks.two_phase.contract import (
     Committer,
     Epoch,
@@ -59,6 +60,7 @@ from chandy.coordinator.sinks.two_phase.contract import (
     TwoPhaseSink,
     WriteContext,
 )
+from chandy.coordinator.sinks.two_phase.epochs import ClosedEpoch, EpochLog
 from chandy.coordinator.sinks.two_phase.errors import (
     OutputAheadError,
     OutputLostError,
@@ -73,7 +75,7 @@ from chandy.storage import collect
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
 from chandy.storage.layout import MANIFEST, savepoint_key, trigger_key
-from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, QueryRecord
+from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OutputRecord, QueryRecord
 from chandy.storage.savepoint import claim_savepoint, discard_savepoint, read_savepoint
 
 from ....builders import MemoryStore
@@ -490,6 +492,7 @@ class Life:
             case do.Resolve(request, manifest):
                 assert request not in self.outcomes
                 self.outcomes[request] = manifest
+                self.world.check_published(self, manifest)
             case do.Reject(request, error):
                 assert request not in self.outcomes
                 self.outcomes[request] = error
@@ -811,6 +814,16 @@ class World:
 
     # --- promises -------------------------------------------------------------------------------------------
 
+    def check_published(self, life: Life, manifest: Manifest) -> None:
+        """Whoever has asked for a checkpoint is told once all targets have its rows, or its time is over."""
+        is_late = self.now >= manifest.triggered_at + life.machine.limits.timeout
+        if life is not self.life or is_late or manifest.kind is CheckpointKind.SAVEPOINT:
+            return
+        content = self.content(manifest, ROOT)
+        expected = [row for batch in sorted(content.rows) for row in content.rows[batch]]
+        for uid, target in self.targets.items():
+            assert target.rows[: len(expected)] == expected, f"target {uid} lacks what was said to be there"
+
     def check(self) -> None:
         at = [store.version for store in self.stores.values()], [t.version for t in self.targets.values()]
         if at == self.checked:
@@ -1114,3 +1127,226 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_every_row_is_seen_once_whatever_happens() -> None:
     run_state_machine_as_test(Machine, settings=settings(effort(SCHEDULES), phases=tuple(Phase)))
+
+
+# --- does it find anything? ---------------------------------------------------------------------------------
+
+
+def publish_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
+    right = CheckpointStateMachine._finish_if_complete
+
+    def finish(machine: CheckpointStateMachine, pending: PendingCheckpoint) -> None:
+        before = len(machine._out)
+        right(machine, pending)
+        if len(machine._out) > before and not pending.is_savepoint:
+            machine._out.append(do.Publish(pending.id, (QUERY,)))
+
+    patch.setattr(CheckpointStateMachine, "_finish_if_complete", finish)
+
+
+def publish_a_savepoint(patch: pytest.MonkeyPatch) -> None:
+    right = CheckpointStateMachine._finalized
+
+    def finalized(machine: CheckpointStateMachine, manifest: Manifest, now: float) -> None:
+        right(machine, manifest, now)
+        if manifest.kind is CheckpointKind.SAVEPOINT:
+            machine._out.append(do.Publish(manifest.id, (QUERY,)))
+
+    patch.setattr(CheckpointStateMachine, "_finalized", finalized)
+
+
+def publish_what_was_undone(patch: pytest.MonkeyPatch) -> None:
+    """The log of epochs does not go back with the query."""
+    patch.setattr(EpochLog, "go_back", lambda log, checkpoint: [])
+
+
+def count_a_batch_of_a_run_that_is_over(patch: pytest.MonkeyPatch) -> None:
+    """A batch that was being written when the query went back is staged all the same."""
+
+    def next_run(sink: TransactionalSink, beginning: Beginning) -> None:
+        sink._directory = beginning.directory
+        sink._cuts.clear()
+
+    patch.setattr(TransactionalSink, "_next_run", next_run)
+
+
+def add_up_what_the_attempts_at_a_batch_have_written(patch: pytest.MonkeyPatch) -> None:
+    def stage(log: EpochLog, batch: int, staged: tuple[Staged, ...]) -> tuple[Staged, ...]:
+        log._open[batch] = (*log._open.get(batch, ()), *staged)
+        return ()
+
+    patch.setattr(EpochLog, "stage", stage)
+
+
+def close_epochs_when_their_jobs_run(patch: pytest.MonkeyPatch) -> None:
+    """The jobs of two checkpoints may overtake each other."""
+    right = TransactionalSink.pre_commit
+    cuts: dict[tuple[TransactionalSink, int], int] = {}
+
+    def close_epoch(sink: TransactionalSink, checkpoint: int, cut: int) -> None:
+        cuts[sink, checkpoint] = cut
+
+    def pre_commit(sink: TransactionalSink, checkpoint: int) -> tuple[OutputRecord, ...]:
+        sink._log.close(checkpoint, cuts[sink, checkpoint])
+        return right(sink, checkpoint)
+
+    patch.setattr(TransactionalSink, "close_epoch", close_epoch)
+    patch.setattr(TransactionalSink, "pre_commit", pre_commit)
+
+
+def close_what_has_not_committed(patch: pytest.MonkeyPatch) -> None:
+    """An epoch has all that is staged, also of a batch behind the cut."""
+    right = EpochLog.close
+    patch.setattr(EpochLog, "close", lambda log, checkpoint, cut: right(log, checkpoint, 10**9))
+
+
+def lose_the_epochs_of_checkpoints_that_failed(patch: pytest.MonkeyPatch) -> None:
+    right = EpochLog.unpublished
+
+    def unpublished(log: EpochLog, sink: str, checkpoint: int) -> list[ClosedEpoch]:
+        return [one for one in right(log, sink, checkpoint) if one.id == checkpoint]
+
+    patch.setattr(EpochLog, "unpublished", unpublished)
+
+
+def publish_the_newest_epoch_first(patch: pytest.MonkeyPatch) -> None:
+    right = EpochLog.unpublished
+    patch.setattr(EpochLog, "unpublished", lambda log, *which: right(log, *which)[::-1])
+
+
+def take_one_sink_for_all(patch: pytest.MonkeyPatch) -> None:
+    """An epoch is done when the first of the sinks has published it."""
+
+    def published(log: EpochLog, sink: str, epoch: int | None) -> None:
+        log._published[sink] = epoch
+        log._closed = [one for one in log._closed if epoch is None or one.id > epoch]
+
+    patch.setattr(EpochLog, "published", published)
+
+
+def take_a_lost_answer_for_a_yes(patch: pytest.MonkeyPatch) -> None:
+    right = Publisher._patiently
+
+    def patiently(publisher: Publisher, act: Callable[[Committer], Any], seconds: float | None) -> Any:
+        if seconds is not None:
+            return right(publisher, act, seconds)
+        try:
+            return act(publisher._connected())
+        except TargetUnavailableError:
+            publisher._disconnect()
+            return True
+
+    patch.setattr(Publisher, "_patiently", patiently)
+
+
+def take_the_position_from_memory(patch: pytest.MonkeyPatch) -> None:
+    """A new connection goes on where the driver believes that the target is."""
+    right = Publisher._connected
+
+    def connected(publisher: Publisher) -> Committer:
+        is_new = publisher._committer is None
+        committer = right(publisher)
+        if is_new and publisher._known is not None and isinstance(committer, ModelCommitter):
+            committer.at = publisher._known
+        return committer
+
+    patch.setattr(Publisher, "_connected", connected)
+
+
+def let_an_earlier_life_publish(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Position, "taken_by", lambda position, fence: position)
+
+
+def resume_without_what_was_staged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        TransactionalSink, "resume", lambda sink, query, beginning, last: sink.begin(query, beginning)
+    )
+
+
+def resume_although_a_record_is_missing(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint drops the records of all batches, also of those behind its cut."""
+    right = staging.read_records
+
+    def read(directory: Path, after: int, last: int) -> dict[int, tuple[Staged, ...]]:
+        found = {batch: right(directory, batch - 1, batch) for batch in range(after + 1, last + 1)}
+        return {batch: one[batch] for batch, one in found.items() if one}
+
+    drop = staging.drop_records
+    patch.setattr(staging, "read_records", read)
+    patch.setattr(staging, "drop_records", lambda directory, up_to: drop(directory, 10**9))
+
+
+def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
+    """Going back deletes the rows of closed epochs, too."""
+    right = EpochLog.go_back
+
+    def go_back(log: EpochLog, checkpoint: int | None) -> list[Staged]:
+        after = [one for one in log._closed if checkpoint is None or one.id > checkpoint]
+        return [*right(log, checkpoint), *(part for one in after for part in one.staged)]
+
+    patch.setattr(EpochLog, "go_back", go_back)
+
+
+def delete_what_others_have_to_publish(patch: pytest.MonkeyPatch) -> None:
+    """Retention does not know that a later checkpoint has the rows of an earlier one to publish, too."""
+    right = collect.discard
+    patch.setattr(collect, "discard", lambda store, dropped, kept: right(store, dropped, ()))
+
+
+def believe_a_position_that_the_checkpoint_does_not_have(patch: pytest.MonkeyPatch) -> None:
+    """Rows that went another way since a savepoint are taken for those of the checkpoint."""
+
+    def where(
+        record: OutputRecord | None, checkpoint: int | None, position: int | None
+    ) -> epochs.Publish | epochs.Ahead | epochs.Lost:
+        if position is not None and (checkpoint is None or position > checkpoint):
+            return epochs.Ahead(position, checkpoint)
+        left = record.epochs if record else ()
+        return epochs.Publish(tuple(one for one in left if position is None or one.id > position))
+
+    patch.setattr(query_sink, "where_to_begin", where)
+
+
+def begin_behind_what_is_published(patch: pytest.MonkeyPatch) -> None:
+    """What a target has from after the checkpoint is not looked at."""
+    right = epochs.where_to_begin
+
+    def where(
+        record: OutputRecord | None, checkpoint: int | None, position: int | None
+    ) -> epochs.Publish | epochs.Ahead | epochs.Lost:
+        found = right(record, checkpoint, position)
+        return epochs.Publish(()) if isinstance(found, epochs.Ahead) else found
+
+    patch.setattr(query_sink, "where_to_begin", where)
+
+
+BUGS = [
+    publish_before_the_manifest_is_durable,
+    publish_a_savepoint,
+    publish_what_was_undone,
+    count_a_batch_of_a_run_that_is_over,
+    add_up_what_the_attempts_at_a_batch_have_written,
+    close_epochs_when_their_jobs_run,
+    close_what_has_not_committed,
+    lose_the_epochs_of_checkpoints_that_failed,
+    publish_the_newest_epoch_first,
+    take_one_sink_for_all,
+    take_a_lost_answer_for_a_yes,
+    take_the_position_from_memory,
+    let_an_earlier_life_publish,
+    resume_without_what_was_staged,
+    resume_although_a_record_is_missing,
+    delete_what_a_manifest_may_name,
+    delete_what_others_have_to_publish,
+    believe_a_position_that_the_checkpoint_does_not_have,
+    begin_behind_what_is_published,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_the_machine_finds(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Machine, settings=effort(2000))
