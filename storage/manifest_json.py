@@ -34,11 +34,15 @@ def _uncollected() -> Iterator[None]:
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the manifest as canonical JSON: ``{"manifest": {...}, "schema": 1, "sha256": "..."}``.
 
-    The schema is 1 if every byte of the checkpoint is known to be whole, and 2 otherwise.
+    The schema is 3 if there is output of transactional sinks. Otherwise it is 1 if every byte of the checkpoint is known
+    to be whole, and 2 if not.
     """
     body = plain(manifest)
-    if manifest.schema == 1:
-        # Schema 1 has no such field.
+    # An older version takes a field that its schema does not have for damage.
+    if manifest.schema < 3:
+        for query in body["queries"]:
+            del query["outputs"]
+    if manifest.schema < 2:
         del body["unverified"]
     return _document(manifest.schema, canonical(body))
 

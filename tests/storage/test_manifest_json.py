@@ -144,8 +144,8 @@ def test_an_exchanged_body_is_damaged_though_it_is_a_manifest(manifest: Manifest
 
 
 def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manifest) -> None:
-    document = json.loads(encode_manifest(manifest)) | {"schema": 3, "manifest": {"anything": "new"}}
-    with pytest.raises(SchemaTooNewError, match=r"schema 3.*up to 2; upgrade chandy"):
+    document = json.loads(encode_manifest(manifest)) | {"schema": 4, "manifest": {"anything": "new"}}
+    with pytest.raises(SchemaTooNewError, match=r"schema 4.*up to 3; upgrade chandy"):
         decode_manifest(json.dumps(document).encode(), STORE, KEY)
 
 

@@ -545,6 +545,8 @@ class Life:
         if manifest is None:
             return
         root = self.machine.pending[checkpoint].root
+        # Noted before retention can delete it.
+        self.world.content(manifest, root)
         try:
             yield from commit.commit_steps(manifest, root, self.catalog, self.world.open)
         except FencedError as error:
