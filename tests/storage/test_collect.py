@@ -14,7 +14,7 @@ from chandy.storage.catalog import Catalog
 from chandy.storage.collect import GRACE_SECONDS, collect_garbage, discard, discard_aborted
 from chandy.storage.errors import NotDeletedError, StoreFailedError
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import FileRef, Handle, Manifest
+from chandy.storage.manifest import EpochRecord, FileRef, Handle, Manifest, OutputRecord, QueryRecord
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint, read_savepoint
 from chandy.storage.snapshots import SnapshotWriter, restore_files
 from chandy.storage.store import ObjectStat
@@ -130,6 +130,46 @@ def test_garbage_is_what_no_completed_checkpoint_references(catalog: Catalog, st
     }
     assert set(store.list()) == needed | in_flight
     assert collect_garbage(catalog, time.time(), older_than=0).keys == ()
+
+
+def with_output(id: int, *staged: Handle, published: int | None = None) -> Manifest:
+    """A checkpoint that has so many epochs to publish."""
+    epochs = tuple(EpochRecord(number, 1, handle) for number, handle in enumerate(staged, 1))
+    output = OutputRecord("sink", epochs, published)
+    return make_manifest(id, queries=(QueryRecord("delays", 4, Handle(), (output,)),))
+
+
+def test_staged_rows_that_no_checkpoint_has_to_publish_are_garbage(
+    catalog: Catalog, store: LocalStore
+) -> None:
+    one, two = files(store, "staged/delays/1.parquet"), files(store, "staged/delays/2.parquet")
+    files(store, "staged/delays/left.parquet", "staged/gone/left.parquet")
+    catalog.commit(with_output(2, one, two))
+    assert collect_garbage(catalog, time.time()).keys == (), "they may belong to a checkpoint in flight"
+    found = collect_garbage(catalog, time.time(), older_than=0)
+    assert found.keys == ("staged/delays/left.parquet", "staged/gone/left.parquet")
+    assert store.list("staged/") == ["staged/delays/1.parquet", "staged/delays/2.parquet"]
+
+
+def test_staged_rows_go_with_the_last_checkpoint_that_has_to_publish_them(
+    catalog: Catalog, store: LocalStore
+) -> None:
+    one, two = files(store, "staged/delays/1.parquet"), files(store, "staged/delays/2.parquet")
+    first, second, third = with_output(1, one), with_output(2, one, two), with_output(3, published=2)
+    for manifest in (first, second, third):
+        catalog.commit(manifest)
+    assert discard(store, [first], [second, third]) == frozenset()
+    assert discard(store, [second], [third]) == {"staged/delays/1.parquet", "staged/delays/2.parquet"}
+    assert store.list("staged/") == []
+
+
+def test_staged_rows_that_a_damaged_manifest_may_need_are_spared(catalog: Catalog, store: LocalStore) -> None:
+    catalog.commit(with_output(2, files(store, "staged/delays/1.parquet")))
+    store.write("checkpoints/2/manifest.json", store.read("checkpoints/2/manifest.json")[:-9])
+    catalog.commit(make_manifest(3))
+    found = collect_garbage(catalog, time.time(), older_than=0)
+    assert (found.keys, found.spared) == ((), 1)
+    assert store.list("staged/") == ["staged/delays/1.parquet"]
 
 
 def test_a_dry_run_finds_the_same_and_deletes_nothing(catalog: Catalog, store: LocalStore) -> None:

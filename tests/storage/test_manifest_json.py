@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chandy.storage import DamagedError, SchemaTooNewError
-from chandy.storage.manifest import FileRef, Handle, Manifest
+from chandy.storage.manifest import EpochRecord, FileRef, Handle, Manifest, OutputRecord
 from chandy.storage.manifest_json import decode_manifest, encode_manifest
 
 from ..builders import make_manifest
@@ -62,6 +62,26 @@ def test_only_an_unverified_one_needs_the_newer_schema(manifest: Manifest) -> No
     document = json.loads(encode_manifest(unverified))
     assert (document["schema"], document["manifest"]["unverified"]) == (2, True)
     assert decode_manifest(encode_manifest(unverified), STORE, KEY) == unverified
+
+
+@pytest.mark.parametrize("unverified", [False, True])
+def test_only_one_with_output_needs_the_newest_schema_and_comes_back_equal(
+    manifest: Manifest, unverified: bool
+) -> None:
+    assert "outputs" not in json.loads(encode_manifest(manifest))["manifest"]["queries"][0]
+    staged = Handle((FileRef("0.parquet", "staged/delays/0.parquet", 5, "ab"),))
+    outputs = (
+        OutputRecord("table", (EpochRecord(5, 3, staged), EpochRecord(7, 1, note='{"a": "ä"}')), 4),
+        OutputRecord("topic", ()),
+    )
+    queries = tuple(attrs.evolve(query, outputs=outputs) for query in manifest.queries)
+    found = attrs.evolve(manifest, queries=queries, unverified=unverified)
+    document = json.loads(encode_manifest(found))
+    assert document["schema"] == 3
+    assert decode_manifest(encode_manifest(found), STORE, KEY) == found
+    # A restore needs its files.
+    assert found.keys() - manifest.keys() == {"staged/delays/0.parquet"}
+    assert found.size - manifest.size == 5
 
 
 @pytest.mark.parametrize("unverified", [False, True])

@@ -8,10 +8,23 @@ from pathlib import Path
 import pytest
 
 from chandy.storage import InvalidPlaceError, ObjectExistsError, ObjectMissingError
-from chandy.storage.layout import generation_key, manifest_key, pack_key, shared_key, trigger_key
+from chandy.storage.layout import (
+    generation_key,
+    manifest_key,
+    pack_key,
+    shared_key,
+    staged_folder,
+    trigger_key,
+)
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import Manifest
-from chandy.storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint, read_savepoint
+from chandy.storage.savepoint import (
+    claim_savepoint,
+    commit_savepoint,
+    delete_savepoint,
+    discard_savepoint,
+    read_savepoint,
+)
 from chandy.storage.snapshots import SnapshotWriter, restore_files
 from chandy.storage.verification import verify
 
@@ -75,6 +88,19 @@ def test_an_aborted_savepoint_leaves_an_empty_folder(store: LocalStore, savepoin
     claim_savepoint(store, "driver-2")
 
 
+@pytest.mark.parametrize("aborted", [False, True])
+def test_a_savepoint_is_deleted_with_the_staged_rows_in_it(
+    store: LocalStore, savepoint: Manifest, aborted: bool
+) -> None:
+    store.write("staged/delays/1.parquet", b"rows")
+    store.write("thesis.txt", b"years of work")
+    if aborted:
+        discard_savepoint(store, "driver-1")
+    else:
+        delete_savepoint(store)
+    assert store.list() == ["thesis.txt"]
+
+
 def test_nobody_discards_what_another_has_claimed(store: LocalStore, savepoint: Manifest) -> None:
     before = store.list()
     discard_savepoint(store, "driver-2")
@@ -102,7 +128,7 @@ def test_a_place_where_uploads_of_an_aborted_savepoint_came_late_can_be_used_aga
 ) -> None:
     claim_savepoint(store, "driver-1")
     discard_savepoint(store, "driver-1")
-    late = [pack_key(5, "host"), shared_key("ab" * 32)]
+    late = [pack_key(5, "host"), shared_key("ab" * 32), staged_folder("delays") + "1.parquet"]
     for key in late:
         store.write(key, b"late")
     with pytest.raises(ObjectMissingError):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
+import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import Manifest
+from chandy.storage.manifest import EpochRecord, FileRef, Handle, Manifest, OutputRecord
 from chandy.storage.snapshots import SnapshotWriter
-from chandy.storage.verification import verify
+from chandy.storage.verification import missing_object, verify
 
 from ..builders import make_manifest
 
@@ -66,6 +68,30 @@ def test_each_file_that_an_object_holds_is_named(store: LocalStore, manifest: Ma
     ]
     assert all(problem.found == "no such object" for problem in problems)
     assert all(shared in str(problem) for problem in problems)
+
+
+@pytest.mark.parametrize("damage", [b"row?", b"ro", None])
+def test_damaged_staged_rows_are_found_with_the_sinks_that_would_publish_them(
+    store: LocalStore, manifest: Manifest, damage: bytes | None
+) -> None:
+    store.write("staged/delays/1.parquet", b"rows")
+    sha256 = hashlib.sha256(b"rows").hexdigest()
+    staged = Handle((FileRef("1.parquet", "staged/delays/1.parquet", 4, sha256),))
+    outputs = tuple(OutputRecord(sink, (EpochRecord(1, 2, staged),)) for sink in ("table", "topic"))
+    queries = tuple(attrs.evolve(query, outputs=outputs) for query in manifest.queries)
+    with_output = attrs.evolve(manifest, queries=queries)
+    whole = verify(store, with_output)
+    assert (whole.ok, whole.files) == (True, 7)
+    if damage is None:
+        store.delete("staged/delays/1.parquet")
+        assert missing_object(store, with_output) == "staged/delays/1.parquet"
+    else:
+        store.write("staged/delays/1.parquet", damage)
+    report = verify(store, with_output)
+    assert [(problem.key, problem.file) for problem in report.problems] == [
+        ("staged/delays/1.parquet", f"query delays epoch 1 of sink {sink} 1.parquet")
+        for sink in ("table", "topic")
+    ]
 
 
 def test_all_problems_are_told_not_only_the_first(store: LocalStore, manifest: Manifest) -> None:

@@ -148,8 +148,11 @@ class Committer(abc.ABC):
     def rewind(self, epoch: int | None) -> None:
         """Take back all that was published after an epoch. None: all of it.
 
+        It may come again, and it may name an epoch that had no rows and was never published.
+
         Raises:
             RewindError: the target cannot do that. Nothing has changed.
+            TargetUnavailableError: as for ``commit``.
         """
         raise RewindError(self.position, epoch)
 

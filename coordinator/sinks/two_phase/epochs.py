@@ -85,11 +85,14 @@ class EpochLog:
         return not any(epoch.id <= checkpoint for epoch in self._closed)
 
     def go_back(self, checkpoint: int | None) -> list[Staged]:
-        """Forget what comes after a checkpoint; return it. None: forget everything."""
-        after = [one for one in self._closed if checkpoint is None or one.id > checkpoint]
-        forgotten = [staged for epoch in after for staged in epoch.staged]
-        forgotten += [staged for batch in self._open.values() for staged in batch]
-        self._closed = [one for one in self._closed if one not in after]
+        """Forget what comes after a checkpoint. None: forget everything.
+
+        Returns:
+            What was staged of it and never closed off. What was may be in a manifest of which nobody knows whether it
+            was written, and then it is the latest checkpoint.
+        """
+        forgotten = [staged for batch in self._open.values() for staged in batch]
+        self._closed = [one for one in self._closed if checkpoint is not None and one.id <= checkpoint]
         self._open.clear()
         return forgotten
 
@@ -106,9 +109,11 @@ class Publish:
 
 @attrs.frozen
 class Ahead:
-    """The target has what comes after the checkpoint."""
+    """The target has what the checkpoint does not have."""
 
     position: int
+    common: int | None = None
+    """The newest epoch that both surely have; None: none."""
 
 
 @attrs.frozen
@@ -131,13 +136,18 @@ def where_to_begin(
         checkpoint: id of the checkpoint; None: the query begins without one.
         position: the newest epoch that the target has; None: none.
     """
+    common = record.published if record else checkpoint
     if position is not None and (checkpoint is None or position > checkpoint):
-        return Ahead(position)
+        return Ahead(position, common)
     if record is None:
         return Publish(())
     left = tuple(epoch for epoch in record.epochs if position is None or epoch.id > position)
     if record.published is not None and (position is None or position < record.published):
         return Lost(record.published, position, left)
+    own = {record.published, *(epoch.id for epoch in record.epochs)}
+    if position is not None and position not in own:
+        # It was published from a savepoint whose rows later went another way, and these would come again.
+        return Ahead(position, common)
     return Publish(left)
 
 

@@ -15,7 +15,7 @@ from ....storage.errors import ChandyError, StoreFailedError
 from ....storage.logs import carried, logger
 from ....storage.long_waits import Reminder
 from .contract import Committer, Epoch, Fence, TwoPhaseSink
-from .errors import OutputError, OutputLostError, TargetUnavailableError
+from .errors import OutputError, OutputLostError, RewindError, TargetUnavailableError
 
 log = logger(__name__)
 
@@ -59,6 +59,7 @@ class Publisher:
         """The newest epoch that the target was seen to have."""
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._closing = threading.Event()
+        self._has_failed = False
         self._thread: threading.Thread | None = None
 
     def begin(self, seconds: float) -> int | None:
@@ -75,15 +76,33 @@ class Publisher:
             self._known = self._patiently(lambda committer: committer.position, seconds)
         return self._known
 
-    def rewind(self, epoch: int | None) -> None:
-        """Take back what was published after an epoch.
+    def rewind(self, epoch: int | None, seconds: float) -> int | None:
+        """Take back what was published after an epoch, and return the newest that the target still has.
+
+        Args:
+            epoch: the newest that may stay; None: none.
+            seconds: how long to try at most while the target is not there.
 
         Raises:
-            RewindError: the target cannot do that.
+            RewindError: the target cannot do that. It has what it had.
+            TargetUnavailableError: it is still not there.
         """
-        with self._typed():
-            self._connected().rewind(epoch)
-        self._known = epoch
+
+        def act(committer: Committer) -> None:
+            # An attempt without an answer may have taken them back.
+            self._known = None
+            committer.rewind(epoch)
+
+        known = self._known
+        try:
+            with self._typed():
+                self._patiently(act, seconds)
+        except RewindError:
+            self._known = known
+            raise
+        # The target may never have had an epoch of this very id.
+        self._disconnect()
+        return self.begin(seconds)
 
     def accept_loss(self, position: int | None) -> None:
         """Go on although the target has lost what was published after a position."""
@@ -123,13 +142,11 @@ class Publisher:
         self._tasks.put(None)
         if self._thread is not None:
             self._thread.join(seconds)
-            is_done = not self._thread.is_alive()
-        else:
-            is_done = True
+        is_over = self._thread is None or not self._thread.is_alive()
         self._closing.set()
-        if is_done:
+        if is_over:
             self._disconnect()
-        return is_done
+        return is_over and not self._has_failed
 
     # --- the thread -----------------------------------------------------------------------------------------
 
@@ -144,6 +161,7 @@ class Publisher:
             except ChandyError as error:
                 # What comes after may not be published before it.
                 log.error("cannot publish", sink=self._fence.writer, error=str(error))
+                self._has_failed = True
                 self._on_failure(error)
                 return
             task.then()

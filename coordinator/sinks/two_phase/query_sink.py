@@ -279,44 +279,47 @@ class TransactionalSink(Sink):
                 "keep these sinks and their uids; or set CheckpointConfig(allow_new_output=True), and that output is "
                 "lost",
             )
-        for uid, publisher in self._publishers.items():
-            position = publisher.begin(_BEGIN_SECONDS)
-            position = self._settle(uid, publisher, records.get(uid), position, beginning)
-            self._log.published(uid, position)
+        positions = {uid: publisher.begin(_BEGIN_SECONDS) for uid, publisher in self._publishers.items()}
+        # All that may be refused comes before anything is published: no target is to be ahead for nothing.
+        left = {uid: self._settle(uid, records.get(uid), positions, beginning) for uid in self._publishers}
+        for uid, epochs in left.items():
+            self._publishers[uid].publish_now(
+                [Epoch(epoch, beginning.root) for epoch in epochs], _BEGIN_SECONDS
+            )
+            self._log.published(uid, epochs[-1].id if epochs else positions[uid])
         self._is_begun = True
 
     def _settle(
-        self,
-        uid: str,
-        publisher: Publisher,
-        record: OutputRecord | None,
-        position: int | None,
-        beginning: Beginning,
-    ) -> int | None:
-        match where_to_begin(record, beginning.checkpoint, position):
+        self, uid: str, record: OutputRecord | None, positions: dict[str, int | None], beginning: Beginning
+    ) -> tuple[EpochRecord, ...]:
+        """Return what is left to publish, behind the position that the target has then."""
+        where = where_to_begin(record, beginning.checkpoint, positions[uid])
+        if isinstance(where, Ahead):
+            try:
+                positions[uid] = self._publishers[uid].rewind(where.common, _BEGIN_SECONDS)
+            except RewindError:
+                return self._repeat(uid, record, where.position, beginning)
+            where = where_to_begin(record, beginning.checkpoint, positions[uid])
+        match where:
             case Ahead(published):
-                return self._step_back(uid, publisher, published, beginning)
+                return self._repeat(uid, record, published, beginning)
             case Lost(expected, found, left):
                 if not self._policy.allow_lost_output:
                     raise self._lost(uid, expected, found, beginning)
-                publisher.accept_loss(found)
-            case found_epochs:
-                left = found_epochs.epochs
-        publisher.publish_now([Epoch(epoch, beginning.root) for epoch in left], _BEGIN_SECONDS)
-        return left[-1].id if left else position
+                self._publishers[uid].accept_loss(found)
+                return left
+            case _:
+                return where.epochs
 
-    def _step_back(self, uid: str, publisher: Publisher, published: int, beginning: Beginning) -> int | None:
-        """Take back what a target has from after the checkpoint, or accept that it comes again."""
-        try:
-            publisher.rewind(beginning.checkpoint)
-        except RewindError:
-            if self._policy.allow_repeated_output:
-                log.warning(
-                    "rows are published again", sink=uid, published=published, checkpoint=beginning.checkpoint
-                )
-                return published
-        else:
-            return beginning.checkpoint
+    def _repeat(
+        self, uid: str, record: OutputRecord | None, published: int, beginning: Beginning
+    ) -> tuple[EpochRecord, ...]:
+        """Accept that a target gets again what it has from after the checkpoint, if the user does."""
+        if self._policy.allow_repeated_output:
+            log.warning(
+                "rows are published again", sink=uid, published=published, checkpoint=beginning.checkpoint
+            )
+            return tuple(epoch for epoch in record.epochs if epoch.id > published) if record else ()
         at = (
             "without a checkpoint"
             if beginning.checkpoint is None

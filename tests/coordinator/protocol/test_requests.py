@@ -59,6 +59,7 @@ def ask(
     last_completed_at: float | None = None,
     min_pause: float = 0.0,
     deletions_waiting: int = 0,
+    is_output_full: bool = False,
 ) -> Decision:
     return decide(
         queue,
@@ -69,6 +70,7 @@ def ask(
         last_completed_at=last_completed_at,
         min_pause=min_pause,
         deletions_waiting=deletions_waiting,
+        is_output_full=is_output_full,
     )
 
 
@@ -224,6 +226,20 @@ def test_no_checkpoint_starts_until_deletion_has_caught_up(request_: Request) ->
     queue = queue_of([request_])
     assert ask(queue, max_concurrent=2, deletions_waiting=3) == Wait()
     assert ask(queue, max_concurrent=2, deletions_waiting=2) == Start(request_)
+
+
+@pytest.mark.parametrize("make", [periodic, manual, savepoint])
+def test_nothing_starts_while_as_much_output_waits_as_may(make: Callable[[], Request]) -> None:
+    request = make()
+    queue = queue_of([request])
+    assert ask(queue, is_output_full=True) == Wait()
+    assert ask(queue) == Start(request)
+
+
+def test_a_periodic_request_is_not_dropped_for_the_pause_while_output_waits() -> None:
+    queue = queue_of([periodic()])
+    waits = ask(queue, last_completed_at=NOW - 1, min_pause=5.0, is_output_full=True)
+    assert waits == Wait()
 
 
 # B12

@@ -1,0 +1,298 @@
+"""A sink's thread: in order, each epoch once, for as long as it takes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+
+from chandy.coordinator.sinks.two_phase import publisher as publisher_module
+from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, Fence, Staged, WriteContext
+from chandy.coordinator.sinks.two_phase.errors import (
+    OutputError,
+    OutputLostError,
+    RewindError,
+    TargetUnavailableError,
+)
+from chandy.coordinator.sinks.two_phase.publisher import Publisher
+from chandy.storage.errors import ChandyError, FencedError, StoreFailedError
+from chandy.storage.manifest import EpochRecord, Handle
+from tests.waiting import eventually
+
+from .sqlite_sink import SqliteCommitter, SqliteSink
+
+FENCE = Fence("p", "q", "sqlite", "file:///store", 3)
+
+
+@attrs.define
+class Trouble:
+    """What goes wrong next at a target; each thing once."""
+
+    before: list[Exception] = attrs.field(factory=list)
+    """Raised instead of commits."""
+    after: list[Exception] = attrs.field(factory=list)
+    """Raised after commits, which are done."""
+    at_connect: list[Exception] = attrs.field(factory=list)
+    connections: int = 0
+    closed: int = 0
+
+
+@attrs.frozen
+class TroubledSink(SqliteSink):
+    """The real one, with an unreliable way to it."""
+
+    trouble: Trouble = attrs.field(factory=Trouble)
+
+    def recover(self, fence: Fence) -> Committer:
+        if self.trouble.at_connect:
+            raise self.trouble.at_connect.pop(0)
+        self.trouble.connections += 1
+        return TroubledCommitter(super().recover(fence), self.trouble)
+
+
+@attrs.define
+class TroubledCommitter(Committer):
+    inner: SqliteCommitter
+    trouble: Trouble
+
+    @property
+    def position(self) -> int | None:
+        return self.inner.position
+
+    def commit(self, epoch: Epoch) -> None:
+        if self.trouble.before:
+            raise self.trouble.before.pop(0)
+        self.inner.commit(epoch)
+        if self.trouble.after:
+            raise self.trouble.after.pop(0)
+
+    def close(self) -> None:
+        self.trouble.closed += 1
+
+
+def away() -> TargetUnavailableError:
+    return TargetUnavailableError("the target", "it is away")
+
+
+@pytest.fixture(autouse=True)
+def no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(publisher_module, "_LONGEST_PAUSE", 0.001)
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> TroubledSink:
+    return TroubledSink(tmp_path / "out.db", ("n",))
+
+
+@pytest.fixture
+def failures() -> list[ChandyError]:
+    return []
+
+
+@pytest.fixture
+def publisher(sink: TroubledSink, failures: list[ChandyError]) -> Iterator[Publisher]:
+    made = Publisher(sink, FENCE, on_failure=failures.append)
+    yield made
+    made.close(30)
+
+
+@pytest.fixture
+def epoch(sink: TroubledSink, tmp_path: Path) -> Callable[..., Epoch]:
+    store = f"file://{tmp_path}/store/"
+
+    def make(id: int, *rows: int) -> Epoch:
+        batch = pa.RecordBatch.from_pydict({"n": pa.array(rows or (id,), pa.int64())})
+        staged: Staged = sink.write(iter([batch]), WriteContext(store, "staged/q/", id, 0))
+        return Epoch(EpochRecord(id, staged.rows, Handle(staged.files)), store)
+
+    return make
+
+
+def seen(sink: SqliteSink) -> list[Any]:
+    return [n for (n,) in sink.rows()]
+
+
+Make = Callable[..., Epoch]
+
+
+def test_epochs_are_published_in_their_order_and_then_it_is_said_so(
+    publisher: Publisher, sink: TroubledSink, epoch: Make
+) -> None:
+    assert publisher.begin(0) is None
+    said: list[list[int]] = []
+    publisher.publish([epoch(1), epoch(2)], lambda: said.append(seen(sink)))
+    publisher.publish([], lambda: said.append(seen(sink)))
+    publisher.publish([epoch(5)], lambda: said.append(seen(sink)))
+    assert publisher.close(30)
+    assert said == [[1, 2], [1, 2], [1, 2, 5]]
+    assert sink.trouble.connections == sink.trouble.closed == 1
+
+
+def test_it_tries_again_for_as_long_as_the_target_is_away(
+    publisher: Publisher, sink: TroubledSink, epoch: Make, failures: list[ChandyError]
+) -> None:
+    publisher.begin(0)
+    sink.trouble.before = [away(), StoreFailedError("s", "k", "read", "slow", transient=True), away()]
+    sink.trouble.at_connect = [away(), away()]
+    publisher.publish([epoch(1), epoch(2)], lambda: None)
+    assert publisher.close(30)
+    assert seen(sink) == [1, 2]
+    assert failures == []
+    # Each time by another connection, and no connection is left open.
+    assert sink.trouble.connections == sink.trouble.closed == 4
+
+
+def test_what_was_published_without_an_answer_is_not_published_twice(
+    publisher: Publisher, sink: TroubledSink, epoch: Make
+) -> None:
+    publisher.begin(0)
+    sink.trouble.after = [away()]
+    publisher.publish([epoch(1), epoch(2)], lambda: None)
+    assert publisher.close(30)
+    assert seen(sink) == [1, 2]
+    assert sink.trouble.connections == 2
+
+
+def test_what_the_target_has_already_is_passed_over(
+    publisher: Publisher, sink: TroubledSink, epoch: Make
+) -> None:
+    publisher.begin(0)
+    publisher.publish_now([epoch(1), epoch(2)], 0)
+    said: list[str] = []
+    publisher.publish([epoch(1, 100), epoch(2, 200)], lambda: said.append("done"))
+    assert publisher.close(30)
+    assert (seen(sink), said) == ([1, 2], ["done"])
+
+
+def test_a_target_that_has_lost_rows_ends_it_and_is_named(
+    publisher: Publisher, sink: TroubledSink, epoch: Make, failures: list[ChandyError]
+) -> None:
+    publisher.begin(0)
+    publisher.publish_now([epoch(4)], 0)
+    sink.path.unlink()
+    sink.trouble.before = [away()]
+    publisher.publish([epoch(5)], lambda: pytest.fail("it was not published"))
+    eventually(lambda: len(failures) == 1)
+    assert isinstance(failures[0], OutputLostError)
+    assert "up to epoch 4" in str(failures[0])
+    assert "nothing of it" in str(failures[0])
+    assert seen(sink) == []
+
+
+def test_a_loss_that_the_user_accepts_is_none(publisher: Publisher, sink: TroubledSink, epoch: Make) -> None:
+    publisher.begin(0)
+    publisher.publish_now([epoch(4)], 0)
+    sink.path.unlink()
+    publisher.accept_loss(None)
+    sink.trouble.before = [away()]
+    publisher.publish_now([epoch(5)], 30)
+    assert seen(sink) == [5]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutputError("an epoch cannot be published", "numbers", "a letter"),
+        FencedError("file:///store", 3, 4, "another driver"),
+        StoreFailedError("file:///store", "staged/q/1", "read", "no permission"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_epoch_that_is_refused_ends_it_and_nothing_after_it_is_published(
+    publisher: Publisher,
+    sink: TroubledSink,
+    epoch: Make,
+    failures: list[ChandyError],
+    error: ChandyError,
+) -> None:
+    publisher.begin(0)
+    publisher.publish_now([epoch(1)], 0)
+    sink.trouble.before = [error]
+    never: Callable[[], None] = lambda: pytest.fail("it was not published")  # noqa: E731
+    publisher.publish([epoch(2), epoch(3)], never)
+    publisher.publish([epoch(4)], never)
+    eventually(lambda: failures == [error])
+    publisher.publish([epoch(5)], never)
+    assert not publisher.close(30), "not all of it is published"
+    assert seen(sink) == [1]
+    assert failures == [error]
+
+
+def test_an_error_that_a_sink_has_not_translated_gets_a_type_and_names_the_sink(
+    publisher: Publisher, sink: TroubledSink, epoch: Make, failures: list[ChandyError]
+) -> None:
+    sink.trouble.at_connect = [KeyError("port")]
+    with pytest.raises(OutputError, match=r"sink 'sqlite' of query 'q' .* SQLite .* KeyError: 'port'"):
+        publisher.begin(30)
+    publisher.begin(0)
+    sink.trouble.before = [ValueError("bad row")]
+    with pytest.raises(OutputError, match="ValueError: bad row") as caught:
+        publisher.publish_now([epoch(1)], 30)
+    assert isinstance(caught.value.__cause__, ValueError)
+    sink.trouble.before = [ValueError("bad row")]
+    publisher.publish([epoch(1)], lambda: pytest.fail("it was not published"))
+    eventually(lambda: len(failures) == 1)
+    assert isinstance(failures[0], OutputError)
+
+
+def test_a_start_waits_for_a_target_only_so_long(
+    publisher: Publisher, sink: TroubledSink, epoch: Make
+) -> None:
+    sink.path.with_name("away").touch()
+    with pytest.raises(TargetUnavailableError, match="it is tried again"):
+        publisher.begin(0.01)
+    sink.path.with_name("away").unlink()
+    sink.trouble.at_connect = [away(), away()]
+    assert publisher.begin(30) is None
+    sink.path.with_name("away").touch()
+    with pytest.raises(TargetUnavailableError):
+        publisher.publish_now([epoch(1)], 0.01)
+    sink.path.with_name("away").unlink()
+    publisher.publish_now([epoch(1)], 0)
+    assert seen(sink) == [1]
+
+
+def test_closing_does_not_wait_for_a_target_that_stays_away(
+    publisher: Publisher, sink: TroubledSink, epoch: Make, failures: list[ChandyError]
+) -> None:
+    publisher.begin(0)
+    sink.path.with_name("away").touch()
+    publisher.publish([epoch(1)], lambda: pytest.fail("it was not published"))
+    assert not publisher.close(0)
+    eventually(lambda: not any(thread.name == "chandy-publish-sqlite" for thread in threading.enumerate()))
+    assert sink.trouble.connections == sink.trouble.closed == 1
+    # The next life finds it as it was.
+    sink.path.with_name("away").unlink()
+    assert seen(sink) == failures == []
+
+
+def test_closing_publishes_first_what_was_given(
+    publisher: Publisher, sink: TroubledSink, epoch: Make
+) -> None:
+    publisher.begin(0)
+    sink.trouble.before = [away() for _ in range(5)]
+    publisher.publish([epoch(id) for id in range(1, 20)], lambda: None)
+    assert publisher.close(30)
+    assert seen(sink) == list(range(1, 20))
+
+
+def test_closing_before_anything_was_published_closes_the_connection(
+    publisher: Publisher, sink: TroubledSink
+) -> None:
+    publisher.begin(0)
+    assert publisher.close(0)
+    assert sink.trouble.closed == 1
+    assert publisher.close(0)
+
+
+def test_a_target_that_cannot_take_rows_back_says_so(publisher: Publisher, epoch: Make) -> None:
+    publisher.begin(0)
+    publisher.publish_now([epoch(4)], 0)
+    with pytest.raises(RewindError, match="up to epoch 4 cannot be taken back to 2"):
+        publisher.rewind(2, 0)
