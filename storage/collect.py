@@ -213,10 +213,10 @@ def _delete(store: Store, keys: Collection[str]) -> Mapping[str, StoreFailedErro
 
 
 def _delete_savepoints(
-    store: Store, folders: Mapping[str, dict[str, int]]
-) -> tuple[dict[str, dict[str, int]], dict[str, StoreFailedError]]:
+    store: Store, folders: Mapping[str, Mapping[str, int]]
+) -> tuple[dict[str, Mapping[str, int]], dict[str, StoreFailedError]]:
     """Delete savepoints that never completed; return what there was to delete, and what could not be."""
-    doomed: dict[str, dict[str, int]] = {}
+    doomed: dict[str, Mapping[str, int]] = {}
     failed: dict[str, StoreFailedError] = {}
     for folder, sizes in folders.items():
         if f"{folder}{MANIFEST}" in store.list(folder):
