@@ -53,6 +53,10 @@ class Directory(Target):
         newest = max(numbers, default=-1)
         chosen = names_at(names, newest)
         assert missing_entry(chosen, newest) is None
+        # The compact file before the latest one is there for its name alone.
+        compacted = [name for name in chosen if name.endswith(".compact")]
+        compacted.sort(key=lambda name: entry_number(name) or 0)
+        chosen = [name for name in chosen if name not in compacted[:-1]]
         assert len(set(numbers)) == len(numbers)
         assert all(name.endswith(".compact") == ((entry_number(name) or 0) % 10 == 9) for name in names)
         return chosen
