@@ -14,11 +14,11 @@ from .coordinator import Reason as Reason
 from .coordinator import RecoveryMetrics as RecoveryMetrics
 from .coordinator import Statistics as Statistics
 from .coordinator import check_environment as check_environment
-from .coordinator.connectors.delta import DeltaSink as DeltaSink
-from .coordinator.connectors.files import FilesSink as FilesSink
-from .coordinator.connectors.iceberg import IcebergSink as IcebergSink
-from .coordinator.connectors.kafka import KafkaSink as KafkaSink
-from .coordinator.connectors.postgres import PostgresSink as PostgresSink
+from .coordinator.connectors.files.sink import FilesSink as FilesSink
+from .coordinator.connectors.kafka.sink import KafkaSink as KafkaSink
+from .coordinator.connectors.postgres.sink import PostgresSink as PostgresSink
+from .coordinator.connectors.tables.delta import DeltaSink as DeltaSink
+from .coordinator.connectors.tables.iceberg import IcebergSink as IcebergSink
 from .coordinator.errors import CheckpointError as CheckpointError
 from .coordinator.errors import PipelineFailedError as PipelineFailedError
 from .coordinator.errors import ProcessorFailedError as ProcessorFailedError

@@ -9,16 +9,16 @@ import json
 import pyarrow as pa
 import pytest
 
-from chandy.coordinator.connectors import file_log
-from chandy.coordinator.connectors.file_formats import (
+from chandy.coordinator.connectors.files import log as file_log
+from chandy.coordinator.connectors.files.formats import (
     csv,
     in_partitions,
     json_lines,
     partition_folder,
     unwritable,
 )
-from chandy.coordinator.connectors.file_log import DataFile
-from chandy.coordinator.connectors.files import url_of
+from chandy.coordinator.connectors.files.log import DataFile
+from chandy.coordinator.connectors.files.sink import url_of
 from chandy.coordinator.sinks.two_phase.contract import Position
 
 

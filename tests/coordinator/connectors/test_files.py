@@ -20,7 +20,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from chandy.coordinator.connectors.files import FilesSink, url_of
+from chandy.coordinator.connectors.files.sink import FilesSink, url_of
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.coordinator.spark.compact_log import entry_number, missing_entry, names_at
 from chandy.storage.errors import DamagedError

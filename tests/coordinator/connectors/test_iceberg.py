@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from chandy.coordinator.connectors.iceberg import IcebergSink
+from chandy.coordinator.connectors.tables.iceberg import IcebergSink
 from chandy.coordinator.errors import ChandyError
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 

@@ -16,8 +16,8 @@ import attrs
 import pyarrow as pa
 import pytest
 
-from chandy.coordinator.connectors.kafka import KafkaSink
-from chandy.coordinator.connectors.kafka_producer import TransactionalProducer
+from chandy.coordinator.connectors.kafka.producer import TransactionalProducer
+from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.errors import ConfigError
 from chandy.coordinator.sinks.two_phase.contract import (
     Committer,

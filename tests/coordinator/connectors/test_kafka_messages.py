@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from chandy.coordinator.connectors.kafka import KafkaSink
-from chandy.coordinator.connectors.kafka_errors import Meaning, meaning
-from chandy.coordinator.connectors.kafka_messages import Message, check_columns, messages, shown
+from chandy.coordinator.connectors.kafka.errors import Meaning, meaning
+from chandy.coordinator.connectors.kafka.messages import Message, check_columns, messages, shown
+from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.errors import ConfigError
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 

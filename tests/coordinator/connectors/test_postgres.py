@@ -18,7 +18,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from chandy.coordinator.connectors.postgres import PostgresCommitter, PostgresSink
+from chandy.coordinator.connectors.postgres.sink import PostgresCommitter, PostgresSink
 from chandy.coordinator.errors import SetupError
 from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError

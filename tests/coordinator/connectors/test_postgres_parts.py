@@ -8,11 +8,10 @@ import attrs
 import pyarrow as pa
 import pytest
 
-from chandy.coordinator.connectors import postgres_rows as rows
-from chandy.coordinator.connectors import postgres_sql as sql
-from chandy.coordinator.connectors.postgres import PostgresSink
-from chandy.coordinator.connectors.postgres_rows import ColumnType
-from chandy.coordinator.connectors.postgres_sql import TableName
+from chandy.coordinator.connectors.postgres import rows, sql
+from chandy.coordinator.connectors.postgres.rows import ColumnType
+from chandy.coordinator.connectors.postgres.sink import PostgresSink
+from chandy.coordinator.connectors.postgres.sql import TableName
 from chandy.coordinator.errors import ConfigError, SetupError
 
 SINK = PostgresSink(conninfo="host=db password=verysecret", table="public.out")

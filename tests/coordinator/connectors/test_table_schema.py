@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from chandy.coordinator.connectors.table_schema import fit, misfits
+from chandy.coordinator.connectors.tables.schema import fit, misfits
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 
 TABLE = pa.schema(

@@ -16,11 +16,11 @@ from typing import Final
 
 import attrs
 
-from ...storage.codec import plain, structure
-from ...storage.errors import CodecError, ObjectMissingError
-from ...storage.store import Store
-from ..sinks.two_phase.contract import Position
-from ..sinks.two_phase.errors import OutputError
+from ....storage.codec import plain, structure
+from ....storage.errors import CodecError, ObjectMissingError
+from ....storage.store import Store
+from ...sinks.two_phase.contract import Position
+from ...sinks.two_phase.errors import OutputError
 
 FOLDER: Final = "_spark_metadata/"
 """Spark's folder for the log."""

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
-from ...storage.errors import FencedError
-from ..durations import Duration, seconds
-from ..errors import ConfigError
-from ..fields import filled, optional, positive_duration, refuse
-from ..sinks.two_phase.contract import Committer, Epoch, Fence, Position
-from ..sinks.two_phase.errors import OutputTakenError, TargetUnavailableError
-from ..sinks.two_phase.staged import StagedRows, StagedSink
-from .kafka_cluster import RESERVED, Cluster, Heard
-from .kafka_errors import ProducerReplacedError
-from .kafka_messages import check_columns, messages
-from .kafka_positions import PositionReader, marker, prepare
-from .kafka_producer import TransactionalProducer
-from .kafka_topics import partitions
+from ....storage.errors import FencedError
+from ...durations import Duration, seconds
+from ...errors import ConfigError
+from ...fields import filled, optional, positive_duration, refuse
+from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ...sinks.two_phase.errors import OutputTakenError, TargetUnavailableError
+from ...sinks.two_phase.staged import StagedRows, StagedSink
+from .cluster import RESERVED, Cluster, Heard
+from .errors import ProducerReplacedError
+from .messages import check_columns, messages
+from .positions import PositionReader, marker, prepare
+from .producer import TransactionalProducer
+from .topics import partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from ...storage.logs import logger
-from ..errors import ConfigError, SetupError
-from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
-from .kafka_errors import Failure, Meaning, described, meaning, translated
+from ....storage.logs import logger
+from ...errors import ConfigError, SetupError
+from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from .errors import Failure, Meaning, described, meaning, translated
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..sinks.two_phase.contract import Epoch
-from ..sinks.two_phase.errors import OutputError
-from ..sinks.two_phase.staged import StagedRows
+from ...sinks.two_phase.contract import Epoch
+from ...sinks.two_phase.errors import OutputError
+from ...sinks.two_phase.staged import StagedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa

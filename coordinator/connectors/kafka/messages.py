@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ..sinks.two_phase.errors import OutputError
+from ...sinks.two_phase.errors import OutputError
 
 if TYPE_CHECKING:
     import pyarrow as pa

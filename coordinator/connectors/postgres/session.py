@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ...storage.errors import ChandyError
-from ..errors import SetupError
-from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
-from . import postgres_sql as sql
+from ....storage.errors import ChandyError
+from ...errors import SetupError
+from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from . import sql
 
 if TYPE_CHECKING:
     import psycopg

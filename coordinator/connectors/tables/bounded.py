@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from ..sinks.two_phase.errors import TargetUnavailableError
+from ...sinks.two_phase.errors import TargetUnavailableError
 
 T = TypeVar("T")
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 import attrs
 from typing_extensions import override
 
-from ...storage.codec import from_json_of_any_version, to_json
-from ...storage.errors import ChandyError
-from ..errors import SetupError
-from ..sinks.two_phase.contract import Committer, Epoch, Fence, Position
-from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
-from ..sinks.two_phase.staged import StagedSink
+from ....storage.codec import from_json_of_any_version, to_json
+from ....storage.errors import ChandyError
+from ...errors import SetupError
+from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.staged import StagedSink
+from ..record import check_record
 from .bounded import within
-from .record import check_record
-from .table_schema import check_schema, reading
+from .schema import check_schema, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 import attrs
 from typing_extensions import override
 
-from ...storage.errors import ChandyError
-from ..errors import SetupError
-from ..sinks.two_phase.contract import Committer, Epoch, Fence, Position
-from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
-from ..sinks.two_phase.staged import StagedRows, StagedSink
-from .record import check_record
-from .table_schema import check_schema, fit, reading
+from ....storage.errors import ChandyError
+from ...errors import SetupError
+from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.staged import StagedRows, StagedSink
+from ..record import check_record
+from .schema import check_schema, fit, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa

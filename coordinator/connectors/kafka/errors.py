@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import attrs
 
-from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 
 
 class Meaning(enum.Enum):

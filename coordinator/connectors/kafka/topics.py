@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from ..sinks.two_phase.errors import TargetUnavailableError
-from .kafka_cluster import Cluster, Heard, library
-from .kafka_errors import REFUSALS, translated
+from ...sinks.two_phase.errors import TargetUnavailableError
+from .cluster import Cluster, Heard, library
+from .errors import REFUSALS, translated
 
 MAY_COME: Final = (
     "UNKNOWN_TOPIC_OR_PART",

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ...storage import codec
-from ...storage.errors import CodecError
-from ..sinks.two_phase.contract import Position
-from ..sinks.two_phase.errors import OutputError
-from .kafka_cluster import Cluster, Heard, failure_of, library
-from .kafka_errors import Meaning, meaning, translated
-from .kafka_messages import Message
-from .kafka_topics import GRACE, MAY_COME, PAUSE, is_there
+from ....storage import codec
+from ....storage.errors import CodecError
+from ...sinks.two_phase.contract import Position
+from ...sinks.two_phase.errors import OutputError
+from .cluster import Cluster, Heard, failure_of, library
+from .errors import Meaning, meaning, translated
+from .messages import Message
+from .topics import GRACE, MAY_COME, PAUSE, is_there
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

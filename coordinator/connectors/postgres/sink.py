@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import attrs
 
-from ..errors import ConfigError
-from ..sinks.two_phase.contract import Committer, Epoch, Fence, Position
-from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
-from ..sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
-from . import postgres_rows as rows
-from . import postgres_sql as sql
-from .postgres_session import ForbiddenError, LockedError, Session
-from .postgres_sql import TableName
+from ...errors import ConfigError
+from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
+from . import rows, sql
+from .session import ForbiddenError, LockedError, Session
+from .sql import TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import attrs
 from typing_extensions import override
 
-from ...storage.errors import (
+from ....storage.errors import (
     FencedError,
     InvalidPlaceError,
     ObjectExistsError,
@@ -21,16 +21,16 @@ from ...storage.errors import (
     StorageError,
     StoreFailedError,
 )
-from ...storage.open import open_store
-from ...storage.probe import probe_exclusive_create
-from ...storage.store import Store
-from ...storage.uri import StoreUri, join_uri
-from ..sinks.two_phase.contract import Committer, Epoch, Fence, Position
-from ..sinks.two_phase.errors import OutputError, TargetUnavailableError
-from ..sinks.two_phase.staged import StagedRows, StagedSink
-from .file_formats import WRITERS, in_partitions, unwritable
-from .file_log import EMPTY, DataFile, Entry, FileLog
-from .record import check_record
+from ....storage.open import open_store
+from ....storage.probe import probe_exclusive_create
+from ....storage.store import Store
+from ....storage.uri import StoreUri, join_uri
+from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.staged import StagedRows, StagedSink
+from ..record import check_record
+from .formats import WRITERS, in_partitions, unwritable
+from .log import EMPTY, DataFile, Entry, FileLog
 
 if TYPE_CHECKING:
     import pyarrow as pa

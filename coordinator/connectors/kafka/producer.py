@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ..sinks.two_phase.errors import OutputError
-from .kafka_cluster import Cluster, Heard, library
-from .kafka_errors import Failure, Meaning, meaning, translated
-from .kafka_messages import Message, shown
-from .kafka_topics import partitions
+from ...sinks.two_phase.errors import OutputError
+from .cluster import Cluster, Heard, library
+from .errors import Failure, Meaning, meaning, translated
+from .messages import Message, shown
+from .topics import partitions
 
 if TYPE_CHECKING:
     from confluent_kafka import Message as Delivered

@@ -1,0 +1,1 @@
+"""The sink for PostgreSQL: sessions, statements, and rows as COPY takes them."""
