@@ -172,6 +172,10 @@ def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) 
         for query in manifest.queries
     ]
     _print_table("queries", ["query", "batch", "files", "size"], queries, numbers=("batch", "files", "size"))
+    if outputs := _outputs(manifest):
+        columns = ["query", "sink", "published up to", "epochs to publish", "rows to publish"]
+        rows = [["-" if value is None else str(value) for value in one.values()] for one in outputs]
+        _print_table("transactional sinks", columns, rows, numbers=columns[2:])
     operators = [
         [
             operator.uid,
@@ -452,8 +456,24 @@ def _details(manifest: Manifest) -> dict[str, Any]:
         "pipeline": manifest.pipeline,
         "versions": manifest.versions,
         "queries": queries,
+        "outputs": _outputs(manifest),
         "operators": operators,
     }
+
+
+def _outputs(manifest: Manifest) -> list[dict[str, Any]]:
+    """Return what a checkpoint has of each transactional sink."""
+    return [
+        {
+            "query": query.name,
+            "sink": output.sink,
+            "published": output.published,
+            "epochs_to_publish": len(output.epochs),
+            "rows_to_publish": sum(epoch.rows for epoch in output.epochs),
+        }
+        for query in manifest.queries
+        for output in query.outputs
+    ]
 
 
 def _filled(operator: OperatorRecord) -> int:

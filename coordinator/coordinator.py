@@ -326,7 +326,11 @@ class CheckpointCoordinator:
             operators=self._operators.of_query(name, facts.operators),
             reads=reads,
         )
-        query = self._supervisor.start(definition)
+        try:
+            query = self._supervisor.start(definition)
+        except BaseException:
+            sink.close()
+            raise
         query.measured_by(self._lookup.batches)
         self._names.add(name)
         self._operators.started(definition.operators)

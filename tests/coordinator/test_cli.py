@@ -18,7 +18,7 @@ from chandy.coordinator.cli import main
 from chandy.storage import Store, locate
 from chandy.storage.catalog import Catalog
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import Handle, Manifest, QueryRecord
+from chandy.storage.manifest import EpochRecord, Handle, Manifest, OutputRecord, QueryRecord
 from chandy.storage.manifest_json import encode_manifest
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint
 from chandy.storage.snapshots import SnapshotWriter
@@ -245,6 +245,20 @@ def test_show_describes_the_latest_checkpoint_or_the_one_asked_for(storage: str)
 def test_show_and_verify_take_a_savepoint_folder(savepoint: LocalStore) -> None:
     assert run_json("show", savepoint.uri)["id"] == 7
     assert run_json("verify", savepoint.uri)["checkpoints"][0]["ok"] is True
+
+
+def test_show_tells_what_sinks_have_still_to_publish(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "savepoint")
+    claim_savepoint(store, "driver-1")
+    manifest = stored(store, tmp_path / "files", 7)
+    outputs = (OutputRecord("kafka", (EpochRecord(6, 5), EpochRecord(7, 20)), 4), OutputRecord("files", ()))
+    queries = tuple(attrs.evolve(query, outputs=outputs) for query in manifest.queries)
+    commit_savepoint(store, attrs.evolve(manifest, queries=queries))
+    found = [tuple(one.values()) for one in run_json("show", store.uri)["outputs"]]
+    assert found == [("delays", "kafka", 4, 2, 25), ("delays", "files", None, 0, 0)]
+    text = run("show", store.uri).stdout
+    assert "transactional sinks" in text
+    assert "25" in text
 
 
 def test_verify_finds_all_whole(storage: str) -> None:
