@@ -317,6 +317,7 @@ class CheckpointCoordinator:
                 "set CheckpointConfig.work_dir to a directory that is mounted on all machines",
             )
         restore_point.check_query(self._taken.point, name, facts.operators, self._config.allow_non_restored)
+        restore_point.check_outputs(self._taken.point, name, sink.uids, self._config.allow_new_output)
         definition = Definition(
             name=name,
             writer=writer,
@@ -340,7 +341,7 @@ class CheckpointCoordinator:
 
     def _transactional(self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink]) -> TransactionalSink:
         return TransactionalSink(
-            (target,) if isinstance(target, TwoPhaseSink) else tuple(target),
+            (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target),
             self._taken.fence(query),
             policy=self._config.output_policy,
             on_published=lambda checkpoint: self._executor.handle(Published(checkpoint, query)),
@@ -511,7 +512,7 @@ class CheckpointCoordinator:
         stopped = self._supervisor.stop_gracefully(order, seconds(timeout))
         if target is None:
             return None
-        if any(query.definition.sink.is_transactional for query in self.queries):
+        if any(query.definition.sink.uids for query in self.queries):
             # A savepoint publishes nothing. Now either can be restored: nothing is missing, nothing comes twice.
             self._last_checkpoint(seconds(timeout))
         try:

@@ -277,6 +277,24 @@ def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allo
         )
 
 
+def check_outputs(point: RestorePoint | None, name: str, uids: Iterable[str], allow_new_output: bool) -> None:
+    """Refuse a query that would leave output unpublished.
+
+    Raises:
+        RestoreError: the checkpoint has output of sinks that the query no longer has, and it may not be published yet.
+    """
+    if point is None or allow_new_output:
+        return
+    left = [output.sink for output in point.outputs(name) if output.epochs and output.sink not in set(uids)]
+    if left:
+        raise RestoreError(
+            f"query {name!r} does not fit checkpoint {point.manifest.id}",
+            "all sinks of which it has output that may not be published yet",
+            f"no sink {', '.join(map(repr, left))}",
+            "keep these sinks and their uids; or set CheckpointConfig(allow_new_output=True), and that output is lost",
+        )
+
+
 def restore_query(
     point: RestorePoint,
     name: str,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import attrs
 
 from ...storage.manifest import OutputRecord
 from .guarantee import Guarantee
 from .owner import SinkOwner
+
+RECORDS: Final = "staged"
+"""The folder in a query's working directory that says what its batches have staged for transactional sinks."""
 
 
 @attrs.frozen
@@ -63,9 +67,9 @@ class Sink(abc.ABC):
         return None
 
     @property
-    def is_transactional(self) -> bool:
-        """Whether output becomes visible with the checkpoint that has it."""
-        return False
+    def uids(self) -> tuple[str, ...]:
+        """The uids of transactional sinks, whose output becomes visible with the checkpoint that has it."""
+        return ()
 
     def begin(self, query: str, beginning: Beginning) -> None:
         """Put the output to where a query begins. Nobody else writes into it.
@@ -135,7 +139,8 @@ class Sink(abc.ABC):
             restored: the query's last batch in the checkpoint.
             committed: its newest committed batch.
         """
-        return True
+        # What was staged in it is for sinks that are gone: the query goes back to what is for them in the checkpoint.
+        return not (directory / RECORDS).exists()
 
     def is_ahead_of(self, batch: int) -> bool:
         """Return whether the sink has taken a later batch.

@@ -45,6 +45,13 @@ def start(
     return coordinator.start(totals.writeStream, sink=sinks, name="totals")
 
 
+def totals_into_nothing(coordinator: CheckpointCoordinator, spark: SparkSession, events: Events) -> None:
+    totals = coordinator.transform_with_state(
+        events.stream(spark), key=["k"], processor=Totals(), output=TOTALS, uid="totals", shards=4
+    )
+    coordinator.start(totals.writeStream.format("noop"), name="totals")
+
+
 def expected(events: Events) -> Counter[Row]:
     """What the query gives out for the input files so far: one row for each key in each of them."""
     state: dict[str, tuple[int, int]] = {}
@@ -310,6 +317,10 @@ def test_what_cannot_be_a_transactional_query_is_refused_before_it_starts(
         start(coordinator, spark, events, SqliteSink(tmp_path / "x.db", ("a",)))
     with pytest.raises(WriterError, match="a uid each"):
         coordinator.start(events.stream(spark).writeStream, sink=[sink, sink], name="twice")
+    with pytest.raises(WriterError, match="found none"):
+        coordinator.start(events.stream(spark).writeStream, sink=[], name="none")
+    with pytest.raises(WriterError, match="found str"):
+        coordinator.start(events.stream(spark).writeStream, sink=["parquet"], name="text")  # type: ignore[list-item]
     with pytest.raises(WriterError, match="either a sink or a table"):
         coordinator.start(events.stream(spark).writeStream, sink=sink, name="both", table="t")
 
@@ -325,3 +336,6 @@ def test_a_sink_that_is_gone_with_unpublished_output_is_missed(
     other = SqliteSink(tmp_path / "other.db", sink.columns, "other")
     with pytest.raises(RestoreError, match="no sink 'sqlite'"):
         start(make(restore=saved.uri), spark, events, other)
+    with pytest.raises(RestoreError, match="no sink 'sqlite'"):
+        totals_into_nothing(make(restore=saved.uri), spark, events)
+    totals_into_nothing(make(restore=saved.uri, allow_new_output=True), spark, events)

@@ -19,7 +19,7 @@ from ....storage.logs import logger
 from ....storage.long_waits import Reminder
 from ....storage.manifest import EpochRecord, Handle, OutputRecord
 from ....storage.open import open_store
-from ...errors import RestoreError, WriterError
+from ...errors import WriterError
 from ...spark.arrow import arrow_schema
 from ..guarantee import Guarantee, Level
 from ..sink import Beginning, Sink
@@ -67,8 +67,8 @@ class TransactionalSink(Sink):
         Raises:
             WriterError: the sinks do not go together.
         """
-        self._sinks = {sink.uid: sink for sink in sinks}
         check_together(sinks)
+        self._sinks = {sink.uid: sink for sink in sinks}
         self._fence = fence
         self._policy = policy
         self._on_published = on_published
@@ -101,14 +101,14 @@ class TransactionalSink(Sink):
 
     @property
     @override
-    def is_transactional(self) -> bool:
-        return True
+    def uids(self) -> tuple[str, ...]:
+        return tuple(self._sinks)
 
     def attach(self, writer: DataStreamWriter, table: str | None) -> None:
         """Make a writer call this sink with each batch, and check that the targets take its rows.
 
         Raises:
-            WriterError: the query is to write a table, or keeps no state between its output's modes.
+            WriterError: the query is to write a table, too.
             ChandyError: a target cannot take the rows, see ``TwoPhaseSink.check``.
         """
         if table is not None:
@@ -268,17 +268,6 @@ class TransactionalSink(Sink):
     def _take_over(self, beginning: Beginning) -> None:
         """Bring each target to the checkpoint that this life begins from, and shut out earlier lives."""
         records = {record.sink: record for record in beginning.outputs}
-        gone = [
-            record.sink for record in beginning.outputs if record.epochs and record.sink not in self._sinks
-        ]
-        if gone and not beginning.allow_new_output:
-            raise RestoreError(
-                f"query {self._fence.query!r} does not fit the checkpoint",
-                "all sinks of which it has output that may not be published yet",
-                f"no sink {', '.join(map(repr, gone))}",
-                "keep these sinks and their uids; or set CheckpointConfig(allow_new_output=True), and that output is "
-                "lost",
-            )
         positions = {uid: publisher.begin(_BEGIN_SECONDS) for uid, publisher in self._publishers.items()}
         # All that may be refused comes before anything is published: no target is to be ahead for nothing.
         left = {uid: self._settle(uid, records.get(uid), positions, beginning) for uid in self._publishers}
@@ -372,8 +361,16 @@ def check_together(sinks: Sequence[TwoPhaseSink]) -> None:
     """Refuse sinks that cannot share what is written of a batch.
 
     Raises:
-        WriterError: two have one uid, or one of several does not stage its rows in the pipeline's store.
+        WriterError: there is none, two have one uid, or one of several does not stage its rows in the pipeline's
+            store.
     """
+    if not all(isinstance(sink, TwoPhaseSink) for sink in sinks) or not sinks:
+        raise WriterError(
+            "the query cannot be started",
+            "sink= with a transactional sink such as FilesSink, or several",
+            ", ".join(type(sink).__name__ for sink in sinks) or "none",
+            "pass sinks of chandy, or leave sink= out and give the writer a format",
+        )
     uids = [sink.uid for sink in sinks]
     twice = [uid for uid in uids if uids.count(uid) > 1]
     if twice:

@@ -16,14 +16,13 @@ import attrs
 
 from ....storage.codec import from_json, to_json
 from ....storage.errors import CodecError
+from ..sink import RECORDS
 from .contract import Staged, TwoPhaseSink, WriteContext
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-RECORDS: Final = "staged"
-"""The folder for the records in a query's working directory."""
 _RESULT: Final = "staged binary"
 
 
