@@ -40,6 +40,8 @@ class EpochLog:
     """The uids of the sinks."""
     _open: dict[int, tuple[Staged, ...]] = attrs.field(factory=dict, init=False)
     """What is staged of each batch that no cut has closed off."""
+    _resumed: set[int] = attrs.field(factory=set, init=False)
+    """The open batches that an earlier run has written. Its cuts may have closed them off."""
     _closed: list[ClosedEpoch] = attrs.field(factory=list, init=False)
     """Epochs that some sink has not published, oldest first."""
     _published: dict[str, int | None] = attrs.field(factory=dict, init=False)
@@ -50,6 +52,11 @@ class EpochLog:
         replaced = self._open.get(batch, ())
         self._open[batch] = tuple(staged)
         return replaced
+
+    def resume(self, staged: Mapping[int, Sequence[Staged]]) -> None:
+        """Record what an earlier run has written, by batch."""
+        self._open.update((batch, tuple(found)) for batch, found in staged.items())
+        self._resumed.update(staged)
 
     def close(self, checkpoint: int, cut: int) -> None:
         """Close the epoch of a checkpoint. One without rows leaves nothing to publish."""
@@ -91,9 +98,11 @@ class EpochLog:
             What was staged of it and never closed off. What was may be in a manifest of which nobody knows whether it
             was written, and then it is the latest checkpoint.
         """
-        forgotten = [staged for batch in self._open.values() for staged in batch]
+        own = self._open.keys() - self._resumed
+        forgotten = [staged for batch in sorted(own) for staged in self._open[batch]]
         self._closed = [one for one in self._closed if checkpoint is not None and one.id <= checkpoint]
         self._open.clear()
+        self._resumed.clear()
         return forgotten
 
 

@@ -242,8 +242,7 @@ class TransactionalSink(Sink):
             self._next_run(beginning)
             # Those that a cut has closed off are staged again, and nothing of them is in a completed checkpoint.
             self._log.go_back(beginning.checkpoint)
-            for batch, found in staged.items():
-                self._log.stage(batch, found)
+            self._log.resume(staged)
 
     def _next_run(self, beginning: Beginning) -> None:
         self._run += 1

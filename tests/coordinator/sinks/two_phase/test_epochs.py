@@ -116,6 +116,24 @@ def test_going_back_forgets_what_comes_after_the_checkpoint_and_keeps_what_it_ha
     assert epochs(log, 3) == [(1, ["batch 0"]), (3, ["new"])]
 
 
+def test_going_back_deletes_nothing_that_an_earlier_run_has_written() -> None:
+    """A cut may have closed it off there, for a manifest of which nobody knows."""
+    log = log_of()
+    log.resume({0: [staged("resumed")], 1: []})
+    log.stage(2, [staged("own")])
+    assert log.go_back(None) == [staged("own")]
+    log.stage(0, [staged("again")])
+    assert log.go_back(None) == [staged("again")]
+
+
+def test_what_an_earlier_run_has_written_is_closed_off_like_all_else() -> None:
+    log = log_of()
+    log.resume({0: [staged("resumed")]})
+    log.stage(1, [staged("own")])
+    log.close(4, 1)
+    assert epochs(log, 4) == [(4, ["resumed", "own"])]
+
+
 def test_going_back_to_nothing_forgets_everything() -> None:
     log = log_of(0, 1)
     log.close(1, 0)
