@@ -24,6 +24,13 @@ class Link:
         self.server.shutdown(socket.SHUT_RDWR)
         self.client.shutdown(socket.SHUT_RDWR)
 
+    def lose_answers(self) -> None:
+        """End the client's connection, before the message reaches the server, which gets it all the same.
+
+        Afterwards would be too late: the answer may be with the client by then.
+        """
+        self.client.shutdown(socket.SHUT_RDWR)
+
 
 @attrs.define(eq=False)
 class Proxy:
@@ -106,11 +113,6 @@ class Proxy:
                 return None
             setattr(self, when, None)
             return due[1]
-
-
-def lose_answers(link: Link) -> None:
-    """End the client's connection; the server gets what was forwarded."""
-    link.client.shutdown(socket.SHUT_RDWR)
 
 
 def _answers(link: Link) -> None:

@@ -28,7 +28,7 @@ from chandy.storage.manifest import EpochRecord, Handle
 from ...storage.servers import free_port
 from ...waiting import DEADLINE, eventually
 from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
-from .postgres_proxy import Link, Proxy, lose_answers
+from .postgres_proxy import Link, Proxy
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
 
@@ -162,10 +162,7 @@ def test_a_connection_that_is_cut_at_any_message_of_a_commit_costs_and_repeats_n
         first = through(proxy, pipeline).recover(1)
         first.commit(pipeline.epoch(1, *batches_of(1)))
         epoch = pipeline.epoch(2, *batches_of(2))
-        if is_answer_lost:
-            proxy.act_at(message, after=lose_answers)
-        else:
-            proxy.act_at(message, before=Link.cut)
+        proxy.act_at(message, before=Link.lose_answers if is_answer_lost else Link.cut)
         with pytest.raises(TargetUnavailableError):
             first.commit(epoch)
         with pytest.raises(TargetUnavailableError):
