@@ -34,8 +34,8 @@ def _uncollected() -> Iterator[None]:
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the manifest as canonical JSON: ``{"manifest": {...}, "schema": 1, "sha256": "..."}``.
 
-    The schema is 3 if there is output of transactional sinks. Otherwise it is 1 if every byte of the checkpoint is known
-    to be whole, and 2 if not.
+    The schema is 3 if there is output of transactional sinks. Otherwise it is 1 if every byte of the checkpoint is
+    known to be whole, and 2 if not.
     """
     body = plain(manifest)
     # An older version takes a field that its schema does not have for damage.
