@@ -1162,38 +1162,12 @@ def publish_what_was_undone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EpochLog, "go_back", lambda log, checkpoint: [])
 
 
-def count_a_batch_of_a_run_that_is_over(patch: pytest.MonkeyPatch) -> None:
-    """A batch that was being written when the query went back is staged all the same."""
-
-    def next_run(sink: TransactionalSink, beginning: Beginning) -> None:
-        sink._directory = beginning.directory
-        sink._cuts.clear()
-
-    patch.setattr(TransactionalSink, "_next_run", next_run)
-
-
 def add_up_what_the_attempts_at_a_batch_have_written(patch: pytest.MonkeyPatch) -> None:
     def stage(log: EpochLog, batch: int, staged: tuple[Staged, ...]) -> tuple[Staged, ...]:
         log._open[batch] = (*log._open.get(batch, ()), *staged)
         return ()
 
     patch.setattr(EpochLog, "stage", stage)
-
-
-def close_epochs_when_their_jobs_run(patch: pytest.MonkeyPatch) -> None:
-    """The jobs of two checkpoints may overtake each other."""
-    right = TransactionalSink.pre_commit
-    cuts: dict[tuple[TransactionalSink, int], int] = {}
-
-    def close_epoch(sink: TransactionalSink, checkpoint: int, cut: int) -> None:
-        cuts[sink, checkpoint] = cut
-
-    def pre_commit(sink: TransactionalSink, checkpoint: int) -> tuple[OutputRecord, ...]:
-        sink._log.close(checkpoint, cuts[sink, checkpoint])
-        return right(sink, checkpoint)
-
-    patch.setattr(TransactionalSink, "close_epoch", close_epoch)
-    patch.setattr(TransactionalSink, "pre_commit", pre_commit)
 
 
 def close_what_has_not_committed(patch: pytest.MonkeyPatch) -> None:
@@ -1337,8 +1311,6 @@ BUGS = [
 RARE = [
     publish_a_savepoint,
     publish_what_was_undone,
-    count_a_batch_of_a_run_that_is_over,
-    close_epochs_when_their_jobs_run,
     close_what_has_not_committed,
     resume_although_a_record_is_missing,
     delete_what_a_manifest_may_name,
