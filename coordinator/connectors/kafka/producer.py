@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ...sinks.two_phase.errors import OutputError
-from .cluster import Cluster, Heard, library
+from .cluster import Cluster, Heard, failure_of, library
 from .errors import Failure, Meaning, meaning, translated
 from .messages import Message, shown
 from .topics import partitions
@@ -63,7 +63,9 @@ class TransactionalProducer:
             except BufferError:
                 self._await(lambda left, before: left < before)
             except library().KafkaException as error:
-                # Its own error says only that the transaction has failed; why, a delivery says.
+                if (failure := failure_of(error)) and meaning(failure.name()) is Meaning.REPLACED:
+                    # That says only that the transaction has failed. Why, a delivery says, which may come after it.
+                    self.flush()
                 self._look()
                 raise self._cluster.error(what, error, self._heard) from None
         self._look()
@@ -108,11 +110,15 @@ class TransactionalProducer:
         return partitions(self._cluster, self._producer, topic, self._heard)
 
     def _await(self, done: Callable[[int, int], bool]) -> None:
-        """Let messages go until fewer are left, as ``done`` says, for as long as some do in time."""
+        """Let messages go until fewer are left, as ``done`` says, for as long as some do in time.
+
+        Once a row is refused, those behind it in its partition may stay until the transaction ends.
+        """
         before = left = len(self._producer)
         deadline = time.monotonic() + self._cluster.timeout
-        while not done(left, before):
+        while not done(left, before) and not self._is_refused:
             if time.monotonic() > deadline:
+                self._look()
                 raise self._cluster.unavailable("took no rows", self._heard)
             self._call("did not take rows", self._producer.flush, _TURN)
             if (now := len(self._producer)) < left:
@@ -142,6 +148,10 @@ class TransactionalProducer:
         failure, message = self._failed
         row = "rows" if message is None else _row(message)
         raise translated(self._cluster.name, f"did not take {row}", failure)
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._failed is not None and meaning(self._failed[0].name()) is Meaning.REFUSED
 
     def _delivered(self, failure: Failure | None, message: Delivered) -> None:
         """Keep why a message was not delivered: the reason that stays goes before the others, the largest row first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
@@ -181,13 +181,17 @@ class _Publisher(Committer):
             self._producer.commit()
 
     def _abort(self) -> None:
-        """Take back what was sent, so that nobody waits for it. If that fails, the next producer does it."""
+        """Take back what was sent, so that nobody waits for it. If that fails, the next producer does it.
+
+        This one is of no more use. The broker has not counted the rows that it has refused, but the client has, and
+        the next row for their partition would seem to come out of order.
+        """
         if self._producer is None:
             return
-        try:
+        # The error that has led here is the one to be raised.
+        with suppress(Exception):
             self._producer.abort()
-        except Exception:  # noqa: BLE001 (the error that has led here is the one to be raised)
-            self.close()
+        self.close()
 
     @contextmanager
     def _closing_on_doubt(self) -> Iterator[None]:

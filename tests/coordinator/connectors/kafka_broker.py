@@ -138,15 +138,21 @@ class Proxy:
         self._is_meant: Callable[[bytes], bool] | None = None
         self._arrives = False
         self._cut = False
+        self._awaited: socket.socket | None = None
+        """The broker's end of the connection whose answer is to be lost."""
+        self._answered = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     @contextlib.contextmanager
     def losing(self, is_meant: Callable[[bytes], bool], *, arrives: bool) -> Iterator[None]:
         """Cut all connections at a request that is meant, once it has arrived or before, until the end of the block."""
+        self._answered.clear()
         self._arrives, self._is_meant = arrives, is_meant
         try:
             yield
             assert self._cut, "the request did not come"
+            # Another request could overtake it.
+            assert not arrives or self._answered.wait(START), "the request was not answered"
         finally:
             self._is_meant, self._cut = None, False
 
@@ -173,15 +179,19 @@ class Proxy:
                 if asks and self._is_meant is not None and self._is_meant(data):
                     self._cut = True
                     if self._arrives:
+                        self._awaited = sink
                         _shut(source)
                         sink.sendall(data)
-                        # The broker answers once it has done it.
-                        continue
+                        # The broker answers once it has done it, and then the connection ends.
+                        return
                     self._shut_all()
                 elif not self._cut:
                     sink.sendall(data)
-                else:
+                elif source is self._awaited:
+                    self._answered.set()
                     self._shut_all()
+                else:
+                    break
         _shut(source)
         _shut(sink)
 

@@ -16,6 +16,7 @@ import attrs
 import pyarrow as pa
 import pytest
 
+from chandy.coordinator.connectors.kafka import topics as kafka_topics
 from chandy.coordinator.connectors.kafka.producer import TransactionalProducer
 from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.errors import ConfigError
@@ -424,6 +425,12 @@ def test_a_lost_answer_is_decided_by_the_record(
     assert values(kafka, topic) == ["a", "b"]
 
 
+def hurry(committer: Committer, sink: KafkaSink) -> None:
+    """Let a committer that has had the time to connect wait as briefly as a sink says."""
+    committer._sink = sink  # type: ignore[attr-defined]
+    committer._producer._cluster = sink._cluster  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("step", range(len(STEPS) - 1), ids=STEPS[:-1])
 def test_a_broker_that_is_frozen_during_a_commit_leaves_it_whole_or_undone(
     step: int, kafka: Broker, topic: str, flights: Flights, monkeypatch: pytest.MonkeyPatch
@@ -431,9 +438,8 @@ def test_a_broker_that_is_frozen_during_a_commit_leaves_it_whole_or_undone(
     hasty = having(flights, timeout="2 s")
     with ExitStack() as stack:
         committer = flights.recover()
-        committer._sink = hasty.sink  # type: ignore[attr-defined]
+        hurry(committer, hasty.sink)
         before(step, lambda: stack.enter_context(kafka.frozen()), monkeypatch)
-        committer._producer._cluster = hasty.sink._cluster  # type: ignore[attr-defined]
         with pytest.raises(TargetUnavailableError):
             committer.commit(flights.epoch(1, rows_of("a")))
         committer.close()
@@ -522,26 +528,33 @@ def ends(kafka: Broker, topic: str) -> tuple[int, int]:
 
 
 def refusal(committer: Committer, epoch: Epoch) -> OutputError:
-    """How an epoch is refused; the position stays, and the next epoch goes."""
+    """How an epoch is refused; the position stays, and the connection is of no more use."""
     position = committer.position
     with pytest.raises(OutputError) as error:
         committer.commit(epoch)
     assert committer.position == position
+    with pytest.raises(TargetUnavailableError, match="closed"):
+        committer.commit(epoch)
     return error.value
 
 
-def test_a_missing_topic_is_named_and_not_made(kafka: Broker, topic: str, flights: Flights) -> None:
+def test_a_missing_topic_is_named_and_not_made(
+    kafka: Broker, topic: str, flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The topic that is there has been known for a while.
+    assert values(kafka, topic) == []
+    monkeypatch.setattr(kafka_topics, "GRACE", 0.5)
     name = f"missing-{uuid.uuid4().hex[:8]}"
-    lost = having(flights, topic=name, timeout="5 s")
+    lost = having(flights, topic=name)
     with pytest.raises(OutputError, match=name):
         lost.sink.check(rows_of("a").schema)
     committer = lost.recover()
     assert name in str(refusal(committer, lost.epoch(1, rows_of("a"))))
     assert name not in topics(kafka)
-    by_row = having(flights, topic=None, timeout="5 s")
+    by_row = having(flights, topic=None)
     committer = by_row.recover(2)
     assert name in str(refusal(committer, by_row.epoch(1, rows_of("a", "b", topic=pa.array([topic, name])))))
-    committer.commit(by_row.epoch(2, rows_of("c", topic=pa.array([topic]))))
+    by_row.recover(2).commit(by_row.epoch(2, rows_of("c", topic=pa.array([topic]))))
     assert values(kafka, topic) == ["c"]
     assert name not in topics(kafka)
 
@@ -552,17 +565,24 @@ def topics(kafka: Broker) -> set[str]:
     return set(AdminClient({"bootstrap.servers": kafka.servers}).list_topics(timeout=30).topics)
 
 
+@pytest.mark.parametrize("options", [{}, {"batch.num.messages": 1}], ids=["in a batch", "by itself"])
 @pytest.mark.parametrize("size", [2_000, 2_000_000], ids=["for the topic", "for the client"])
-def test_a_row_that_is_too_large_is_named(size: int, kafka: Broker, flights: Flights) -> None:
-    topic = new_topic(kafka, **{"max.message.bytes": "1500"})
-    small = having(flights, topic=topic)
+def test_a_row_that_is_too_large_is_named(
+    size: int, options: dict[str, Any], kafka: Broker, flights: Flights
+) -> None:
+    topic = new_topic(kafka, partitions=1, **{"max.message.bytes": "1500"})
+    small = having(flights, topic=topic, options=options)
     committer = small.recover()
     rows = rows_of("a", "b" * size, "c", key=pa.array(["one", "two", "three"]))
     error = refusal(committer, small.epoch(1, rows))
     assert "the row with key 'two'" in str(error)
     assert f"of topic {topic!r}" in str(error)
     assert "max.message.bytes" in error.advice
-    committer.commit(small.epoch(2, rows_of("d")))
+    eventually(lambda: len(set(ends(kafka, topic))) == 1, "the end of the transaction")
+    again = small.recover()
+    assert again.position is None
+    # The next row of the partition has a place after the one that was refused.
+    again.commit(small.epoch(2, rows_of("d")))
     assert values(kafka, topic) == ["d"]
 
 
@@ -572,7 +592,7 @@ def test_a_partition_that_is_not_there_is_named(kafka: Broker, topic: str, fligh
     error = refusal(committer, flights.epoch(1, rows))
     assert "the row with key 'y' for partition 3" in str(error)
     assert error.expected == "a partition below 3"
-    committer.commit(flights.epoch(2, rows_of("c")))
+    flights.recover().commit(flights.epoch(2, rows_of("c")))
     assert values(kafka, topic) == ["c"]
 
 
@@ -592,7 +612,7 @@ def test_a_staged_file_that_is_damaged_leaves_the_target_untouched(
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(DamagedError):
         committer.commit(epoch)
-    committer.commit(flights.epoch(2, rows_of("c")))
+    flights.recover().commit(flights.epoch(2, rows_of("c")))
     assert values(kafka, topic) == ["c"]
 
 
@@ -692,6 +712,7 @@ def test_positions_that_were_deleted_are_reported_as_none(
 
     committer = flights.recover()
     committer.commit(flights.epoch(1, rows_of("a")))
+    hurry(committer, having(flights, timeout="3 s").sink)
     admin = AdminClient({"bootstrap.servers": kafka.servers})
     (gone,) = admin.delete_topics([flights.sink.position_topic]).values()
     gone.result(30)
