@@ -344,6 +344,7 @@ class CheckpointCoordinator:
             (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target),
             self._taken.fence(query),
             policy=self._config.output_policy,
+            first_epoch=self._taken.generation.next_id,
             on_published=lambda checkpoint: self._executor.handle(Published(checkpoint, query)),
             on_failure=self._supervisor.must_fail,
         )

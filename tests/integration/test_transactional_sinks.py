@@ -201,7 +201,7 @@ def test_an_older_checkpoint_is_refused_behind_published_output_unless_rows_may_
         first.checkpoint().result(60)
     first.stop()
     before = published(sink)
-    with pytest.raises(OutputAheadError, match="restore the newest checkpoint"):
+    with pytest.raises(OutputAheadError, match="restore that one or a newer one"):
         start(make(restore=1), spark, events, sink)
     with pytest.raises(OutputAheadError, match="without a checkpoint"):
         start(make(restore="none"), spark, events, sink)

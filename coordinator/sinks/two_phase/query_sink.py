@@ -52,6 +52,7 @@ class TransactionalSink(Sink):
         fence: Fence,
         *,
         policy: OutputPolicy,
+        first_epoch: int,
         on_published: Callable[[int], None],
         on_failure: Callable[[ChandyError], None],
     ) -> None:
@@ -61,6 +62,7 @@ class TransactionalSink(Sink):
             sinks: at least one.
             fence: who publishes; its ``sink`` does not matter.
             policy: what the user allows.
+            first_epoch: the least id that this life gives to a checkpoint.
             on_published: called with the id of a checkpoint once all that it has to publish is published.
             on_failure: called when an epoch cannot be published at all.
 
@@ -71,6 +73,7 @@ class TransactionalSink(Sink):
         self._sinks = {sink.uid: sink for sink in sinks}
         self._fence = fence
         self._policy = policy
+        self._first_epoch = first_epoch
         self._on_published = on_published
         self._publishers = {
             uid: Publisher(sink, attrs.evolve(fence, sink=uid), on_failure=on_failure)
@@ -303,6 +306,14 @@ class TransactionalSink(Sink):
         self, uid: str, record: OutputRecord | None, published: int, beginning: Beginning
     ) -> tuple[EpochRecord, ...]:
         """Accept that a target gets again what it has from after the checkpoint, if the user does."""
+        if self._policy.allow_repeated_output and published >= self._first_epoch:
+            raise OutputAheadError(
+                f"query {self._fence.query!r} cannot begin after checkpoint {beginning.checkpoint}",
+                f"a target of sink {uid!r} whose newest epoch is below {self._first_epoch}, the next id here",
+                f"epoch {published}, of the storage that the savepoint comes from",
+                "give the sink another uid, and the target gets the rows after the savepoint a second time; or choose an "
+                "empty target",
+            )
         if self._policy.allow_repeated_output:
             log.warning(
                 "rows are published again", sink=uid, published=published, checkpoint=beginning.checkpoint
@@ -316,8 +327,8 @@ class TransactionalSink(Sink):
         raise OutputAheadError(
             f"query {self._fence.query!r} cannot begin {at}",
             f"a target of sink {uid!r} that has nothing from after it",
-            f"what was published up to checkpoint {published}",
-            "restore the newest checkpoint; or choose an empty target; or set "
+            f"what was published up to checkpoint or savepoint {published}",
+            "restore that one or a newer one; or choose an empty target; or set "
             "CheckpointConfig(allow_repeated_output=True), and the target gets these rows a second time",
         )
 

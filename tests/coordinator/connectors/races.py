@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,9 +42,11 @@ def within_the_next_commits(monkeypatch: pytest.MonkeyPatch, steps: list[Callabl
 class RaceConformance(SinkConformance):
     """The tests. A subclass has the fixture ``target``."""
 
-    rounds: ClassVar[int] = 20
+    rounds: ClassVar[int] = int(os.environ.get("CHANDY_ROUNDS", "5"))
     """Lives that are killed or frozen."""
 
+    # It needs no server, but as much of the machine.
+    @pytest.mark.server
     def test_lives_that_are_killed_or_frozen_at_random_moments_publish_each_epoch_once(
         self, target: Target, pipeline: Pipeline, tmp_path: Path
     ) -> None:

@@ -89,8 +89,6 @@ class TestOnS3(SinkConformance):
 class TestUpsert(RaceConformance):
     """Rows whose keys differ arrive as with appending."""
 
-    rounds = 6
-
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return UpsertTable(str(tmp_path / "table")).make()

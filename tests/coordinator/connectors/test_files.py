@@ -121,16 +121,12 @@ class TestParquet(RaceConformance):
 
 
 class TestJson(RaceConformance):
-    rounds = 6
-
     @pytest.fixture
     def target(self, directory: Directory) -> Target:
         return attrs.evolve(directory, format="json")
 
 
 class TestCsv(RaceConformance):
-    rounds = 6
-
     @pytest.fixture
     def target(self, directory: Directory) -> Target:
         return attrs.evolve(directory, format="csv")
@@ -138,8 +134,6 @@ class TestCsv(RaceConformance):
 
 @pytest.mark.server
 class TestOnS3(RaceConformance):
-    rounds = 6
-
     @pytest.fixture
     def target(self, moto: Server) -> Target:
         return Directory(s3_uri(moto.port))

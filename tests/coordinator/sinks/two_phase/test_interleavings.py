@@ -437,6 +437,7 @@ class Life:
             [ModelSink(world.targets[uid], uid) for uid in SINKS],
             fence,
             policy=CONFIG.output_policy,
+            first_epoch=started.next_id,
             on_published=lambda checkpoint: self.handle(on.Published(checkpoint, QUERY)),
             on_failure=self.fail,
         )
