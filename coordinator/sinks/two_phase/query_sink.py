@@ -311,8 +311,8 @@ class TransactionalSink(Sink):
                 f"query {self._fence.query!r} cannot begin after checkpoint {beginning.checkpoint}",
                 f"a target of sink {uid!r} whose newest epoch is below {self._first_epoch}, the next id here",
                 f"epoch {published}, of the storage that the savepoint comes from",
-                "give the sink another uid, and the target gets the rows after the savepoint a second time; or choose an "
-                "empty target",
+                "give the sink another uid, and the target gets the rows after the savepoint a second time; or choose "
+                "an empty target",
             )
         if self._policy.allow_repeated_output:
             log.warning(
