@@ -141,7 +141,8 @@ class Proxy:
         self._awaited: socket.socket | None = None
         """The broker's end of the connection whose answer is to be lost."""
         self._answered = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     @contextlib.contextmanager
     def losing(self, is_meant: Callable[[bytes], bool], *, arrives: bool) -> Iterator[None]:
@@ -157,13 +158,19 @@ class Proxy:
             self._is_meant, self._cut = None, False
 
     def close(self) -> None:
+        # While a thread waits in ``accept``, the port stays taken, also after ``close``.
+        _shut(self._listener)
+        self._accepting.join(START)
         self._listener.close()
         self._shut_all()
 
     def _accept(self) -> None:
-        while self._listener.fileno() >= 0:
-            with contextlib.suppress(OSError):
+        while True:
+            try:
                 client, _ = self._listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError):
                 if self._cut:
                     client.close()
                     continue
