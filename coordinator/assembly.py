@@ -83,16 +83,15 @@ class TakenPipeline:
         """The checkpoint of the pipeline's own chain that its state grows from."""
         return self.point.manifest.id if self.point and not self.point.is_savepoint else None
 
-    def fence(self, query: str) -> Fence:
+    def fence(self, query: str, *, may_take_over: bool) -> Fence:
         """Return who publishes the output of a query."""
-        point = self.point
         return Fence(
             self.name,
             query,
             "",
             self.catalog.store.uri,
             self.generation.generation,
-            may_take_over=point is not None and point.is_savepoint and point.manifest.pipeline == self.name,
+            may_take_over=may_take_over,
         )
 
     def drop_claimed(self, ended: int) -> None:

@@ -129,7 +129,7 @@ class CheckpointConfig:
     allow_non_restored: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether to restore a checkpoint although it has queries or operators that the pipeline no longer has.
 
-    Their state is dropped.
+    Their state is dropped, and so is output of such queries that transactional sinks have not published.
     """
     allow_new_output: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether a query with a file sink may write into another directory than it did in the restored checkpoint, or a
@@ -143,6 +143,12 @@ class CheckpointConfig:
 
     While a target is away, its query goes on until so many wait. Then it pauses, no checkpoint starts, and the log says
     so; it goes on by itself once the target takes what waits.
+    """
+    take_over_output: bool = attrs.field(default=False, validator=fields.instance(bool))
+    """Whether transactional sinks may publish into the output of a pipeline of this name with another storage.
+
+    Set it for the first start of a pipeline that was moved by a savepoint. From then on the pipeline in the other
+    storage cannot publish, unless it is started with this setting, too.
     """
     allow_repeated_output: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether to restore a checkpoint although a transactional sink has published what comes after it.

@@ -342,11 +342,11 @@ class CheckpointCoordinator:
     def _transactional(self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink]) -> TransactionalSink:
         return TransactionalSink(
             (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target),
-            self._taken.fence(query),
+            self._taken.fence(query, may_take_over=self._config.take_over_output),
             policy=self._config.output_policy,
             first_epoch=self._taken.generation.next_id,
             on_published=lambda checkpoint: self._executor.handle(Published(checkpoint, query)),
-            on_failure=self._supervisor.must_fail,
+            on_failure=self._supervisor.output_failed,
         )
 
     # --- checkpoints ----------------------------------------------------------------------------------------
@@ -532,6 +532,11 @@ class CheckpointCoordinator:
         try:
             return self._executor.request(CheckpointKind.MANUAL, of_stop=True).result(timeout)
         except (ChandyError, TimeoutError) as error:
+            if (latest := self._executor.read(lambda machine: machine.checkpoint_of(stand))) is not None:
+                log.warning(
+                    "the last checkpoint is complete; the next start publishes its output", id=latest.id
+                )
+                return Checkpoint.of(latest, self._taken.catalog.store.uri)
             why = str(error) or f"it was not complete after {timeout:g} s"
             self._supervisor.leave_runs()
             log.warning(

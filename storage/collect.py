@@ -16,6 +16,7 @@ stay, and so do the folders of all checkpoints up to it. It cannot need the fold
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -42,6 +43,8 @@ from .unfinished_savepoints import unfinished_savepoints
 GRACE_SECONDS = 24 * 3600.0
 """Default age below which an object may belong to a checkpoint in flight."""
 
+_CLOCKS_DIFFER = 3600.0
+"""Seconds by which the clocks of a store and a driver may differ."""
 _AT_ONCE = 1000
 """Objects that are deleted before the age of the next ones is checked."""
 _THREADS = 8
@@ -165,7 +168,10 @@ def collect_garbage(
     whole = [manifest.id for manifest in completed]
     own = {key(id) for id in (*whole, *damaged) for key in (manifest_key, trigger_key)}
     unneeded = _candidates(objects, {*needed, *doomed, *own}, newest)
-    candidates = [key for key in unneeded if not _may_need(damaged, key)]
+    staged_before = max((manifest.triggered_at for manifest in completed), default=-math.inf) - _CLOCKS_DIFFER
+    candidates = [
+        key for key in unneeded if not _may_need(damaged, key) and not _may_be_open(store, key, staged_before)
+    ]
     old = _old(
         store, [key for key in candidates if not _is_young(objects[key], now, older_than)], now, older_than
     )
@@ -269,6 +275,20 @@ def _candidates(objects: Iterable[str], spared: Collection[str], newest: int) ->
         if key not in spared
         and (is_shared(key) or key.startswith((PROBES, STAGED)) or _is_leftover(key, newest))
     ]
+
+
+def _may_be_open(store: Store, key: str, staged_before: float) -> bool:
+    """Whether rows may wait for a checkpoint, for as long as it takes: they were staged after the newest one's trigger.
+
+    No manifest names them before, while the target of their sink is away or no checkpoints are taken.
+    """
+    if not key.startswith(STAGED):
+        return False
+    try:
+        modified = store.stat(key).modified
+    except ObjectMissingError:
+        return False
+    return modified is None or modified >= staged_before
 
 
 def _may_need(damaged: Collection[int], key: str) -> bool:

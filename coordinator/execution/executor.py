@@ -89,6 +89,9 @@ _ASK_AGAIN_SECONDS = 2.0
 _STOP_SECONDS = 30.0
 """How long closing waits for a manifest that is being written, and then for all else that is being done."""
 
+_PRE_COMMITS = 5
+"""How often sinks are asked what a savepoint has to publish, while retention deletes what is published."""
+
 Job = do.Instruction | Callable[[], None]
 """What the threads do."""
 
@@ -641,8 +644,7 @@ class CheckpointExecutor:
     def _store_progress(self, order: do.StoreProgress) -> None:
         try:
             store = self._store_of(order.checkpoint, order.root)
-            outputs = self._progress.pre_commit(order.query, order.checkpoint)
-            staged_bytes = self._keep_staged(outputs, store)
+            outputs, staged_bytes = self._pre_commit(order, store)
             writer = SnapshotWriter(store, pack_key(order.checkpoint, f"driver-{order.query}"))
             with self._progress.hold(order.query, order.cut) as files:
                 writer.add(order.query, files, order.base)
@@ -652,6 +654,18 @@ class CheckpointExecutor:
             return
         record = QueryRecord(order.query, order.cut, stored.handle, outputs)
         self.handle(on.ProgressStored(order.checkpoint, record, stored.new_bytes + staged_bytes))
+
+    def _pre_commit(self, order: do.StoreProgress, store: Store) -> tuple[tuple[OutputRecord, ...], int]:
+        """Ask a query's sinks what the manifest must say, and keep what it names; return how many bytes that wrote."""
+        for _ in range(_PRE_COMMITS - 1):
+            outputs = self._progress.pre_commit(order.query, order.checkpoint)
+            try:
+                return outputs, self._keep_staged(outputs, store)
+            except ObjectMissingError:
+                # It was published meanwhile, and retention has deleted it.
+                continue
+        outputs = self._progress.pre_commit(order.query, order.checkpoint)
+        return outputs, self._keep_staged(outputs, store)
 
     def _keep_staged(self, outputs: Iterable[OutputRecord], store: Store) -> int:
         """See to it that a checkpoint's store has what is to be published; return how many bytes that wrote."""

@@ -139,7 +139,8 @@ def decide(
     * One checkpoint is triggered at a time.
     * No checkpoint starts while more dropped checkpoints wait to be deleted than may be pending. Otherwise the store
       fills up.
-    * No checkpoint starts while the output of as many as may wait is still to be published: the queries have paused.
+    * No checkpoint starts while the output of as many as may wait is still to be published, because the queries have
+      paused. That of a stop does: its queries have stopped.
     * A request waits for a free place. So does a savepoint, but it is the first in the queue.
     * Only periodic checkpoints keep the minimum pause. It counts from the last completion, not from a failure: after
       a failure the state is the least protected.
@@ -156,7 +157,7 @@ def decide(
         is_output_full: whether no more output may wait to be published.
     """
     request = queue.first
-    if request is None or triggering or is_output_full:
+    if request is None or triggering or (is_output_full and not request.of_stop):
         return Wait()
     if deletions_waiting > max_concurrent or pending >= max_concurrent:
         return Wait()

@@ -277,9 +277,16 @@ class CheckpointStateMachine:
 
     def has_checkpoint_of(self, batches: Mapping[str, int]) -> bool:
         """Whether the checkpoint that the state grew from has all batches of queries up to these; -1: there is none."""
-        base = next((manifest for manifest in self.completed if manifest.id == self.base), None)
-        at = {query.name: query.batch for query in base.queries} if base else {}
-        return all(batch <= at.get(name, -1) for name, batch in batches.items())
+        return _has(self._base_manifest, batches)
+
+    def checkpoint_of(self, batches: Mapping[str, int]) -> Manifest | None:
+        """The checkpoint that the state grew from, if there is one and it has all batches of queries up to these."""
+        base = self._base_manifest
+        return base if _has(base, batches) else None
+
+    @property
+    def _base_manifest(self) -> Manifest | None:
+        return next((manifest for manifest in self.completed if manifest.id == self.base), None)
 
     def check_reads(self, name: str, reads: tuple[str, ...]) -> None:
         """Check that a query can read the output of others.
@@ -477,8 +484,7 @@ class CheckpointStateMachine:
         for request in self.queue:
             if now >= self._waits_until(request) and not self._waits_for_output(request):
                 self.queue.remove(request)
-                reason = Reason.JOB_FAILOVER if self.suspended else Reason.EXPIRED
-                self._reject(request, reason, self._why_requests_wait())
+                self._reject(request, self._why_expired(), self._why_requests_wait())
         if self.closed is None and self.schedule.due(now):
             self.schedule.ticked(now)
             self._request_periodic(now)
@@ -496,6 +502,12 @@ class CheckpointStateMachine:
             pending.move(Phase.OVERDUE)
             detail = f"all have acknowledged, but {after} {pending.root} has not said whether the manifest is written"
             self._fail_request(pending, Reason.EXPIRED, f"{detail}; it may still appear", now)
+
+    def _why_expired(self) -> Reason:
+        if self.suspended:
+            return Reason.JOB_FAILOVER
+        # Whose target stays away has no participant that failed.
+        return Reason.TOO_MANY_REQUESTS if self.is_output_full else Reason.EXPIRED
 
     def _why_requests_wait(self) -> str:
         if self.suspended:
@@ -917,6 +929,11 @@ class CheckpointStateMachine:
             self._abort(pending, reason, "the coordinator is stopping", now)
         for publishing in self._publishing.values():
             self._answer(publishing)
+
+
+def _has(manifest: Manifest | None, batches: Mapping[str, int]) -> bool:
+    at = {query.name: query.batch for query in manifest.queries} if manifest else {}
+    return all(batch <= at.get(name, -1) for name, batch in batches.items())
 
 
 def _part(source: RestoreSource, keys: Collection[str]) -> RestoreSource:

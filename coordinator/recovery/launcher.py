@@ -153,12 +153,13 @@ class Launcher:
         if resumed is not None:
             query_id, batch = self._seed(definition, resumed.directory, directory), resumed.point.batch
             # The sink has what it had.
-            definition.sink.resume(name, self._beginning(definition, point, directory, None), batch)
+            beginning = self._beginning(definition, point, directory, None)
+            self._on_damage(point, lambda: definition.sink.resume(name, beginning, batch))
             is_read = False
         else:
             restored = self._go_to(point, definition, directory)
             beginning = self._beginning(definition, point, directory, restored.sink_log)
-            definition.sink.begin(name, beginning)
+            self._on_damage(point, lambda: definition.sink.begin(name, beginning))
             self._begun.add(name)
             query_id, batch = restored.query_id, point.batch(name) if point else -1
             is_read = restored.is_read
@@ -233,6 +234,8 @@ class Launcher:
         """Stop a run at once."""
         run.ended = True
         self._watcher.run_stopped(run)
+        # Spark waits for a function of foreachBatch to return, and a sink may wait for its target in it.
+        run.definition.sink.interrupt()
         if run.spark is not None:
             run.spark.stop()
 
@@ -280,6 +283,13 @@ class Launcher:
             )
         except (DamagedError, ObjectMissingError) as error:
             raise self._find_damage(point) or error from None
+
+    def _on_damage(self, point: RestorePoint | None, begin: Callable[[], None]) -> None:
+        """Begin, and name the damaged checkpoint if what it has to publish cannot be read."""
+        try:
+            begin()
+        except (DamagedError, ObjectMissingError) as error:
+            raise (self._find_damage(point) if point else None) or error from None
 
     def _beginning(
         self,

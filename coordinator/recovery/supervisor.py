@@ -140,6 +140,10 @@ class Supervisor:
         """Report that a state host is gone, and state with it."""
         self._events.put(on.HostLost(why, self._clock()))
 
+    def output_failed(self, error: ChandyError) -> None:
+        """Report that a transactional sink cannot publish, and that going back would not help."""
+        self._events.put(on.FatalError(error))
+
     def must_fail(self, error: ChandyError) -> None:
         """Report a failure of the pipeline that lies outside of its queries."""
         fatal = isinstance(error, FencedError)
@@ -272,6 +276,7 @@ class Supervisor:
         """
         with self._changing:
             self._check_not_failed()
+            self._leaves_runs = False
             try:
                 for run in stopped if not self._machine.must_go_back else ():
                     self._restart_in_place(run, "a stop that could not be carried through", self._clock())

@@ -128,6 +128,9 @@ class Sink(abc.ABC):
     def commit(self, checkpoint: int) -> None:  # noqa: B027 (see above)
         """Begin to publish what a completed checkpoint has; the checkpoints come in the order of their ids."""
 
+    def interrupt(self) -> None:  # noqa: B027 (see above)
+        """End what a batch waits for: its query is about to be stopped."""
+
     def close(self) -> None:  # noqa: B027 (see above)
         """Publish what is complete, for a bounded time, and end all connections."""
 

@@ -12,8 +12,15 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from chandy.coordinator import CheckpointCoordinator, CheckpointedQuery, FixedDelay
+from chandy.coordinator import (
+    CheckpointCoordinator,
+    CheckpointedQuery,
+    ExponentialBackoff,
+    FixedDelay,
+    NoRestart,
+)
 from chandy.coordinator.errors import PipelineFailedError, RestoreError, WriterError
+from chandy.coordinator.recovery.restart import RestartStrategy
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputError, OutputLostError
 from chandy.storage.layout import STAGED
 from chandy.storage.open import open_store, pipeline_uri
@@ -282,11 +289,68 @@ def test_a_stop_with_a_savepoint_publishes_first(
         break
 
 
-def test_a_target_that_refuses_a_row_ends_the_pipeline_and_keeps_what_it_has(
-    make: Make, spark: SparkSession, events: Events, sink: SqliteSink
+def test_a_paused_query_stops_at_once_and_nothing_of_it_is_lost(
+    make: Make,
+    spark: SparkSession,
+    events: Events,
+    sink: SqliteSink,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("chandy.coordinator.sinks.two_phase.query_sink._CLOSE_SECONDS", 0.0)
+    coordinator = make(max_unpublished=1)
+    query = start(coordinator, spark, events, sink)
+    away = tmp_path / "away"
+    away.touch()
+    events.add()
+    query.processAllAvailable()
+    coordinator.checkpoint()
+    eventually(lambda: coordinator.statistics().counts.completed == 1)
+    events.add(2)
+    run = coordinator._supervisor._runs.get("totals")
+    assert run is not None
+    eventually(lambda: (run.directory / "offsets" / "1").exists(), "the next batch to be planned")
+    # The batch that waits is given up, and a savepoint takes along what is not published.
+    saved = coordinator.stop(savepoint=f"file://{tmp_path}/saved", timeout="1 s")
+    assert saved is not None
+    assert saved.batches == {"totals": 0}
+    assert published(sink) == Counter()
+    away.unlink()
+    again = make(restore=saved.uri)
+    query = start(again, spark, events, sink)
+    query.processAllAvailable()
+    again.stop()
+    assert published(sink) == expected(events)
+
+
+def test_the_last_checkpoint_of_a_stop_counts_although_its_target_is_away(
+    make: Make,
+    spark: SparkSession,
+    events: Events,
+    sink: SqliteSink,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("chandy.coordinator.sinks.two_phase.query_sink._CLOSE_SECONDS", 0.0)
     events.add()
     coordinator = make()
+    query = start(coordinator, spark, events, sink)
+    query.processAllAvailable()
+    (tmp_path / "away").touch()
+    last = coordinator.stop(timeout="2 s")
+    assert last is not None
+    assert last.batches == {"totals": 0}
+    (tmp_path / "away").unlink()
+    start(make(), spark, events, sink)
+    assert published(sink) == expected(events)
+
+
+@pytest.mark.parametrize("restart", [NoRestart(), ExponentialBackoff()], ids=["no restart", "default"])
+def test_a_target_that_refuses_a_row_ends_the_pipeline_and_keeps_what_it_has(
+    make: Make, spark: SparkSession, events: Events, sink: SqliteSink, restart: RestartStrategy
+) -> None:
+    events.add()
+    coordinator = make(restart=restart)
     query = start(coordinator, spark, events, sink)
     query.processAllAvailable()
     coordinator.checkpoint().result(60)

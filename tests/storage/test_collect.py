@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import attrs
 import pytest
 
 from chandy.storage import DamagedError, FencedError, SchemaTooNewError
@@ -145,6 +146,11 @@ def test_staged_rows_that_no_checkpoint_has_to_publish_are_garbage(
     one, two = files(store, "staged/delays/1.parquet"), files(store, "staged/delays/2.parquet")
     files(store, "staged/delays/left.parquet", "staged/gone/left.parquet")
     catalog.commit(with_output(2, one, two))
+    for older_than in (GRACE_SECONDS, 0):
+        found = collect_garbage(catalog, time.time(), older_than)
+        assert found.keys == (), "they may wait for the next checkpoint, however long that takes"
+    later = attrs.evolve(with_output(3, one, two), triggered_at=time.time() + 2 * 3600)
+    catalog.commit(later)
     assert collect_garbage(catalog, time.time()).keys == (), "they may belong to a checkpoint in flight"
     found = collect_garbage(catalog, time.time(), older_than=0)
     assert found.keys == ("staged/delays/left.parquet", "staged/gone/left.parquet")

@@ -39,7 +39,7 @@ class Fence:
     generation: int
     """Which life it is. A higher one shuts out all lower ones."""
     may_take_over: bool = False
-    """Whether the output may be that of a pipeline of this name in another store: its savepoint was restored here."""
+    """Whether the output may be that of a pipeline of this name in another store."""
 
     @property
     def writer(self) -> str:
@@ -69,8 +69,8 @@ class Position:
                     f"sink {fence.sink!r} of query {fence.query!r} cannot publish",
                     f"an output of pipeline {fence.pipeline!r} with checkpoints in {fence.store}",
                     f"one of a pipeline of the same name with checkpoints in {self.store}",
-                    "give the pipeline, the query or the sink another name, or another target; or restore a savepoint "
-                    "of that pipeline, and this one takes its output over",
+                    "give the pipeline, the query or the sink another name, or another target; or, if that pipeline "
+                    "was moved here and will not run there again, set CheckpointConfig(take_over_output=True)",
                 )
         elif self.generation > fence.generation:
             raise FencedError(
@@ -195,7 +195,8 @@ class TwoPhaseSink(abc.ABC):
     def recover(self, fence: Fence) -> Committer:
         """Connect to the target, shut out earlier lives of the writer, and read what the target has.
 
-        When it returns, no commit of an earlier life can succeed any more.
+        When it returns, no commit of an earlier life can succeed any more, and none that an earlier connection of
+        this life has under way.
 
         Raises:
             FencedError: a later life publishes.
@@ -205,4 +206,8 @@ class TwoPhaseSink(abc.ABC):
         """
 
     def abort(self, staged: Iterable[Staged]) -> None:  # noqa: B027 (staged files need nothing)
-        """Forget what was written and will never be part of a checkpoint. Chandy deletes the staged files itself."""
+        """Forget what was written and will never be part of a checkpoint. Chandy deletes the staged files itself.
+
+        It is not called for everything: after a crash, nobody knows what was written since the last checkpoint. What
+        was given to a ``pre_commit`` may come to another one, of another epoch, or to none.
+        """

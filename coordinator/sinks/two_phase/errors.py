@@ -25,6 +25,17 @@ class OutputAheadError(RefusedError):
 
 
 @attrs.define(eq=False)
+class BatchInterruptedError(ChandyError):
+    """A batch ended because its query was stopped. Nothing of it counts."""
+
+    query: str
+    batch: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of query {self.query!r} was interrupted: the query is being stopped"
+
+
+@attrs.define(eq=False)
 class TargetUnavailableError(ChandyError):
     """A target cannot be reached, or has not said what it did. It is asked again."""
 
@@ -33,7 +44,7 @@ class TargetUnavailableError(ChandyError):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.target} is not available: {self.reason}; it is tried again"
+        return f"{self.target} is not available: {self.reason}"
 
 
 @attrs.define(eq=False)

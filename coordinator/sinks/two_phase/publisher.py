@@ -156,6 +156,7 @@ class Publisher:
                 with self._typed():
                     for epoch in task.epochs:
                         self._publish(epoch)
+                    task.then()
             except _ClosedError:
                 return
             except ChandyError as error:
@@ -164,7 +165,6 @@ class Publisher:
                 self._has_failed = True
                 self._on_failure(error)
                 return
-            task.then()
 
     def _publish(self, epoch: Epoch, seconds: float | None = None) -> None:
         began = time.monotonic()
@@ -211,6 +211,8 @@ class Publisher:
     def _connected(self) -> Committer:
         if self._committer is None:
             self._committer = self._sink.recover(self._fence)
+            # Whoever takes over later may not lose the output to this life again.
+            self._fence = attrs.evolve(self._fence, may_take_over=False)
             position = self._committer.position
             if self._known is not None and (position is None or position < self._known):
                 raise OutputLostError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 from typing_extensions import override
 
-from ....storage.errors import ChandyError, StorageError
+from ....storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
 from ....storage.layout import staged_folder
 from ....storage.logs import logger
 from ....storage.long_waits import Reminder
@@ -26,7 +26,7 @@ from ..sink import Beginning, Sink
 from . import staging
 from .contract import Epoch, Fence, Staged, TwoPhaseSink
 from .epochs import Ahead, ClosedEpoch, EpochLog, Lost, where_to_begin
-from .errors import OutputAheadError, OutputLostError, RewindError
+from .errors import BatchInterruptedError, OutputAheadError, OutputLostError, RewindError
 from .policy import OutputPolicy
 from .publisher import Publisher
 from .staged import StagedSink
@@ -131,16 +131,23 @@ class TransactionalSink(Sink):
             run, directory = self._run, self._directory
             assert directory is not None, "a query has begun before it runs"
             self._await_room(run)
+        self._check_current(run, batch)
         sink = next(iter(self._sinks.values()))
         staged = staging.write_batch(rows, sink, self._fence.store, staged_folder(self._fence.query), batch)
         with self._changed:
+            is_current = run == self._run
+            if is_current:
+                staging.write_record(directory, batch, staged)
+                staged = self._log.stage(batch, staged)
+        self._forget(staged)
+        # Spark must not commit a batch that nothing is known of.
+        if not is_current:
+            raise BatchInterruptedError(self._fence.query, batch)
+
+    def _check_current(self, run: int, batch: int) -> None:
+        with self._changed:
             if run != self._run:
-                # The pipeline has gone back meanwhile; the batch counts for nothing.
-                self._forget(staged)
-                return
-            staging.write_record(directory, batch, staged)
-            replaced = self._log.stage(batch, staged)
-        self._forget(replaced)
+                raise BatchInterruptedError(self._fence.query, batch)
 
     def _await_room(self, run: int) -> None:
         """Wait while too many epochs wait for their target, so that the store does not fill up."""
@@ -182,10 +189,12 @@ class TransactionalSink(Sink):
     def _record(self, uid: str, epoch: ClosedEpoch) -> EpochRecord:
         """Return what the manifest says of an epoch. The sink is asked once."""
         key = (uid, epoch.id)
-        if key not in self._notes:
-            self._notes[key] = self._sinks[uid].pre_commit(epoch.id, epoch.staged)
+        # It may be published, and its note forgotten, at any moment.
+        note = self._notes.get(key)
+        if note is None:
+            note = self._notes[key] = self._sinks[uid].pre_commit(epoch.id, epoch.staged)
         files = tuple(file for one in epoch.staged for file in one.files)
-        return EpochRecord(epoch.id, epoch.rows, Handle(files), self._notes[key])
+        return EpochRecord(epoch.id, epoch.rows, Handle(files), note)
 
     @override
     def commit(self, checkpoint: int) -> None:
@@ -205,7 +214,8 @@ class TransactionalSink(Sink):
         cut = self._cuts.get(checkpoint)
         self._cuts = {other: batch for other, batch in self._cuts.items() if other > checkpoint}
         if cut is not None and self._directory is not None:
-            staging.drop_records(self._directory, cut)
+            with contextlib.suppress(OSError):
+                staging.drop_records(self._directory, cut)
 
     def _published(self, uid: str, epoch: int | None) -> None:
         """Record that a sink has published everything up to an epoch."""
@@ -215,7 +225,9 @@ class TransactionalSink(Sink):
             done = [checkpoint for checkpoint in self._waiting if self._log.is_published(checkpoint)]
             for checkpoint in done:
                 del self._waiting[checkpoint]
-            self._notes = {key: note for key, note in self._notes.items() if not self._is_over(*key)}
+            for key in list(self._notes):
+                if self._is_over(*key):
+                    self._notes.pop(key, None)
             self._changed.notify_all()
         for checkpoint in done:
             self._on_published(checkpoint)
@@ -274,11 +286,18 @@ class TransactionalSink(Sink):
         # All that may be refused comes before anything is published: no target is to be ahead for nothing.
         left = {uid: self._settle(uid, records.get(uid), positions, beginning) for uid in self._publishers}
         for uid, epochs in left.items():
-            self._publishers[uid].publish_now(
-                [Epoch(epoch, beginning.root) for epoch in epochs], _BEGIN_SECONDS
-            )
+            self._publish_now(uid, [Epoch(epoch, beginning.root) for epoch in epochs])
             self._log.published(uid, epochs[-1].id if epochs else positions[uid])
         self._is_begun = True
+
+    def _publish_now(self, uid: str, epochs: Sequence[Epoch]) -> None:
+        for epoch in epochs:
+            try:
+                self._publishers[uid].publish_now([epoch], _BEGIN_SECONDS)
+            except (DamagedError, ObjectMissingError) as error:
+                if not self._policy.allow_lost_output:
+                    raise
+                log.error("rows are lost", sink=uid, epoch=epoch.id, rows=epoch.rows, error=str(error))
 
     def _settle(
         self, uid: str, record: OutputRecord | None, positions: dict[str, int | None], beginning: Beginning
@@ -341,13 +360,17 @@ class TransactionalSink(Sink):
             "CheckpointConfig(allow_lost_output=True), and these rows stay lost",
         )
 
+    @override
+    def interrupt(self) -> None:
+        with self._changed:
+            self._run += 1
+            self._changed.notify_all()
+
     # --- the end --------------------------------------------------------------------------------------------
 
     @override
     def close(self) -> None:
-        with self._changed:
-            self._run += 1
-            self._changed.notify_all()
+        self.interrupt()
         deadline = time.monotonic() + _CLOSE_SECONDS
         for uid, publisher in self._publishers.items():
             if not publisher.close(max(0.0, deadline - time.monotonic())):
@@ -360,11 +383,13 @@ class TransactionalSink(Sink):
     def _forget(self, staged: Sequence[Staged]) -> None:
         """Delete what will never be part of a checkpoint. What cannot be deleted now is garbage."""
         keys = [file.key for one in staged for file in one.files]
-        with contextlib.suppress(OSError, ChandyError):
+        try:
             for sink in self._sinks.values():
                 sink.abort(staged)
             if keys:
                 open_store(self._fence.store).delete_all(keys)
+        except Exception as error:  # noqa: BLE001 (a sink may raise anything, and nothing depends on this)
+            log.warning("cannot delete what is not needed; `chandy gc` can", error=str(error))
 
 
 def check_together(sinks: Sequence[TwoPhaseSink]) -> None:

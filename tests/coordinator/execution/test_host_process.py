@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from chandy.coordinator.execution import host_process
 from chandy.coordinator.execution.host_process import end_host
 from chandy.state.rpc.messages import HostHello
 
-from ...waiting import DEADLINE
+from ...waiting import DEADLINE, eventually
 
 
 def hello(pid: int, machine: str | None = None) -> HostHello:
@@ -27,6 +28,9 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
     code = "import sys; sys.stdin.read()"
     command = [sys.executable, "-c", code, "chandy.state.host.process"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as started:
+        # Until then it is a copy of this process, by its command line.
+        path = Path(f"/proc/{started.pid}/cmdline")
+        eventually(lambda: not path.exists() or command[-1].encode() in path.read_bytes(), "its own program")
         yield started
         started.kill()
 

@@ -156,14 +156,15 @@ def test_a_periodic_request_waits_for_the_target_for_as_long_as_it_takes() -> No
     assert bench.machine.pending[2].request.is_periodic
 
 
-def test_a_request_that_somebody_waits_for_expires_and_says_why() -> None:
+def test_a_request_that_somebody_waits_for_expires_says_why_and_is_no_failed_checkpoint() -> None:
     bench = Outputs(max_unpublished=1, timeout="30 s")
     first = bench.request()
     bench.complete(1)
     second = bench.request()
     bench(on.Tick(), bench.now + 31)
     assert bench.answered == [first]
-    assert bench.reasons() == [Reason.EXPIRED]
+    assert bench.reasons() == [Reason.TOO_MANY_REQUESTS]
+    assert not Reason.TOO_MANY_REQUESTS.counted
     (reject,) = bench.of(do.Reject)
     assert reject.request is second
     assert "1 checkpoints have output that its targets have not taken" in reject.error.detail

@@ -88,7 +88,8 @@ class SqliteCommitter(Committer):
     def commit(self, epoch: Epoch) -> None:
         with self.sink.transaction() as db:
             found = self.sink.position(db, self.fence)
-            taken = found.taken_by(self.fence) if found else Position.first(self.fence)
+            mine = attrs.evolve(self.fence, may_take_over=False)
+            taken = found.taken_by(mine) if found else Position.first(mine)
             marks = ", ".join("?" for _ in self.sink.columns)
             for table in StagedRows(epoch).tables():
                 rows = [tuple(row.values()) for row in table.to_pylist()]

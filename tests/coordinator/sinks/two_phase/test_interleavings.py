@@ -62,6 +62,7 @@ from chandy.coordinator.sinks.two_phase.contract import (
 )
 from chandy.coordinator.sinks.two_phase.epochs import ClosedEpoch, EpochLog
 from chandy.coordinator.sinks.two_phase.errors import (
+    BatchInterruptedError,
     OutputAheadError,
     OutputLostError,
     RewindError,
@@ -609,8 +610,10 @@ class Life:
             run.ends[run.planned + 1] = run.ends[run.planned] + size
         batch, attempt = run.planned, next(_unique)
         rows = tuple((record, attempt) for record in range(run.ends[batch - 1], run.ends[batch]))
-        self.sink.take(rows, batch)  # type: ignore[arg-type]
-        if self.run is not run or self.is_over:
+        try:
+            self.sink.take(rows, batch)  # type: ignore[arg-type]
+        except BatchInterruptedError:
+            assert self.run is not run or self.is_over
             return
         run.rows[batch] = rows
         if commits:

@@ -16,6 +16,7 @@ from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, Fence,
 from chandy.coordinator.sinks.two_phase.errors import (
     OutputError,
     OutputLostError,
+    OutputTakenError,
     RewindError,
     TargetUnavailableError,
 )
@@ -245,7 +246,7 @@ def test_a_start_waits_for_a_target_only_so_long(
     publisher: Publisher, sink: TroubledSink, epoch: Make
 ) -> None:
     sink.path.with_name("away").touch()
-    with pytest.raises(TargetUnavailableError, match="it is tried again"):
+    with pytest.raises(TargetUnavailableError, match="is not available"):
         publisher.begin(0.01)
     sink.path.with_name("away").unlink()
     sink.trouble.at_connect = [away(), away()]
@@ -296,3 +297,18 @@ def test_a_target_that_cannot_take_rows_back_says_so(publisher: Publisher, epoch
     publisher.publish_now([epoch(4)], 0)
     with pytest.raises(RewindError, match="up to epoch 4 cannot be taken back to 2"):
         publisher.rewind(2, 0)
+
+
+def test_a_life_that_has_taken_an_output_over_does_not_take_it_back(
+    sink: TroubledSink, epoch: Callable[..., Epoch], tmp_path: Path
+) -> None:
+    """Of another storage's pipeline, after which a third one has taken it over in the meantime."""
+    failures: list[ChandyError] = []
+    fences = [Fence("p", "q", sink.uid, f"file://{tmp_path}/{name}/", 1, may_take_over=True) for name in "ab"]
+    first, second = (Publisher(sink, fence, on_failure=failures.append) for fence in fences)
+    first.begin(0)
+    second.begin(0)
+    sink.trouble.before = [away()]
+    with pytest.raises(OutputTakenError):
+        first.publish_now([epoch(1)], 30)
+    assert seen(sink) == []
