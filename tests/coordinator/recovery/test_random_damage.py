@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -184,9 +184,15 @@ class Life:
             welcomed.set()
             self.host.obey(order)
 
-    def open_ahead(self, query_id: str, operators: tuple[OperatorRecord, ...], failed: object) -> None:
-        for operator in operators:
-            self.host.open(OpenShards(query_id, operator.uid, tuple(range(len(operator.shards)))))
+    def open_ahead(
+        self, query_id: str, operators: tuple[OperatorRecord, ...], failed: Callable[[str], None]
+    ) -> None:
+        """As ``LocalHost`` does, without its thread: a shard may have failed before the host has answered."""
+        try:
+            for operator in operators:
+                self.host.open(OpenShards(query_id, operator.uid, tuple(range(len(operator.shards)))))
+        except ChandyError as error:
+            failed(str(error))
 
     def start(self) -> None:
         self.query = self.supervisor.start(DEFINITION)
