@@ -657,15 +657,16 @@ class CheckpointExecutor:
 
     def _pre_commit(self, order: do.StoreProgress, store: Store) -> tuple[tuple[OutputRecord, ...], int]:
         """Ask a query's sinks what the manifest must say, and keep what it names; return how many bytes that wrote."""
-        for _ in range(_PRE_COMMITS - 1):
+        asked = 0
+        while True:
             outputs = self._progress.pre_commit(order.query, order.checkpoint)
+            asked += 1
             try:
                 return outputs, self._keep_staged(outputs, store)
             except ObjectMissingError:
                 # It was published meanwhile, and retention has deleted it.
-                continue
-        outputs = self._progress.pre_commit(order.query, order.checkpoint)
-        return outputs, self._keep_staged(outputs, store)
+                if asked == _PRE_COMMITS:
+                    raise
 
     def _keep_staged(self, outputs: Iterable[OutputRecord], store: Store) -> int:
         """See to it that a checkpoint's store has what is to be published; return how many bytes that wrote."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -154,12 +155,14 @@ class Launcher:
             query_id, batch = self._seed(definition, resumed.directory, directory), resumed.point.batch
             # The sink has what it had.
             beginning = self._beginning(definition, point, directory, None)
-            self._on_damage(point, lambda: definition.sink.resume(name, beginning, batch))
+            with self._naming_damage(point):
+                definition.sink.resume(name, beginning, batch)
             is_read = False
         else:
-            restored = self._go_to(point, definition, directory)
-            beginning = self._beginning(definition, point, directory, restored.sink_log)
-            self._on_damage(point, lambda: definition.sink.begin(name, beginning))
+            with self._naming_damage(point):
+                restored = self._go_to(point, definition, directory)
+                beginning = self._beginning(definition, point, directory, restored.sink_log)
+                definition.sink.begin(name, beginning)
             self._begun.add(name)
             query_id, batch = restored.query_id, point.batch(name) if point else -1
             is_read = restored.is_read
@@ -273,21 +276,19 @@ class Launcher:
         """Make a working directory as the checkpoint has it."""
         if point is None or not point.has(definition.name):
             return Restored(self._seed(definition, directory / "nothing", directory), None)
-        try:
-            return restore_query(
-                point,
-                definition.name,
-                directory,
-                self._cache,
-                compact_interval=definition.facts.source_compact_interval,
-            )
-        except (DamagedError, ObjectMissingError) as error:
-            raise self._find_damage(point) or error from None
+        return restore_query(
+            point,
+            definition.name,
+            directory,
+            self._cache,
+            compact_interval=definition.facts.source_compact_interval,
+        )
 
-    def _on_damage(self, point: RestorePoint | None, begin: Callable[[], None]) -> None:
-        """Begin, and name the damaged checkpoint if what it has to publish cannot be read."""
+    @contextmanager
+    def _naming_damage(self, point: RestorePoint | None) -> Iterator[None]:
+        """Name the damaged checkpoint if, inside of the ``with``, something of it cannot be read."""
         try:
-            begin()
+            yield
         except (DamagedError, ObjectMissingError) as error:
             raise (self._find_damage(point) if point else None) or error from None
 

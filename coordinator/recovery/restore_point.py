@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import attrs
@@ -28,6 +28,7 @@ from ...storage.snapshots import restore_files
 from ...storage.verification import missing_object, newest_intact, verify
 from ..errors import RestoreError
 from ..protocol.state_machine import CheckpointStateMachine
+from ..sinks.two_phase.epochs import unknown_sinks
 from ..spark.compact_log import DEFAULT_INTERVAL
 from ..spark.log_versions import check_logs
 from ..spark.seeding import seed
@@ -277,7 +278,9 @@ def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allo
         )
 
 
-def check_outputs(point: RestorePoint | None, name: str, uids: Iterable[str], allow_new_output: bool) -> None:
+def check_outputs(
+    point: RestorePoint | None, name: str, uids: Collection[str], allow_new_output: bool
+) -> None:
     """Refuse a query that would leave output unpublished.
 
     Raises:
@@ -285,8 +288,7 @@ def check_outputs(point: RestorePoint | None, name: str, uids: Iterable[str], al
     """
     if point is None or allow_new_output:
         return
-    left = [output.sink for output in point.outputs(name) if output.epochs and output.sink not in set(uids)]
-    if left:
+    if left := unknown_sinks(point.outputs(name), uids):
         raise RestoreError(
             f"query {name!r} does not fit checkpoint {point.manifest.id}",
             "all sinks of which it has output that may not be published yet",

@@ -7,7 +7,7 @@ never put together again or taken apart, and a target needs to know no more than
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -160,6 +160,6 @@ def where_to_begin(
     return Publish(left)
 
 
-def unknown_sinks(records: Iterable[OutputRecord], sinks: Mapping[str, object]) -> list[str]:
+def unknown_sinks(records: Iterable[OutputRecord], sinks: Collection[str]) -> list[str]:
     """Return the sinks of a checkpoint that are not there any more, and have not published everything."""
     return [record.sink for record in records if record.epochs and record.sink not in sinks]
