@@ -18,12 +18,13 @@ demo: $(STAMP) java
 
 # Spark wants the machine for itself; what needs no Spark runs on all cores.
 test: java unit
-	$(RUN) pytest -m spark
+	$(RUN) pytest -m "spark and not server"
 
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
-# that each server is started once or twice.
+# that each server is started once or twice. With Spark, which wants the machine for itself, they come after the others.
 test-servers: java $(STAMP)
 	$(RUN) pytest -m "server and not spark" --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m "server and spark"
 
 # What depends most on the version of PySpark, and savepoints that go on under another one. Some five minutes a version,
 # and a minute or two more where an environment has to be made.

@@ -89,17 +89,6 @@ def local(runtime: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
     return runtime
 
 
-@pytest.fixture(scope="module")
-def classes() -> Iterator[Path]:
-    """Java classes of a Spark session, archived: a driver starts in half the time."""
-    with tempfile.TemporaryDirectory(prefix="chandy-classes-") as folder:
-        path = Path(folder) / "spark.jsa"
-        subprocess.run(
-            [sys.executable, drivers.__file__, "archive", str(path)], check=True, capture_output=True
-        )
-        yield path
-
-
 def hosts(runtime: Path) -> set[int]:
     """The ids of the living state hosts with this runtime directory."""
     found = set()

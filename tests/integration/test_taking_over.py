@@ -23,7 +23,6 @@ from ..waiting import DEADLINE, eventually
 from .drivers import answer, chained, files_sunk
 from .support import EVENTS, Events, Make
 from .test_exactly_once import Driver, Feed, parquet, rows, until
-from .test_exactly_once import classes as classes
 from .test_exactly_once import local as local
 from .test_exactly_once import runtime as runtime
 

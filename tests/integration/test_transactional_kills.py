@@ -30,16 +30,6 @@ FILES = 12
 """Input files of each life."""
 
 
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("classes") / "classes.jsa"
-    script = "import sys; from pathlib import Path; from tests.integration.drivers import archive_classes; "
-    subprocess.run(
-        [sys.executable, "-c", f"{script}archive_classes(Path(sys.argv[1]))", str(path)], check=True
-    )
-    return path
-
-
 @attrs.define
 class Driver:
     """A driver's process, and the events that it has told so far."""

@@ -349,7 +349,7 @@ def test_a_writer_that_publishes_much_does_not_keep_others_from_recovering(
     kafka: Broker, topic: str, flights: Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = flights.recover(uid="one")
-    hasty = having(flights, timeout="5 s")
+    hasty = having(flights, timeout="15 s")
     before(STEPS.index("send marker"), lambda: hasty.recover(uid="other").close(), monkeypatch)
     one.commit(flights.epoch(1, rows_of("a")))
     assert values(kafka, topic) == ["a"]
@@ -372,7 +372,7 @@ def test_a_writer_that_died_in_the_record_of_positions_is_waited_for_in_bounded_
             one.commit(flights.epoch(1, rows_of("a")))
     one.close()
     with pytest.raises(TargetUnavailableError, match="a transaction may be open"):
-        having(flights, timeout="5 s").recover(uid="other")
+        having(flights, timeout="10 s").recover(uid="other")
     assert flights.recover(uid="one").position is None
     assert flights.recover(uid="other").position == 3
     assert values(kafka, topic) == ["b"]
@@ -409,6 +409,12 @@ def proxy(kafka: Broker) -> Iterator[Proxy]:
     proxy.close()
 
 
+def hurry(committer: Committer, sink: KafkaSink) -> None:
+    """Let a committer that has had the time to connect wait as briefly as a sink says."""
+    committer._sink = sink  # type: ignore[attr-defined]
+    committer._producer._cluster = sink._cluster  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_lost_answer_is_decided_by_the_record(
     arrives: bool, kafka: Broker, topic: str, flights: Flights, proxy: Proxy
@@ -416,7 +422,8 @@ def test_a_lost_answer_is_decided_by_the_record(
     far = having(flights, bootstrap_servers=f"127.0.0.1:{kafka.proxy}")
     first = far.recover()
     first.commit(far.epoch(1, rows_of("a")))
-    hasty = having(far, timeout="3 s").recover()
+    hasty = far.recover()
+    hurry(hasty, having(far, timeout="3 s").sink)
     with proxy.losing(ends_a_transaction, arrives=arrives), pytest.raises(TargetUnavailableError):
         hasty.commit(far.epoch(2, rows_of("b")))
     again = far.recover()
@@ -424,12 +431,6 @@ def test_a_lost_answer_is_decided_by_the_record(
     if not arrives:
         again.commit(far.epoch(2, rows_of("b")))
     assert values(kafka, topic) == ["a", "b"]
-
-
-def hurry(committer: Committer, sink: KafkaSink) -> None:
-    """Let a committer that has had the time to connect wait as briefly as a sink says."""
-    committer._sink = sink  # type: ignore[attr-defined]
-    committer._producer._cluster = sink._cluster  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("step", range(len(STEPS) - 1), ids=STEPS[:-1])
@@ -635,7 +636,7 @@ def password(word: str) -> dict[str, str]:
 
 def test_a_wrong_password_is_refused_and_not_shown(kafka: Broker, flights: Flights) -> None:
     servers = f"127.0.0.1:{kafka.sasl}"
-    locked = having(flights, bootstrap_servers=servers, options=password("wrong"), timeout="3 s")
+    locked = having(flights, bootstrap_servers=servers, options=password("wrong"), timeout="10 s")
     with pytest.raises(OutputError, match="credentials") as error:
         locked.recover()
     assert "wrong" not in str(error.value)
