@@ -12,7 +12,8 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from uuid import uuid4
 
 import s3fs
 from botocore.exceptions import (
@@ -30,7 +31,7 @@ from fsspec.config import conf
 from typing_extensions import override
 
 from .clients import check_client
-from .errors import NotDeletedError, ObjectMissingError, StoreFailedError
+from .errors import NotDeletedError, ObjectExistsError, ObjectMissingError, StoreFailedError
 from .fsspec_store import FsspecStore
 from .keys import validate_key
 from .store import ObjectStat, Store, delete_each
@@ -66,6 +67,9 @@ _CREDENTIALS_ERRORS = (
     ProfileNotFound,
     SSOError,
 )
+
+_ATTEMPT = "chandy-attempt"
+"""Metadata of an object: a random name of the call that has created it."""
 
 _COPY_AT_ONCE = 5 << 30
 """The most bytes that S3 copies with one request."""
@@ -118,7 +122,22 @@ class S3Store(FsspecStore):
         if not data:
             # s3fs writes an empty object without the condition.
             raise ValueError("cannot create an empty object: expected at least one byte, found none")
-        super().create(key, data)
+        # When a connection breaks that was used before, aiohttp sends a PUT once more by itself. If the first one had
+        # arrived, the second one finds its object.
+        attempt = uuid4().hex
+        try:
+            with self._explained("create", key):
+                self.fs.pipe_file(self._path(key), data, mode="create", Metadata={_ATTEMPT: attempt})
+        except ObjectExistsError:
+            if self._attempt(key) != attempt:
+                raise
+
+    def _attempt(self, key: str) -> str | None:
+        """Return which call of ``create`` has made an object."""
+        with suppress(ObjectMissingError), self._explained("look at", key):
+            answer = self.fs.call_s3("head_object", Bucket=self._bucket, Key=self._name(key))
+            return cast(str | None, answer.get("Metadata", {}).get(_ATTEMPT))
+        return None
 
     @override
     def upload(self, path: Path, key: str) -> None:

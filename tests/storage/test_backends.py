@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 import uuid
@@ -14,6 +15,7 @@ import pytest
 
 from chandy.storage import Store, StoreFailedError
 from chandy.storage import hdfs as hdfs_module
+from chandy.storage.errors import ObjectExistsError
 from chandy.storage.manifest import CheckpointKind, Handle
 from chandy.storage.open import open_store
 from chandy.storage.retrying import RetryingStore
@@ -25,6 +27,7 @@ from chandy.storage.verification import verify
 from ..builders import make_manifest
 from . import servers
 from .conftest import hdfs_uri, s3_uri
+from .lossy_proxy import LossyProxy
 from .servers import Server
 
 
@@ -158,6 +161,21 @@ def test_a_sweep_gives_up_uploads_that_nobody_has_finished(s3: Store) -> None:
     assert len(open_uploads()) == 1
     s3.sweep(time.time() + 3600)
     assert open_uploads() == []
+
+
+def test_a_create_that_the_client_sends_twice_finds_its_own_object(moto: Server) -> None:
+    folder = uuid.uuid4().hex
+    with LossyProxy(moto.port).running() as proxy:
+        # One attempt of ours; the HTTP client makes another one by itself.
+        store = inner(open_store(s3_uri(moto, folder).replace(str(moto.port), str(proxy.port))))
+        # The client repeats requests on connections alone that have worked before.
+        assert store.list() == []
+        proxy.kind, proxy.lose = re.compile(rb"PUT [^ ]*/claim"), 1
+        store.create("claim", b"mine")
+        assert proxy.lost == 1
+        with pytest.raises(ObjectExistsError):
+            store.create("claim", b"mine")
+    assert open_store(s3_uri(moto, folder)).read("claim") == b"mine"
 
 
 def test_objects_are_encrypted_as_the_uri_says(moto: Server) -> None:

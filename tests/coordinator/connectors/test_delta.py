@@ -20,10 +20,10 @@ from chandy.storage.errors import DamagedError, FencedError
 
 from ...storage import servers
 from ...storage.conftest import moto, s3_keys
+from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
 from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
 from .files_of_others import open_folder, read_only
-from .lossy_proxy import LossyProxy
 from .races import RaceConformance, within_the_next_commits
 
 __all__ = ["moto", "s3_keys"]

@@ -28,10 +28,10 @@ from chandy.storage.open import open_store
 
 from ...storage import servers
 from ...storage.conftest import moto, rclone, s3_keys
+from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
 from .conformance import SCHEMA, Pipeline, Row, Target
 from .files_of_others import open_folder, read_only
-from .lossy_proxy import LossyProxy
 from .races import RaceConformance
 
 __all__ = ["moto", "rclone", "s3_keys"]
