@@ -11,10 +11,14 @@ OLDER := 4.1 4.2
 # asterisks, that a folder might hide a package. None here can: no folder is named chandy. This one warning alone is off.
 UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 
-.PHONY: demo test test-servers test-compat $(OLDER:%=compat-%) unit lint types docs bench clean
+.PHONY: demo demo-kafka test test-servers test-compat $(OLDER:%=compat-%) unit lint types docs bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
+
+# The same with Kafka and PostgreSQL, which are killed, too. It starts both; Maven fetches Kafka.
+demo-kafka: $(STAMP) java
+	$(RUN) benchmarks.kafka_demo
 
 # Spark wants the machine for itself; what needs no Spark runs on all cores.
 test: java unit

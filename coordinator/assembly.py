@@ -219,6 +219,7 @@ def assemble(
         on_restored=supervisor.shards_restored,
         trusts_look=config.takeover_timeout_seconds / 2,
         on_not_opened=supervisor.shards_not_opened,
+        on_completed=runs.completed,
     )
     made.callback(executor.close)
     if point is not None:

@@ -21,9 +21,10 @@ from ..storage import locate
 from ..storage.catalog import Catalog, Entry
 from ..storage.collect import GRACE_SECONDS, collect_garbage
 from ..storage.errors import ChandyError, DamagedError
-from ..storage.manifest import Manifest, OperatorRecord
+from ..storage.manifest import Manifest, OperatorRecord, QueryRecord
 from ..storage.store import Store
 from ..storage.verification import Report, damaged_objects, verify, verify_all
+from .spark.offset_log import LoggedOffset, offsets_in
 
 if TYPE_CHECKING:
     from .recovery.leftovers import Leftover
@@ -151,10 +152,11 @@ def _list_pipelines(uri: str, entries: dict[str, list[Entry]], as_json: bool) ->
 @_checkpoint
 @_json
 def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) -> None:
-    """Show one checkpoint, by default the latest, or a savepoint."""
-    manifest = _locate(uri, pipeline, checkpoint).manifest
+    """Show one checkpoint, by default the latest, or a savepoint: what is in it, and where its sources stand."""
+    found = _locate(uri, pipeline, checkpoint)
+    manifest, offsets = found.manifest, _offsets(found)
     if as_json:
-        _print_json(_details(manifest))
+        _print_json(_details(manifest) | {"sources": offsets})
         return
     facts = [
         ("pipeline", manifest.pipeline),
@@ -172,6 +174,9 @@ def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) 
         for query in manifest.queries
     ]
     _print_table("queries", ["query", "batch", "files", "size"], queries, numbers=("batch", "files", "size"))
+    if offsets:
+        columns = ["query", "source", "next offset"]
+        _print_table("sources", columns, [[str(value) for value in one.values()] for one in offsets])
     if outputs := _outputs(manifest):
         columns = ["query", "sink", "published up to", "epochs to publish", "rows to publish"]
         rows = [["-" if value is None else str(value) for value in one.values()] for one in outputs]
@@ -459,6 +464,28 @@ def _details(manifest: Manifest) -> dict[str, Any]:
         "outputs": _outputs(manifest),
         "operators": operators,
     }
+
+
+def _offsets(found: locate.Located) -> list[dict[str, str]]:
+    """Return where the sources of a checkpoint's queries stand, as Spark's offset log has them."""
+    return [
+        {"query": query.name, "source": one.source, "offset": one.offset}
+        for query in found.manifest.queries
+        for one in _logged(found.store, query)
+    ]
+
+
+def _logged(store: Store, query: QueryRecord) -> tuple[LoggedOffset, ...]:
+    entry = f"offsets/{query.batch}"
+    for file in query.files.files:
+        if file.name == entry or file.name.endswith(f"/{entry}"):
+            try:
+                content = store.read(file.key, file.offset, file.size)
+            except (ChandyError, OSError) as error:
+                # The rest of the checkpoint is worth to be shown all the same; `chandy verify` looks for damage.
+                return (LoggedOffset("?", f"cannot be read: {error}"),)
+            return offsets_in(content.decode(errors="replace"))
+    return ()
 
 
 def _outputs(manifest: Manifest) -> list[dict[str, Any]]:

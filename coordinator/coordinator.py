@@ -26,6 +26,7 @@ from ..storage.uri import join_uri
 from .assembly import assemble
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
+from .connectors.recognition import sources_of
 from .durations import Duration, seconds
 from .errors import ArgumentError, ChandyError, CoordinatorStoppedError, SetupError
 from .operators import KeyedStream, taken
@@ -326,11 +327,13 @@ class CheckpointCoordinator:
             sink=sink,
             operators=self._operators.of_query(name, facts.operators),
             reads=reads,
+            sources=sources_of(facts, self._pipeline, name),
         )
         try:
             query = self._supervisor.start(definition)
         except BaseException:
             sink.close()
+            definition.sources.close()
             raise
         query.measured_by(self._lookup.batches)
         self._names.add(name)

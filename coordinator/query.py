@@ -11,6 +11,7 @@ import attrs
 from ..storage.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
 from .sinks.sink import Sink
+from .sources.query_sources import QuerySources
 from .spark.writer_facts import WriterFacts
 from .state_progress import Batches, StateProgress
 
@@ -33,6 +34,8 @@ class Definition:
     operators: tuple[OperatorRecord, ...]
     reads: tuple[str, ...]
     """Names of the pipeline's queries whose output it reads."""
+    sources: QuerySources = attrs.field(factory=QuerySources)
+    """Those of its sources that Chandy knows more of."""
 
 
 class CheckpointedQuery:

@@ -2,40 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
-
-
-class NoJavaServerError(Exception):
-    """There is nothing here to run a server with."""
-
-
-def class_path(pom: Path, cache: Path) -> str:
-    """Return the class path of what a POM depends on; Maven is asked once, and when a jar is gone.
-
-    Raises:
-        NoJavaServerError: no Maven, or no repository with the artefacts.
-    """
-    known = cache / "classpath"
-    if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(":")):
-        return known.read_text()
-    command = [program("mvn"), "-q", "-B", "-f", str(pom), "dependency:build-classpath"]
-    found = subprocess.run(
-        [*command, f"-Dmdep.outputFile={known}"], capture_output=True, text=True, check=False, timeout=900
-    )
-    if found.returncode != 0:
-        raise NoJavaServerError(f"Maven cannot resolve {pom}: {found.stdout[-500:]}")
-    return known.read_text()
-
-
-def program(name: str) -> str:
-    """Return the path of a program.
-
-    Raises:
-        NoJavaServerError: there is none.
-    """
-    path = shutil.which(name)
-    if path is None:
-        raise NoJavaServerError(f"there is no {name}")
-    return path
+from benchmarks.servers.maven import NoJavaServerError as NoJavaServerError
+from benchmarks.servers.maven import class_path as class_path
+from benchmarks.servers.maven import program as program

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("recovery",),
     ("query",),
     ("connectors",),
-    ("execution", "sinks"),
+    ("execution", "sinks", "sources"),
     ("spark",),
     ("fields",),
     ("checkpoint", "durations", "state_progress"),
@@ -42,12 +42,15 @@ PURE = {
     "functools",
     "heapq",
     "itertools",
+    "json",
     "math",
     "re",
     "typing",
 }
 """What decisions may import from outside of Chandy: no threads, clocks, files, sockets or Spark."""
 DECISIONS = {
+    "coordinator.connectors.kafka.losses",
+    "coordinator.connectors.kafka.reading",
     "coordinator.recovery.decisions",
     "coordinator.recovery.repetition",
     "coordinator.recovery.restart",

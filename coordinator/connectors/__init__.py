@@ -1,1 +1,1 @@
-"""Transactional sinks for targets that people use, one module for each; all keep to the two-phase contract."""
+"""The kinds of targets and sources that Chandy brings: transactional sinks by the two-phase contract, and sources."""

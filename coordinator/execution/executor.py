@@ -52,7 +52,7 @@ from ...storage.errors import (
 )
 from ...storage.layout import pack_key, savepoint_key, trigger_key
 from ...storage.logs import carried, logger
-from ...storage.manifest import CheckpointKind, OutputRecord, QueryRecord
+from ...storage.manifest import CheckpointKind, Manifest, OutputRecord, QueryRecord
 from ...storage.open import open_store
 from ...storage.savepoint import claim_savepoint, discard_savepoint
 from ...storage.snapshots import SnapshotWriter, copy_snapshot
@@ -150,6 +150,7 @@ class CheckpointExecutor:
         on_restored: Callable[[ShardsRestored], None],
         on_not_opened: Callable[[str, str, FailureCode | None], None],
         trusts_look: float = 15.0,
+        on_completed: Callable[[Manifest], None] = lambda manifest: None,
     ) -> None:
         """Start the threads.
 
@@ -167,6 +168,8 @@ class CheckpointExecutor:
             on_not_opened: called when state that a query was restored with turns out to be unusable before a task needs
                 it: with Spark's id of the query, why, and what it means.
             trusts_look: seconds for which a batch may begin without another look for a successor.
+            on_completed: called with each checkpoint that has completed, before anybody else is told. It must not wait
+                for anything that may be away.
         """
         self._machine = machine
         self._generation = machine.generation
@@ -180,6 +183,7 @@ class CheckpointExecutor:
         self._on_processor_failure = on_processor_failure
         self._on_restored = on_restored
         self._on_not_opened = on_not_opened
+        self._on_completed = on_completed
         self._trusts_look = max(trusts_look, 2 * _FENCE_SECONDS)
         self._looked_at = clock()
         """When it was last certain that there was no successor."""
@@ -738,9 +742,17 @@ class CheckpointExecutor:
             log.exception("a manifest could not be written", checkpoint=order.checkpoint)
             self.handle(not_finalized(repr(error), is_known=False))
         else:
+            self._tell_of(manifest)
             self.handle(on.Finalized(manifest))
             seconds = manifest.completed_at - manifest.triggered_at
             log.info("checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=seconds)
+
+    def _tell_of(self, manifest: Manifest) -> None:
+        try:
+            self._on_completed(manifest)
+        except Exception:
+            # The checkpoint is complete, whatever becomes of the news.
+            log.exception("what was to be done after a checkpoint has failed", checkpoint=manifest.id)
 
     def _be_patient(self, error: StoreFailedError) -> bool:
         """Wait until a store may be asked again; return whether to ask it: not once the coordinator has closed."""

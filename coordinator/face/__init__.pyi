@@ -36,6 +36,7 @@ from .coordinator.sinks.two_phase.errors import OutputLostError as OutputLostErr
 from .coordinator.sinks.two_phase.errors import TargetUnavailableError as TargetUnavailableError
 from .coordinator.sinks.two_phase.staged import StagedRows as StagedRows
 from .coordinator.sinks.two_phase.staged import StagedSink as StagedSink
+from .coordinator.sources.errors import SourceLostError as SourceLostError
 from .coordinator.version import __version__ as __version__
 from .state import ArrowInput as ArrowInput
 from .state import ArrowProcessor as ArrowProcessor

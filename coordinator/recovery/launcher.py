@@ -141,6 +141,7 @@ class Launcher:
 
         Raises:
             DamagedCheckpointError: a file of the checkpoint is missing or damaged.
+            SourceLostError: a source no longer has what the query goes on with.
             RestoreError: the sink is not this query's, or another one than the checkpoint's.
         """
         with named(query=definition.name), told_if_slow(log, "the query's files of the checkpoint"):
@@ -153,6 +154,7 @@ class Launcher:
         directory = self._directories.new_run(name)
         if resumed is not None:
             query_id, batch = self._seed(definition, resumed.directory, directory), resumed.point.batch
+            definition.sources.check(directory)
             # The sink has what it had.
             beginning = self._beginning(definition, point, directory, None)
             with self._naming_damage(point):
@@ -161,6 +163,8 @@ class Launcher:
         else:
             with self._naming_damage(point):
                 restored = self._go_to(point, definition, directory)
+                # Before the sink is touched.
+                definition.sources.check(directory)
                 beginning = self._beginning(definition, point, directory, restored.sink_log)
                 definition.sink.begin(name, beginning)
             self._begun.add(name)
@@ -187,7 +191,12 @@ class Launcher:
         return run
 
     def again(self, run: Run) -> Run:
-        """Return a run that replaces one that has ended: same directory, same batch, same state."""
+        """Return a run that replaces one that has ended: same directory, same batch, same state.
+
+        Raises:
+            SourceLostError: a source no longer has what the query goes on with.
+        """
+        run.definition.sources.check(run.directory)
         return self._put(
             attrs.evolve(run, number=self._next_number(), spark=None, ended=False, follower=None)
         )

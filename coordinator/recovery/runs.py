@@ -14,7 +14,7 @@ import attrs
 
 from ...state.operators.batch_log import batch_times
 from ...state.rpc.messages import BatchTimes
-from ...storage.manifest import OutputRecord
+from ...storage.manifest import Manifest, OutputRecord
 from ..errors import StaleQueryError
 from ..query import Definition
 from ..spark import progress
@@ -137,3 +137,9 @@ class Runs:
     def commit(self, query: str, checkpoint: int) -> None:
         """Begin to publish what a completed checkpoint has of a query's output."""
         self._current[query].definition.sink.commit(checkpoint)
+
+    def completed(self, manifest: Manifest) -> None:
+        """Tell the sources of queries how far a completed checkpoint has come. It waits for nothing but the disk."""
+        for record in manifest.queries:
+            if (run := self.get(record.name)) is not None:
+                run.definition.sources.completed(run.directory, record.batch)

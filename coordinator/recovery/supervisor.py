@@ -32,6 +32,7 @@ from ..execution.executor import CheckpointExecutor
 from ..protocol import events
 from ..protocol.reasons import Reason
 from ..query import CheckpointedQuery, Definition
+from ..sources.errors import SourceLostError
 from ..spark import progress
 from . import decisions as on
 from .failure_report import tell_failure
@@ -305,6 +306,7 @@ class Supervisor:
         self._thread.join()
         for query in self._queries.values():
             query.definition.sink.close()
+            query.definition.sources.close()
         for run in self._runs.all():
             self._launcher.remove_resumed(run)
             if not self._leaves_runs:
@@ -452,6 +454,10 @@ class Supervisor:
             # The stored bytes are wrong, unless the store failed for a moment.
             passing = isinstance(error, StoreFailedError) and error.transient
             return self._decide(on.RestartFailed(error, final=not passing))
+        except SourceLostError as error:
+            # It does not come back by itself.
+            log.warning("the pipeline could not be restarted", error=str(error))
+            return self._decide(on.RestartFailed(error, final=True))
         except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
             log.warning("the pipeline could not be restarted", error=str(error))
             failed = PipelineFailedError(f"it could not be started again: {error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -12,12 +13,13 @@ from ...state.operators.ticks import TICKS
 from ..errors import ArgumentError
 from .compact_log import DEFAULT_INTERVAL
 from .local_path import is_local
-from .writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
+from .writer_facts import KAFKA, SinkFacts, SourceFacts, Trigger, WriterFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _OWN_CATALOG = "spark_catalog"
+_KAFKA = "org.apache.spark.sql.kafka010"
 _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _SOURCE_COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
 _SINK_COMPACTION = "spark.sql.streaming.fileSink.log.compactInterval"
@@ -81,12 +83,22 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         operators=tuple(dict.fromkeys(uid for node in nodes if (uid := _operator(node)) is not None)),
         merged_operators=tuple(dict.fromkeys(_merged(plan))),
         native_state=any(_is_stateful(node) for node in nodes),
-        sources=tuple(source for node in nodes if (source := _source(node)) is not None),
+        sources=_sources(nodes),
         no_data_batches=spark.conf.get(_NO_DATA_BATCHES) == "true",
         source_compact_interval=int(spark.conf.get(_SOURCE_COMPACTION) or DEFAULT_INTERVAL),
         sink_compact_interval=int(spark.conf.get(_SINK_COMPACTION) or DEFAULT_INTERVAL),
         single_watermark=spark.conf.get(_MANY_WATERMARKS) == "false",
     )
+
+
+def _sources(nodes: list[Any]) -> tuple[SourceFacts, ...]:
+    """Return the sources in the order in which Spark numbers them: as they come in the plan, equal ones once."""
+    found: list[tuple[Any, SourceFacts]] = []
+    for node in nodes:
+        source = _source(node)
+        if source is not None and not any(node.equals(other) for other, _ in found):
+            found.append((node, source))
+    return tuple(source for _, source in found)
 
 
 def _check_writer(writer: object) -> None:
@@ -173,6 +185,16 @@ def _options(options: Any) -> dict[str, str]:
     return found
 
 
+def _options_of_java(options: Any) -> dict[str, str]:
+    """Return a Java map of options with its keys in lower case."""
+    found: dict[str, str] = {}
+    pairs = options.entrySet().iterator()
+    while pairs.hasNext():
+        pair = pairs.next()
+        found[str(pair.getKey()).lower()] = str(pair.getValue())
+    return found
+
+
 def _nodes(plan: Any) -> Iterator[Any]:
     yield plan
     children = plan.children()
@@ -223,21 +245,38 @@ def _source(node: Any) -> SourceFacts | None:
     kind = _kind(node)
     if kind == "StreamingRelation":
         source = node.dataSource()
-        clean = _options(source.options()).get("cleansource")
-        return _source_facts(str(source.className()), str(source.className()), clean)
+        options = _options(source.options())
+        return _source_facts(
+            node, str(source.className()), str(source.className()), options, options.get("cleansource")
+        )
     if kind == "StreamingRelationV2":
-        return _source_facts(str(node.sourceName()), str(node.table().getClass().getName()), None)
+        # What a connector of version 2 cleans up, it does not call so.
+        options = _options_of_java(node.extraOptions())
+        return _source_facts(node, str(node.sourceName()), str(node.table().getClass().getName()), options)
     if kind == "StreamingExecutionRelation":
-        return _source_facts(str(node.source().toString()), str(node.source().getClass().getName()), None)
+        return _source_facts(node, str(node.source().toString()), str(node.source().getClass().getName()), {})
     return None
 
 
-def _source_facts(name: str, implementation: str, clean_source: str | None) -> SourceFacts:
+def _source_facts(
+    node: Any, name: str, implementation: str, options: Mapping[str, str], clean_source: str | None = None
+) -> SourceFacts:
+    if _KAFKA in implementation or name.lower() == KAFKA:
+        return SourceFacts(KAFKA, True, options=dict(options), label=_label(node))
     # A socket keeps nothing, and Spark's memory streams end with the process.
     lasts = not any(mark in implementation for mark in ("TextSocket", "MemoryStream"))
     replayable = lasts and name.lower() != "socket"
     clean = (clean_source or "off").lower()
     return SourceFacts(name, replayable, None if clean == "off" else clean)
+
+
+def _label(node: Any) -> str:
+    """Return the name that the user has given to a source, which newer versions of Spark have; "" if there is none."""
+    try:
+        given = node.sourceIdentifyingName()
+        return str(given.name()) if _kind(given) == "UserProvided" else ""
+    except Py4JError:
+        return ""
 
 
 def _sink(spark: Any, format_: str, path: str | None, table: str | None) -> SinkFacts:

@@ -12,6 +12,7 @@ from ...state.operators.batch_log import newest_committed as newest_committed
 from ..errors import IncompleteDirectoryError, incomplete
 from .compact_log import missing_entry, names_at
 from .listing import files_below, folders_in, link_or_copy, numbers_in
+from .offset_log import offsets_at
 from .state_files import state_files_at
 
 METADATA = "metadata"
@@ -79,14 +80,10 @@ def _source_ends(directory: Path, batch: int) -> dict[str, int]:
     It may be a later one than the batch's number says. The source writes its log before the offset log, so a query that
     is killed between the two leaves an entry without a batch, and the next batch ends with the entry after it.
     """
-    # A version, the batch's times, then a line for each source; in version 2 the source's name is ahead of its offset.
-    lines = (directory / "offsets" / str(batch)).read_text().splitlines()[2:]
     ends = {}
-    for number, line in enumerate(lines):
-        name, brace, offset = line.partition("{")
-        found = _FILE_OFFSET.fullmatch(brace + offset)
-        if found is not None:
-            ends[name.rstrip(":") or str(number)] = int(found[1])
+    for one in offsets_at(directory, batch):
+        if (found := _FILE_OFFSET.fullmatch(one.offset)) is not None:
+            ends[one.source] = int(found[1])
     return ends
 
 

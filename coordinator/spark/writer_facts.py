@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from typing import Final
 
 import attrs
 
 from ..errors import WriterError
 from .compact_log import DEFAULT_INTERVAL
+
+KAFKA: Final = "kafka"
+"""The name of every source that reads Kafka by Spark's own connector."""
 
 
 class Trigger(enum.StrEnum):
@@ -30,6 +35,10 @@ class SourceFacts:
     """Whether it returns the same records for the same offsets, also in another process."""
     clean_source: str | None = None
     """The option ``cleanSource`` of a file source, in lower case; None if it is off."""
+    options: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """Those of a Kafka source by their names in lower case; some may be secret. Empty for other sources."""
+    label: str = ""
+    """The name that the user has given it, by which Spark's offset log may call it; empty if it has none."""
 
 
 @attrs.frozen
@@ -63,6 +72,7 @@ class WriterFacts:
     native_state: bool = False
     """Whether Spark keeps state of its own for the query: for an aggregate, a join of streams, deduplication, ..."""
     sources: tuple[SourceFacts, ...] = ()
+    """Each source once, in the order of Spark's offset log."""
     no_data_batches: bool = True
     """Whether Spark may run batches without data: ``spark.sql.streaming.noDataMicroBatches.enabled``."""
     source_compact_interval: int = DEFAULT_INTERVAL

@@ -36,11 +36,18 @@ def run_json(*arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-def stored(store: Store, folder: Path, id: int, generation: int = 1, pipeline: str = "flights") -> Manifest:
+def stored(
+    store: Store,
+    folder: Path,
+    id: int,
+    generation: int = 1,
+    pipeline: str = "flights",
+    offsets: str = "v1",
+) -> Manifest:
     """Store the files of a checkpoint; its manifest is yet to be committed."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{id}.sst").write_bytes(bytes([id]) * 70_000)
-    (folder / "offsets").write_bytes(b"v1")
+    (folder / "offsets").write_text(offsets)
     writer = SnapshotWriter(store, f"checkpoints/{id}/host.pack")
     writer.add("shard", {f"{id}.sst": folder / f"{id}.sst"})
     writer.add("query", {"offsets/41": folder / "offsets"})
@@ -111,6 +118,29 @@ def test_list_for_programs_has_the_facts_of_each_checkpoint(storage: str) -> Non
         "cut": {"delays": 41},
         "unverified": False,
     }
+
+
+def test_show_tells_where_the_sources_stand(storage: str, flights: LocalStore, tmp_path: Path) -> None:
+    assert run_json("show", storage)["sources"] == []
+    entry = 'v1\n{"conf":{}}\n{"flights":{"0":5,"1":7}}\n{"logOffset":3}'
+    Catalog(flights).commit(stored(flights, tmp_path / "files", 3, offsets=entry))
+    assert run_json("show", storage)["sources"] == [
+        {"query": "delays", "source": "0", "offset": '{"flights":{"0":5,"1":7}}'},
+        {"query": "delays", "source": "1", "offset": '{"logOffset":3}'},
+    ]
+    text = run("show", storage).stdout
+    assert '{"flights":{"0":5,"1":7}}' in text
+    assert "next offset" in text
+
+
+def test_show_shows_the_rest_of_a_checkpoint_whose_offsets_cannot_be_read(
+    storage: str, flights: LocalStore
+) -> None:
+    (pack,) = (key for key in flights.list("checkpoints/2/") if key.endswith(".pack"))
+    flights.delete(pack)
+    (found,) = run_json("show", storage)["sources"]
+    assert f"there is no object {pack!r}" in found["offset"]
+    assert "delays" in run("show", storage).stdout
 
 
 def test_list_says_which_checkpoints_are_unverified(

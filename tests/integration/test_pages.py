@@ -17,7 +17,7 @@ from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.cli import main
 from chandy.storage.open import open_store
 
-from ..pages import PAGES, README, Block, blocks, commands
+from ..pages import PAGES, README, ROOT, Block, blocks, commands
 
 # Fixtures.
 from ..storage.conftest import moto, s3_keys, s3_uri  # noqa: F401
@@ -26,7 +26,13 @@ from ..waiting import eventually
 
 pytestmark = pytest.mark.spark
 
-RUN = [page for page in PAGES if page != README and any(block.language == "python" for block in blocks(page))]
+ELSEWHERE = {README, ROOT / "docs" / "kafka.md"}
+"""Pages whose code needs a process of its own: the quick start is below, that of Kafka is in test_kafka.py."""
+RUN = [
+    page
+    for page in PAGES
+    if page not in ELSEWHERE and any(block.language == "python" for block in blocks(page))
+]
 
 
 def test_the_quick_start_runs_twice_and_goes_on_where_it_stopped(tmp_path: Path) -> None:

@@ -2,75 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import attrs
+from benchmarks.ports import free_ports
+from benchmarks.servers.process import Server as Server
+from benchmarks.servers.process import listens
 
 from ..maven import class_path, program
 
 ACCESS_KEY = "ACCESSKEYOFTESTS"
 SECRET_KEY = "SECRETKEYOFTESTS"
 BUCKET = "bucket"
-DEADLINE = 60.0
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@attrs.define
-class Server:
-    """A process that serves one port of this machine; it can be killed and started again."""
-
-    command: list[str]
-    port: int
-    directory: Path
-    is_ready: Callable[[Server], bool]
-    environment: dict[str, str] = attrs.field(factory=dict)
-    process: subprocess.Popen[bytes] | None = None
-    deadline: float = DEADLINE
-    """Seconds in which it starts; they only end a test that fails."""
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "server.log"
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | self.environment,
-            )
-        deadline = time.monotonic() + self.deadline
-        while not self.is_ready(self):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise RuntimeError(f"{self.command[0]} did not start:\n{self.log.read_text()[-3000:]}")
-            time.sleep(0.05)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+    return free_ports(1)[0]
 
 
 def answers(server: Server) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", server.port)) == 0
+    return listens(server.port)
 
 
 def moto(directory: Path) -> Server:

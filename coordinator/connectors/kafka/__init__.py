@@ -1,1 +1,1 @@
-"""The sink for Apache Kafka: transactions, positions in a compacted topic, and what its client tells."""
+"""Apache Kafka: the transactional sink, what Chandy does for queries that read from it, and the client of both."""

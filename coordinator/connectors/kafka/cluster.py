@@ -152,6 +152,33 @@ class Cluster:
         consumer: Consumer = self._made(library().Consumer, self._shared() | own, heard)
         return consumer
 
+    def observer(
+        self, heard: Heard, group: str = "chandy", committed: Callable[..., None] | None = None
+    ) -> Consumer:
+        """Return a consumer that reads nothing: it asks what partitions have, and may commit offsets of a group.
+
+        It does not join the group. Do not close it, which may wait for a broker that is away: it has nothing to leave.
+
+        Args:
+            heard: what the client says.
+            group: the group.
+            committed: called, while the consumer is polled, with what became of a commit: an error or None, and the
+                partitions, each with an error or None.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        own: dict[str, Any] = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            # Where a partition ends, be it in an open transaction.
+            "isolation.level": "read_uncommitted",
+        }
+        if committed is not None:
+            own["on_commit"] = committed
+        consumer: Consumer = self._made(library().Consumer, self._shared() | own, heard)
+        return consumer
+
     def admin(self, heard: Heard) -> AdminClient:
         """Return a client for topics.
 

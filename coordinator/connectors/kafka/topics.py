@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ...sinks.two_phase.errors import TargetUnavailableError
 from .cluster import Cluster, Heard, library
-from .errors import REFUSALS, translated
+from .errors import REFUSALS, described, translated
 
 MAY_COME: Final = (
     "UNKNOWN_TOPIC_OR_PART",
@@ -35,17 +35,36 @@ def partitions(cluster: Cluster, client: Any, topic: str, heard: Heard) -> int:
         OutputError: there is no such topic, or no permission to see it.
         TargetUnavailableError: there is no answer.
     """
-    deadline = time.monotonic() + min(GRACE, cluster.timeout)
-    while True:
-        error, count = _asked(cluster, client, topic, heard)
-        if count:
-            return count
-        if time.monotonic() > deadline or (error and error.name() not in MAY_COME):
-            break
-        time.sleep(PAUSE)
+    error, found = _looked_for(cluster, client, topic, heard)
+    if found:
+        return found
     if error is None:
         raise TargetUnavailableError(cluster.name, f"topic {topic!r} has no partitions yet")
     raise translated(cluster.name, f"does not have topic {topic!r} for this sink", error)
+
+
+def count(cluster: Cluster, client: Any, topic: str, heard: Heard) -> int:
+    """Return how many partitions a topic has that is to be read; 0 if there is no such topic.
+
+    One that is missing is looked for again for some seconds. Args are those of ``partitions``.
+
+    Raises:
+        ChandyError: there is no answer, or no permission to see it.
+    """
+    error, found = _looked_for(cluster, client, topic, heard)
+    if error is None or error.name() == "UNKNOWN_TOPIC_OR_PART":
+        return found
+    raise TargetUnavailableError(cluster.name, f"it does not show topic {topic!r}: {described(error)}")
+
+
+def _looked_for(cluster: Cluster, client: Any, topic: str, heard: Heard) -> tuple[Any | None, int]:
+    """Return the error that a topic has, and its partitions, once it is there or was looked for long enough."""
+    deadline = time.monotonic() + min(GRACE, cluster.timeout)
+    while True:
+        error, found = _asked(cluster, client, topic, heard)
+        if found or time.monotonic() > deadline or (error and error.name() not in MAY_COME):
+            return error, found
+        time.sleep(PAUSE)
 
 
 def is_there(cluster: Cluster, client: Any, topic: str, heard: Heard) -> bool:

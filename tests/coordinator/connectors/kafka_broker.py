@@ -4,60 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
-import subprocess
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
+import pytest
 
-from ...maven import class_path, program
-from ...storage.servers import Server, free_port
-from ...waiting import eventually
+from benchmarks.servers import kafka as servers
+from benchmarks.servers.kafka import START as START
+from benchmarks.servers.kafka import Listener, create_topic
+from benchmarks.servers.kafka import Record as Record
+from benchmarks.servers.kafka import read as read
 
-POM = Path(__file__).with_name("kafka") / "pom.xml"
-CLUSTER_ID = "Y2hhbmR5LXRlc3RzLWth"
+from ...maven import NoJavaServerError
+from ...storage.servers import free_port
+
 STRANGER = "stranger"
 """A user without permissions."""
 PASSWORD = "PASSWORDOFTESTS"
-START = 300.0
-"""Seconds in which the broker starts on a machine that is busy otherwise."""
 
 
 @attrs.define
-class Broker:
-    """One broker, controller of itself. Its port stays when it is started again, and so do its logs."""
+class Broker(servers.Broker):
+    """A broker with more ports."""
 
-    server: Server
     sasl: int
     """The port for users with passwords."""
     behind: int
     """The port for a proxy. Its clients are sent to the proxy's own port."""
     proxy: int
-
-    @property
-    def servers(self) -> str:
-        return f"127.0.0.1:{self.server.port}"
-
-    @property
-    def pid(self) -> int:
-        assert self.server.process is not None
-        return self.server.process.pid
-
-    def restart(self) -> None:
-        self.server.kill()
-        self.server.start()
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        os.kill(self.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self.pid, signal.SIGCONT)
 
 
 def broker(directory: Path, cache: Path) -> Broker:
@@ -66,65 +44,48 @@ def broker(directory: Path, cache: Path) -> Broker:
     Raises:
         NoJavaServerError: no Maven, no Java, or no repository with the class path.
     """
-    java = [program("java"), "-Xmx370m", "-XX:+UseSerialGC", "-cp", class_path(POM, cache)]
-    port, controller, sasl, behind, proxy = (free_port() for _ in range(5))
-    settings = directory / "server.properties"
+    sasl, behind, proxy = (free_port() for _ in range(3))
     users = "".join(f' user_{name}="{PASSWORD}"' for name in (STRANGER,))
-    settings.write_text(
-        f"""
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},BEHIND://127.0.0.1:{behind},SASL_PLAINTEXT://127.0.0.1:{sasl},\
-CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},BEHIND://127.0.0.1:{proxy},SASL_PLAINTEXT://127.0.0.1:{sasl}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,BEHIND:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,\
-CONTROLLER:PLAINTEXT
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
+    server = servers.broker_server(
+        directory,
+        cache,
+        listeners=(
+            Listener("BEHIND", behind, proxy),
+            Listener("SASL_PLAINTEXT", sasl, sasl, "SASL_PLAINTEXT"),
+        ),
+        settings=f"""
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=\
 org.apache.kafka.common.security.plain.PlainLoginModule required{users};
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
-log.dirs={directory}/logs
-num.partitions=3
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
 transaction.abort.timed.out.transaction.cleanup.interval.ms=500
-group.initial.rebalance.delay.ms=0
-log.cleaner.dedupe.buffer.size=4000000
-"""
-    )
-    subprocess.run(
-        [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(settings)],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    server = Server(
-        [*java, "kafka.Kafka", str(settings)], port, directory, lambda _: _serves(port), deadline=START
+""",
     )
     return Broker(server, sasl, behind, proxy)
 
 
-def _serves(port: int) -> bool:
-    """Whether the broker answers a client, which is later than its port is open."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        if probe.connect_ex(("127.0.0.1", port)) != 0:
-            return False
-    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker; skips where none can be had, unless ``CHANDY_REQUIRE_KAFKA=1``."""
     try:
-        return bool(admin.list_topics(timeout=1).brokers)
-    except KafkaException:
-        return False
+        assert pytestconfig.cache is not None
+        made = broker(tmp_path_factory.mktemp("kafka"), pytestconfig.cache.mkdir("kafka"))
+    except NoJavaServerError as error:
+        if os.environ.get("CHANDY_REQUIRE_KAFKA") == "1":
+            raise
+        pytest.skip(f"no Kafka here: {error}")
+    try:
+        made.server.start()
+        yield made
+    finally:
+        made.server.kill()
+
+
+def new_topic(kafka: Broker, partitions: int = 3, **settings: str) -> str:
+    name = f"rows-{uuid.uuid4().hex[:8]}"
+    create_topic(kafka.servers, name, partitions, **settings)
+    return name
 
 
 class Proxy:
@@ -216,64 +177,3 @@ def _shut(one: socket.socket) -> None:
 def ends_a_transaction(data: bytes) -> bool:
     """Whether a request to Kafka is the one that commits or aborts: EndTxn, key 26."""
     return len(data) > 6 and int.from_bytes(data[4:6], "big") == 26
-
-
-@attrs.frozen
-class Record:
-    """A record as a consumer sees it."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]] | None
-
-
-def read(servers: str, *topics: str, isolation: str = "read_committed") -> list[Record]:
-    """Return all records of topics up to their ends, partition by partition in their order.
-
-    What is committed while it reads is in a partition's records with its whole transaction or not at all.
-    """
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "tests",
-            "enable.auto.commit": False,
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,
-            "log_level": 0,
-        }
-    )
-    try:
-        places = [
-            TopicPartition(topic, partition, OFFSET_BEGINNING)
-            for topic in topics
-            for partition in consumer.list_topics(topic, timeout=30).topics[topic].partitions
-        ]
-        consumer.assign(places)
-        records: list[Record] = []
-        ended = set[tuple[str | None, int | None]]()
-
-        def all_read() -> bool:
-            some: list[Any] = consumer.consume(1_000, 0.1)
-            for message in some:
-                place = message.topic(), message.partition()
-                if place in ended:
-                    # The client goes on past the end with what has come since, of which this may be a part.
-                    continue
-                if message.error() is None:
-                    records.append(
-                        Record(*place, message.offset(), message.key(), message.value(), message.headers())
-                    )
-                elif message.error().name() == "_PARTITION_EOF":
-                    ended.add(place)
-            return len(ended) == len(places)
-
-        eventually(all_read, f"the end of {topics}")
-    finally:
-        consumer.close()
-    return sorted(records, key=lambda one: (one.topic, one.partition, one.offset))

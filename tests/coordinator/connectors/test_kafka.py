@@ -32,40 +32,13 @@ from chandy.coordinator.sinks.two_phase.errors import OutputError, OutputTakenEr
 from chandy.storage.errors import DamagedError, FencedError
 from chandy.storage.manifest import EpochRecord, Handle
 
-from ...maven import NoJavaServerError
 from ...storage.servers import free_port
 from ...waiting import eventually
 from .conformance import Row, SinkConformance, Target
-from .kafka_broker import PASSWORD, START, STRANGER, Broker, Proxy, broker, ends_a_transaction, read
+from .kafka_broker import PASSWORD, START, STRANGER, Broker, Proxy, ends_a_transaction, new_topic, read
+from .kafka_broker import kafka as kafka
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(scope="session")
-def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker; skips where none can be had, unless ``CHANDY_REQUIRE_KAFKA=1``."""
-    try:
-        assert pytestconfig.cache is not None
-        made = broker(tmp_path_factory.mktemp("kafka"), pytestconfig.cache.mkdir("kafka"))
-    except NoJavaServerError as error:
-        if os.environ.get("CHANDY_REQUIRE_KAFKA") == "1":
-            raise
-        pytest.skip(f"no Kafka here: {error}")
-    try:
-        made.server.start()
-        yield made
-    finally:
-        made.server.kill()
-
-
-def new_topic(kafka: Broker, partitions: int = 3, **settings: str) -> str:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    name = f"rows-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": kafka.servers})
-    (made,) = admin.create_topics([NewTopic(name, partitions, config=settings)]).values()
-    made.result(30)
-    return name
 
 
 @attrs.frozen

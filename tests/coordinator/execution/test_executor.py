@@ -54,7 +54,7 @@ from chandy.storage.errors import (
 )
 from chandy.storage.layout import manifest_key, pack_key, shared_key, trigger_key
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, Handle, OperatorRecord, OutputRecord
+from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, OutputRecord
 from chandy.storage.savepoint import read_savepoint
 from chandy.storage.store import Store
 from chandy.storage.verification import verify
@@ -192,6 +192,7 @@ class Setup:
         self.processor_failures: list[TaskFailure] = []
         self.restored: list[ShardsRestored] = []
         self.not_opened: list[tuple[str, str, FailureCode | None]] = []
+        self.on_completed: Callable[[Manifest], None] = lambda manifest: None
         generation = self.catalog.take_over("driver", self.now)
         self.generation = generation.generation
         limits = CheckpointConfig(**{"interval": None, **config}).limits
@@ -210,6 +211,7 @@ class Setup:
             on_processor_failure=self.processor_failures.append,
             on_restored=self.restored.append,
             on_not_opened=lambda query_id, why, code: self.not_opened.append((query_id, why, code)),
+            on_completed=lambda manifest: self.on_completed(manifest),
         )
         operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
         self.executor.handle(
@@ -313,6 +315,29 @@ def test_a_checkpoint_completes_with_what_hosts_and_queries_have_stored(setup: S
     assert [file.name for file in manifest.queries[0].files.files] == ["working/offsets/4"]
     assert manifest.operators[0].shards == (Handle(), Handle())
     assert setup.executor.statistics().counts.completed == 1
+
+
+def test_whoever_waits_for_a_checkpoint_learns_of_it_after_what_is_done_with_each(setup: Setup) -> None:
+    order: list[str] = []
+    setup.on_completed = lambda manifest: order.append(
+        f"completed {manifest.id} {setup.store.list('checkpoints/1/manifest')}"
+    )
+    future = setup.request()
+    future.add_done_callback(lambda _: order.append("told"))
+    setup.host.acknowledge(1)
+    future.result(DEADLINE)
+    eventually(lambda: len(order) == 2)
+    assert order == ["completed 1 ['checkpoints/1/manifest.json']", "told"]
+
+
+def test_a_checkpoint_is_complete_whatever_becomes_of_the_news(setup: Setup) -> None:
+    def fail(_: Manifest) -> None:
+        raise OSError("no broker")
+
+    setup.on_completed = fail
+    assert setup.completed().id == 1
+    assert setup.completed().id == 2
+    assert setup.executor.statistics().counts.failed == 0
 
 
 # D1

@@ -34,6 +34,8 @@ from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.owner import SinkOwner
+from chandy.coordinator.sources.errors import SourceLostError
+from chandy.coordinator.sources.query_sources import QuerySources
 from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.errors import HostLostError
@@ -284,6 +286,39 @@ def test_a_query_that_fails_the_same_way_again_and_again_does_not_do_so_for_long
         query.awaitTermination(DEADLINE)
     assert text in str(caught.value)
     assert [one.in_place for one in setup.supervisor.recoveries] == in_place
+
+
+@attrs.frozen
+class Gone(QuerySources):
+    """Sources that lose what a query goes on with."""
+
+    passes: list[None] = attrs.field(factory=list)
+    """How often they still have it."""
+
+    def check(self, directory: Path) -> None:
+        if not self.passes:
+            raise SourceLostError("gone", "offset 5", "8 as the earliest")
+        self.passes.pop()
+
+
+def test_a_query_whose_source_has_lost_what_comes_next_is_not_started(
+    setup: Setup, started: list[Running]
+) -> None:
+    with pytest.raises(SourceLostError):
+        setup.supervisor.start(attrs.evolve(setup.definition, sources=Gone()))
+    assert started == []
+    assert setup.runs.all() == []
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("1 ms", attempts=6)])
+def test_a_query_that_meets_such_a_loss_ends_with_it_and_is_not_tried_again(
+    setup: Setup, fails_with: Callable[[str], None]
+) -> None:
+    fails_with("offset out of range")
+    query = setup.supervisor.start(attrs.evolve(setup.definition, sources=Gone(passes=[None])))
+    with pytest.raises(SourceLostError, match="offset 5"):
+        query.awaitTermination(DEADLINE)
+    assert [one.in_place for one in setup.supervisor.recoveries] == [False]
 
 
 @pytest.mark.usefixtures("started")

@@ -1,0 +1,369 @@
+"""The demo of Kafka, ``python -m benchmarks.kafka_demo``: everything is killed once, and every flight is counted once.
+
+A driver reads flights from Kafka, keeps totals by aircraft, and publishes them to Kafka and PostgreSQL. On its way,
+the database, the broker and the driver are killed with SIGKILL, and started again. At the end, the rows of both targets
+are compared with the input. This process starts the servers, watches, kills and compares: it starts no Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from chandy.storage import codec
+
+from ..flights import read_flights
+from ..lives import REPOSITORY, Event, Life, await_hosts, runtime
+from ..servers import kafka as kafka_server
+from ..servers import postgres as postgres_server
+from ..servers.maven import NoJavaServerError
+from ..watching import DriverFailedError, Patience, Watch
+from .check import Finding, check, differing_rows
+from .flow import FLIGHTS, GROUP, PARTITIONS, TOTALS, Places, answer, records
+
+PLAIN_WIDTH: Final = 120
+_DRIVER: Final = "benchmarks.kafka_demo.driver"
+_BATCHES: Final = 30
+_SHOWN: Final = 5
+_PHASES: Final = {
+    "process": "starting Spark",
+    "session": "starting the coordinator",
+    "coordinator": "starting the query",
+    "query": "streaming",
+    "stopped": "stopping",
+}
+
+
+@attrs.define
+class Kill:
+    """One process that is killed, and how long the pipeline took to go on."""
+
+    what: str
+    after: int
+    """It is killed after at least so many flights."""
+    act: Callable[[], None] | None
+    """Kills it and starts it again; None: it is the driver."""
+    at: float = 0.0
+    """When, in seconds since 1970; 0: not yet."""
+    flights: int = 0
+    """How many flights had been read."""
+    up: float | None = None
+    """Seconds from the kill until it was up again."""
+    batch: float | None = None
+    """Seconds from the kill to the next batch that has committed."""
+    checkpoint: float | None = None
+    """Seconds from the kill to the next completed checkpoint."""
+
+    def take(self, event: Event) -> None:
+        """Record what the event of a driver says of the way on."""
+        if not self.at or event["at"] < self.at:
+            return
+        seconds = event["at"] - self.at
+        match event["event"]:
+            case "query" if self.act is None and self.up is None:
+                self.up = seconds
+            case "batch" if self.batch is None:
+                self.batch = seconds
+            case "checkpoint" if self.checkpoint is None and event["status"] == "completed":
+                self.checkpoint = seconds
+
+
+class Screen:
+    """Shows the progress of the demo: a bar on a terminal, otherwise a line now and then."""
+
+    def __init__(self, console: Console, flights: int) -> None:
+        self.console = console
+        self._flights = flights
+        self._next_line = 0.1
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed:,.0f} of {task.total:,.0f} flights"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bar: TaskID = self._progress.add_task("starting", total=flights)
+
+    def __enter__(self) -> Screen:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def phase(self, name: str) -> None:
+        """Show what the driver is doing."""
+        self._progress.update(self._bar, description=name)
+        if not self.console.is_terminal:
+            self.note(f"  {name}")
+
+    def note(self, text: str, style: str = "") -> None:
+        """Print a line that stays."""
+        self.console.print(Text(text, style), soft_wrap=True)
+
+    def flights(self, done: int) -> None:
+        """Show that so many flights have been read."""
+        self._progress.update(self._bar, completed=done)
+        part = done / self._flights
+        if not self.console.is_terminal and part >= self._next_line:
+            self.note(f"  {done:>7,} flights")
+            self._next_line = int(part * 10 + 1) / 10
+
+
+@attrs.define
+class Story:
+    """What the drivers have told."""
+
+    phase: str = "starting Python"
+    flights: int = 0
+    checkpoints: int = 0
+    """Completed ones."""
+    is_over: bool = False
+
+    def take(self, event: Event, screen: Screen) -> None:
+        """Record and show one event."""
+        match event["event"]:
+            case "batch":
+                self.flights = event["flights"]
+                screen.flights(self.flights)
+            case "checkpoint":
+                self.checkpoints += event["status"] == "completed"
+            case "query":
+                self.phase = _PHASES["query"]
+                if event["in_place"]:
+                    screen.note("  it resumes after the newest committed batch; no batch runs again", "green")
+            case name:
+                self.is_over = name == "stopped"
+                self.phase = _PHASES.get(name, self.phase)
+                screen.phase(self.phase)
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Keep the work folder for inspection.")
+@click.option(
+    "--flights", "limit", type=click.IntRange(min=1_000), help="Stream the first so many flights alone."
+)
+def main(keep: bool, limit: int | None) -> None:
+    """Kill a database, a broker and a driver under a stream of 336,776 flights, and count every flight."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH, highlight=False)
+    began = time.monotonic()
+    # Resolve symbolic links, because paths of sockets must be short.
+    folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
+    ended = True
+    try:
+        findings, lag, differing = _run(console, folder, limit)
+    except NoJavaServerError as error:
+        console.print(Text(_missing(error), "red"), soft_wrap=True)
+        raise SystemExit(2) from None
+    except DriverFailedError as error:
+        # The folder has the log.
+        keep = True
+        console.print(Text(str(error), "red"), soft_wrap=True)
+        raise SystemExit(2) from None
+    finally:
+        # The hosts of a killed driver end by themselves when they lose their lease.
+        ended = await_hosts(folder)
+        if keep:
+            console.print(f"Kept {folder}; try: chandy show {folder}/checkpoints", soft_wrap=True)
+        elif ended:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not ended:
+        console.print(Text(f"A state host still runs; its log is below {runtime(folder)}", "red"))
+        raise SystemExit(2)
+    console.print(f"{time.monotonic() - began:.0f} s altogether; nothing is left running.")
+    if differing or lag or not all(finding.is_right for finding in findings):
+        raise SystemExit(1)
+
+
+def _missing(error: NoJavaServerError) -> str:
+    return (
+        f"This demo starts a real Kafka broker, which Maven fetches: {error}. On Debian or Ubuntu: apt-get install "
+        "maven; on macOS: brew install maven. `make demo` needs neither Maven nor Kafka."
+    )
+
+
+def _run(console: Console, folder: Path, limit: int | None) -> tuple[list[Finding], int, int]:
+    """Run the demo and show what came of it; return the findings, the lag at the end, and how many rows differ."""
+    with _servers(console, folder) as (broker, database, jars):
+        flights = read_flights().slice(0, limit)
+        total = len(flights)
+        expected = answer(flights)
+        console.print(f"Writing {total:,} flights of {len(expected):,} aircraft to topic {FLIGHTS!r}")
+        for topic in (FLIGHTS, TOTALS):
+            kafka_server.create_topic(broker.servers, topic, PARTITIONS)
+        kafka_server.produce(broker.servers, FLIGHTS, records(flights))
+        database.execute(f"CREATE TABLE {TOTALS} (key text, value text)")
+        places = Places(
+            str(folder), broker.servers, database.conninfo(), jars, max(1, total // _BATCHES), total
+        )
+        kills = [
+            Kill("PostgreSQL", total // 4, lambda: _again(database)),
+            Kill("Kafka", total // 2, lambda: broker.restart()),
+            Kill("driver and JVM", total * 3 // 4, None),
+        ]
+        story = _stream(console, places, kills)
+        rows = {
+            "Kafka topic": [(one.value or b"").decode() for one in kafka_server.read(broker.servers, TOTALS)],
+            "PostgreSQL table": [row[0] for row in database.execute(f"SELECT value FROM {TOTALS}")],
+        }
+        lag = total - sum(kafka_server.group_offsets(broker.servers, GROUP, FLIGHTS).values())
+    findings = [check(target, found, expected) for target, found in rows.items()]
+    differing = differing_rows(*rows.values())
+    for table in (_kills(kills), _findings(findings)):
+        console.print()
+        console.print(table)
+    console.print()
+    _verdict(console, findings, differing, lag, total, story)
+    return findings, lag, differing
+
+
+@contextlib.contextmanager
+def _servers(
+    console: Console, folder: Path
+) -> Iterator[tuple[kafka_server.Broker, postgres_server.PostgresServer, tuple[str, ...]]]:
+    """Start a broker and a database; end them afterwards."""
+    # Maven is asked once; `make clean` forgets what it has said.
+    known = REPOSITORY / "build" / "maven"
+    caches = {name: known / name for name in ("kafka", "kafka-for-spark")}
+    for cache in (*caches.values(), folder / "kafka"):
+        cache.mkdir(parents=True, exist_ok=True)
+    console.print(
+        "Fetching Kafka and Spark's connector with Maven, unless they are here, and starting the servers"
+    )
+    jars = tuple(str(jar) for jar in kafka_server.connector_jars(caches["kafka-for-spark"]))
+    broker = kafka_server.Broker(kafka_server.broker_server(folder / "kafka", caches["kafka"]))
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(postgres_server.running(postgres_server.PostgresServer))
+        stack.callback(broker.server.kill)
+        broker.server.start()
+        console.print(
+            f"Kafka at {broker.servers} (process {broker.pid}), PostgreSQL at 127.0.0.1:{database.port} "
+            f"(process {database.pid})"
+        )
+        yield broker, database, jars
+
+
+def _again(database: postgres_server.PostgresServer) -> None:
+    database.kill()
+    database.start()
+
+
+def _stream(console: Console, places: Places, kills: list[Kill]) -> Story:
+    """Run drivers to the end of the stream, and kill what is to be killed on the way.
+
+    Raises:
+        DriverFailedError: a driver failed, died by itself or made no progress.
+    """
+    description = places.folder / "places.json"
+    description.write_bytes(codec.to_json(places))
+    story = Story()
+    lives = 0
+    with Screen(console, places.flights) as screen:
+        while not story.is_over:
+            lives += 1
+            story.phase = "starting Python"
+            log = places.folder / "driver.log"
+            with Life([str(description)], module=_DRIVER, folder=places.folder, log=log) as life:
+                screen.note(f"driver {lives}: process {life.pid}")
+                watch = Watch(f"driver {lives}", life, log, lambda: story.phase, screen.note, Patience())
+                for event in watch.events():
+                    story.take(event, screen)
+                    for kill in kills:
+                        kill.take(event)
+                    due = next((one for one in kills if not one.at and story.flights >= one.after), None)
+                    if due is not None and event["event"] == "batch" and not _kill(due, story, life, screen):
+                        break
+                else:
+                    if not story.is_over:
+                        raise DriverFailedError(watch.failed("it ended before the end of the stream"))
+    return story
+
+
+def _kill(kill: Kill, story: Story, life: Life, screen: Screen) -> bool:
+    """Kill what is to be killed, and start it again; return whether the driver is still alive."""
+    kill.at, kill.flights = time.time(), story.flights
+    screen.note(f"SIGKILL to {kill.what}, after {story.flights:,} flights", "bold red")
+    if kill.act is None:
+        life.kill()
+        return False
+    kill.act()
+    kill.up = time.time() - kill.at
+    screen.note(f"  {kill.what} is up again after {kill.up:.1f} s")
+    return True
+
+
+# --- what is shown at the end -------------------------------------------------------------------------------
+
+
+def _kills(kills: list[Kill]) -> Table:
+    table = Table(title="SIGKILL", title_justify="left", title_style="bold")
+    table.add_column("of")
+    for column in ("after", "up again", "next batch", "next checkpoint"):
+        table.add_column(column, justify="right")
+    for kill in kills:
+        table.add_row(
+            kill.what, f"{kill.flights:,} flights", *map(_seconds, (kill.up, kill.batch, kill.checkpoint))
+        )
+    return table
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.1f} s"
+
+
+def _findings(findings: list[Finding]) -> Table:
+    table = Table(title="What readers see", title_justify="left", title_style="bold")
+    table.add_column("target")
+    for column in ("rows", "rows twice", "flights counted", "aircraft that differ"):
+        table.add_column(column, justify="right")
+    for finding in findings:
+        table.add_row(
+            finding.target,
+            f"{finding.rows:,}",
+            f"{finding.twice:,}",
+            f"{finding.flights:,}",
+            f"{len(finding.differing):,}",
+        )
+    return table
+
+
+def _verdict(
+    console: Console, findings: list[Finding], differing: int, lag: int, flights: int, story: Story
+) -> None:
+    for finding in findings:
+        if finding.is_right:
+            text = f"all {flights:,} flights are counted once in the {finding.target}"
+            console.print(Text(f"  {text}", "bold green"))
+        else:
+            some = ", ".join(finding.differing[:_SHOWN])
+            console.print(Text(f"  the {finding.target} is wrong: {some}", "bold red"))
+    if differing:
+        console.print(Text(f"  {differing:,} rows are in one target and not in the other", "bold red"))
+    else:
+        console.print(Text("  both targets have the same rows", "bold green"))
+    if lag:
+        console.print(Text(f"  the group {GROUP} shows a lag of {lag:,} flights", "bold red"))
+    else:
+        console.print(
+            Text(f"  the group {GROUP} shows no lag, after {story.checkpoints} checkpoints", "bold green")
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Publishes how far a query has come as the offsets of a consumer group, where tools look that show lag.
+
+A consumer that belongs to no group commits them. The admin client could do it, too, but librdkafka ends the whole process
+by an assertion if a broker answers that request after it has timed out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ....storage.errors import ChandyError, RefusedError
+from ....storage.logs import carried, logger
+from .cluster import Cluster, Heard, library
+from .errors import Failure, described
+from .losses import Offsets
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+log = logger(__name__)
+
+_HAS_MEMBERS: Final = ("UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION")
+"""How the broker refuses offsets of a group whose members commit their own."""
+_TURN: Final = 0.02
+"""Seconds for which an answer is waited for at a time."""
+
+
+@attrs.frozen
+class _Answer:
+    """What became of a commit."""
+
+    refusal: str | None
+    """Why the broker refuses it, or some of it."""
+
+
+class GroupOffsets:
+    """Publishes on a thread of its own the newest offsets that it is given; those in between are left out.
+
+    What cannot be published is logged once. Nobody waits for it but ``close``.
+    """
+
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        """Make a publisher that has not connected.
+
+        Args:
+            cluster: where to.
+            group: the group. It has no members, because Spark's consumers belong to none.
+        """
+        self._cluster = cluster
+        self._group = group
+        self._heard = Heard()
+        self._consumer: Consumer | None = None
+        self._answer: _Answer | None = _Answer(None)
+        """What became of the latest commit; None: it is not known yet."""
+        self._changed = threading.Condition()
+        self._next: Offsets | None = None
+        self._is_busy = False
+        self._is_closing = False
+        self._has_failed = False
+        self._thread: threading.Thread | None = None
+
+    def publish(self, offsets: Offsets) -> None:
+        """Publish offsets some time soon, instead of those that are not published yet."""
+        with self._changed:
+            self._next = offsets
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=carried(self._run), name="chandy-group-offsets", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def close(self, seconds: float) -> None:
+        """Publish what was given last, for so many seconds at most, and end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._next is None and not self._is_busy, seconds)
+            self._is_closing = True
+            self._next = None
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while (offsets := self._take()) is not None:
+            try:
+                self._tell(self._refusal(offsets))
+            except Exception as error:  # noqa: BLE001 (nothing about it may end the thread, nor the pipeline)
+                self._tell(_reason(error))
+            finally:
+                with self._changed:
+                    self._is_busy = False
+                    self._changed.notify_all()
+        self._consumer = None
+
+    def _take(self) -> Offsets | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._next is not None or self._is_closing)
+            offsets, self._next = self._next, None
+            self._is_busy = offsets is not None
+            return offsets
+
+    def _refusal(self, offsets: Offsets) -> str | None:
+        """Publish offsets; return why they are not published, None if they are.
+
+        Raises:
+            Exception: the client cannot be used.
+        """
+        kafka = library()
+        if self._consumer is None:
+            self._consumer = self._cluster.observer(self._heard, self._group, self._committed)
+        places = [kafka.TopicPartition(*place, offset) for place, offset in sorted(offsets.items())]
+        # One at a time: the client keeps for a broker that is away whatever it is given.
+        if self._is_answered():
+            self._answer = None
+            self._consumer.commit(offsets=places, asynchronous=True)
+            if self._is_answered() and self._answer is not None:
+                return self._answer.refusal
+        return f"the broker does not answer{self._heard.reason}"
+
+    def _is_answered(self) -> bool:
+        """Wait for what became of the latest commit; return whether that is known."""
+        assert self._consumer is not None
+        deadline = time.monotonic() + self._cluster.timeout
+        while self._answer is None and time.monotonic() < deadline and not self._is_closing:
+            self._consumer.poll(_TURN)
+        return self._answer is not None
+
+    def _committed(self, error: Failure | None, places: Iterable[Any]) -> None:
+        # Each partition has an error of its own, of which the first argument need not tell.
+        failures = [error, *(place.error for place in places)]
+        failure = next((one for one in failures if one is not None), None)
+        self._answer = _Answer(None if failure is None else _described(failure))
+
+    def _tell(self, refusal: str | None) -> None:
+        """Log the first of several failures in a row, and the end of them."""
+        had_failed, self._has_failed = self._has_failed, refusal is not None
+        if refusal is not None and not had_failed:
+            log.warning(
+                "the offsets of a completed checkpoint cannot be published for lag tools; checkpoints go on",
+                group=self._group,
+                kafka=self._cluster.servers,
+                error=refusal,
+            )
+        elif refusal is None and had_failed:
+            log.info("offsets are published again", group=self._group, kafka=self._cluster.servers)
+
+
+def _described(failure: Failure) -> str:
+    if failure.name() in _HAS_MEMBERS:
+        return (
+            f"the group has members, so it is another program's; name one for this query alone by the reader's "
+            f"option chandy.group.id ({failure.name()})"
+        )
+    return described(failure)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RefusedError):
+        return error.found
+    return str(error) if isinstance(error, ChandyError) else f"{type(error).__name__}: {error}"

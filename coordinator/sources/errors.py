@@ -1,0 +1,29 @@
+"""The error of sources that no longer have what a query goes on with."""
+
+from __future__ import annotations
+
+import attrs
+
+from ..errors import RestoreError
+
+
+@attrs.frozen
+class Loss:
+    """What a source no longer has, of one of its parts."""
+
+    part: str
+    """The part, such as ``partition 0 of topic 'flights'``."""
+    needed: int
+    """The offset that the query goes on with."""
+    earliest: int | None
+    """The first offset that is still there; None if there is no such part any more."""
+    end: int | None
+    """The offset after the last one; None as before."""
+
+
+@attrs.define(eq=False)
+class SourceLostError(RestoreError):
+    """A source no longer has the records that a query goes on with. Nothing has been started."""
+
+    losses: tuple[Loss, ...] = ()
+    """All parts with a loss; the message names the first ones."""

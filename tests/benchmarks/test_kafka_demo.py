@@ -1,0 +1,111 @@
+"""The demo of Kafka counts what it says that it counts; here without servers and without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.kafka_demo import __main__ as demo
+from benchmarks.kafka_demo.__main__ import Kill
+from benchmarks.kafka_demo.check import check, differing_rows
+from benchmarks.kafka_demo.driver import flights_read
+from benchmarks.kafka_demo.flow import Places, answer, records
+from chandy.storage import codec
+
+EXPECTED = {"a": (3, 30), "b": (1, -5)}
+
+
+def row(aircraft: str, new: int, flights: int, delay: int) -> str:
+    return json.dumps({"aircraft": aircraft, "new": new, "flights": flights, "delay": delay})
+
+
+RIGHT = [row("a", 2, 2, 10), row("b", 1, 1, -5), row("a", 1, 3, 30)]
+
+
+def test_rows_that_add_up_to_what_is_right_are_right_in_any_order() -> None:
+    found = check("t", RIGHT[::-1], EXPECTED)
+    assert found.is_right
+    assert (found.rows, found.twice, found.flights) == (3, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "differing"),
+    [
+        (RIGHT[1:], ("a",)),
+        (RIGHT[:2], ("a",)),
+        ([RIGHT[0], RIGHT[2]], ("b",)),
+        ([*RIGHT, RIGHT[0]], ("a",)),
+        ([*RIGHT, row("c", 1, 1, 0)], ("c",)),
+        ([RIGHT[0], RIGHT[1], row("a", 1, 3, 31)], ("a",)),
+        ([], ("a", "b")),
+        # A flight that was counted twice.
+        ([*RIGHT, row("a", 1, 4, 30)], ("a",)),
+    ],
+)
+def test_a_row_that_is_missing_wrong_or_one_too_many_is_found(
+    rows: list[str], differing: tuple[str, ...]
+) -> None:
+    found = check("t", rows, EXPECTED)
+    assert not found.is_right
+    assert found.differing == differing
+    assert found.twice == len(rows) - len(set(rows))
+
+
+def test_rows_of_one_target_alone_are_counted() -> None:
+    assert differing_rows(RIGHT, RIGHT[::-1]) == 0
+    assert differing_rows(RIGHT, RIGHT[1:]) == 1
+    assert differing_rows(RIGHT[:2], RIGHT[1:]) == 2
+    assert differing_rows([RIGHT[0]] * 2, RIGHT[:1]) == 1
+
+
+def test_what_is_right_is_computed_from_the_records_that_are_sent() -> None:
+    flights = pa.table({"tailnum": ["x", None, "x"], "dep_delay": [5, 7, None]})
+    assert answer(flights) == {"x": (2, 5), "unknown": (1, 7)}
+    sent = [json.loads(value) for _, value, _ in records(flights)]
+    assert sent == [
+        {"aircraft": "x", "delay": 5},
+        {"aircraft": "unknown", "delay": 7},
+        {"aircraft": "x", "delay": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("offset", "read"),
+    [('{"flights":{"0":5,"1":7}}', 12), ({"flights": {"0": 5}}, 5), (None, 0), ("", 0)],
+)
+def test_the_progress_of_a_query_says_how_many_flights_it_has_read(offset: object, read: int) -> None:
+    assert flights_read({"sources": [{"endOffset": offset}]}) == read
+    assert flights_read(None) == 0
+
+
+def test_a_kill_is_followed_by_what_comes_after_it_alone() -> None:
+    kill = Kill("driver", 10, None)
+    kill.take({"event": "batch", "at": 99.0})
+    kill.at = 100.0
+    for event, at in (("batch", 99.5), ("query", 103.0), ("batch", 104.0), ("batch", 105.0)):
+        kill.take({"event": event, "at": at})
+    kill.take({"event": "checkpoint", "at": 106.0, "status": "failed"})
+    kill.take({"event": "checkpoint", "at": 107.0, "status": "completed"})
+    assert (kill.up, kill.batch, kill.checkpoint) == (3.0, 4.0, 7.0)
+
+
+def test_a_driver_is_told_all_places() -> None:
+    places = Places("/f", "k:1", "host=p", ("a.jar", "b.jar"), 10, 100)
+    assert codec.from_json(Places, codec.to_json(places)) == places
+    assert places.storage == "file:///f/checkpoints"
+
+
+def test_without_maven_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(demo, "REPOSITORY", tmp_path)
+    result = CliRunner().invoke(demo.main, [])
+    assert result.exit_code == 2
+    assert "there is no mvn" in result.output
+    assert "apt-get install maven" in result.output
+    assert "Traceback" not in result.output

@@ -1,0 +1,248 @@
+"""Kafka to keyed state to Kafka, under Spark, with a real broker: nothing is lost unsaid, nothing is counted twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.servers import kafka as servers
+from chandy.coordinator.cli import main
+
+from ..coordinator.connectors.kafka_broker import Broker, new_topic, read
+from ..coordinator.connectors.kafka_broker import kafka as kafka
+from ..maven import NoJavaServerError
+from ..pages import ROOT, blocks, commands
+from ..waiting import eventually
+from .kafka_driver import PIPELINE, QUERY, KafkaDriver
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+PAGE = ROOT / "docs" / "kafka.md"
+GROUP = f"chandy-{PIPELINE}-{QUERY}"
+
+
+@pytest.fixture(scope="module")
+def jars(pytestconfig: pytest.Config) -> list[str]:
+    assert pytestconfig.cache is not None
+    try:
+        return [str(jar) for jar in servers.connector_jars(pytestconfig.cache.mkdir("kafka-for-spark"))]
+    except NoJavaServerError as error:
+        if os.environ.get("CHANDY_REQUIRE_KAFKA") == "1":
+            raise
+        pytest.skip(f"no Kafka connector here: {error}")
+
+
+@attrs.define
+class Flow:
+    """A topic in, a topic out, and what was put in."""
+
+    kafka: Broker
+    folder: Path
+    jars: list[str]
+    topic: str
+    out: str | None
+    given: list[tuple[str, int]] = attrs.field(factory=list)
+
+    def driver(self) -> KafkaDriver:
+        reader = {
+            "kafka.bootstrap.servers": self.kafka.servers,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            "kafka.metadata.max.age.ms": "500",
+        }
+        options = {"folder": str(self.folder), "jars": self.jars, "reader": reader, "out": self.out}
+        return KafkaDriver(self.folder, options)
+
+    def give(self, records: int, partitions: int) -> None:
+        first = len(self.given)
+        rows = [(f"k{number % 7}", first + number) for number in range(records)]
+        given = (
+            (None, json.dumps({"k": key, "v": value}).encode(), number % partitions)
+            for number, (key, value) in enumerate(rows)
+        )
+        servers.produce(self.kafka.servers, self.topic, given)
+        self.given += rows
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """What is right: by key the number of records and their sum."""
+        found: dict[str, tuple[int, int]] = {}
+        for key, value in self.given:
+            n, total = found.get(key, (0, 0))
+            found[key] = n + 1, total + value
+        return found
+
+    def published(self) -> dict[str, tuple[int, int]]:
+        """The last row of each key; no row may come twice."""
+        assert self.out is not None
+        rows = [
+            ((one.key or b"").decode(), json.loads(one.value or b""))
+            for one in read(self.kafka.servers, self.out)
+        ]
+        counts = [(key, row["n"]) for key, row in rows]
+        assert len(set(counts)) == len(counts), "a row came twice"
+        return {key: (row["n"], row["total"]) for key, row in sorted(rows, key=lambda row: row[1]["n"])}
+
+    def offsets_of_checkpoint(self) -> dict[str, Any]:
+        """What `chandy show` says of the latest checkpoint."""
+        done = CliRunner().invoke(main, ["show", str(self.folder / "store"), "--json"])
+        assert done.exit_code == 0, done.output
+        (source,) = json.loads(done.stdout)["sources"]
+        assert (source["query"], source["source"]) == (QUERY, "0")
+        found: dict[str, Any] = json.loads(source["offset"])
+        return found
+
+    def offsets_of_group(self) -> dict[str, Any]:
+        """What lag tools show."""
+        found = servers.group_offsets(self.kafka.servers, GROUP, self.topic)
+        return {self.topic: {str(partition): offset for partition, offset in found.items()}}
+
+    def admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self.kafka.servers})
+
+    def add_partitions(self, total: int) -> None:
+        from confluent_kafka.admin import NewPartitions
+
+        admin = self.admin()
+        (made,) = admin.create_partitions([NewPartitions(self.topic, total)]).values()
+        made.result(30)
+        eventually(lambda: len(admin.list_topics(self.topic, 30).topics[self.topic].partitions) == total)
+
+    def delete_records(self, partition: int, before: int) -> None:
+        from confluent_kafka import TopicPartition
+
+        admin = self.admin()
+        asked = admin.delete_records([TopicPartition(self.topic, partition, before)])
+        (deleted,) = asked.values()
+        deleted.result(30)
+
+
+@pytest.fixture
+def flow(kafka: Broker, jars: list[str], tmp_path: Path) -> Iterator[Flow]:
+    (tmp_path / "run").mkdir(mode=0o700)
+    yield Flow(kafka, tmp_path, jars, new_topic(kafka, 2), new_topic(kafka, 2))
+
+
+def test_a_query_reads_kafka_goes_on_after_a_kill_and_is_not_started_without_what_comes_next(
+    flow: Flow,
+) -> None:
+    flow.give(50, partitions=2)
+    with flow.driver() as first:
+        first.heard("coordinator")
+        first.tell("start")
+        first.heard("started")
+        first.tell("checkpoint")
+        first.heard("checkpoint")
+        assert flow.published() == flow.totals()
+        assert flow.offsets_of_checkpoint() == {flow.topic: {"0": 25, "1": 25}}
+        eventually(lambda: flow.offsets_of_group() == flow.offsets_of_checkpoint())
+        # What no checkpoint has is counted by nobody yet, and lag tools say so.
+        flow.give(20, partitions=2)
+        first.tell("process")
+        first.heard("processed")
+        first.kill()
+    assert flow.offsets_of_group() == {flow.topic: {"0": 25, "1": 25}}
+    assert first.log.read_text().count("read_committed") == 1
+
+    # Partitions that come while nobody reads are read from their beginning.
+    flow.add_partitions(4)
+    flow.give(40, partitions=4)
+    with flow.driver() as second:
+        assert second.heard("coordinator") != [0]
+        second.tell("start")
+        second.heard("started")
+        second.tell("checkpoint")
+        second.heard("checkpoint")
+        assert flow.published() == flow.totals()
+        second.tell("stop")
+        second.heard("stopped")
+    # A stop waits until lag tools see its checkpoint.
+    assert flow.offsets_of_group() == flow.offsets_of_checkpoint()
+    assert set(flow.offsets_of_group()[flow.topic]) == {"0", "1", "2", "3"}
+
+    flow.give(80, partitions=4)
+    stands = flow.offsets_of_checkpoint()[flow.topic]["3"]
+    flow.delete_records(3, stands + 4)
+    with flow.driver() as third:
+        third.heard("coordinator")
+        third.tell("start")
+        kind, message, running = third.heard("refused")
+        assert kind == "SourceLostError"
+        assert f"offset {stands} in partition 3 of topic '{flow.topic}'" in message
+        assert f"{stands + 4} as the earliest" in message
+        # Spark has not been asked for anything.
+        assert running == 0
+        third.tell("start", "failOnDataLoss=false")
+        third.heard("started")
+        third.tell("checkpoint")
+        third.heard("checkpoint")
+        found = flow.published()
+        assert sum(n for n, _ in found.values()) == len(flow.given) - 4
+
+
+def test_a_broker_that_does_not_answer_holds_up_no_checkpoint(flow: Flow) -> None:
+    flow.out = None
+    flow.give(20, partitions=2)
+    with flow.driver() as driver:
+        driver.heard("coordinator")
+        driver.tell("start")
+        driver.heard("started")
+        driver.tell("process")
+        driver.heard("processed")
+        with flow.kafka.frozen():
+            driver.tell("checkpoint as it is")
+            driver.heard("checkpoint")
+            driver.tell("checkpoint as it is")
+            driver.heard("checkpoint")
+        driver.tell("checkpoint as it is")
+        driver.heard("checkpoint")
+        eventually(lambda: flow.offsets_of_group() == flow.offsets_of_checkpoint() != {flow.topic: {}})
+
+
+def test_the_plan_of_a_query_tells_its_kafka_sources_each_once_in_the_order_of_the_log(flow: Flow) -> None:
+    with flow.driver() as driver:
+        driver.heard("coordinator")
+        driver.tell("facts")
+        first, second = driver.heard("facts")
+        assert [first[0], second[0]] == ["kafka", "kafka"]
+        assert first[2]["kafka.bootstrap.servers"] == flow.kafka.servers
+        assert first[2]["subscribe"] == flow.topic
+        assert "failondataloss" not in first[2]
+        assert second[2]["failondataloss"] == "false"
+
+
+def test_the_code_of_the_page_runs(kafka: Broker, jars: list[str], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    code = "\n".join(block.code for block in blocks(PAGE) if block.language == "python")
+    code = code.replace("localhost:9092", kafka.servers).replace("/tmp/", f"{tmp_path}/")
+    package = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+    assert f'"spark.jars.packages", "{package}"' in code
+    code = code.replace(f'"spark.jars.packages", "{package}"', f'"spark.jars", "{",".join(jars)}"')
+    script = tmp_path / "page.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=os.environ | {"CHANDY_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    for block in blocks(PAGE):
+        for command in commands(block) if block.language == "sh" else ():
+            if command.words[0] == "chandy":
+                words = [word.replace("/tmp/", f"{tmp_path}/") for word in command.words[1:]]
+                shown = CliRunner().invoke(main, words)
+                assert shown.exit_code == command.exit_code, (command, shown.output)
