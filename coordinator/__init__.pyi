@@ -1,3 +1,4 @@
+from .adopt.findings import Adoption as Adoption
 from .checkpoint import Checkpoint as Checkpoint
 from .config import CheckpointConfig as CheckpointConfig
 from .coordinator import CheckpointCoordinator as CheckpointCoordinator

@@ -41,6 +41,7 @@ from .operators import Operators
 from .protocol.events import Restored
 from .protocol.state_machine import CheckpointStateMachine
 from .recovery import restore_point
+from .recovery.adoptions import Adoptions
 from .recovery.decisions import RecoveryStateMachine
 from .recovery.launcher import Launcher
 from .recovery.leadership import Leadership, await_predecessors
@@ -113,6 +114,7 @@ class Assembly:
     supervisor: Supervisor
     operators: Operators
     lookup: Lookup
+    adoptions: Adoptions
     abandon: Callable[[], None]
     """Ends the streams to the hosts, and with them the hosts; waits for nothing."""
 
@@ -160,7 +162,7 @@ def assemble(
     point = pipeline.point
     leave = partial(pipeline.leadership.step_down_after, runs.await_ends)
 
-    file_cache, changelogs = FileCache(cache), cache / changelog.FOLDER
+    file_cache, changelogs, adoptions = FileCache(cache), cache / changelog.FOLDER, Adoptions()
     endpoint = Endpoint(
         address=server.address,
         token=token,
@@ -179,6 +181,7 @@ def assemble(
         enabled=endpoint.changelogs is not None,
         resume=pipeline.may_resume,
         java=java,
+        adoptions=adoptions,
     )
     made.callback(local_recovery.close)
     host = local_host(spark, endpoint)
@@ -197,6 +200,7 @@ def assemble(
             owner=SinkOwner(pipeline.catalog.store.uri, name),
             may_begin_anew=pipeline.may_resume,
             allow_new_output=config.allow_new_output,
+            adoptions=adoptions,
         ),
         runs=runs,
         local_recovery=local_recovery,
@@ -240,6 +244,7 @@ def assemble(
         supervisor=supervisor,
         operators=Operators(endpoint, point, directories, ticks),
         lookup=Lookup(spark, executor, runs, token, file_cache, changelogs, clock),
+        adoptions=adoptions,
         abandon=abandon,
     )
     log.info(

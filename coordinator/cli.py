@@ -399,6 +399,28 @@ def _age(seconds: float) -> str:
     return f"{hours / 24:.0f} days ago" if hours >= 48 else f"{hours:.0f} hours ago"
 
 
+# --- adoption -----------------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("path", metavar="PATH", type=_folder)
+@_json
+def adoption(path: Path, as_json: bool) -> None:
+    """Say what a query would take over from the checkpoint of a plain Spark query. Nothing is changed.
+
+    PATH is the checkpointLocation of the query. To adopt it, give the path to start(..., adopt=PATH).
+    """
+    # It loads PySpark, which the other commands need not wait for.
+    from .adopt.findings import examine
+    from .spark.plain_checkpoint import read_checkpoint
+
+    found = examine(read_checkpoint(str(path.resolve())))
+    if as_json:
+        _print_json(attrs.asdict(found))
+    else:
+        click.echo(str(found))
+
+
 # --- finding ------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,9 @@ from ..storage.logs import logger, named
 from ..storage.manifest import CheckpointKind
 from ..storage.open import open_store
 from ..storage.uri import join_uri
+from .adopt.adopted_store import Life
+from .adopt.adopter import Adopter, target_of
+from .adopt.findings import Adoption, Target
 from .assembly import assemble
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
@@ -36,11 +39,12 @@ from .query import CheckpointedQuery, Definition
 from .recovery import restore_point
 from .recovery.metrics import RecoveryMetrics
 from .sinks.recognition import sink_of
+from .sinks.sink import Sink
 from .sinks.two_phase.contract import TwoPhaseSink
 from .sinks.two_phase.query_sink import TransactionalSink
 from .spark import plan, session
 from .spark.environment import check_pyspark, check_session
-from .spark.writer_facts import check
+from .spark.writer_facts import WriterFacts, check
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData, SparkSession
@@ -101,6 +105,18 @@ class CheckpointCoordinator:
         self._supervisor = parts.supervisor
         self._operators = parts.operators
         self._lookup = parts.lookup
+        self._adoptions = parts.adoptions
+        self._adopter = Adopter(
+            spark,
+            Life(
+                parts.pipeline.catalog.store.uri,
+                self._pipeline,
+                parts.pipeline.generation.generation,
+                self._executor.read(lambda machine: machine.versions),
+            ),
+            self._executor.check_not_fenced,
+            parts.operators.directories.adopted,
+        )
         self._abandon = parts.abandon
 
     # --- building and starting ------------------------------------------------------------------------------
@@ -267,6 +283,7 @@ class CheckpointCoordinator:
         sink: TwoPhaseSink | Sequence[TwoPhaseSink] | None = None,
         table: str | None = None,
         reads: Sequence[str] = (),
+        adopt: str | None = None,
     ) -> CheckpointedQuery:
         """Start a query of the pipeline. It goes on from the restored checkpoint if it is part of that.
 
@@ -283,6 +300,10 @@ class CheckpointCoordinator:
             reads: names of the pipeline's queries whose output this one reads; they must have been started. Then the
                 cut of a checkpoint is consistent across them. By default a query is assumed to read the output of
                 all queries that were started before it.
+            adopt: the ``checkpointLocation`` of a plain Spark query that has stopped for good, a local path. The query
+                goes on where that one stopped: with its next batch, its state and its file sink's output. This counts
+                for the first start alone: once a checkpoint of the pipeline has the query, it is ignored. Nothing in
+                the directory is changed. See ``adoption``.
 
         Raises:
             ChandyError: the query cannot be checkpointed, or does not fit the restored checkpoint; a subclass says
@@ -290,7 +311,60 @@ class CheckpointCoordinator:
         """
         validate_name("query", name)
         with self._growing(), named(query=name):
-            return self._start(writer, name, sink, table, tuple(reads))
+            return self._start(writer, name, sink, table, tuple(reads), adopt)
+
+    def adoption(
+        self,
+        path: str,
+        writer: DataStreamWriter | None = None,
+        *,
+        name: str = "",
+        table: str | None = None,
+    ) -> Adoption:
+        """Say what ``start(writer, adopt=path)`` would take over, and what is in the way. Nothing is changed.
+
+        Args:
+            path: the ``checkpointLocation`` of a plain Spark query, a local path.
+            writer: the writer of the query that is to go on; None: say only what the checkpoint has.
+            name, table: as for ``start``.
+
+        Returns:
+            What was found. ``print`` it, or ask ``is_possible``.
+
+        Raises:
+            AdoptionError: there is no checkpoint of Spark, or only a part of one.
+            WriterError: the query cannot be checkpointed at all.
+        """
+        with self._growing():
+            if writer is None:
+                return self._adopter.look(path)
+            facts = plan.facts(writer, table=table)
+            check(facts)
+            target = self._target(name, facts, sink_of(writer, facts))
+            return self._adopter.look(path, target)
+
+    def _target(self, name: str, facts: WriterFacts, sink: Sink) -> Target:
+        return target_of(
+            name,
+            facts,
+            sink,
+            self._operators.of_query(name, facts.operators),
+            {uid: self._operators.ticks.mode(uid) for uid in facts.operators},
+            drops_state=self._config.allow_non_restored,
+        )
+
+    def _adopt(self, path: str, name: str, facts: WriterFacts, sink: Sink) -> None:
+        """Let a query that is about to start begin where a plain query has stopped, if this is its first start."""
+        point = self._taken.point
+        if point is not None and point.has(name):
+            log.info(
+                "nothing is adopted: the query goes on from a checkpoint of its own",
+                checkpoint=point.manifest.id,
+                path=path,
+            )
+            return
+        adopted = self._adopter.adopt(path, name, self._target(name, facts, sink), facts, sink)
+        self._adoptions.add(name, adopted.point)
 
     def _start(
         self,
@@ -299,6 +373,7 @@ class CheckpointCoordinator:
         target: TwoPhaseSink | Sequence[TwoPhaseSink] | None,
         table: str | None,
         reads: tuple[str, ...],
+        adopt: str | None,
     ) -> CheckpointedQuery:
         if name in self._names:
             raise taken("query name", name)
@@ -319,6 +394,8 @@ class CheckpointCoordinator:
             )
         restore_point.check_query(self._taken.point, name, facts.operators, self._config.allow_non_restored)
         restore_point.check_outputs(self._taken.point, name, sink.uids, self._config.allow_new_output)
+        if adopt is not None:
+            self._adopt(adopt, name, facts, sink)
         definition = Definition(
             name=name,
             writer=writer,

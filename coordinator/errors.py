@@ -17,6 +17,7 @@ from .protocol.errors import StaleQueryError as StaleQueryError
 from .protocol.errors import StateLostError as StateLostError
 
 __all__ = [
+    "AdoptionError",
     "ArgumentError",
     "ChandyError",
     "CheckpointError",
@@ -66,6 +67,10 @@ class ArgumentError(RefusedError):
 
 class RestoreError(RefusedError):
     """The checkpoint to restore is not there, or does not fit the pipeline."""
+
+
+class AdoptionError(RestoreError):
+    """A checkpoint of plain Spark cannot be adopted, or does not fit the query that is to go on from it."""
 
 
 class PredecessorRunsError(RefusedError):

@@ -19,6 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("coordinator",),
     ("assembly",),
     ("config", "lookup", "operators"),
+    ("adopt",),
     ("recovery",),
     ("query",),
     ("connectors",),

@@ -2,6 +2,7 @@ from . import barrier as barrier
 from . import coordinator as coordinator
 from . import state as state
 from . import storage as storage
+from .coordinator import Adoption as Adoption
 from .coordinator import Checkpoint as Checkpoint
 from .coordinator import CheckpointConfig as CheckpointConfig
 from .coordinator import CheckpointCoordinator as CheckpointCoordinator
@@ -19,6 +20,7 @@ from .coordinator.connectors.kafka.sink import KafkaSink as KafkaSink
 from .coordinator.connectors.postgres.sink import PostgresSink as PostgresSink
 from .coordinator.connectors.tables.delta import DeltaSink as DeltaSink
 from .coordinator.connectors.tables.iceberg import IcebergSink as IcebergSink
+from .coordinator.errors import AdoptionError as AdoptionError
 from .coordinator.errors import CheckpointError as CheckpointError
 from .coordinator.errors import PipelineFailedError as PipelineFailedError
 from .coordinator.errors import ProcessorFailedError as ProcessorFailedError

@@ -26,6 +26,7 @@ from ..spark import progress
 from ..spark.seeding import seed
 from ..spark.starting import start as start_spark
 from ..spark.ticks import Ticks
+from .adoptions import Adoptions
 from .leadership import has_leader
 from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
@@ -92,6 +93,7 @@ class Launcher:
         owner: SinkOwner,
         may_begin_anew: bool,
         allow_new_output: bool,
+        adoptions: Adoptions | None = None,
     ) -> None:
         """Make a launcher.
 
@@ -106,6 +108,7 @@ class Launcher:
             owner: the pipeline, as the writer of outputs.
             may_begin_anew: whether a query without a checkpoint may undo what an earlier life of it has written.
             allow_new_output: whether a query's output may be another one than the checkpoint's.
+            adoptions: where queries begin that were adopted; None: there are none.
         """
         self._directories = directories
         self._runs = runs
@@ -117,6 +120,7 @@ class Launcher:
         self._owner = owner
         self._may_begin_anew = may_begin_anew
         self._allow_new_output = allow_new_output
+        self._adoptions = adoptions or Adoptions()
         self._begun: set[str] = set()
         """Queries whose outputs this life has prepared, so that all that these hold is their own."""
         self.metrics: dict[str, RecoveryMetrics] = {}
@@ -148,9 +152,10 @@ class Launcher:
             return self._restore(definition, point, resumed, round)
 
     def _restore(
-        self, definition: Definition, point: RestorePoint | None, resumed: ResumableRun | None, round: int
+        self, definition: Definition, base: RestorePoint | None, resumed: ResumableRun | None, round: int
     ) -> Run:
         name, operators = definition.name, definition.operators
+        point = self._adoptions.base(name, base)
         directory = self._directories.new_run(name)
         if resumed is not None:
             query_id, batch = self._seed(definition, resumed.directory, directory), resumed.point.batch
@@ -186,7 +191,7 @@ class Launcher:
                 progress=point.progress(name) if point and not is_read else None,
             )
         )
-        self._local_recovery.record(run, round, point)
+        self._local_recovery.record(run, round, base)
         self._open_ahead(query_id, operators, partial(self._watcher.shards_not_opened, query_id))
         return run
 
@@ -317,7 +322,8 @@ class Launcher:
             is_written_by=has_leader,
             allow_new_output=self._allow_new_output,
             directory=directory,
-            checkpoint=point.manifest.id if point else None,
+            checkpoint=point.manifest.id if point and not point.is_adopted else None,
+            is_adopted=point is not None and point.is_adopted,
             batch=point.batch(name) if point else -1,
             root=point.root if point else "",
             outputs=point.outputs(name) if point else (),

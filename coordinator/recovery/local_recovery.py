@@ -20,6 +20,7 @@ from ...state.local.workspace import ALIVE
 from ...storage.logs import logger
 from ..query import Definition
 from ..spark.progress import newest_committed
+from .adoptions import Adoptions
 from .restore_point import RestorePoint
 from .resume import Candidate, ResumableRun, resume_point, resume_points
 from .run_record import (
@@ -103,6 +104,7 @@ class LocalRecovery:
         boot: str,
         leftovers: LeftoverRuns,
         java: int = 0,
+        adoptions: Adoptions | None = None,
     ) -> None:
         """Make it for one life of a pipeline.
 
@@ -114,8 +116,10 @@ class LocalRecovery:
             boot: this machine, as ``boot_id`` names it.
             leftovers: what the life before has left.
             java: process id of the JVM that Spark runs in.
+            adoptions: where queries begin that were adopted; None: there are none.
         """
         self._java = java
+        self._adoptions = adoptions or Adoptions()
         self._root = root
         self._generation = generation
         self._changelogs = changelogs
@@ -137,12 +141,13 @@ class LocalRecovery:
         enabled: bool,
         resume: bool,
         java: int,
+        adoptions: Adoptions | None = None,
     ) -> LocalRecovery:
         """Look for what the life before has left, and delete it if this one may not resume it.
 
         Args:
             base: where coordinators have their directories.
-            changelogs, root, generation, enabled, java: as for the constructor.
+            changelogs, root, generation, enabled, java, adoptions: as for the constructor.
             point: the checkpoint that this life restores.
             resume: whether it may go on behind that checkpoint.
         """
@@ -160,6 +165,7 @@ class LocalRecovery:
             boot=boot,
             leftovers=find_leftovers(base, changelogs, wanted, root),
             java=java,
+            adoptions=adoptions,
         )
 
     # --- what a killed driver has left ----------------------------------------------------------------------
@@ -170,7 +176,9 @@ class LocalRecovery:
         if record is None or directory is None:
             return None
         same_sink = record.output == _text(definition.sink.location)
-        if not same_sink or not same_operators(record.operators, definition.operators):
+        has_checkpoint = point is not None and point.has(definition.name)
+        same_begin = has_checkpoint or record.adopted == self._adoptions.name(definition.name)
+        if not same_sink or not same_begin or not same_operators(record.operators, definition.operators):
             log.info("query has changed and does not resume", query=definition.name)
             return None
         found = resume_point(self._candidate(definition, record.query_id, directory, point))
@@ -223,6 +231,7 @@ class LocalRecovery:
                 output=_text(run.definition.sink.location),
                 known=tuple(sorted(self._known)),
                 java=self._java,
+                adopted=self._adoptions.name(run.definition.name),
             ).write(run.directory.parent)
         except (OSError, UnsafeDirectoryError) as error:
             log.warning("no later life can resume this run", query=run.definition.name, error=str(error))
@@ -248,7 +257,8 @@ class LocalRecovery:
         self, definition: Definition, query_id: str, directory: Path, point: RestorePoint | None
     ) -> Candidate:
         """Look at what the disk has of a run; Spark is not running in its directory."""
-        restored = point.batch(definition.name) if point else -1
+        base = self._adoptions.base(definition.name, point)
+        restored = base.batch(definition.name) if base else -1
         committed = newest_committed(directory)
         shards = [(one.uid, number) for one in definition.operators for number in range(len(one.shards))]
         return Candidate(

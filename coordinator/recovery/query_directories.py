@@ -48,6 +48,12 @@ class QueryDirectories:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def adopted(self) -> Path:
+        """Return the directory for the state that is being adopted from plain Spark."""
+        folder = self._workspace.path / "adopted"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def remove(self, run: Path) -> None:
         """Delete the working directory of a run that has ended."""
         shutil.rmtree(run.parent, ignore_errors=True)

@@ -46,6 +46,8 @@ class RestorePoint:
     manifest: Manifest
     root: str
     """URI of the store that its keys are relative to."""
+    is_adopted: bool = False
+    """Whether it has what one query has adopted from plain Spark."""
 
     @property
     def is_savepoint(self) -> bool:

@@ -41,6 +41,8 @@ class RunRecord:
     """The pipeline's queries so far, including this one. Queries that were at one cut resume together."""
     java: int = 0
     """Process id of the JVM that Spark runs in."""
+    adopted: str = ""
+    """What the query was adopted from, as ``Adoptions`` names it; empty if it was not adopted in this life."""
 
     def write(self, folder: Path) -> None:
         """Write it beside the run's working directory."""

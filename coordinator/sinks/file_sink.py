@@ -105,7 +105,9 @@ class FileSink(Sink):
                 "gets the rows after the checkpoint",
             )
         newest = file_sink_log.newest(self.path)
-        is_own = is_marked and (beginning.files is not None or beginning.may_begin_anew)
+        is_own = beginning.is_adopted or (
+            is_marked and (beginning.files is not None or beginning.may_begin_anew)
+        )
         if newest >= 0 and not is_own and not is_named:
             raise SinkTakenError(
                 f"query {query!r} cannot begin in its output {self.path}",

@@ -42,6 +42,8 @@ class Beginning:
     """URI of the store that the checkpoint is in."""
     outputs: tuple[OutputRecord, ...] = ()
     """What the checkpoint has of the query's transactional sinks."""
+    is_adopted: bool = False
+    """Whether the query is adopted from plain Spark: ``files`` are what its predecessor wrote into the output."""
 
 
 class Sink(abc.ABC):

@@ -45,6 +45,10 @@ class Ticks:
             return df
         return with_ticks(df, self._target(uid), f"{TICKS}_{uid.encode().hex()}")
 
+    def mode(self, uid: str) -> str:
+        """Return the time mode of an operator, as PySpark names it."""
+        return str(self._modes.get(uid, TimeMode.NONE))
+
     def watch(self, uids: Iterable[str], directory: Path, facts: WriterFacts) -> None:
         """Make the sources of a query watch the run that is about to begin.
 

@@ -1,0 +1,140 @@
+"""What a pipeline keeps of a query that it has adopted: a savepoint of its own, from which the query begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from ...storage.codec import from_json, to_json
+from ...storage.errors import ObjectExistsError, ObjectMissingError
+from ...storage.layout import pack_key
+from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from ...storage.open import open_store
+from ...storage.savepoint import commit_savepoint, read_savepoint
+from ...storage.snapshots import SnapshotWriter
+from ...storage.uri import join_uri
+from ..recovery.restore_point import RestorePoint
+
+FOLDER: Final = "adopted"
+"""Folder in a pipeline's storage with a folder for each adopted query."""
+_RECORD: Final = "adoption.json"
+_ID: Final = 1
+"""The id of the savepoint, which is the only one in its folder."""
+
+
+@attrs.frozen
+class AdoptionRecord:
+    """Which checkpoint of plain Spark a query was adopted from."""
+
+    path: str
+    query_id: str
+    """Spark's id of the query that wrote it."""
+    committed: int
+    planned: int
+    """Its newest committed and its newest planned batch."""
+
+
+@attrs.frozen
+class Adopted:
+    """What was adopted for a query, in the pipeline's storage."""
+
+    point: RestorePoint
+    source: AdoptionRecord
+
+
+def place_of(root: str, query: str) -> str:
+    """Return the URI of the folder with what was adopted for a query.
+
+    Args:
+        root: URI of the pipeline's store.
+        query: the query's name.
+    """
+    return join_uri(root, FOLDER, query)
+
+
+def find(root: str, query: str) -> Adopted | None:
+    """Return what was adopted for a query; None if nothing was, or only a part of it was written.
+
+    Raises:
+        DamagedError, SchemaTooNewError: it cannot be read.
+    """
+    store = open_store(place_of(root, query))
+    try:
+        manifest = read_savepoint(store)
+        source = from_json(AdoptionRecord, store.read(_RECORD))
+    except ObjectMissingError:
+        return None
+    return Adopted(RestorePoint(manifest, store.uri, is_adopted=True), source)
+
+
+@attrs.frozen
+class Life:
+    """The life of a pipeline that adopts a query."""
+
+    root: str
+    """URI of the pipeline's store."""
+    pipeline: str
+    generation: int
+    versions: Mapping[str, str]
+
+
+def write(
+    life: Life,
+    query: str,
+    source: AdoptionRecord,
+    files: Mapping[str, Path],
+    operators: tuple[OperatorRecord, ...],
+    shards: Mapping[tuple[str, int], Mapping[str, Path]],
+    now: float,
+) -> Adopted:
+    """Write what is adopted for a query. Until it is written as a whole, nothing is adopted.
+
+    Args:
+        life: who adopts.
+        query: the query's name.
+        source: where it comes from.
+        files: the query's own, by their names in its snapshot.
+        operators: its operators, without shards.
+        shards: the files of the operators' shards, by uid and number.
+        now: seconds since 1970.
+    """
+    store = open_store(place_of(life.root, query))
+    writer = SnapshotWriter(store, pack_key(_ID, "adopted"))
+    writer.add("query", files)
+    for (uid, number), snapshot in shards.items():
+        writer.add(f"{uid}/{number}", snapshot)
+    stored = writer.finish()
+    handles = {name: one.handle for name, one in stored.items()}
+    store.write(_RECORD, to_json(source))
+    manifest = Manifest(
+        id=_ID,
+        kind=CheckpointKind.SAVEPOINT,
+        pipeline=life.pipeline,
+        generation=life.generation,
+        triggered_at=now,
+        completed_at=now,
+        queries=(QueryRecord(query, source.committed, handles.get("query", Handle())),),
+        operators=tuple(
+            attrs.evolve(
+                operator,
+                query=query,
+                shards=tuple(
+                    handles.get(f"{operator.uid}/{number}") for number in range(len(operator.shards))
+                ),
+            )
+            for operator in operators
+        ),
+        new_bytes=sum(one.new_bytes for one in stored.values()),
+        versions=dict(life.versions),
+    )
+    try:
+        commit_savepoint(store, manifest)
+    except ObjectExistsError:
+        # An earlier attempt has written it after all.
+        if (found := find(life.root, query)) is not None:
+            return found
+        raise
+    return Adopted(RestorePoint(manifest, store.uri, is_adopted=True), source)

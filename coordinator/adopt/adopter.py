@@ -1,0 +1,265 @@
+"""Adopts queries of plain Spark for one pipeline: looks at a checkpoint, refuses what does not fit, takes it over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...state.operators.ticks import TICKS
+from ...storage.logs import logger
+from ...storage.manifest import OperatorRecord
+from ..errors import AdoptionError, IncompleteDirectoryError
+from ..recovery.restore_point import SINK, WORKING
+from ..recovery.run_record import same_operators
+from ..sinks.file_sink_log import newest
+from ..sinks.sink import Sink
+from ..spark import active
+from ..spark.listing import link_or_copy
+from ..spark.plain_checkpoint import (
+    PlainCheckpoint,
+    files_to_adopt,
+    read_checkpoint,
+    with_new_sources,
+    without_state,
+)
+from ..spark.progress import Files
+from ..spark.writer_facts import WriterFacts
+from . import adopted_store, keyed_state
+from .adopted_store import Adopted, AdoptionRecord, Life
+from .findings import Adoption, StoredState, Target, examine, matched
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logger(__name__)
+
+
+@attrs.frozen
+class Adopter:
+    """Adopts queries for one life of a pipeline."""
+
+    spark: SparkSession
+    life: Life
+    check_not_fenced: Callable[[], None]
+    folder: Callable[[], Path]
+    """Returns a directory that the driver and all tasks see under one path."""
+
+    def look(self, path: str, target: Target | None = None) -> Adoption:
+        """Say what a query would take over from a checkpoint; nothing is changed.
+
+        Raises:
+            AdoptionError: there is no checkpoint of Spark, or a part of one.
+        """
+        found = read_checkpoint(path)
+        return self._examine(found, target, self._stored(found, target))
+
+    def adopt(
+        self,
+        path: str,
+        query: str,
+        target: Target,
+        facts: WriterFacts,
+        sink: Sink,
+    ) -> Adopted:
+        """Return what a query begins from: what it has adopted before, or now adopts.
+
+        Args:
+            path: the ``checkpointLocation`` of the plain query.
+            query: the name of the query that goes on.
+            target: what the query is.
+            facts: of its writer.
+            sink: its sink.
+
+        Raises:
+            AdoptionError: the checkpoint does not fit, or is another one than was adopted before.
+        """
+        known = adopted_store.find(self.life.root, query)
+        if known is not None:
+            _check_known(known, path, query, target.operators)
+            log.info(
+                "goes on from what it has adopted before", query=query, adopted=known.point.root, path=path
+            )
+            return known
+        found = read_checkpoint(path)
+        stored = self._stored(found, target)
+        report = self._examine(found, target, stored)
+        if not report.is_possible:
+            raise AdoptionError(
+                f"query {query!r} cannot adopt the checkpoint in {path}",
+                "one that fits",
+                " ".join(report.obstacles),
+                "coordinator.adoption(path, writer) says so without starting anything",
+            )
+        adopted = self._take(found, query, target, facts, sink, stored)
+        for line in report.takes:
+            log.info("adopted", query=query, what=line)
+        return adopted
+
+    def _examine(
+        self, found: PlainCheckpoint, target: Target | None, stored: dict[int, StoredState]
+    ) -> Adoption:
+        return examine(found, target, stored, runs_here=active.is_running(self.spark, found.query_id))
+
+    def _stored(self, found: PlainCheckpoint, target: Target | None) -> dict[int, StoredState]:
+        """Read the schemas of the state that operators of Chandy would take over."""
+        if target is None or not _converts(found, target):
+            return {}
+        return {
+            operator.id: keyed_state.stored(self.spark, found, operator)
+            for operator in found.keyed
+            if operator.is_of_python
+        }
+
+    def _take(
+        self,
+        found: PlainCheckpoint,
+        query: str,
+        target: Target,
+        facts: WriterFacts,
+        sink: Sink,
+        stored: dict[int, StoredState],
+    ) -> Adopted:
+        converts = _converts(found, target)
+        with TemporaryDirectory(prefix="adopt-", dir=self.folder()) as temporary:
+            folder = Path(temporary)
+            try:
+                working = files_to_adopt(found, native_state=target.native_state)
+                kept = sink.files_at(found.committed)
+            except IncompleteDirectoryError as error:
+                raise AdoptionError(
+                    f"query {query!r} cannot adopt the checkpoint in {found.directory}",
+                    error.expected,
+                    error.found,
+                    "copy the directory again as a whole, or begin without it",
+                ) from error
+            files = {f"{SINK}/{name}": path for name, path in kept.items()}
+            for name, path in _prepared(
+                working, facts, folder / WORKING, keeps_state=target.native_state
+            ).items():
+                files[f"{WORKING}/{name}"] = path
+            operators: tuple[OperatorRecord, ...] = ()
+            shards: dict[tuple[str, int], Files] = {}
+            if converts:
+                pairs = matched(found, stored, target.operators)
+                operators = tuple(one for one in target.operators if one.uid in pairs)
+                for record in operators:
+                    shards |= keyed_state.convert(
+                        self.spark,
+                        found,
+                        pairs[record.uid],
+                        record,
+                        stored[pairs[record.uid].id],
+                        target.modes.get(record.uid, ""),
+                        folder / "shards" / record.uid,
+                    )
+            # Whoever runs the query elsewhere may have gone on while its files were read.
+            again = read_checkpoint(str(found.directory))
+            if (again.committed, again.planned) != (found.committed, found.planned):
+                raise _moved(query, found, again)
+            self.check_not_fenced()
+            source = AdoptionRecord(str(found.directory), found.query_id, found.committed, found.planned)
+            return adopted_store.write(self.life, query, source, files, operators, shards, time.time())
+
+
+def _converts(found: PlainCheckpoint, target: Target) -> bool:
+    """Return whether operators of Chandy take over the state of ``transformWithState``."""
+    return bool(found.keyed and target.operators) and not target.native_state and found.committed >= 0
+
+
+def _prepared(files: Files, facts: WriterFacts, folder: Path, *, keeps_state: bool) -> Files:
+    """Link the files, and rewrite the logs that say something else of the query that goes on."""
+    added = tuple(at for at, source in enumerate(facts.sources) if source.name == TICKS)
+    prepared = {}
+    for name, path in files.items():
+        target = folder / name
+        if added and name.startswith("offsets/"):
+            _write(target, with_new_sources(path.read_text(), added))
+        elif not keeps_state and name.startswith("commits/"):
+            _write(target, without_state(path.read_text()))
+        elif name.endswith(".crc") and name.startswith(("offsets/", "commits/")):
+            continue
+        else:
+            link_or_copy(path, target)
+        prepared[name] = target
+    return prepared
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def target_of(
+    query: str,
+    facts: WriterFacts,
+    sink: Sink,
+    operators: tuple[OperatorRecord, ...],
+    modes: dict[str, str],
+    *,
+    drops_state: bool,
+) -> Target:
+    """Return what a query is, as far as it matters for an adoption."""
+    return Target(
+        query=query,
+        sources=tuple(source.name for source in facts.sources if source.name != TICKS),
+        native_state=facts.native_state,
+        operators=operators,
+        modes=modes,
+        output=None if sink.location is None else str(sink.location),
+        output_batch=-1 if sink.location is None else newest(sink.location),
+        drops_state=drops_state,
+    )
+
+
+def _check_known(known: Adopted, path: str, query: str, operators: tuple[OperatorRecord, ...]) -> None:
+    """Refuse to go on from what was adopted before, if that is not what the program says now."""
+    source, place = known.source, known.point.root
+    advice = f"delete {place} to adopt anew, if no checkpoint of the pipeline has the query"
+    try:
+        now = read_checkpoint(path)
+    except AdoptionError:
+        # Everything that is needed of it was taken.
+        now = None
+    if now is not None and now.query_id != source.query_id:
+        raise AdoptionError(
+            f"query {query!r} cannot adopt {path}",
+            f"the checkpoint in {source.path}, which it has adopted before",
+            "another one",
+            advice,
+        )
+    if now is not None and (now.committed, now.planned) != (source.committed, source.planned):
+        raise AdoptionError(
+            f"query {query!r} cannot go on from what it has adopted",
+            f"the checkpoint in {path} as it was, with batch {source.committed} as the newest",
+            f"batch {now.planned}: plain Spark has gone on with it",
+            advice,
+        )
+    kept = tuple(one for one in operators if known.point.operator(one.uid) is not None)
+    were = known.point.operators(query, kept)
+    if not same_operators(
+        [_bare(one) for one in were], [_bare(attrs.evolve(one, query=query)) for one in kept]
+    ):
+        raise AdoptionError(
+            f"query {query!r} does not fit what it has adopted",
+            "the same keys, states and shards until its first checkpoint",
+            "others",
+            advice,
+        )
+
+
+def _bare(record: OperatorRecord) -> OperatorRecord:
+    return attrs.evolve(record, shards=(None,) * len(record.shards))
+
+
+def _moved(query: str, was: PlainCheckpoint, now: PlainCheckpoint) -> AdoptionError:
+    return AdoptionError(
+        f"query {query!r} cannot adopt the checkpoint in {was.directory}",
+        "a query that has stopped",
+        f"one that went on from batch {was.planned} to batch {now.planned} meanwhile",
+        "stop it first, for good",
+    )

@@ -1,0 +1,368 @@
+"""Queries of plain Spark go on under a coordinator as if nobody had interrupted them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from chandy.coordinator import CheckpointCoordinator
+from chandy.coordinator.adopt import adopted_store
+from chandy.coordinator.errors import AdoptionError
+from chandy.coordinator.spark import progress
+from chandy.storage.verification import verify
+
+from ..waiting import eventually
+from .support import Events, Make
+from .test_going_on import crash, in_place
+from .test_working_directory import PROVIDERS, STREAMING
+
+pytestmark = pytest.mark.spark
+
+# Workers do not have the tests' modules: what the tests define travels by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+TIMED = "id long, k string, t timestamp"
+Build = Callable[[SparkSession, Path], DataFrame]
+
+
+# --- plain queries ------------------------------------------------------------------------------------------
+
+
+def add_file(folder: Path, number: int) -> None:
+    """Add a file of events, the newest so far; some events come twice, and none is late."""
+    folder.mkdir(exist_ok=True)
+    lines = [
+        {"id": number * 10 + row % 17, "k": f"k{row % 5}", "t": f"2024-01-01T00:{number:02}:{row:02}Z"}
+        for row in range(20)
+    ]
+    hidden = folder / f".{number:03}"
+    hidden.write_text("\n".join(map(json.dumps, lines)))
+    os.utime(hidden, (1_600_000_000 + number, 1_600_000_000 + number))
+    hidden.rename(folder / f"{number:03}.json")
+
+
+def timed(spark: SparkSession, folder: Path) -> DataFrame:
+    stream = spark.readStream.schema(TIMED).option("maxFilesPerTrigger", 1).json(str(folder))
+    return stream.withWatermark("t", "30 seconds")
+
+
+def mapped(spark: SparkSession, folder: Path) -> DataFrame:
+    return timed(spark, folder).withColumn("double", F.col("id") * 2)
+
+
+def windows(spark: SparkSession, folder: Path) -> DataFrame:
+    counted = timed(spark, folder).groupBy(F.window("t", "40 seconds"), "k").count()
+    return counted.select(F.col("window.start").alias("start"), "k", "count")
+
+
+def distinct(spark: SparkSession, folder: Path) -> DataFrame:
+    return timed(spark, folder).dropDuplicates(["id"]).select("id", "k")
+
+
+def joined(spark: SparkSession, folder: Path) -> DataFrame:
+    left = timed(spark, folder)
+    right = timed(spark, folder).select(F.col("id").alias("other"), F.col("t").alias("u"))
+    return left.join(right, F.expr("id = other AND u BETWEEN t AND t + INTERVAL 1 MINUTE")).select(
+        "id", "k", "u"
+    )
+
+
+def into(df: DataFrame, out: Path) -> DataStreamWriter:
+    return df.writeStream.format("parquet").option("path", str(out))
+
+
+def plain(writer: DataStreamWriter, checkpoint: Path) -> None:
+    """Let plain Spark run a query over what is there, and stop it."""
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def rows(spark: SparkSession, out: Path) -> Counter[tuple[Any, ...]]:
+    """What readers see in the output of a file sink."""
+    return Counter(map(tuple, spark.read.parquet(str(out)).collect()))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The files in a directory by name, with the hash of their bytes."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+class Case:
+    """One query: interrupted, adopted and gone on with, and beside it one that plain Spark runs to the end."""
+
+    def __init__(self, spark: SparkSession, folder: Path, build: Build) -> None:
+        self.spark, self.build = spark, build
+        self.inputs, self.out, self.old = folder / "events", folder / "out", folder / "old"
+        self._whole = folder / "whole"
+
+    def add(self, files: range) -> None:
+        for number in files:
+            add_file(self.inputs, number)
+
+    def writer(self, out: Path | None = None) -> DataStreamWriter:
+        return into(self.build(self.spark, self.inputs), out or self.out)
+
+    def uninterrupted(self) -> Counter[tuple[Any, ...]]:
+        """The output of a plain query over all files."""
+        plain(self.writer(self._whole), self._whole.with_name("whole-checkpoint"))
+        return rows(self.spark, self._whole)
+
+    def start(self, coordinator: CheckpointCoordinator) -> Any:
+        return coordinator.start(self.writer(), name="q", adopt=str(self.old))
+
+    def check(self) -> None:
+        """Compare what readers see with what the uninterrupted query has."""
+        expected = self.uninterrupted()
+        assert expected
+        assert rows(self.spark, self.out) == expected
+
+
+# --- stateless queries, and Spark's own state ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "provider"),
+    [
+        pytest.param(*(mapped, "hdfs"), marks=pytest.mark.compat),
+        (windows, "hdfs"),
+        pytest.param(*(windows, "rocksdb-changelog-v2"), marks=pytest.mark.compat),
+        (distinct, "rocksdb"),
+        (joined, "rocksdb-changelog"),
+    ],
+)
+def test_an_adopted_query_gives_out_what_an_uninterrupted_one_does(
+    build: Build,
+    provider: str,
+    spark: SparkSession,
+    settings: dict[str, str],
+    make: Make,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name, value in PROVIDERS[provider].items():
+        settings[STREAMING + name] = value
+    case = Case(spark, tmp_path, build)
+    case.add(range(5))
+    plain(case.writer(), case.old)
+    before, newest = contents(case.old), progress.newest_committed(case.old)
+
+    coordinator = make()
+    report = coordinator.adoption(str(case.old), case.writer())
+    assert report.is_possible, report
+    assert not (tmp_path / "store" / "p" / adopted_store.FOLDER).exists()
+    case.add(range(5, 8))
+    query = case.start(coordinator)
+    query.processAllAvailable()
+    first = min(progress["batchId"] for progress in query.recentProgress)
+    assert first == newest + 1
+    taken = coordinator.stop()
+    assert taken is not None
+    assert verify(coordinator._taken.catalog.store, coordinator._taken.catalog.latest()).ok
+
+    # Adopted once: from now on the pipeline's own checkpoint counts.
+    case.add(range(8, 10))
+    with caplog.at_level(logging.INFO):
+        again = make()
+        case.start(again).processAllAvailable()
+    assert "nothing is adopted" in caplog.text
+    again.stop()
+    case.check()
+    assert contents(case.old) == before
+
+
+def test_a_batch_that_was_planned_runs_again_with_its_offsets(
+    spark: SparkSession, make: Make, tmp_path: Path
+) -> None:
+    case = Case(spark, tmp_path, windows)
+    case.add(range(4))
+    plain(case.writer(), case.old)
+    # As a kill leaves it between the sink's commit and the commit log.
+    newest = progress.newest_committed(case.old)
+    (case.old / "commits" / str(newest)).unlink()
+    planned = (case.old / "offsets" / str(newest)).read_text()
+
+    coordinator = make()
+    assert f"Batch {newest} was planned" in str(coordinator.adoption(str(case.old)))
+    case.add(range(4, 6))
+    case.start(coordinator).processAllAvailable()
+    run = coordinator._supervisor._runs.get("q")
+    assert run is not None
+    assert (run.directory / "offsets" / str(newest)).read_text() == planned
+    coordinator.stop()
+    case.check()
+
+
+def test_a_query_that_never_committed_begins_with_the_batch_that_was_planned(
+    spark: SparkSession, make: Make, tmp_path: Path
+) -> None:
+    case = Case(spark, tmp_path, distinct)
+    case.add(range(2))
+
+    def fail(frame: DataFrame, batch: int) -> None:
+        raise RuntimeError("made to fail")
+
+    with pytest.raises(Exception, match="made to fail"):
+        plain(distinct(spark, case.inputs).writeStream.foreachBatch(fail), case.old)
+    assert (progress.newest_planned(case.old), progress.newest_committed(case.old)) == (0, -1)
+    coordinator = make()
+    case.start(coordinator).processAllAvailable()
+    coordinator.stop()
+    case.check()
+
+
+def test_before_its_first_checkpoint_it_begins_again_where_it_was_adopted(
+    spark: SparkSession, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = Case(spark, tmp_path, windows)
+    case.add(range(4))
+    plain(case.writer(), case.old)
+    case.add(range(4, 6))
+    for _ in range(2):
+        coordinator = make()
+        case.start(coordinator).processAllAvailable()
+        coordinator.stop(checkpoint=False)
+    # It needs the old directory no more.
+    case.old.rename(tmp_path / "gone")
+    with caplog.at_level(logging.INFO):
+        coordinator = make()
+        query = case.start(coordinator)
+    assert "goes on from what it has adopted before" in caplog.text
+    query.processAllAvailable()
+    coordinator.stop()
+    case.check()
+
+
+def test_a_killed_driver_resumes_behind_what_it_has_adopted(
+    spark: SparkSession, make: Make, tmp_path: Path
+) -> None:
+    case = Case(spark, tmp_path, windows)
+    case.add(range(4))
+    plain(case.writer(), case.old)
+    case.add(range(4, 6))
+    coordinator = make()
+    case.start(coordinator).processAllAvailable()
+    stood = progress.newest_committed(coordinator._supervisor._runs.all()[0].directory)
+    crash(coordinator)
+    case.add(range(6, 8))
+    after = make()
+    query = case.start(after)
+    query.processAllAvailable()
+    assert in_place(after) == [True]
+    assert min(progress["batchId"] for progress in query.recentProgress) == stood + 1
+    after.stop()
+    case.check()
+
+
+def test_a_query_that_was_killed_goes_on(spark: SparkSession, make: Make, tmp_path: Path) -> None:
+    case = Case(spark, tmp_path, windows)
+    case.add(range(5))
+    code = f"""
+import sys
+from pathlib import Path
+from tests.integration import drivers, test_adopt
+spark = drivers.session("local[2]", Path({str(tmp_path)!r}), "")
+spark.conf.set("spark.sql.session.timeZone", "UTC")
+df = test_adopt.windows(spark, Path({str(case.inputs)!r}))
+test_adopt.into(df, Path({str(case.out)!r})).option("checkpointLocation", {str(case.old)!r}).start().awaitTermination()
+"""
+    driver = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        eventually(lambda: progress.newest_planned(case.old) >= 3, "batch 3")
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    coordinator = make()
+    case.add(range(5, 8))
+    case.start(coordinator).processAllAvailable()
+    coordinator.stop()
+    case.check()
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+def test_a_query_that_runs_here_is_refused(spark: SparkSession, make: Make, tmp_path: Path) -> None:
+    case = Case(spark, tmp_path, mapped)
+    case.add(range(1))
+    query = case.writer().option("checkpointLocation", str(case.old)).start()
+    coordinator = make()
+    try:
+        query.processAllAvailable()
+        with pytest.raises(AdoptionError, match="is running in it: stop it first"):
+            case.start(coordinator)
+    finally:
+        query.stop()
+    case.start(coordinator).processAllAvailable()
+
+
+def test_another_source_or_output_is_refused_and_nothing_is_changed(
+    spark: SparkSession, make: Make, tmp_path: Path
+) -> None:
+    case = Case(spark, tmp_path, mapped)
+    case.add(range(2))
+    plain(case.writer(), case.old)
+    before = contents(tmp_path / "out"), contents(case.old)
+    coordinator = make()
+    two = case.build(spark, case.inputs).union(case.build(spark, case.inputs))
+    for writer, why in [
+        (into(two, case.out), "offsets of 1 source, and the query reads 2"),
+        (case.writer(tmp_path / "elsewhere"), "has no log of batches"),
+        (into(windows(spark, case.inputs), case.out), "needs state of Spark's own"),
+    ]:
+        report = coordinator.adoption(str(case.old), writer)
+        assert why in " ".join(report.obstacles)
+        with pytest.raises(AdoptionError, match=why):
+            coordinator.start(writer, name="q", adopt=str(case.old))
+    with pytest.raises(AdoptionError, match="no directory"):
+        coordinator.start(case.writer(), name="q", adopt=str(tmp_path / "nowhere"))
+    assert (contents(tmp_path / "out"), contents(case.old)) == before
+
+
+def test_a_checkpoint_that_went_on_after_its_adoption_is_refused(
+    spark: SparkSession, make: Make, tmp_path: Path
+) -> None:
+    case = Case(spark, tmp_path, mapped)
+    case.add(range(1))
+    plain(case.writer(), case.old)
+    coordinator = make()
+    case.start(coordinator).processAllAvailable()
+    coordinator.stop(checkpoint=False)
+    case.add(range(1, 2))
+    plain(case.writer(), case.old)
+    with pytest.raises(AdoptionError, match="plain Spark has gone on with it"):
+        case.start(make())
+
+
+def test_state_that_spark_has_and_the_query_has_not_is_refused(
+    spark: SparkSession, make: Make, events: Events, tmp_path: Path
+) -> None:
+    events.add(2)
+    counted = events.stream(spark).groupBy("k").count()
+    writer = counted.writeStream.outputMode("update").format("noop")
+    plain(writer, tmp_path / "old")
+    coordinator = make()
+    stateless = events.stream(spark).writeStream.format("noop")
+    with pytest.raises(AdoptionError, match="stateStoreSave"):
+        coordinator.start(stateless, name="q", adopt=str(tmp_path / "old"))
