@@ -50,8 +50,8 @@ class _Commands(click.Group):
 def main() -> None:
     """Manage the checkpoints of Spark streaming pipelines.
 
-    STORAGE_URI is the storage of a coordinator, the folder of one pipeline in it, or (for show and verify) the folder
-    of a savepoint: file:///path, /path, path, s3://bucket/prefix, ...
+    STORAGE_URI is the storage of a coordinator, the folder of one pipeline in it, or (for show, verify and export) the
+    folder of a savepoint: file:///path, /path, path, s3://bucket/prefix, ...
     """
 
 
@@ -299,6 +299,41 @@ def _verify_savepoint(id: int, place: str) -> _Verified:
         return _Verified(id, verify(found.store, found.manifest), place=place)
     except (ChandyError, OSError) as error:
         return _Verified(id, problem=str(error), place=place)
+
+
+# --- export -------------------------------------------------------------------------------------------------
+
+
+@main.command("export")
+@_uri
+@click.option(
+    "--to", required=True, metavar="DIR", help="A new or empty directory, where the export is to stay."
+)
+@_pipeline
+@_checkpoint
+@click.option("--query", "queries", multiple=True, metavar="NAME", help="Only this query; may be repeated.")
+@_json
+def export_(
+    uri: str, to: str, pipeline: str | None, checkpoint: int | None, queries: tuple[str, ...], as_json: bool
+) -> None:
+    """Write a checkpoint, by default the latest, as what plain Spark goes on from, without Chandy.
+
+    README.txt in DIR says how to go on. Stop the pipeline first. The storage and the outputs stay as they are.
+    """
+    # It loads PySpark, which the other commands need not wait for.
+    from .export.exporter import README, export, facts
+
+    exported = export(
+        uri,
+        to,
+        pipeline=pipeline,
+        checkpoint=locate.LATEST if checkpoint is None else checkpoint,
+        queries=queries or None,
+    )
+    if as_json:
+        _print_json(facts(exported))
+        return
+    click.echo((exported.directory / README).read_text(), nl=False)
 
 
 # --- gc -----------------------------------------------------------------------------------------------------

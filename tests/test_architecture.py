@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "face"),
     ("coordinator",),
     ("assembly",),
-    ("config", "lookup", "operators"),
+    ("config", "export", "lookup", "operators"),
     ("adopt",),
     ("recovery",),
     ("query",),

@@ -17,7 +17,9 @@ _OPERATOR_METADATA = re.compile(r"state/\d+/_metadata/v2/\d+")
 _SCHEMA_FOLDER = re.compile(r"/state/\d+/_stateSchema/")
 
 
-def seed(files: Path, target: Path, *, compact_interval: int = DEFAULT_INTERVAL) -> str:
+def seed(
+    files: Path, target: Path, *, compact_interval: int = DEFAULT_INTERVAL, root: Path | None = None
+) -> str:
     """Fill a new working directory, from which a query goes on with the batch after the checkpoint's cut.
 
     Args:
@@ -25,6 +27,7 @@ def seed(files: Path, target: Path, *, compact_interval: int = DEFAULT_INTERVAL)
             never changed. If it is empty or does not exist (cut -1), the query begins with its first batch.
         target: the working directory; it must be empty or not exist.
         compact_interval: every how many batches Spark's settings say that the log of a file source is compacted.
+        root: where the working directory will be when Spark opens it; None: where it is made.
 
     Returns:
         Spark's id for the new query. It is random: a query with the id of a running one would stop that one.
@@ -45,7 +48,7 @@ def seed(files: Path, target: Path, *, compact_interval: int = DEFAULT_INTERVAL)
         if name.removesuffix(".crc") == METADATA:
             continue
         if _OPERATOR_METADATA.fullmatch(name):
-            _write(target / name, moved((files / name).read_text(), f"file:{target.absolute()}"))
+            _write(target / name, moved((files / name).read_text(), f"file:{(root or target).absolute()}"))
         elif not _OPERATOR_METADATA.fullmatch(name.removesuffix(".crc")):
             link_or_copy(files / name, target / name)
     for source in folders_in(target / "sources"):

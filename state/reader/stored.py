@@ -66,7 +66,7 @@ class StoredState:
         columns = [("", field.name, field.dataType) for field in keys.fields]
         if self.record is None:
             columns += [("state_", "mode", StringType()), ("state_", "timer", TimestampType())]
-            return _distinct(columns)
+            return distinct(columns)
         if self.record.kind is StateKind.LIST:
             columns.append(("state_", "position", IntegerType()))
         if self.record.map_key is not None:
@@ -75,7 +75,7 @@ class StoredState:
         columns += [
             ("value_", field.name, field.dataType) for field in from_json(self.record.versions[-1]).fields
         ]
-        return _distinct([*columns, ("state_", "expires_at", TimestampType())])
+        return distinct([*columns, ("state_", "expires_at", TimestampType())])
 
     def batches(self, directory: Path) -> Iterator[pa.RecordBatch]:
         """Yield the state in a shard, given the directory of its restored files, which stays unchanged.
@@ -83,13 +83,13 @@ class StoredState:
         Raises:
             StateTypeError: the stored bytes do not fit the state's record.
         """
-        with _opened(directory) as db:
+        with opened(directory) as db:
             yield from self._timers(db) if self.record is None else self._rows(db, self.record)
 
     def _timers(self, db: Rdict) -> Iterator[pa.RecordBatch]:
         codec = KeyCodec(from_json(self.key_schema))
         for prefix, mode in _MODES.items():
-            found = (keyspace.split_timed(key) for key, _ in _scan(db, prefix))
+            found = (keyspace.split_timed(key) for key, _ in scan(db, prefix))
             for piece in _pieces(found):
                 times, keys = zip(*piece, strict=True)
                 columns = codec.decode_columns(pa.array(keys, BYTES)).columns
@@ -100,7 +100,7 @@ class StoredState:
         codec = KeyCodec(from_json(self.key_schema))
         packing = Packing([from_json(version) for version in record.versions], name)
         map_keys = Packing([from_json(record.map_key)], name) if record.map_key is not None else None
-        for piece in _pieces(self._items(db, record)):
+        for piece in _pieces(self.items(db, record)):
             keys, places, values = zip(*piece, strict=True)
             columns = list(codec.decode_columns(pa.array(keys, BYTES)).columns)
             if map_keys is not None:
@@ -110,10 +110,10 @@ class StoredState:
             packed = pa.array(values, BYTES)
             yield self._batch([*columns, *packing.unpack(packed).flatten(), _timestamps(expiries(packed))])
 
-    def _items(self, db: Rdict, record: StateRecord) -> Iterator[tuple[bytes, int | bytes, bytes]]:
+    def items(self, db: Rdict, record: StateRecord) -> Iterator[tuple[bytes, int | bytes, bytes]]:
         """Yield for each item its key, its position in the list or its packed key in the map, and its packed value."""
         prefix = keyspace.value_prefix(self.name)
-        for where, data in _scan(db, prefix):
+        for where, data in scan(db, prefix):
             key = where[len(prefix) :]
             if record.kind is StateKind.VALUE:
                 yield key, 0, data
@@ -160,7 +160,7 @@ class StoredState:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _distinct(columns: list[tuple[str, str, DataType]]) -> StructType:
+def distinct(columns: list[tuple[str, str, DataType]]) -> StructType:
     """Return a schema without duplicate names; each column is given as a prefix to use if needed, name and type."""
     fields: list[StructField] = []
     taken: set[str] = set()
@@ -192,7 +192,7 @@ def _pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
         yield piece
 
 
-def _scan(db: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+def scan(db: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys that begin with ``prefix`` and their values, in the order of the keys."""
     options = ReadOptions()
     options.set_iterate_upper_bound(keyspace.after(prefix))
@@ -207,7 +207,7 @@ def _scan(db: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 @contextmanager
-def _opened(directory: Path) -> Iterator[Rdict]:
+def opened(directory: Path) -> Iterator[Rdict]:
     """Open a database for reading only."""
     options = Options(raw_mode=True)
     db = Rdict(

@@ -282,7 +282,7 @@ class Unreadable:
 
 
 def test_an_entry_that_cannot_be_read_is_not_taken_for_the_end() -> None:
-    entries = stored._scan(cast(Any, Unreadable()), value_prefix("s"))
+    entries = stored.scan(cast(Any, Unreadable()), value_prefix("s"))
     next(entries)
     with pytest.raises(OSError, match="checksum"):
         next(entries)

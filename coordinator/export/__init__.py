@@ -1,0 +1,1 @@
+"""Writes a checkpoint as what plain Spark, without Chandy, goes on from."""

@@ -1,0 +1,130 @@
+"""Where the sources of a query stand at a checkpoint, for a query that begins anew and reads on from there.
+
+A query whose operators are Chandy's has no state that plain Spark can go on with. It begins with batch 0, because plain
+Spark takes an initial state in batch 0 alone, and its sources must begin where the checkpoint has left them:
+
+* A file source begins there if the log in its folder names the files that were read. Spark then knows them, and takes
+  none of them for new ones. Their entries have the number of a batch that will never be, so that batch 0 does not read
+  them either.
+* Kafka's offset is what its option ``startingOffsets`` takes.
+* Of any other source the offset is all that is known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from ..spark.compact_log import entry_number
+
+READ_BATCH: Final = 10**12 + 5
+"""The batch of files that were read before batch 0, in a file source's log: one that will never be."""
+_FILE_OFFSET: Final = re.compile(r'\{"logOffset":\s*(-?\d+)\}')
+_NAMED: Final = re.compile(r"\w+:(.*)")
+_TICK: Final = {"batch"}
+"""The one field in the offset of a source of ticks, see ``state/operators/ticks.py``."""
+_NO_OFFSET: Final = "-"
+"""What Spark writes for a source that has none yet."""
+
+
+@attrs.frozen
+class Position:
+    """Where a source stands."""
+
+    folder: str
+    """Its folder in the checkpoint directory of Chandy's query, below ``sources``."""
+    plain_folder: str
+    """Its folder in the directory of the same query without Chandy's sources of ticks."""
+    offset: str
+    """Spark's JSON."""
+
+    @property
+    def log_end(self) -> int | None:
+        """The entry of a file source's log at which it stands; None: it is not a file source."""
+        found = _FILE_OFFSET.fullmatch(self.offset)
+        return int(found[1]) if found else None
+
+    @property
+    def topics(self) -> bool:
+        """Whether it is a position in Kafka's topics: an offset by partition by topic."""
+        try:
+            document = json.loads(self.offset)
+        except ValueError:
+            return False
+        return (
+            isinstance(document, dict)
+            and bool(document)
+            and all(
+                isinstance(partitions, dict)
+                and all(name.isdecimal() and isinstance(offset, int) for name, offset in partitions.items())
+                for partitions in document.values()
+            )
+        )
+
+
+def positions(offsets: str) -> list[Position]:
+    """Return the positions in an entry of the offset log, without those of sources of ticks."""
+    version, _, *lines = offsets.splitlines()
+    found: list[Position] = []
+    for number, line in enumerate(lines):
+        offset = _offset_of(line)
+        name = line.removesuffix(offset).rstrip(":") if version == "v2" else None
+        if offset != _NO_OFFSET and not _is_tick(offset):
+            # By name, or by their number, which the sources of ticks have not in a plain query.
+            found.append(Position(name or str(number), name or str(number - _ticks(lines[:number])), offset))
+    return found
+
+
+def _offset_of(line: str) -> str:
+    """Return the offset in a line of the offset log, ahead of which is the source's name in version 2."""
+    named = _NAMED.fullmatch(line)
+    return named[1] if named else line
+
+
+def _ticks(lines: list[str]) -> int:
+    return sum(_is_tick(_offset_of(line)) for line in lines)
+
+
+def _is_tick(offset: str) -> bool:
+    try:
+        document = json.loads(offset)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.keys() == _TICK
+
+
+def plain_offsets(offsets: str, settings: Mapping[str, str]) -> str:
+    """Return an entry of the offset log without sources of ticks, and with other settings of Spark.
+
+    Args:
+        offsets: the entry.
+        settings: replace those of the same names, or are added.
+    """
+    version, times, *lines = offsets.splitlines()
+    document = json.loads(times)
+    document["conf"] = {**document.get("conf", {}), **settings}
+    return "\n".join(
+        [version, json.dumps(document), *(line for line in lines if not _is_tick(_offset_of(line)))]
+    )
+
+
+def read_files(log: Mapping[str, bytes]) -> bytes | None:
+    """Return the log entry 0 of a file source that has read the files of another log; None: it has read none.
+
+    Args:
+        log: the other log's entries by name, as ``compact_log.names_at`` chooses them.
+    """
+    numbers = {name: number for name in log if (number := entry_number(name)) is not None}
+    last = max((number for name, number in numbers.items() if name.endswith(".compact")), default=-1)
+    # What the latest compact file repeats is left out; so is a plain entry beside it.
+    names = [name for name, number in numbers.items() if number > last or name == f"{last}.compact"]
+    heads, lines = [], []
+    for name in sorted(names, key=numbers.__getitem__):
+        head, *rest = log[name].decode().splitlines()
+        heads.append(head)
+        lines += [json.dumps(json.loads(line) | {"batchId": READ_BATCH}) for line in rest if line]
+    return "\n".join([heads[-1], *lines]).encode() if lines else None
