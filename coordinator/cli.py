@@ -1,4 +1,4 @@
-"""The command line `chandy`: list, show and verify the checkpoints in a storage, delete garbage, clean a machine."""
+"""The command line `chandy`: list, show, compare and verify checkpoints, delete garbage, clean a machine."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from ..storage.verification import Report, damaged_objects, verify, verify_all
 from .spark.offset_log import LoggedOffset, offsets_in
 
 if TYPE_CHECKING:
+    from .differences import OperatorDifferences, QueryDifferences, StateDifferences
     from .recovery.leftovers import Leftover
 
 PIPED_WIDTH = 200
@@ -50,8 +51,8 @@ class _Commands(click.Group):
 def main() -> None:
     """Manage the checkpoints of Spark streaming pipelines.
 
-    STORAGE_URI is the storage of a coordinator, the folder of one pipeline in it, or (for show, verify and export) the
-    folder of a savepoint: file:///path, /path, path, s3://bucket/prefix, ...
+    STORAGE_URI is the storage of a coordinator, the folder of one pipeline in it, or (for show, diff, verify and
+    export) the folder of a savepoint: file:///path, /path, path, s3://bucket/prefix, ...
     """
 
 
@@ -194,6 +195,123 @@ def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) 
     ]
     columns = ["operator", "query", "shards", "with state", "size", "states"]
     _print_table("operators", columns, operators, numbers=("shards", "with state", "size"))
+
+
+# --- diff ---------------------------------------------------------------------------------------------------
+
+
+def _chosen(context: click.Context, parameter: click.Parameter, checkpoint: str) -> str:
+    """Return "latest" and ids as they are, and all else as the URI of a savepoint."""
+    is_place = checkpoint != locate.LATEST and not checkpoint.isdecimal()
+    return _absolute(context, parameter, checkpoint) if is_place else checkpoint
+
+
+@main.command()
+@_uri
+@click.argument("old", callback=_chosen)
+@click.argument("new", callback=_chosen)
+@_pipeline
+@click.option("--operator", metavar="UID", help="Compare the state of this operator only.")
+@click.option("--state", metavar="NAME", help="Compare this state only; '$timers': the timers.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    metavar="N",
+    show_default=True,
+    help="Differences to print of each state. All are counted.",
+)
+@_json
+def diff(
+    uri: str,
+    old: str,
+    new: str,
+    pipeline: str | None,
+    operator: str | None,
+    state: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Compare two checkpoints: how far their queries have read, and their state key by key.
+
+    OLD and NEW are each "latest", an id, or the folder of a savepoint. Only shards whose files differ are downloaded.
+    """
+    # It loads PySpark, which the other commands need not wait for.
+    from .differences import compare_operators, compare_queries
+
+    before, after = (locate.locate(uri, checkpoint, pipeline) for checkpoint in (old, new))
+    queries = list(compare_queries(before, after))
+    operators = list(compare_operators(before, after, operator=operator, state=state, limit=limit))
+    if as_json:
+        _print_json(
+            {
+                "old": {"id": before.manifest.id, "store": before.store.uri},
+                "new": {"id": after.manifest.id, "store": after.store.uri},
+                "queries": [attrs.asdict(query) for query in queries],
+                "operators": [attrs.asdict(found) for found in operators],
+            }
+        )
+        return
+    for query in queries:
+        _print_query(query)
+    for found in operators:
+        _print_operator(found)
+
+
+def _print_query(query: QueryDifferences) -> None:
+    was, now = ("none" if batch is None else f"batch {batch}" for batch in query.batches)
+    click.echo(f"query {query.name}: {was}" + (f" -> {now}" if was != now else ", the same"))
+    for source in query.sources:
+        click.echo(f"  source {source.source}: {source.old or 'nothing'} -> {source.new or 'nothing'}")
+
+
+def _print_operator(operator: OperatorDifferences) -> None:
+    how = f" ({operator.change.value})" if operator.change else ""
+    was, now = operator.shards
+    shards = f"{now} shards" if was == now else f"{was} -> {now} shards"
+    read = f"{operator.read} read" if operator.read else "all the same"
+    click.echo(f"operator {operator.uid} of query {operator.query}{how}: {shards}, {read}")
+    rows = [
+        [state.name, state.kind, str(state.added), str(state.removed), str(state.changed)]
+        for state in operator.states
+        if state.total
+    ]
+    if rows:
+        numbers = ("added", "removed", "changed")
+        _print_table("", ["state", "kind", *numbers], rows, numbers)
+    for state in operator.states:
+        _print_state(operator.uid, state)
+
+
+def _print_state(uid: str, state: StateDifferences) -> None:
+    if not state.shown:
+        return
+    rows = [
+        [
+            one.change.value,
+            _fields(one.key),
+            _fields(one.place),
+            "" if one.old is None else _fields(one.old),
+            "" if one.new is None else _fields(one.new),
+        ]
+        for one in state.shown
+    ]
+    columns = [
+        "",
+        "key",
+        {"list": "position", "map": "map key", "timers": "timer"}.get(state.kind, ""),
+        "old",
+        "new",
+    ]
+    # A value state has no places, and timers have no values.
+    shown = [at for at in range(len(columns)) if at == 0 or any(row[at] for row in rows)]
+    more = f", the first {len(rows)} of {state.total}" if len(rows) < state.total else ""
+    title = f"{uid}, {state.name}{more}"
+    _print_table(title, [columns[at] for at in shown], [[row[at] for at in shown] for row in rows])
+
+
+def _fields(fields: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in fields.items())
 
 
 # --- verify -------------------------------------------------------------------------------------------------

@@ -3,3 +3,4 @@ from .operators.arrow_processor import ArrowProcessor as ArrowProcessor
 from .operators.arrow_processor import ArrowResult as ArrowResult
 from .reader.reading import read_state as read_state
 from .reader.reading import register as register
+from .writer.savepoint_writer import SavepointWriter as SavepointWriter

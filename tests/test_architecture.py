@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "face"),
     ("coordinator",),
     ("assembly",),
-    ("config", "export", "lookup", "operators"),
+    ("config", "differences", "export", "lookup", "operators"),
     ("adopt",),
     ("recovery",),
     ("query",),

@@ -45,6 +45,7 @@ from .coordinator.version import __version__ as __version__
 from .state import ArrowInput as ArrowInput
 from .state import ArrowProcessor as ArrowProcessor
 from .state import ArrowResult as ArrowResult
+from .state import SavepointWriter as SavepointWriter
 from .state import read_state as read_state
 from .storage import ChandyError as ChandyError
 from .storage import DamagedCheckpointError as DamagedCheckpointError

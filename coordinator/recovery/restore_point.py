@@ -245,7 +245,8 @@ def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> Oper
             f"operator {operator.uid!r} does not fit the checkpoint",
             f"{len(was.shards)} shards",
             f"{len(operator.shards)}",
-            f"use shards={len(was.shards)}: the number of shards never changes; change the parallelism instead",
+            f"use shards={len(was.shards)}, and change the parallelism instead; or write the state anew by a "
+            "SavepointWriter, with other shards",
         )
     if not same_key(was.key_schema, operator.key_schema):
         raise RestoreError(

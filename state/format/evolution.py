@@ -123,7 +123,7 @@ def _obstacle(path: str, was: DataType, now: DataType) -> str | None:
         return _part_obstacle(f"{path}.key", was.keyType, False, now.keyType, False) or _part_obstacle(
             f"{path}.value", was.valueType, was.valueContainsNull, now.valueType, now.valueContainsNull
         )
-    if _widens(was, now):
+    if widens(was, now):
         return None
     return f"field {path!r} cannot go from {was.simpleString()} to {now.simpleString()}"
 
@@ -151,7 +151,8 @@ def _part_obstacle(path: str, was: DataType, had_nulls: bool, now: DataType, has
     return _obstacle(path, was, now)
 
 
-def _widens(was: DataType, now: DataType) -> bool:
+def widens(was: DataType, now: DataType) -> bool:
+    """Return whether each value of a type, which is not nested, is one of another type as well."""
     if isinstance(was, DecimalType) and isinstance(now, DecimalType):
         return was.scale == now.scale and was.precision <= now.precision
     if isinstance(was, CharType | VarcharType):

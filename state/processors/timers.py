@@ -66,7 +66,7 @@ class Timers:
         if now is None or now == self._before or self._held is None:
             return
         key = self._current.key
-        ordered = np.array(sorted(now), _INT64).tobytes() or None
+        ordered = listed(now)
         self._held[self._current.index] = ordered
         self._current.put(self._prefix + key, ordered)
         for time in now - self._before:
@@ -136,12 +136,27 @@ class Timers:
         if self._now is None:
             if self._held is None:
                 self._held = self._current.fetch_chunk(self._prefix)
-            self._before = frozenset(_times(self._held[self._current.index]))
+            self._before = frozenset(times_of(self._held[self._current.index]))
             self._now = set(self._before)
         return self._now
 
 
-def _times(data: bytes | None) -> Iterable[int]:
+def hidden_list(index: bytes) -> bytes:
+    """Return the prefix of the keys under which a shard has the list of a key's timers.
+
+    Args:
+        index: the prefix of the ordered keys of these timers: ``PROCESSING_TIMERS`` or ``EVENT_TIMERS``.
+    """
+    return next(keyspace.value_prefix(hidden) for prefix, hidden in _MODES.values() if prefix == index)
+
+
+def listed(times: Iterable[int]) -> bytes | None:
+    """Return the list of a key's timers as it is stored; None if there are none."""
+    return np.array(sorted(times), _INT64).tobytes() or None
+
+
+def times_of(data: bytes | None) -> Iterable[int]:
+    """Return the timers in a stored list."""
     if data is None:
         return ()
     times: list[int] = np.frombuffer(data, _INT64).tolist()

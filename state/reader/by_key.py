@@ -109,7 +109,7 @@ class StoredKeys:
         """Yield everything that is stored, by key."""
         found: list[Iterable[_Item]] = [
             _numbered(
-                at, StoredState(self.operator.uid, name, self.operator.key_schema, record).items(db, record)
+                at, StoredState(self.operator.uid, name, self.operator.key_schema, record).items(db)
             )
             for at, (name, record) in enumerate(self.states.items())
         ]

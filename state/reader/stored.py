@@ -43,7 +43,8 @@ ROWS: Final = 10_000
 """The most rows of a batch."""
 _BYTES: Final = 8 << 20
 """The number of bytes of keys and values after which a batch ends."""
-_MODES: Final = {keyspace.PROCESSING_TIMERS: "processing", keyspace.EVENT_TIMERS: "event"}
+MODES: Final = {keyspace.PROCESSING_TIMERS: "processing", keyspace.EVENT_TIMERS: "event"}
+"""The names of the timers' time modes, by the prefix of their keys."""
 _LATEST: Final = (1 << 63) // 1000 - 1
 """The last millisecond that a timestamp can be."""
 
@@ -86,21 +87,37 @@ class StoredState:
         with opened(directory) as db:
             yield from self._timers(db) if self.record is None else self._rows(db, self.record)
 
+    def items_of(self, db: Rdict, key: bytes, data: bytes) -> Iterator[tuple[int | bytes, bytes]]:
+        """Yield the packed items of a key, given what the shard has under the state's prefix and the key.
+
+        With each item comes its place: 0 in a value state, its position in a list, its packed key in a map.
+
+        Raises:
+            StateTypeError: a part of a list is missing.
+        """
+        assert self.record is not None, "timers have no items"
+        if self.record.kind is StateKind.VALUE:
+            yield 0, data
+        elif self.record.kind is StateKind.LIST:
+            yield from enumerate(self._elements(db, key, data))
+        else:
+            yield from self._entries(db, key, data)
+
     def _timers(self, db: Rdict) -> Iterator[pa.RecordBatch]:
         codec = KeyCodec(from_json(self.key_schema))
-        for prefix, mode in _MODES.items():
+        for prefix, mode in MODES.items():
             found = (keyspace.split_timed(key) for key, _ in scan(db, prefix))
             for piece in _pieces(found):
                 times, keys = zip(*piece, strict=True)
                 columns = codec.decode_columns(pa.array(keys, BYTES)).columns
-                yield self._batch([*columns, pa.array([mode] * len(times)), _timestamps(pa.array(times))])
+                yield self._batch([*columns, pa.array([mode] * len(times)), timestamps(pa.array(times))])
 
     def _rows(self, db: Rdict, record: StateRecord) -> Iterator[pa.RecordBatch]:
         name = StateName(self.operator, self.name)
         codec = KeyCodec(from_json(self.key_schema))
         packing = Packing([from_json(version) for version in record.versions], name)
         map_keys = Packing([from_json(record.map_key)], name) if record.map_key is not None else None
-        for piece in _pieces(self.items(db, record)):
+        for piece in _pieces(self.items(db)):
             keys, places, values = zip(*piece, strict=True)
             columns = list(codec.decode_columns(pa.array(keys, BYTES)).columns)
             if map_keys is not None:
@@ -108,21 +125,15 @@ class StoredState:
             elif record.kind is StateKind.LIST:
                 columns.append(pa.array(places, pa.int32()))
             packed = pa.array(values, BYTES)
-            yield self._batch([*columns, *packing.unpack(packed).flatten(), _timestamps(expiries(packed))])
+            yield self._batch([*columns, *packing.unpack(packed).flatten(), timestamps(expiries(packed))])
 
-    def items(self, db: Rdict, record: StateRecord) -> Iterator[tuple[bytes, int | bytes, bytes]]:
-        """Yield for each item its key, its position in the list or its packed key in the map, and its packed value."""
+    def items(self, db: Rdict) -> Iterator[tuple[bytes, int | bytes, bytes]]:
+        """Yield for each item its key, its place as ``items_of`` says, and its packed value."""
         prefix = keyspace.value_prefix(self.name)
         for where, data in scan(db, prefix):
             key = where[len(prefix) :]
-            if record.kind is StateKind.VALUE:
-                yield key, 0, data
-            elif record.kind is StateKind.LIST:
-                for place, element in enumerate(self._elements(db, key, data)):
-                    yield key, place, element
-            else:
-                for map_key, value in self._entries(db, key, data):
-                    yield key, map_key, value
+            for place, item in self.items_of(db, key, data):
+                yield key, place, item
 
     def _elements(self, db: Rdict, key: bytes, data: bytes) -> Iterator[bytes]:
         header = parts.ListHeader.decode(data)
@@ -172,7 +183,8 @@ def distinct(columns: list[tuple[str, str, DataType]]) -> StructType:
     return StructType(fields)
 
 
-def _timestamps(milliseconds: pa.Array) -> pa.Array:
+def timestamps(milliseconds: pa.Array) -> pa.Array:
+    """Return times in milliseconds since 1970 as timestamps; those beyond all timestamps are capped."""
     least = pc.min_element_wise(milliseconds, _LATEST, skip_nulls=False)
     capped = pc.max_element_wise(least, -_LATEST, skip_nulls=False)
     return capped.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))

@@ -215,7 +215,7 @@ def test_columns_that_would_have_one_name_are_told_apart() -> None:
 
 
 def test_a_moment_beyond_all_timestamps_is_the_last_of_them() -> None:
-    ends = stored._timestamps(pa.array([2**63 - 1, None, -(2**63)], pa.int64()))
+    ends = stored.timestamps(pa.array([2**63 - 1, None, -(2**63)], pa.int64()))
     assert ends.is_null().to_pylist() == [False, True, False]
     assert [moment.value for moment in (ends[0], ends[2])] == [
         (2**63 // 1000 - 1) * 1000,

@@ -1,0 +1,49 @@
+"""Reads out of a checkpoint how far its queries have read each of their sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from ...storage.manifest import Handle, QueryRecord
+from ...storage.snapshots import restore_files
+from ...storage.store import Store
+
+_NOTHING: Final = "-"
+"""What Spark writes for a source of which a query has read nothing yet."""
+
+
+def source_offsets(store: Store, query: QueryRecord, folder: str) -> dict[str, str | None]:
+    """Return by source the offset up to which a query has read it, as Spark has written it down; None: not at all.
+
+    Spark counts the sources of a query from 0, or has a name for each.
+
+    Args:
+        store: what the record's keys are relative to.
+        query: the query.
+        folder: where in the query's snapshot the files of its working checkpoint directory are.
+
+    Raises:
+        DamagedError, ObjectMissingError: the file with the offsets cannot be read.
+    """
+    name = f"{folder}/offsets/{query.batch}"
+    files = tuple(file for file in query.files.files if file.name == name)
+    if not files:
+        return {}
+    with TemporaryDirectory(prefix="chandy-offsets-") as scratch:
+        restore_files(store, Handle(files), Path(scratch))
+        return parse_offsets((Path(scratch) / name).read_text())
+
+
+def parse_offsets(entry: str) -> dict[str, str | None]:
+    """Return the offsets in an entry of Spark's offset log, by source."""
+    # A version, the batch's times, then a line for each source; from version 2 on its name is ahead of its offset.
+    version, *rest = entry.splitlines()
+    found = {}
+    for number, line in enumerate(rest[1:]):
+        source, offset = str(number), line
+        if version != "v1":
+            source, _, offset = line.partition(":")
+        found[source] = None if offset == _NOTHING else offset
+    return found

@@ -1,0 +1,1 @@
+"""Writes state from outside of its query: a savepoint whose state comes from DataFrames."""
