@@ -32,6 +32,7 @@ from ..storage.open import open_store, pipeline_uri
 from ..storage.private import make_private_folder
 from ..storage.probe import probe_exclusive_create
 from ..storage.savepoint_claim import claim_restored, drop_claimed
+from .channels.observer import Channels
 from .config import CheckpointConfig
 from .errors import SetupError
 from .execution.executor import CheckpointExecutor
@@ -114,7 +115,6 @@ class Assembly:
     supervisor: Supervisor
     operators: Operators
     lookup: Lookup
-    adoptions: Adoptions
     abandon: Callable[[], None]
     """Ends the streams to the hosts, and with them the hosts; waits for nothing."""
 
@@ -156,7 +156,8 @@ def assemble(
     directories = QueryDirectories(Path(config.work_dir) if config.work_dir else None, name)
     made.callback(directories.close)
     java = session.java_process(spark)
-    runs = Runs()
+    channels = Channels()
+    runs = Runs(channels)
     with told_if_slow(log, "the take-over of the pipeline", storage=storage):
         pipeline = _take_over(name, catalog, config, restore, found, clock, java, runs, made)
     point = pipeline.point
@@ -245,6 +246,7 @@ def assemble(
         operators=Operators(endpoint, point, directories, ticks),
         lookup=Lookup(spark, executor, runs, token, file_cache, changelogs, clock),
         adoptions=adoptions,
+        channels=channels,
         abandon=abandon,
     )
     log.info(

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import attrs
 
-from ..storage.manifest import CheckpointKind, Manifest
+from ..storage.manifest import ChannelRecord, CheckpointKind, Manifest
 from ..storage.times import shown, utc
 
 
@@ -30,6 +30,8 @@ class Checkpoint:
     """Number of shards in it."""
     batches: dict[str, int]
     """The cut: the last batch of each query that belongs to it."""
+    channels: tuple[ChannelRecord, ...] = attrs.field(default=(), repr=False)
+    """What was between queries of which one reads what the other writes."""
 
     @property
     def triggered_time(self) -> datetime:
@@ -59,4 +61,5 @@ class Checkpoint:
             new_bytes=manifest.new_bytes,
             shards=manifest.shard_count,
             batches={query.name: query.batch for query in manifest.queries},
+            channels=manifest.channels,
         )

@@ -21,7 +21,7 @@ from ..storage import locate
 from ..storage.catalog import Catalog, Entry
 from ..storage.collect import GRACE_SECONDS, collect_garbage
 from ..storage.errors import ChandyError, DamagedError
-from ..storage.manifest import Manifest, OperatorRecord, QueryRecord
+from ..storage.manifest import ChannelRecord, Manifest, OperatorRecord, QueryRecord
 from ..storage.store import Store
 from ..storage.verification import Report, damaged_objects, verify, verify_all
 from .spark.offset_log import LoggedOffset, offsets_in
@@ -182,6 +182,10 @@ def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) 
         columns = ["query", "sink", "published up to", "epochs to publish", "rows to publish"]
         rows = [["-" if value is None else str(value) for value in one.values()] for one in outputs]
         _print_table("transactional sinks", columns, rows, numbers=columns[2:])
+    if manifest.channels:
+        columns = ["writer", "sink", "reader", "target", "published up to", "rows to publish", "not read"]
+        rows = [_channel(channel) for channel in manifest.channels]
+        _print_table("channels between queries", columns, rows, numbers=columns[4:6])
     operators = [
         [
             operator.uid,
@@ -637,6 +641,11 @@ def _details(manifest: Manifest) -> dict[str, Any]:
         "versions": manifest.versions,
         "queries": queries,
         "outputs": _outputs(manifest),
+        "channels": [
+            attrs.asdict(channel)
+            | {"partitions": [attrs.asdict(one) | {"unread": one.unread} for one in channel.partitions]}
+            for channel in manifest.channels
+        ],
         "operators": operators,
     }
 
@@ -676,6 +685,25 @@ def _outputs(manifest: Manifest) -> list[dict[str, Any]]:
         for query in manifest.queries
         for output in query.outputs
     ]
+
+
+def _channel(channel: ChannelRecord) -> list[str]:
+    published = "-" if channel.published is None else str(channel.published)
+    start = [channel.writer, channel.sink or "-", channel.reader, channel.target]
+    return [*start, published, str(channel.rows_to_publish), _not_read(channel)]
+
+
+def _not_read(channel: ChannelRecord) -> str:
+    """Say what was published and not read."""
+    if channel.files is not None:
+        files = channel.files
+        rows = "" if files.rows is None else f", {files.rows} rows"
+        return f"{files.files} files, {decimal(files.bytes)}{rows}"
+    known = [one.unread for one in channel.partitions if one.unread is not None]
+    if not known:
+        return "not known"
+    missing = len(channel.partitions) - len(known)
+    return f"{sum(known)} offsets in {len(known)} partitions" + (f", {missing} not known" if missing else "")
 
 
 def _filled(operator: OperatorRecord) -> int:

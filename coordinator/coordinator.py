@@ -105,18 +105,6 @@ class CheckpointCoordinator:
         self._supervisor = parts.supervisor
         self._operators = parts.operators
         self._lookup = parts.lookup
-        self._adoptions = parts.adoptions
-        self._adopter = Adopter(
-            spark,
-            Life(
-                parts.pipeline.catalog.store.uri,
-                self._pipeline,
-                parts.pipeline.generation.generation,
-                self._executor.read(lambda machine: machine.versions),
-            ),
-            self._executor.check_not_fenced,
-            parts.operators.directories.adopted,
-        )
         self._abandon = parts.abandon
 
     # --- building and starting ------------------------------------------------------------------------------
@@ -406,9 +394,11 @@ class CheckpointCoordinator:
             reads=reads,
             sources=sources_of(facts, self._pipeline, name),
         )
+        self._channels.add(definition)
         try:
             query = self._supervisor.start(definition)
         except BaseException:
+            self._channels.remove(name)
             sink.close()
             definition.sources.close()
             raise

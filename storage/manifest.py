@@ -11,7 +11,7 @@ import enum
 
 import attrs
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The newest manifest schema that this version of Chandy writes and reads."""
 
 
@@ -127,6 +127,61 @@ class QueryRecord:
 
 
 @attrs.frozen
+class UnreadFiles:
+    """Files of a directory that a query could see at the cut and had not read."""
+
+    files: int
+    bytes: int
+    rows: int | None = None
+    """None: not all files say how many they have."""
+
+
+@attrs.frozen
+class TopicPartition:
+    """A partition of a topic of Kafka between two queries. Not every offset is a row: ends of transactions have one."""
+
+    topic: str
+    partition: int
+    published: int | None
+    """Offset behind the writer's last row; None: it has published none there since the driver was started."""
+    read: int | None
+    """Offset with which the reader goes on; None: it has not read there."""
+
+    @property
+    def unread(self) -> int | None:
+        """How many offsets are between the two; None: not known."""
+        if self.published is None or self.read is None:
+            return None
+        return max(0, self.published - self.read)
+
+
+@attrs.frozen
+class ChannelRecord:
+    """What was between two queries at the cut: the writer's part of the checkpoint has it, the reader's has not.
+
+    It consists of what readers could see and the reader had not read, which lies in the target, and of what was still
+    to be published, which the checkpoint has itself (``OutputRecord.epochs``).
+    """
+
+    writer: str
+    """The query that writes."""
+    sink: str | None
+    """Uid of its transactional sink. None: Spark's own file sink."""
+    reader: str
+    """The query that reads."""
+    target: str
+    """The directory or topic between them."""
+    published: int | None
+    """The writer's newest epoch, or for Spark's own file sink its newest batch, that readers could see; None: none."""
+    rows_to_publish: int
+    """Rows of later epochs."""
+    files: UnreadFiles | None = None
+    """What of a directory was not read; None: not known, or no directory."""
+    partitions: tuple[TopicPartition, ...] = ()
+    """The partitions of a topic."""
+
+
+@attrs.frozen
 class Manifest:
     """A completed checkpoint."""
 
@@ -146,10 +201,14 @@ class Manifest:
     unverified: bool = False
     """Whether it holds bytes that were taken over from a restored checkpoint, and that nobody had read in the store
     since then. If they are damaged, so is this checkpoint."""
+    channels: tuple[ChannelRecord, ...] = ()
+    """What was between its queries. It is for people: a restore does not need it."""
 
     @property
     def schema(self) -> int:
         """The schema that it is written in: the oldest that can say it, so that older versions can read most."""
+        if self.channels:
+            return 4
         if any(query.outputs for query in self.queries):
             return 3
         return 2 if self.unverified else 1

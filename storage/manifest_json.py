@@ -43,6 +43,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     if manifest.schema < 3:
         for query in body["queries"]:
             del query["outputs"]
+    if manifest.schema < 4:
+        del body["channels"]
     return _document(manifest.schema, canonical(body))
 
 

@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "differences", "export", "lookup", "operators"),
     ("adopt",),
     ("recovery",),
+    ("channels",),
     ("query",),
     ("connectors",),
     ("execution", "sinks", "sources"),

@@ -26,7 +26,7 @@ from chandy.storage.codec import from_json, to_json
 from chandy.storage.errors import ChandyError
 from chandy.storage.layout import manifest_key
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, OutputRecord
+from chandy.storage.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord
 from chandy.storage.manifest_json import decode_manifest, encode_manifest
 
 from ..lives import say
@@ -70,6 +70,9 @@ class CommittingQuery:
         pass
 
     def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        return ()
+
+    def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
         return ()
 
     def commit(self, query: str, checkpoint: int) -> None:

@@ -52,7 +52,7 @@ from ...storage.errors import (
 )
 from ...storage.layout import pack_key, savepoint_key, trigger_key
 from ...storage.logs import carried, logger
-from ...storage.manifest import CheckpointKind, Manifest, OutputRecord, QueryRecord
+from ...storage.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord, QueryRecord
 from ...storage.open import open_store
 from ...storage.savepoint import claim_savepoint, discard_savepoint
 from ...storage.snapshots import SnapshotWriter, copy_snapshot
@@ -125,6 +125,10 @@ class Progress(Interface):
 
     def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
         """Return what a checkpoint's manifest says of the query's transactional sinks."""
+        ...
+
+    def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
+        """Return what was between the queries at a checkpoint that is about to complete. It looks at nothing anew."""
         ...
 
     def commit(self, query: str, checkpoint: int) -> None:
@@ -727,6 +731,7 @@ class CheckpointExecutor:
         manifest = self.read(lambda machine: machine.manifest(order.checkpoint, self._clock()))
         if manifest is None:
             return
+        manifest = self._with_channels(manifest)
         not_finalized = partial(on.NotFinalized, manifest, Reason.FINALIZE_CHECKPOINT_FAILURE)
         try:
             if doomed := self.read(lambda machine: machine.doomed(manifest)):
@@ -753,6 +758,13 @@ class CheckpointExecutor:
         except Exception:
             # The checkpoint is complete, whatever becomes of the news.
             log.exception("what was to be done after a checkpoint has failed", checkpoint=manifest.id)
+
+    def _with_channels(self, manifest: Manifest) -> Manifest:
+        try:
+            return attrs.evolve(manifest, channels=self._progress.channels(manifest))
+        except Exception as error:  # noqa: BLE001 (a restore does not need them)
+            log.warning("cannot tell what is between the queries", error=str(error) or repr(error))
+            return manifest
 
     def _be_patient(self, error: StoreFailedError) -> bool:
         """Wait until a store may be asked again; return whether to ask it: not once the coordinator has closed."""

@@ -14,7 +14,8 @@ import attrs
 
 from ...state.operators.batch_log import batch_times
 from ...state.rpc.messages import BatchTimes
-from ...storage.manifest import Manifest, OutputRecord
+from ...storage.manifest import ChannelRecord, Manifest, OutputRecord
+from ..channels.observer import Channels
 from ..errors import StaleQueryError
 from ..query import Definition
 from ..spark import progress
@@ -46,7 +47,13 @@ class Run:
 class Runs:
     """The current run of each query. Answers about files come from the disk, as the executor's ``Progress``."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: Channels | None = None) -> None:
+        """Make it without runs.
+
+        Args:
+            channels: those between the queries.
+        """
+        self._channels = channels or Channels()
         self._lock = threading.Lock()
         self._current: dict[str, Run] = {}
 
@@ -121,6 +128,7 @@ class Runs:
             held = Path(folder)
             working = progress.hold(lambda: progress.files_at(run.directory, batch), held / WORKING)
             kept = progress.hold(lambda: sink.files_at(batch), held / SINK)
+            self._channels.look(run.definition, batch, working, kept)
             yield {
                 **{f"{WORKING}/{name}": path for name, path in working.items()},
                 **{f"{SINK}/{name}": path for name, path in kept.items()},
@@ -133,6 +141,10 @@ class Runs:
     def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
         """Return what a checkpoint's manifest says of a query's transactional sinks."""
         return self._current[query].definition.sink.pre_commit(checkpoint)
+
+    def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
+        """Return what was between the queries at a checkpoint that is about to complete."""
+        return self._channels.at(manifest)
 
     def commit(self, query: str, checkpoint: int) -> None:
         """Begin to publish what a completed checkpoint has of a query's output."""

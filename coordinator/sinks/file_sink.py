@@ -13,6 +13,7 @@ from ..spark.compact_log import DEFAULT_INTERVAL, mended
 from . import file_sink_log
 from .guarantee import Guarantee, Level
 from .owner import Mark, SinkOwner, check_mark, pass_on, put_mark
+from .place import Output, local_directory
 from .sink import Beginning, Sink
 
 log = logger(__name__)
@@ -40,6 +41,11 @@ class FileSink(Sink):
     def location(self) -> Path:
         """The output directory."""
         return self.path
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The directory, whose rows are visible as soon as a batch commits."""
+        return (Output(local_directory(self.path)),)
 
     def files_at(self, batch: int) -> dict[str, Path]:
         """Return the files of the log after a batch."""

@@ -12,6 +12,7 @@ import attrs
 from ...storage.manifest import OutputRecord
 from .guarantee import Guarantee
 from .owner import SinkOwner
+from .place import Output
 
 RECORDS: Final = "staged"
 """The folder in a query's working directory that says what its batches have staged for transactional sinks."""
@@ -72,6 +73,19 @@ class Sink(abc.ABC):
     def uids(self) -> tuple[str, ...]:
         """The uids of transactional sinks, whose output becomes visible with the checkpoint that has it."""
         return ()
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """Where other queries can read the output, as far as that is known."""
+        return ()
+
+    def writer_of(self, uid: str) -> str:
+        """Return how its target names a transactional sink, as in ``Fence.writer``."""
+        raise KeyError(uid)
+
+    def published_offsets(self, uid: str) -> Mapping[tuple[str, int], int]:
+        """Return how far a transactional sink has published into topics, see ``Committer.offsets``."""
+        return {}
 
     def begin(self, query: str, beginning: Beginning) -> None:
         """Put the output to where a query begins. Nobody else writes into it.

@@ -13,7 +13,7 @@ from ...state.operators.ticks import TICKS
 from ..errors import ArgumentError
 from .compact_log import DEFAULT_INTERVAL
 from .local_path import is_local
-from .writer_facts import KAFKA, SinkFacts, SourceFacts, Trigger, WriterFacts
+from .writer_facts import KAFKA, PLACE, SinkFacts, SourceFacts, Trigger, WriterFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,6 +24,7 @@ _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _SOURCE_COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
 _SINK_COMPACTION = "spark.sql.streaming.fileSink.log.compactInterval"
 _MANY_WATERMARKS = "spark.sql.streaming.statefulOperator.allowMultiple"
+_IGNORES_SINK_LOG = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 
 # The keys are class names in org.apache.spark.sql.execution.streaming.
 _TRIGGERS = {
@@ -87,6 +88,7 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         no_data_batches=spark.conf.get(_NO_DATA_BATCHES) == "true",
         source_compact_interval=int(spark.conf.get(_SOURCE_COMPACTION) or DEFAULT_INTERVAL),
         sink_compact_interval=int(spark.conf.get(_SINK_COMPACTION) or DEFAULT_INTERVAL),
+        ignores_sink_log=spark.conf.get(_IGNORES_SINK_LOG, "false") == "true",
         single_watermark=spark.conf.get(_MANY_WATERMARKS) == "false",
     )
 
@@ -245,12 +247,8 @@ def _source(node: Any) -> SourceFacts | None:
     kind = _kind(node)
     if kind == "StreamingRelation":
         source = node.dataSource()
-        options = _options(source.options())
-        return _source_facts(
-            node, str(source.className()), str(source.className()), options, options.get("cleansource")
-        )
+        return _source_facts(node, str(source.className()), str(source.className()), _options(source.options()))
     if kind == "StreamingRelationV2":
-        # What a connector of version 2 cleans up, it does not call so.
         options = _options_of_java(node.extraOptions())
         return _source_facts(node, str(node.sourceName()), str(node.table().getClass().getName()), options)
     if kind == "StreamingExecutionRelation":
@@ -258,16 +256,15 @@ def _source(node: Any) -> SourceFacts | None:
     return None
 
 
-def _source_facts(
-    node: Any, name: str, implementation: str, options: Mapping[str, str], clean_source: str | None = None
-) -> SourceFacts:
+def _source_facts(node: Any, name: str, implementation: str, options: Mapping[str, str]) -> SourceFacts:
     if _KAFKA in implementation or name.lower() == KAFKA:
         return SourceFacts(KAFKA, True, options=dict(options), label=_label(node))
     # A socket keeps nothing, and Spark's memory streams end with the process.
     lasts = not any(mark in implementation for mark in ("TextSocket", "MemoryStream"))
     replayable = lasts and name.lower() != "socket"
-    clean = (clean_source or "off").lower()
-    return SourceFacts(name, replayable, None if clean == "off" else clean)
+    clean = options.get("cleansource", "off").lower()
+    place = {name: value for name, value in options.items() if name in PLACE}
+    return SourceFacts(name, replayable, None if clean == "off" else clean, place)
 
 
 def _label(node: Any) -> str:

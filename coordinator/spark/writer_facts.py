@@ -25,6 +25,19 @@ class Trigger(enum.StrEnum):
     REAL_TIME = "realTime"
 
 
+PLACE = frozenset(
+    {
+        "path",
+        "kafka.bootstrap.servers",
+        "kafka.isolation.level",
+        "subscribe",
+        "subscribepattern",
+        "assign",
+    }
+)
+"""The options of sources that say where they read. None of them is secret."""
+
+
 @attrs.frozen
 class SourceFacts:
     """One streaming source of a query."""
@@ -36,7 +49,8 @@ class SourceFacts:
     clean_source: str | None = None
     """The option ``cleanSource`` of a file source, in lower case; None if it is off."""
     options: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """Those of a Kafka source by their names in lower case; some may be secret. Empty for other sources."""
+    """With their names in lower case: all those of a Kafka source, of which some may be secret, and of other sources
+    those that say where they read (``PLACE``)."""
     label: str = ""
     """The name that the user has given it, by which Spark's offset log may call it; empty if it has none."""
 
@@ -79,6 +93,8 @@ class WriterFacts:
     """Every how many batches Spark compacts the log of a file source."""
     sink_compact_interval: int = DEFAULT_INTERVAL
     """The same for a file sink."""
+    ignores_sink_log: bool = False
+    """Whether file sources list a directory although it has the log of a file sink."""
     single_watermark: bool = False
     """Whether a row is late by the batch's own watermark instead of the one before (``batch_log.batch_times``)."""
 

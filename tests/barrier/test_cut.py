@@ -20,6 +20,11 @@ def test_queries_that_nothing_orders_come_last_started_first() -> None:
     assert downstream_first({"a": (), "b": (), "c": ()}) == ("c", "b", "a")
 
 
+def test_what_one_query_reads_does_not_change_the_order_of_the_others() -> None:
+    # b reads a, and nobody has said so.
+    assert downstream_first({"a": (), "b": (), "c": ("b",)}) == ("c", "b", "a")
+
+
 def test_no_query_gives_no_order() -> None:
     assert downstream_first({}) == ()
 
@@ -49,3 +54,5 @@ def test_every_order_has_all_queries_and_none_before_its_consumers(edges: list[s
     assert sorted(order) == sorted(reads)
     for query, producers in reads.items():
         assert all(order.index(query) < order.index(producer) for producer in producers)
+    # So those that nobody has named are in their order, too.
+    assert order == tuple(reversed(reads))

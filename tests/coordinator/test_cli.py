@@ -18,7 +18,16 @@ from chandy.coordinator.cli import main
 from chandy.storage import Store, locate
 from chandy.storage.catalog import Catalog
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import EpochRecord, Handle, Manifest, OutputRecord, QueryRecord
+from chandy.storage.manifest import (
+    ChannelRecord,
+    EpochRecord,
+    Handle,
+    Manifest,
+    OutputRecord,
+    QueryRecord,
+    TopicPartition,
+    UnreadFiles,
+)
 from chandy.storage.manifest_json import encode_manifest
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint
 from chandy.storage.snapshots import SnapshotWriter
@@ -289,6 +298,36 @@ def test_show_tells_what_sinks_have_still_to_publish(tmp_path: Path) -> None:
     text = run("show", store.uri).stdout
     assert "transactional sinks" in text
     assert "25" in text
+    assert "channels" not in text
+
+
+def test_show_tells_what_is_between_queries(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "savepoint")
+    claim_savepoint(store, "driver-1")
+    partitions = (
+        TopicPartition("t", 0, 10, 4),
+        TopicPartition("t", 1, 7, 9),
+        TopicPartition("t", 2, None, 3),
+    )
+    channels = (
+        ChannelRecord("a", None, "b", "/out", 4, 0, UnreadFiles(3, 5000)),
+        ChannelRecord("a", "own", "b", "/own", None, 11, UnreadFiles(2, 70, 9)),
+        ChannelRecord("a", "sink", "c", "topic t", 6, 25, None, partitions),
+        ChannelRecord("a", "sink", "d", "/away", 6, 25),
+    )
+    commit_savepoint(store, attrs.evolve(stored(store, tmp_path / "files", 7), channels=channels))
+    found = run_json("show", store.uri)["channels"]
+    assert [one["reader"] for one in found] == ["b", "b", "c", "d"]
+    assert found[1]["files"] == {"files": 2, "bytes": 70, "rows": 9}
+    assert [one["unread"] for one in found[2]["partitions"]] == [6, 0, None]
+    text = run("show", store.uri).stdout
+    for words in (
+        "3 files, 5.0 kB ",
+        "2 files, 70 bytes, 9 rows",
+        "6 offsets in 2 partitions, 1 not known",
+        " not known ",
+    ):
+        assert words in text
 
 
 def test_verify_finds_all_whole(storage: str) -> None:

@@ -12,7 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chandy.storage import DamagedError, SchemaTooNewError
-from chandy.storage.manifest import EpochRecord, FileRef, Handle, Manifest, OutputRecord
+from chandy.storage.manifest import (
+    ChannelRecord,
+    EpochRecord,
+    FileRef,
+    Handle,
+    Manifest,
+    OutputRecord,
+    TopicPartition,
+    UnreadFiles,
+)
 from chandy.storage.manifest_json import decode_manifest, encode_manifest
 
 from ..builders import make_manifest
@@ -65,7 +74,7 @@ def test_only_an_unverified_one_needs_the_newer_schema(manifest: Manifest) -> No
 
 
 @pytest.mark.parametrize("unverified", [False, True])
-def test_only_one_with_output_needs_the_newest_schema_and_comes_back_equal(
+def test_only_one_with_output_needs_the_schema_after_that_and_comes_back_equal(
     manifest: Manifest, unverified: bool
 ) -> None:
     assert "outputs" not in json.loads(encode_manifest(manifest))["manifest"]["queries"][0]
@@ -82,6 +91,18 @@ def test_only_one_with_output_needs_the_newest_schema_and_comes_back_equal(
     # A restore needs its files.
     assert found.keys() - manifest.keys() == {"staged/delays/0.parquet"}
     assert found.size - manifest.size == 5
+
+
+def test_only_one_with_channels_needs_the_newest_schema_and_comes_back_equal(manifest: Manifest) -> None:
+    assert "channels" not in json.loads(encode_manifest(manifest))["manifest"]
+    channels = (
+        ChannelRecord("a", None, "b", "/out", 4, 0, UnreadFiles(3, 500)),
+        ChannelRecord("a", "sink", "c", "topic t", None, 7, None, (TopicPartition("t", 0, 5, None),)),
+    )
+    found = attrs.evolve(manifest, channels=channels)
+    document = json.loads(encode_manifest(found))
+    assert document["schema"] == 4
+    assert decode_manifest(encode_manifest(found), STORE, KEY) == found
 
 
 @pytest.mark.parametrize("unverified", [False, True])
@@ -144,8 +165,8 @@ def test_an_exchanged_body_is_damaged_though_it_is_a_manifest(manifest: Manifest
 
 
 def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manifest) -> None:
-    document = json.loads(encode_manifest(manifest)) | {"schema": 4, "manifest": {"anything": "new"}}
-    with pytest.raises(SchemaTooNewError, match=r"schema 4.*up to 3; upgrade chandy"):
+    document = json.loads(encode_manifest(manifest)) | {"schema": 5, "manifest": {"anything": "new"}}
+    with pytest.raises(SchemaTooNewError, match=r"schema 5.*up to 4; upgrade chandy"):
         decode_manifest(json.dumps(document).encode(), STORE, KEY)
 
 

@@ -41,6 +41,7 @@ class DataFile:
     """As Spark's readers have to name it, percent-encoded."""
     size: int
     """Bytes of the file."""
+    rows: int
 
 
 @attrs.frozen
@@ -92,7 +93,8 @@ def encode(added: Iterable[str], positions: Mapping[str, Position], directory: s
 
 def line_of(file: DataFile, modified: float) -> str:
     """Return the line of an entry about a file."""
-    return json.dumps(_line(file.uri, file.size, modified))
+    # Spark reads past what it does not know.
+    return json.dumps(_line(file.uri, file.size, modified, rows=file.rows))
 
 
 def lines_of(data: bytes) -> list[str]:
@@ -113,10 +115,13 @@ def positions_of(data: bytes) -> dict[str, Position] | None:
     return {name: structure(Position, one) for name, one in document[_NOTE].items()}
 
 
-def _line(uri: str, size: int, modified: float, *, is_folder: bool = False) -> dict[str, object]:
+def _line(
+    uri: str, size: int, modified: float, *, rows: int | None = None, is_folder: bool = False
+) -> dict[str, object]:
     return {
         "path": uri,
         "size": size,
+        **({} if rows is None else {"rows": rows}),
         "isDir": is_folder,
         "modificationTime": int(modified * 1000),
         "blockReplication": 1,

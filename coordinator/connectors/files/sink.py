@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from ....storage.open import open_store
 from ....storage.probe import probe_exclusive_create
 from ....storage.store import Store
 from ....storage.uri import StoreUri, join_uri
+from ...sinks.place import Directory, directory_path
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
@@ -84,6 +86,12 @@ class FilesSink(StagedSink):
     def name(self) -> str:
         """What messages call the directory."""
         return f"the directory {self.path}"
+
+    @property
+    @override
+    def place(self) -> Directory:
+        uri = open_store(self.path).uri
+        return Directory(directory_path(self.url or url_of(uri)), uri)
 
     @override
     def check(self, schema: pa.Schema) -> None:
@@ -206,25 +214,28 @@ class _Committer(Committer):
 
     def _written(self, store: Store, epoch: Epoch) -> Iterator[DataFile]:
         """Write the files of an epoch. What is written again has the same names and the same bytes."""
-        for number, (folder, data) in enumerate(self._contents(epoch)):
+        for number, (folder, data, rows) in enumerate(self._contents(epoch)):
             digest = hashlib.sha256(data).hexdigest()[:16]
             key = (
                 f"{folder}part-{epoch.id:08d}-{number:05d}-{_short(self._fence)}-{digest}.{self._sink.format}"
             )
             with self._sink.explained():
                 store.write(key, data)
-            yield DataFile(f"{self._log.directory}/{quote(key, safe='/=')}", len(data))
+            yield DataFile(f"{self._log.directory}/{quote(key, safe='/=')}", len(data), rows)
 
-    def _contents(self, epoch: Epoch) -> Iterator[tuple[str, bytes]]:
+    def _contents(self, epoch: Epoch) -> Iterator[tuple[str, bytes, int]]:
+        """Yield the folder, the bytes and the number of rows of each file."""
+        import pyarrow.parquet as pq
+
         rows = StagedRows(epoch)
         if self._sink.format == "parquet" and not self._sink.partition_by:
             for data in rows.files():
-                yield "", data
+                yield "", data, pq.read_metadata(io.BytesIO(data)).num_rows
             return
         write = WRITERS[self._sink.format]
         for table in rows.tables():
             for folder, some in in_partitions(table, self._sink.partition_by):
-                yield folder, write(some)
+                yield folder, write(some), some.num_rows
 
 
 def url_of(uri: str) -> str:

@@ -13,6 +13,7 @@ from ....storage.errors import FencedError
 from ...durations import Duration, seconds
 from ...errors import ConfigError
 from ...fields import filled, optional, positive_duration, refuse
+from ...sinks.place import Topics
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputTakenError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
@@ -78,6 +79,11 @@ class KafkaSink(StagedSink):
     position_topic: str = attrs.field(default="chandy-positions", validator=filled)
     """The compacted topic that keeps what was last published."""
 
+    @property
+    def place(self) -> Topics:
+        """The topic, or those that the rows name."""
+        return Topics(Topics.servers_of(self.bootstrap_servers), self.topic)
+
     def check(self, schema: pa.Schema) -> None:
         """Check the columns and that the topics are there, and make that of the positions.
 
@@ -133,12 +139,17 @@ class _Publisher(Committer):
         self._record = Position.first(fence)
         self._begun = time.monotonic()
         self._producer: TransactionalProducer | None = None
+        self._offsets: Mapping[tuple[str, int], int] = {}
         with self._closing_on_doubt():
             self._producer = TransactionalProducer(cluster, f"{sink.position_topic}/{fence.writer}")
 
     @property
     def position(self) -> int | None:
         return self._record.epoch
+
+    @property
+    def offsets(self) -> Mapping[tuple[str, int], int]:
+        return self._offsets
 
     def take(self, found: Position | None) -> None:
         """Record that this life publishes from now on, after what was found."""
@@ -179,6 +190,8 @@ class _Publisher(Committer):
                 self._abort()
                 raise
             self._producer.commit()
+            own = self._sink.position_topic
+            self._offsets = {at: end for at, end in self._producer.offsets.items() if at[0] != own}
 
     def _abort(self) -> None:
         """Take back what was sent, so that nobody waits for it. If that fails, the next producer does it.

@@ -13,13 +13,14 @@ Apache Flink has the same steps as ``SinkWriter``, ``Committable`` and ``Committ
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from ....storage.errors import FencedError
 from ....storage.manifest import EpochRecord, FileRef
+from ..place import Place
 from .errors import OutputTakenError, RewindError
 
 if TYPE_CHECKING:
@@ -156,6 +157,14 @@ class Committer(abc.ABC):
         """
         raise RewindError(self.position, epoch)
 
+    @property
+    def offsets(self) -> Mapping[tuple[str, int], int]:
+        """How far this connection has published, of a target that consists of topics.
+
+        By topic and partition, the offset behind the last row. Chandy tells from it what queries have not read yet.
+        """
+        return {}
+
     def close(self) -> None:  # noqa: B027 (not every target has a connection)
         """End the connection. It may be called twice, and never fails."""
 
@@ -170,6 +179,11 @@ class TwoPhaseSink(abc.ABC):
     """Names the sink in its query. Keep it across restarts."""
     target: ClassVar[str]
     """What it writes to, for messages, such as "PostgreSQL"."""
+
+    @property
+    def place(self) -> Place | None:
+        """Where a query finds the output, so that Chandy can tell which ones read it. None: that is not known."""
+        return None
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027 (not every target can tell)
         """Check, before the query starts, that the target takes rows of this schema.

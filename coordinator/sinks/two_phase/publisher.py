@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -61,6 +61,8 @@ class Publisher:
         self._closing = threading.Event()
         self._has_failed = False
         self._thread: threading.Thread | None = None
+        self.offsets: Mapping[tuple[str, int], int] = {}
+        """How far has been published, as ``Committer.offsets``."""
 
     def begin(self, seconds: float) -> int | None:
         """Connect, shut out earlier lives, and return the newest epoch that the target has.
@@ -173,6 +175,7 @@ class Publisher:
             if committer.position is not None and committer.position >= epoch.id:
                 return False
             committer.commit(epoch)
+            self.offsets = {**self.offsets, **committer.offsets}
             return True
 
         if self._patiently(commit, seconds):

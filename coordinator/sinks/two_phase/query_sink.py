@@ -22,6 +22,7 @@ from ....storage.open import open_store
 from ...errors import WriterError
 from ...spark.arrow import arrow_schema
 from ..guarantee import Guarantee, Level
+from ..place import Output
 from ..sink import Beginning, Sink
 from . import staging
 from .contract import Epoch, Fence, Staged, TwoPhaseSink
@@ -106,6 +107,20 @@ class TransactionalSink(Sink):
     @override
     def uids(self) -> tuple[str, ...]:
         return tuple(self._sinks)
+
+    @property
+    @override
+    def outputs(self) -> tuple[Output, ...]:
+        places = {uid: sink.place for uid, sink in self._sinks.items()}
+        return tuple(Output(place, uid) for uid, place in places.items() if place is not None)
+
+    @override
+    def writer_of(self, uid: str) -> str:
+        return attrs.evolve(self._fence, sink=uid).writer
+
+    @override
+    def published_offsets(self, uid: str) -> Mapping[tuple[str, int], int]:
+        return self._publishers[uid].offsets
 
     def attach(self, writer: DataStreamWriter, table: str | None) -> None:
         """Make a writer call this sink with each batch, and check that the targets take its rows.

@@ -109,7 +109,7 @@ def test_the_newest_entry_is_the_one_with_the_highest_number() -> None:
 
 def test_an_entry_keeps_files_and_positions() -> None:
     positions = {"a/b/c": Position("file:///s", 3, 7), "d": Position("file:///s", 1)}
-    line = file_log.line_of(DataFile("file:///out/v%3D/part%20a", 12), 1.5)
+    line = file_log.line_of(DataFile("file:///out/v%3D/part%20a", 12, 3), 1.5)
     entry = file_log.encode([line], positions, "file:///out", 1.5)
     assert entry.splitlines()[0] == b"v1"
     assert file_log.lines_of(entry) == [line]

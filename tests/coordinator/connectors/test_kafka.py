@@ -134,6 +134,25 @@ def values(kafka: Broker, *topics: str) -> list[str]:
     return sorted((one.value or b"").decode() for one in read(kafka.servers, *topics))
 
 
+def test_a_connection_knows_how_far_it_has_published(kafka: Broker, topic: str, flights: Flights) -> None:
+    def keyed(partition: int, *rows: str) -> pa.Table:
+        return rows_of(*rows, partition=pa.array([partition] * len(rows), pa.int32()))
+
+    committer = flights.recover()
+    assert committer.offsets == {}
+    committer.commit(flights.epoch(1, keyed(0, "a", "b", "c"), keyed(2, "d")))
+    assert committer.offsets == {(topic, 0): 3, (topic, 2): 1}
+    # The end of a transaction has an offset, too.
+    committer.commit(flights.epoch(2, keyed(0, "e")))
+    assert committer.offsets == {(topic, 0): 5, (topic, 2): 1}
+    # What is taken back does not count.
+    with pytest.raises(OutputError):
+        committer.commit(flights.epoch(3, keyed(2, "f"), keyed(99, "g")))
+    assert committer.offsets == {(topic, 0): 5, (topic, 2): 1}
+    committer.close()
+    assert flights.recover(2).offsets == {}
+
+
 def test_keys_headers_and_partitions_arrive(kafka: Broker, topic: str, flights: Flights) -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     rows = pa.table(

@@ -54,7 +54,14 @@ from chandy.storage.errors import (
 )
 from chandy.storage.layout import manifest_key, pack_key, shared_key, trigger_key
 from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, OutputRecord
+from chandy.storage.manifest import (
+    ChannelRecord,
+    CheckpointKind,
+    Handle,
+    Manifest,
+    OperatorRecord,
+    OutputRecord,
+)
 from chandy.storage.savepoint import read_savepoint
 from chandy.storage.store import Store
 from chandy.storage.verification import verify
@@ -123,6 +130,9 @@ class Queries:
 
     def commit(self, query: str, checkpoint: int) -> None:
         pass
+
+    def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
+        return ()
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:

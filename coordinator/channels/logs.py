@@ -1,0 +1,83 @@
+"""What the logs of a channel's two ends name: the files that are published, the files and offsets that were read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from ..sinks.place import plain_path
+
+_FILE = re.compile(
+    rb'\{"path": ?"(?P<path>[^"\\]+)"(?:, ?"size": ?(?P<size>\d+))?(?:, ?"rows": ?(?P<rows>\d+))?[,}]'
+)
+"""How an entry of the log of a file sink, or of a file source, begins. An entry is one line."""
+_FOLDER = re.compile(rb'"isDir": ?true')
+"""In the one line of an entry of Chandy's own that is not about a file."""
+_EPOCH = re.compile(r"part-(\d{8,})-\d{5,}-[0-9a-f]{8}-[0-9a-f]{16}\.\w+")
+"""The name of a file that Chandy has published."""
+
+Offsets = Mapping[tuple[str, int], int]
+"""By topic and partition, the offset behind the last row."""
+
+
+@attrs.frozen
+class PublishedFile:
+    """A file that the log of a directory names."""
+
+    path: str
+    size: int
+    rows: int | None = None
+    """None: nobody has written it down."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that it belongs to; None: it is not Chandy's."""
+        found = _EPOCH.fullmatch(self.path.rpartition("/")[2])
+        return int(found[1]) if found else None
+
+
+def published(entry: bytes) -> tuple[PublishedFile, ...]:
+    """Return the files that an entry of the log of a directory adds, in their order."""
+    return tuple(
+        PublishedFile(path, int(size or 0), None if rows is None else int(rows))
+        for path, size, rows in _lines(entry)
+    )
+
+
+def read(entry: bytes) -> frozenset[str]:
+    """Return the files that an entry of the log of a file source names."""
+    return frozenset(path for path, _, _ in _lines(entry))
+
+
+def _lines(entry: bytes) -> Iterable[tuple[str, bytes | None, bytes | None]]:
+    # A regular expression, because logs name all files since the query's first batch.
+    for line in entry.split(b"\n")[1:]:
+        if not line or _FOLDER.search(line):
+            continue
+        if (found := _FILE.match(line)) is not None:
+            yield plain_path(found["path"].decode()), found["size"], found["rows"]
+            continue
+        document = json.loads(line)
+        if not document.get("isDir"):
+            yield plain_path(document["path"]), b"%d" % document.get("size", 0), None
+
+
+def offsets(entry: str) -> dict[tuple[str, int], int]:
+    """Return the offsets of Kafka in an entry of a query's offset log."""
+    found: dict[tuple[str, int], int] = {}
+    # A version, the batch's times, then a line for each source; in version 2 the source's name is ahead of its offset.
+    for line in entry.splitlines()[2:]:
+        _, brace, rest = line.partition("{")
+        try:
+            document = json.loads(brace + rest)
+        except ValueError:
+            continue
+        for topic, partitions in document.items() if isinstance(document, dict) else ():
+            if isinstance(partitions, dict) and all(
+                key.isdecimal() and type(end) is int for key, end in partitions.items()
+            ):
+                found.update({(topic, int(number)): end for number, end in partitions.items()})
+    return found

@@ -1,0 +1,269 @@
+"""Looks at both ends of each channel while a checkpoint is taken: a checkpoint never waits long for it, or fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import attrs
+
+from ...storage.errors import ChandyError, ObjectMissingError
+from ...storage.logs import logger
+from ...storage.manifest import ChannelRecord, Manifest
+from ...storage.open import open_store
+from ...storage.store import Store
+from ..connectors.files import log as directory_log
+from ..query import Definition
+from ..sinks.place import Directory
+from ..spark.compact_log import entry_number
+from .links import Link, Node, links
+from .logs import PublishedFile, offsets, published, read
+from .state import Read, Written, records
+
+log = logger(__name__)
+
+T = TypeVar("T")
+
+MOST_BYTES: Final = 64 << 20
+"""Bytes of the logs of one end from which on they are not looked at: that would take too long."""
+_LOOK_SECONDS: Final = 2.0
+"""How long a look at the log of a directory may take at most: the writer's target may be away."""
+_PAUSE_SECONDS: Final = 60.0
+"""The pause after one that has failed."""
+_REMEMBERED: Final = 16
+"""How many cuts of a query are remembered: at most as many checkpoints are taken at a time."""
+
+
+class Channels:
+    """The channels of a pipeline, and what was seen at their ends. All methods may be called from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._nodes: dict[str, Node] = {}
+        self._links: tuple[Link, ...] = ()
+        self._written: dict[str, OrderedDict[int, Mapping[str | None, Written]]] = {}
+        """By query and cut, what readers of its sinks could see."""
+        self._read: dict[str, OrderedDict[int, Read]] = {}
+        self._logs: dict[str, _Log] = {}
+        """By the URI of a directory."""
+        self._entries: dict[tuple[str, str], tuple[tuple[int, int], frozenset[str]]] = {}
+        """By query and name, an entry of a source's log: what tells it from others, and the files that it names."""
+        self._lock = threading.Lock()
+
+    def add(self, definition: Definition) -> tuple[Link, ...]:
+        """Add a query; return the channels that it is an end of.
+
+        Raises:
+            WriterError: a channel could not be consistent, see ``links``. The query was not added.
+        """
+        node = node_of(definition)
+        with self._lock:
+            added = links(node, self._nodes.values())
+            self._nodes[node.name] = node
+            self._links += added
+        for link in added:
+            log.info(
+                "one query reads what another writes",
+                writer=link.writer,
+                reader=link.reader,
+                target=str(link.place),
+            )
+        return added
+
+    def remove(self, query: str) -> None:
+        """Forget a query that could not be started."""
+        with self._lock:
+            self._nodes.pop(query, None)
+            self._links = tuple(link for link in self._links if query not in (link.writer, link.reader))
+
+    def look(
+        self, definition: Definition, cut: int, working: Mapping[str, Path], kept: Mapping[str, Path]
+    ) -> None:
+        """Look at a query's ends of channels, after it was cut and before the checkpoint completes.
+
+        Args:
+            definition: the query.
+            cut: its last batch in the checkpoint.
+            working: the files of its working directory at the cut, by their names.
+            kept: the files of its sink that the checkpoint keeps.
+        """
+        name = definition.name
+        writes = {link.sink: link for link in self._links if link.writer == name}
+        reads = any(link.reader == name for link in self._links)
+        if writes:
+            seen = {
+                sink: self._carefully(
+                    lambda link=link: self._look_at_sink(definition, link, kept),  # type: ignore[misc]
+                    Written(),
+                )
+                for sink, link in writes.items()
+            }
+            self._remember(self._written, name, cut, seen)
+        if reads:
+            self._remember(
+                self._read,
+                name,
+                cut,
+                self._carefully(lambda: self._look_at_sources(name, cut, working), Read()),
+            )
+
+    def at(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
+        """Return the state of the channels at a checkpoint that is about to complete."""
+        with self._lock:
+            batches = {query.name: query.batch for query in manifest.queries}
+            written = {
+                (name, sink): one
+                for name, batch in batches.items()
+                if name in self._written
+                for sink, one in self._written[name].get(batch, {}).items()
+            }
+            read = {
+                name: self._read[name][batch]
+                for name, batch in batches.items()
+                if batch in self._read.get(name, ())
+            }
+            return records(self._links, manifest, written, read)
+
+    def _remember(self, seen: dict[str, OrderedDict[int, T]], query: str, cut: int, what: T) -> None:
+        with self._lock:
+            by_cut = seen.setdefault(query, OrderedDict())
+            by_cut[cut] = what
+            by_cut.move_to_end(cut)
+            while len(by_cut) > _REMEMBERED:
+                by_cut.popitem(last=False)
+
+    def _carefully(self, look: Callable[[], T], otherwise: T) -> T:
+        try:
+            return look()
+        except Exception as error:  # noqa: BLE001 (a checkpoint does not need it)
+            log.warning("cannot tell what is between two queries", error=str(error) or repr(error))
+            return otherwise
+
+    # --- the end of a writer --------------------------------------------------------------------------------
+
+    def _look_at_sink(self, definition: Definition, link: Link, kept: Mapping[str, Path]) -> Written:
+        if link.sink is None:
+            return Written(None if _is_too_much(kept.values()) else _published(kept))
+        if not isinstance(link.place, Directory):
+            return Written(offsets=definition.sink.published_offsets(link.sink))
+        with self._lock:
+            found = self._logs.setdefault(link.place.store, _Log(link.place.store))
+        return found.look(definition.sink.writer_of(link.sink), self._clock())
+
+    # --- the end of a reader --------------------------------------------------------------------------------
+
+    def _look_at_sources(self, query: str, cut: int, working: Mapping[str, Path]) -> Read:
+        log_entry = working.get(f"offsets/{cut}")
+        logs = {name: path for name, path in working.items() if name.startswith("sources/")}
+        by_source: dict[str, dict[str, Path]] = {}
+        for name, path in logs.items():
+            _, source, entry = name.split("/", 2)
+            if entry_number(entry) is not None:
+                by_source.setdefault(source, {})[entry] = path
+        chosen = [
+            (f"{source}/{entry}", path)
+            for source, entries in by_source.items()
+            for entry, path in _since_latest_compact(entries).items()
+        ]
+        files = None if _is_too_much(path for _, path in chosen) else self._read_entries(query, chosen)
+        return Read(files, offsets(log_entry.read_text()) if log_entry else {})
+
+    def _read_entries(self, query: str, entries: Iterable[tuple[str, Path]]) -> tuple[frozenset[str], ...]:
+        """Read entries of source logs. One that is as it was is not read again: it may name all files ever read."""
+        found = {}
+        for name, path in entries:
+            data = path.read_bytes()
+            known = self._entries.get((query, name))
+            fingerprint = len(data), hash(data)
+            names = known[1] if known and known[0] == fingerprint else read(data)
+            found[query, name] = fingerprint, names
+        with self._lock:
+            others = {key: value for key, value in self._entries.items() if key[0] != query}
+            self._entries = others | found
+        return tuple(names for _, names in found.values())
+
+
+def node_of(definition: Definition) -> Node:
+    """Return a query as far as its channels go."""
+    return Node(
+        definition.name,
+        definition.sink.outputs,
+        definition.facts.sources,
+        definition.facts.ignores_sink_log,
+    )
+
+
+def _is_too_much(paths: Iterable[Path]) -> bool:
+    return sum(path.stat().st_size for path in paths) > MOST_BYTES
+
+
+def _since_latest_compact(entries: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the entries that count: a compact one repeats all before it."""
+    numbers = {name: number for name in entries if (number := entry_number(name)) is not None}
+    latest = max((number for name, number in numbers.items() if name.endswith(".compact")), default=-1)
+    return {
+        name: entries[name]
+        for name, number in numbers.items()
+        if number > latest or (number == latest and name.endswith(".compact"))
+    }
+
+
+def _published(entries: Mapping[str, Path]) -> tuple[PublishedFile, ...]:
+    """Return the files that the log of a directory names."""
+    return tuple(
+        file for path in _since_latest_compact(entries).values() for file in published(path.read_bytes())
+    )
+
+
+@attrs.define
+class _Log:
+    """The log of a directory that Chandy publishes into, as far as it was read. Its entries never change."""
+
+    uri: str
+    _files: list[PublishedFile] = attrs.field(factory=list, init=False)
+    _bytes: int = attrs.field(default=0, init=False)
+    _newest: bytes | None = attrs.field(default=None, init=False)
+    _number: int | None = attrs.field(default=None, init=False)
+    """The newest entry that was read; None: none was looked for."""
+    _not_before: float = attrs.field(default=0.0, init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+
+    def look(self, writer: str, now: float) -> Written:
+        """Read what is new.
+
+        Args:
+            writer: as the log names it.
+            now: seconds of a clock that does not go back.
+        """
+        with self._lock:
+            if now < self._not_before or self._bytes > MOST_BYTES:
+                return Written()
+            try:
+                self._read_on(open_store(self.uri).within(_LOOK_SECONDS))
+            except (OSError, ChandyError):
+                self._not_before = now + _PAUSE_SECONDS
+                raise
+            positions = directory_log.positions_of(self._newest) if self._newest is not None else None
+            own = (positions or {}).get(writer)
+            return Written(tuple(self._files), own.epoch if own else None)
+
+    def _read_on(self, store: Store) -> None:
+        if self._number is None:
+            newest = directory_log.newest_of(store.list(directory_log.FOLDER))
+            # The latest entry that repeats all before it, and those after it.
+            first = (newest + 1) // directory_log.COMPACTED * directory_log.COMPACTED - 1
+            self._number = max(first, 0) - 1
+        while self._bytes <= MOST_BYTES:
+            number = self._number + 1
+            try:
+                data = store.read(directory_log.key_of(number))
+            except ObjectMissingError:
+                return
+            files = published(data)
+            # A compact entry repeats those before it.
+            self._files += files[len(self._files) :] if directory_log.is_compacted(number) else files
+            self._number, self._newest, self._bytes = number, data, self._bytes + len(data)

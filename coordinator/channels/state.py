@@ -1,0 +1,131 @@
+"""What is in a channel at a cut, from what was seen at its two ends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import attrs
+
+from ...storage.manifest import (
+    ChannelRecord,
+    Manifest,
+    OutputRecord,
+    QueryRecord,
+    TopicPartition,
+    UnreadFiles,
+)
+from ..sinks.place import Topics
+from .links import Link
+from .logs import Offsets, PublishedFile
+
+
+@attrs.frozen
+class Written:
+    """What readers of a sink's target could see, seen after the writer was cut and before its checkpoint completed."""
+
+    files: Collection[PublishedFile] | None = None
+    """Of a directory; None: not known."""
+    epoch: int | None = None
+    """The newest epoch that was visible. None: none, or not known, or the sink has no epochs."""
+    offsets: Offsets = attrs.field(factory=dict)
+    """Of topics."""
+
+
+@attrs.frozen
+class Read:
+    """What a query had read at its cut."""
+
+    files: tuple[frozenset[str], ...] | None = None
+    """From directories, together; None: not known."""
+    offsets: Offsets = attrs.field(factory=dict)
+
+
+UNKNOWN_WRITTEN = Written()
+UNKNOWN_READ = Read()
+
+
+def records(
+    links: Iterable[Link],
+    manifest: Manifest,
+    written: Mapping[tuple[str, str | None], Written],
+    read: Mapping[str, Read],
+) -> tuple[ChannelRecord, ...]:
+    """Return the state of each channel at a checkpoint.
+
+    Args:
+        links: the channels.
+        manifest: of the checkpoint, without them.
+        written: by query and sink.
+        read: by query.
+    """
+    queries = {query.name: query for query in manifest.queries}
+    return tuple(
+        _record(
+            link,
+            manifest.id,
+            queries[link.writer],
+            written.get((link.writer, link.sink), UNKNOWN_WRITTEN),
+            read.get(link.reader, UNKNOWN_READ),
+        )
+        for link in links
+        if link.writer in queries and link.reader in queries
+    )
+
+
+def _record(link: Link, checkpoint: int, writer: QueryRecord, written: Written, read: Read) -> ChannelRecord:
+    output = next((one for one in writer.outputs if one.sink == link.sink), None)
+    visible = _visible(output, written) if link.sink is not None else writer.batch
+    is_kafka = isinstance(link.place, Topics)
+    return ChannelRecord(
+        writer=link.writer,
+        sink=link.sink,
+        reader=link.reader,
+        target=str(link.place),
+        published=visible,
+        rows_to_publish=sum(
+            epoch.rows for epoch in (output.epochs if output else ()) if visible is None or epoch.id > visible
+        ),
+        files=None if is_kafka else unread(written.files, read.files, checkpoint),
+        partitions=_partitions(link.place, written.offsets, read.offsets)
+        if isinstance(link.place, Topics)
+        else (),
+    )
+
+
+def _visible(output: OutputRecord | None, written: Written) -> int | None:
+    """The newest epoch that readers could see: the target may have it before the driver knows."""
+    known = [epoch for epoch in (output.published if output else None, written.epoch) if epoch is not None]
+    return max(known, default=None)
+
+
+def unread(
+    published: Collection[PublishedFile] | None, read: tuple[frozenset[str], ...] | None, checkpoint: int
+) -> UnreadFiles | None:
+    """Return what of a directory's files nobody has read; None: not known.
+
+    Args:
+        published: what the log of the directory names.
+        read: what the reader has read, in parts.
+        checkpoint: the checkpoint. What later ones have published while it was being taken is not part of it.
+    """
+    if published is None or read is None:
+        return None
+    left = [
+        file
+        for file in published
+        if not any(file.path in part for part in read)
+        and ((epoch := file.epoch) is None or epoch <= checkpoint)
+    ]
+    rows = [file.rows for file in left if file.rows is not None]
+    return UnreadFiles(
+        len(left), sum(file.size for file in left), sum(rows) if len(rows) == len(left) else None
+    )
+
+
+def _partitions(place: Topics, written: Offsets, read: Offsets) -> tuple[TopicPartition, ...]:
+    topics = {topic for topic, _ in written} if place.topic is None else {place.topic}
+    return tuple(
+        TopicPartition(topic, number, written.get((topic, number)), read.get((topic, number)))
+        for topic, number in sorted(written.keys() | read.keys())
+        if topic in topics
+    )

@@ -1,0 +1,866 @@
+"""Two queries that read what a third one writes, whatever happens: batches, cuts, publishes, crashes and restores.
+
+The protocol (``CheckpointStateMachine``), the commit of a manifest, the steps back, the sinks (``TransactionalSink``
+with ``FilesSink``, and Spark's own file sink as Chandy puts it back), the files of a query that a checkpoint keeps and
+the working directories that are made from them, and all that looks at channels are the real ones, on a real disk.
+Around them is a small model that takes one step when it is told to: Spark's batches, its file source and its file sink,
+with their logs as Spark writes them, and the threads of the driver.
+
+A row is a record of the writer's input and the attempt that wrote it. So three things can be told of a reader: it has
+no row twice, it has no row of an attempt that was taken back, and in the end it has all. And of each checkpoint: what
+its manifest says of a channel is what the writer has at its cut, without what the reader has at its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from chandy.barrier.cut import downstream_first
+from chandy.coordinator.channels import observer, state
+from chandy.coordinator.channels.observer import Channels
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.connectors.files.sink import FilesSink
+from chandy.coordinator.errors import CheckpointError
+from chandy.coordinator.execution.commit import commit_steps
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol import state_machine as state_machine_module
+from chandy.coordinator.protocol.pending import PendingCheckpoint
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.query import Definition
+from chandy.coordinator.recovery import rollback
+from chandy.coordinator.recovery.restore_point import RestorePoint, base_point, choose, restore_query
+from chandy.coordinator.recovery.runs import Run, Runs
+from chandy.coordinator.sinks import file_sink_log
+from chandy.coordinator.sinks.file_sink import FileSink
+from chandy.coordinator.sinks.owner import SinkOwner
+from chandy.coordinator.sinks.sink import Beginning, Sink
+from chandy.coordinator.sinks.two_phase import query_sink, staging
+from chandy.coordinator.sinks.two_phase.contract import Fence, Staged, TwoPhaseSink, WriteContext
+from chandy.coordinator.sinks.two_phase.errors import OutputAheadError
+from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
+from chandy.coordinator.spark import progress
+from chandy.coordinator.spark.compact_log import entry_number
+from chandy.coordinator.spark.seeding import seed
+from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
+from chandy.storage.catalog import Catalog
+from chandy.storage.errors import ChandyError
+from chandy.storage.layout import pack_key, savepoint_key, trigger_key
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import CheckpointKind, Manifest, QueryRecord
+from chandy.storage.open import open_store
+from chandy.storage.savepoint import claim_savepoint
+from chandy.storage.snapshots import SnapshotWriter
+
+from ..sinks.two_phase.test_interleavings import SteppedPublisher
+
+SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "25"))
+"""How many schedules are tried of each kind of sink."""
+WRITER, READERS = "writer", ("reader", "slow")
+"""The queries, in the order in which they are started. The second reader is often behind."""
+CONFIG = CheckpointConfig(
+    interval=None,
+    retained=3,
+    max_concurrent=2,
+    tolerable_failures=10**6,
+    timeout="30 s",
+    savepoint_timeout="60 s",
+    max_queued=20,
+    max_unpublished=3,
+)
+COMPACTED = 3
+"""Every how many entries Spark compacts its logs here, so that the model comes to it. Chandy's own log has its own."""
+Row = tuple[int, int]
+
+_unique = itertools.count(1)
+
+
+# --- logs as Spark writes and reads them --------------------------------------------------------------------
+
+
+def entries(log: Path) -> dict[int, Path]:
+    found = [path for path in log.iterdir() if entry_number(path.name) is not None] if log.is_dir() else []
+    return {number: path for path in found if (number := entry_number(path.name)) is not None}
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
+    """What a compacting log names, in its order: from the latest compact entry on."""
+    by_number = entries(log)
+    latest = max((n for n, path in by_number.items() if path.name.endswith(".compact")), default=-1)
+    return [
+        json.loads(line)
+        for number, path in sorted(by_number.items())
+        if number >= latest
+        for line in path.read_text().splitlines()[1:]
+    ]
+
+
+def append(log: Path, number: int, added: list[dict[str, Any]]) -> None:
+    log.mkdir(parents=True, exist_ok=True)
+    compacts = (number + 1) % COMPACTED == 0
+    all_of_them = [*(lines(log) if compacts else []), *added]
+    new = log / f".{number}"
+    new.write_text("\n".join(["v1", *(json.dumps(one, separators=(",", ":")) for one in all_of_them)]))
+    new.rename(log / f"{number}{'.compact' if compacts else ''}")
+
+
+def local(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path))
+
+
+def listed(output: Path) -> list[str]:
+    """What Spark's file source finds in a directory that has a log, oldest first."""
+    return [one["path"] for one in lines(output / "_spark_metadata") if not one.get("isDir")]
+
+
+def rows_of(path: Path) -> list[Row]:
+    columns = pq.read_table(path).to_pydict()
+    return list(zip(columns["record"], columns["attempt"], strict=True))
+
+
+def table(rows: list[Row]) -> pa.Table:
+    columns = {"record": [record for record, _ in rows], "attempt": [attempt for _, attempt in rows]}
+    return pa.table(columns, pa.schema([("record", pa.int64()), ("attempt", pa.int64())]))
+
+
+def write_log(directory: Path, log: str, batch: int, line: str = "{}") -> None:
+    (directory / log).mkdir(parents=True, exist_ok=True)
+    new = directory / log / f".{batch}"
+    new.write_text(f"v1\n{{}}\n{line}")
+    new.rename(directory / log / str(batch))
+
+
+def offset(directory: Path, batch: int) -> Any:
+    return (
+        json.loads((directory / "offsets" / str(batch)).read_text().splitlines()[2]) if batch >= 0 else None
+    )
+
+
+# --- the queries under Spark --------------------------------------------------------------------------------
+
+
+@attrs.define
+class Query:
+    """A query in its working directory. All that it knows is there, so that it can start again at any moment."""
+
+    run: Run
+    output: Path
+
+    @property
+    def directory(self) -> Path:
+        return self.run.directory
+
+    @property
+    def planned(self) -> int:
+        return progress.newest_planned(self.directory)
+
+    @property
+    def is_between_batches(self) -> bool:
+        return self.planned < 0 or progress.is_committed(self.directory, self.planned)
+
+    def commit(self, batch: int) -> None:
+        write_log(self.directory, "commits", batch, '{"nextBatchWatermarkMs":0}')
+
+
+@attrs.define
+class Writer(Query):
+    """Writes the records 0, 1, 2, ..."""
+
+    world: World
+
+    def batch(self, size: int, stage: str = "") -> None:
+        """Run a batch, or run the one again that has not committed. ``stage`` says where it ends early."""
+        batch = self.planned
+        if self.is_between_batches:
+            end = (offset(self.directory, batch) or 0) + size
+            batch += 1
+            write_log(self.directory, "offsets", batch, str(end))
+        if stage == "planned":
+            return
+        begin, end = offset(self.directory, batch - 1) or 0, offset(self.directory, batch)
+        attempt = next(_unique)
+        rows = [(record, attempt) for record in range(begin, end)]
+        sink = self.run.definition.sink
+        if isinstance(sink, TransactionalSink):
+            if sink.is_full:
+                return
+            sink.take(rows, batch)  # type: ignore[arg-type]
+        elif batch not in entries(self.output / "_spark_metadata"):
+            # Spark's file sink passes over a batch that it has.
+            self.add_files(batch, rows)
+        else:
+            rows = self.world.attempts[self.run.query_id, batch]
+        self.world.attempts[self.run.query_id, batch] = rows
+        if stage != "written":
+            self.commit(batch)
+
+    def add_files(self, batch: int, rows: list[Row]) -> None:
+        added = []
+        for some in (rows[::2], rows[1::2]):
+            if some:
+                path = self.output / f"part-{next(_unique)}.parquet"
+                pq.write_table(table(some), path)
+                added.append(
+                    {"path": path.as_uri(), "size": path.stat().st_size, "isDir": False, "action": "add"}
+                )
+        append(self.output / "_spark_metadata", batch, added)
+
+
+@attrs.define
+class Reader(Query):
+    """Reads the files that the log of a directory names, oldest first."""
+
+    def batch(self, most: int, stage: str = "") -> None:
+        batch = self.planned
+        if self.is_between_batches:
+            log = self.directory / "sources" / "0"
+            seen = {local(one["path"]) for one in lines(log)}
+            new = [uri for uri in listed(self.output) if local(uri) not in seen][:most]
+            if new:
+                number = max(entries(log), default=-1) + 1
+                append(log, number, [{"path": uri, "timestamp": 1, "batchId": number} for uri in new])
+            if stage == "source":
+                return
+            end = max(entries(log), default=-1)
+            before = offset(self.directory, batch)
+            if end < 0 or (before is not None and before["logOffset"] == end):
+                return
+            batch += 1
+            write_log(self.directory, "offsets", batch, json.dumps({"logOffset": end}, separators=(",", ":")))
+        if not stage:
+            self.commit(batch)
+
+    @property
+    def rows(self) -> list[Row]:
+        """All that it has read, batch by batch."""
+        return rows_read(self.directory, self.planned)
+
+
+def rows_read(directory: Path, batch: int) -> list[Row]:
+    if batch < 0:
+        return []
+    end = offset(directory, batch)["logOffset"]
+    by_path = {
+        one["path"]: None
+        for number, path in sorted(entries(directory / "sources" / "0").items())
+        for line in path.read_text().splitlines()[1:]
+        if (one := json.loads(line))["batchId"] <= end
+    }
+    return [row for uri in by_path for row in rows_of(local(uri))]
+
+
+# --- the driver ---------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class NoSink(Sink):
+    @property
+    def guarantee(self) -> Any:
+        raise NotImplementedError
+
+
+def facts(*sources: SourceFacts) -> WriterFacts:
+    return WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME, sources=sources)
+
+
+class Life:
+    """One life of a coordinator."""
+
+    def __init__(self, world: World, restore: str | int) -> None:
+        self.world = world
+        self.root = world.store.uri
+        self.catalog = Catalog(world.store)
+        point = choose(self.catalog, restore)
+        started = self.catalog.take_over("driver", world.tick(), point.manifest.id + 1 if point else 1)
+        self.initial = self.point = point
+        self.channels = Channels(world.tick)
+        self.runs = Runs(self.channels)
+        self.machine = CheckpointStateMachine(
+            pipeline="pipeline",
+            generation=started.generation,
+            root=self.root,
+            limits=CONFIG.limits,
+            next_id=started.next_id,
+            completed=tuple(self.catalog.completed()),
+            base=point.manifest.id if point and point.root == self.root else None,
+        )
+        self.instructions: deque[do.Instruction] = deque()
+        self.works: deque[Iterator[None]] = deque()
+        self.outcomes: dict[Any, Manifest | CheckpointError] = {}
+        self.queries: dict[str, Query] = {}
+        self.first_epoch = started.next_id
+        self.fence = Fence("pipeline", WRITER, "", self.root, started.generation)
+        self.sink = self.make_sink()
+        read = facts(SourceFacts("parquet", True, None, {"path": str(world.output)}))
+        self.definitions = {
+            WRITER: Definition(WRITER, None, None, facts(), self.sink, (), ()),  # type: ignore[arg-type]
+            **{name: Definition(name, None, None, read, NoSink(), (), ()) for name in READERS},  # type: ignore[arg-type]
+        }
+        for name, definition in self.definitions.items():
+            self.channels.add(definition)
+            self.restore(name, point)
+        self.handle(on.Restored(point.manifest.id if point else None))
+
+    def make_sink(self) -> Sink:
+        if not self.world.is_transactional:
+            return FileSink(self.world.output, "parquet", COMPACTED)
+        return TransactionalSink(
+            [FilesSink(str(self.world.output))],
+            self.fence,
+            policy=CONFIG.output_policy,
+            first_epoch=self.first_epoch,
+            on_published=lambda checkpoint: self.handle(on.Published(checkpoint, WRITER)),
+            on_failure=self.fail,
+        )
+
+    @staticmethod
+    def fail(error: ChandyError) -> None:
+        raise AssertionError(f"the pipeline has failed: {error}")
+
+    @property
+    def writer(self) -> Writer:
+        found = self.queries[WRITER]
+        assert isinstance(found, Writer)
+        return found
+
+    def reader(self, number: int) -> Reader:
+        found = self.queries[READERS[number]]
+        assert isinstance(found, Reader)
+        return found
+
+    def restore(self, name: str, point: RestorePoint | None) -> None:
+        """As ``Launcher.restore``."""
+        definition = self.definitions[name]
+        directory = self.world.folder / "runs" / str(next(_unique)) / "working"
+        directory.parent.mkdir(parents=True)
+        has = point is not None and point.has(name)
+        if point is not None and has:
+            restored = restore_query(point, name, directory, None, compact_interval=COMPACTED)
+            query_id, files = restored.query_id, restored.sink_log
+        else:
+            query_id, files = seed(directory / "nothing", directory, compact_interval=COMPACTED), None
+        batch = point.batch(name) if point else -1
+        beginning = Beginning(
+            SinkOwner(self.root, "pipeline"),
+            files,
+            may_begin_anew=True,
+            directory=directory,
+            checkpoint=point.manifest.id if point else None,
+            batch=batch,
+            root=point.root if point else "",
+            outputs=point.outputs(name) if point else (),
+        )
+        definition.sink.begin(name, beginning)
+        run = Run(next(_unique), definition, directory, query_id)
+        self.runs.put(run)
+        output = self.world.output
+        self.queries[name] = Writer(run, output, self.world) if name == WRITER else Reader(run, output)
+        if name == WRITER and point is not None and has:
+            before = self.world.contents[point.root, point.manifest.id]
+            self.world.attempts.update({(query_id, number): rows for number, rows in before.items()})
+        self.handle(on.QueryAdded(name, query_id, batch=batch, operators=(), sources={}))
+
+    # --- events and instructions
+
+    def handle(self, event: on.Event[on.Answer]) -> on.Answer:
+        outcome = self.machine.handle(event, self.world.tick())
+        self.instructions.extend(outcome.instructions)
+        return outcome.answer
+
+    def dispatch(self) -> None:
+        match instruction := self.instructions.popleft():
+            case do.Finalize(checkpoint, root):
+                self.works.append(self.finalize(checkpoint, root))
+            case do.StoreProgress():
+                self.runs.close_epoch(instruction.query, instruction.checkpoint, instruction.cut)
+                self.works.append(self.store_progress(instruction))
+            case do.ChooseCut():
+                self.works.append(self.choose_cut(instruction))
+            case do.Publish(checkpoint, queries):
+                for query in queries:
+                    self.runs.commit(query, checkpoint)
+            case do.Discard(dropped):
+                # What was dropped is kept on the disk: a user may go back to it.
+                self.handle(on.Discarded(tuple(manifest.id for manifest in dropped)))
+            case do.Resolve(request, manifest):
+                self.outcomes[request] = manifest
+            case do.Reject(request, error):
+                self.outcomes[request] = error
+
+    def choose_cut(self, choose: do.ChooseCut) -> Iterator[None]:
+        self.world.store.create(trigger_key(choose.checkpoint), b"checkpoint")
+        if choose.is_savepoint:
+            self.world.store.create(savepoint_key(choose.checkpoint), choose.root.encode())
+            claim_savepoint(open_store(choose.root), f"{choose.checkpoint}")
+        for query in choose.queries:
+            # Batches go on between the queries' cuts.
+            yield
+            if choose.checkpoint not in self.machine.pending:
+                return
+            self.handle(on.CutChosen(choose.checkpoint, query, self.runs.planned(query)))
+        self.handle(on.PlanningDone(choose.checkpoint))
+
+    def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
+        yield
+        outputs = self.runs.pre_commit(order.query, order.checkpoint)
+        yield
+        if order.checkpoint not in self.machine.pending:
+            return
+        store = open_store(order.root)
+        for file in [file for one in outputs for epoch in one.epochs for file in epoch.staged.files]:
+            if order.root != self.root:
+                store.write(file.key, self.world.store.read(file.key))
+        writer = SnapshotWriter(store, pack_key(order.checkpoint, f"driver-{order.query}"))
+        with self.runs.hold(order.query, order.cut) as files:
+            writer.add(order.query, files, order.base)
+            stored = writer.finish()[order.query]
+        yield
+        record = QueryRecord(order.query, order.cut, stored.handle, outputs)
+        self.handle(on.ProgressStored(order.checkpoint, record, 1))
+
+    def finalize(self, checkpoint: int, root: str) -> Iterator[None]:
+        yield
+        manifest = self.machine.manifest(checkpoint, self.world.tick())
+        if manifest is None:
+            return
+        manifest = attrs.evolve(manifest, channels=self.runs.channels(manifest))
+        self.world.note(self, manifest, root)
+        yield from commit_steps(manifest, root, self.catalog, open_store)
+        self.handle(on.Finalized(manifest))
+
+    def work(self, number: int) -> None:
+        work = self.works[number]
+        if next(work, self) is self:
+            self.works.remove(work)
+
+    def notice_commits(self) -> None:
+        for query, cut in self.machine.waiting_for_commits().items():
+            if self.runs.is_committed(query, cut):
+                self.handle(on.BatchCommitted(query, cut))
+
+    def publish(self) -> None:
+        if isinstance(self.sink, TransactionalSink):
+            for one in self.sink._publishers.values():
+                assert isinstance(one, SteppedPublisher)
+                one.step()
+
+    def quiet(self, *, publishes: bool = True) -> None:
+        while True:
+            self.notice_commits()
+            if self.instructions:
+                self.dispatch()
+            elif self.works:
+                self.work(0)
+            else:
+                break
+        before = len(self.instructions)
+        if publishes:
+            self.publish()
+            if len(self.instructions) > before:
+                self.quiet()
+
+
+@attrs.define
+class Steps:
+    """The steps back of one life."""
+
+    life: Life
+
+    def check_not_fenced(self) -> None:
+        pass
+
+    def stop_runs(self) -> None:
+        pass
+
+    def suspend_checkpoints(self) -> None:
+        self.life.handle(on.Suspended("state lost"))
+
+    def settle_manifests(self) -> None:
+        self.life.quiet(publishes=False)
+
+    def choose_restore_point(self) -> RestorePoint | None:
+        self.life.point = base_point(self.life.machine) or self.life.initial
+        return self.life.point
+
+    def find_resumable(self, point: RestorePoint | None) -> Mapping[str, Any]:
+        return {}
+
+    def forget_resumable(self) -> None:
+        pass
+
+    def queries(self) -> tuple[str, ...]:
+        return (WRITER, *READERS)
+
+    def restore(self, query: str, point: RestorePoint | None, resumed: Any) -> None:
+        self.life.restore(query, point)
+
+    def release_runs(self) -> None:
+        pass
+
+    def resume_checkpoints(self, point: RestorePoint | None) -> None:
+        self.life.handle(on.Restored(point.manifest.id if point else None))
+
+    def start_runs(self) -> None:
+        pass
+
+    def clean_up(self, *, resumed: bool) -> None:
+        pass
+
+
+# --- the world ----------------------------------------------------------------------------------------------
+
+
+class World:
+    """A disk, and the one life of the coordinator that is alive."""
+
+    parent: ClassVar[Path]
+
+    def __init__(self, *, is_transactional: bool) -> None:
+        self.is_transactional = is_transactional
+        self.folder = Path(tempfile.mkdtemp(dir=self.parent))
+        self.store = LocalStore(self.folder / "store")
+        self.output = self.folder / "out"
+        self.output.mkdir()
+        self.now = 1000.0
+        self.attempts: dict[tuple[str, int], list[Row]] = {}
+        """What the last attempt at each batch of a run of the writer has written."""
+        self.contents: dict[tuple[str, int], dict[int, list[Row]]] = {}
+        """By checkpoint what it has of the writer's output, by batch."""
+        self.seen = 0
+        """How many checkpoints were looked at."""
+        self.life = Life(self, "none")
+
+    def tick(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    @property
+    def points(self) -> list[str | int]:
+        ids: list[str | int] = list(self.store_ids())
+        saved = self.folder / "savepoints"
+        places = sorted(saved.iterdir()) if saved.is_dir() else ()
+        return [*ids, *(place.as_uri() for place in places if (place / "manifest.json").exists())]
+
+    def store_ids(self) -> list[int]:
+        return [manifest.id for manifest in Catalog(self.store).completed()]
+
+    def begin(self, restore: str | int) -> bool:
+        """Kill the driver and start it again; return whether that was possible."""
+        try:
+            self.life = Life(self, restore)
+        except OutputAheadError:
+            # What was published comes after it: nothing has been started.
+            assert self.is_transactional
+            return False
+        return True
+
+    def note(self, life: Life, manifest: Manifest, root: str) -> None:
+        """Look at a checkpoint that is about to complete: the writer's output at its cut, and the readers' input."""
+        cuts = {query.name: query.batch for query in manifest.queries}
+        query_id = life.writer.run.query_id
+        content = {
+            batch: rows
+            for (one, batch), rows in self.attempts.items()
+            if one == query_id and batch <= cuts[WRITER]
+        }
+        self.contents[root, manifest.id] = content
+        written = Counter(row for rows in content.values() for row in rows)
+        for number, name in enumerate(READERS):
+            has_read = Counter(rows_read(life.reader(number).directory, cuts[name]))
+            ahead = has_read - written
+            assert not ahead, f"{name} has read what the writer does not have at its cut: {ahead}"
+            (channel,) = [one for one in manifest.channels if one.reader == name]
+            left = (written - has_read).total()
+            assert channel.files is not None, "nobody knows what is in the channel"
+            if channel.files.rows is not None:
+                told = channel.rows_to_publish + channel.files.rows
+                assert told == left, (
+                    f"{left} rows are between the cuts of {WRITER} and {name}, not {told}: {channel}"
+                )
+            # Spark does not write down how many rows a file has.
+            assert (channel.files.rows is not None) == (self.is_transactional or not channel.files.files)
+            assert bool(channel.files.files or channel.rows_to_publish) == bool(left)
+        self.seen += 1
+
+    def check(self) -> None:
+        """Readers have no row twice, and none that the newest life of the writer does not have."""
+        query_id = self.life.writer.run.query_id
+        current = {row for (one, _), rows in self.attempts.items() if one == query_id for row in rows}
+        for number, name in enumerate(READERS):
+            rows = Counter(self.life.reader(number).rows)
+            assert set(rows.values()) <= {1}, f"{name} has rows twice"
+            assert set(rows) <= current, f"{name} has rows that were taken back: {set(rows) - current}"
+
+
+def write_batch(rows: Any, sink: TwoPhaseSink, store: str, folder: str, batch: int) -> tuple[Staged, ...]:
+    """As ``staging.write_batch``, with two partitions and without Spark."""
+    found = [
+        sink.write(iter(table(half).to_batches()), WriteContext(store, folder, batch, number))
+        for number, half in enumerate((rows[::2], rows[1::2]))
+    ]
+    return tuple(one for one in found if one.rows)
+
+
+# --- the machine --------------------------------------------------------------------------------------------
+
+SMALL = st.integers(0, 7)
+
+
+class Machine(RuleBasedStateMachine):
+    """Whatever can happen, in any order."""
+
+    is_transactional: ClassVar[bool] = True
+
+    @initialize()
+    def start(self) -> None:
+        self.world = World(is_transactional=self.is_transactional)
+
+    @property
+    def life(self) -> Life:
+        return self.world.life
+
+    @rule(sizes=st.lists(st.integers(0, 3), min_size=1, max_size=3))
+    def the_writer_runs_batches(self, sizes: list[int]) -> None:
+        for size in sizes:
+            self.life.writer.batch(size)
+
+    @rule(size=st.integers(1, 3), stage=st.sampled_from(["planned", "written"]))
+    def a_batch_of_the_writer_ends_early(self, size: int, stage: str) -> None:
+        self.life.writer.batch(size, stage)
+
+    @rule(number=st.integers(0, 1), most=st.integers(1, 4))
+    def a_reader_runs_a_batch(self, number: int, most: int) -> None:
+        self.life.reader(number).batch(most)
+        self.world.check()
+
+    @rule(number=st.integers(0, 1), stage=st.sampled_from(["source", "planned"]))
+    def a_batch_of_a_reader_ends_early(self, number: int, stage: str) -> None:
+        self.life.reader(number).batch(2, stage)
+
+    @rule(size=st.integers(0, 3), publishes=st.booleans())
+    def a_checkpoint_is_taken(self, size: int, publishes: bool) -> None:
+        self.life.writer.batch(size)
+        self.finish_batches()
+        self.life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+        self.life.quiet(publishes=publishes)
+
+    @rule(elsewhere=SMALL)
+    def a_checkpoint_is_asked_for(self, elsewhere: int) -> None:
+        if elsewhere == 0:
+            place = (self.world.folder / "savepoints" / str(next(_unique))).as_uri()
+            self.life.handle(on.CheckpointRequested(CheckpointKind.SAVEPOINT, place))
+        else:
+            self.life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+
+    @rule(steps=st.integers(1, 6), which=SMALL)
+    def the_driver_works(self, steps: int, which: int) -> None:
+        for _ in range(steps):
+            self.life.notice_commits()
+            if self.life.instructions:
+                self.life.dispatch()
+            elif self.life.works:
+                self.life.work(which % len(self.life.works))
+
+    @rule()
+    def output_is_published(self) -> None:
+        self.life.publish()
+
+    @rule(chance=SMALL)
+    def the_pipeline_goes_back(self, chance: int) -> None:
+        if chance < 3:
+            rollback.go_back(Steps(self.life), resume=False)
+            self.world.check()
+
+    @rule(chance=SMALL)
+    def the_driver_is_killed(self, chance: int) -> None:
+        if chance < 4:
+            self.begin("latest")
+
+    @rule(which=SMALL, chance=SMALL)
+    def an_older_checkpoint_is_restored(self, which: int, chance: int) -> None:
+        points = self.world.points
+        if points and chance < 4:
+            self.begin(points[-1 - which % len(points)])
+
+    def begin(self, restore: str | int) -> None:
+        if not self.world.begin(restore):
+            # The newest of all fits what was published: a savepoint publishes nothing.
+            assert self.world.begin("latest") or any(self.world.begin(one) for one in self.world.points)
+        self.world.check()
+
+    def finish_batches(self) -> None:
+        for query in self.life.queries.values():
+            if not query.is_between_batches:
+                query.batch(1)  # type: ignore[attr-defined]
+
+    def teardown(self) -> None:
+        """Whatever has happened, the next checkpoints complete, and then the readers have each row once."""
+        if not hasattr(self, "world"):
+            return
+        self.life.quiet()
+        self.finish_batches()
+        self.life.quiet()
+        self.life.writer.batch(2)
+        self.finish_batches()
+        for _ in range(2):
+            request = self.life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+            self.life.quiet()
+            outcome = self.life.outcomes[request]
+            assert isinstance(outcome, Manifest), outcome
+            for number in (0, 1):
+                self.life.reader(number).batch(1000)
+                self.finish_batches()
+                self.life.reader(number).batch(1000)
+        self.world.check()
+        writer = self.life.writer
+        for number, name in enumerate(READERS):
+            records = sorted(record for record, _ in self.life.reader(number).rows)
+            assert records == list(range(offset(writer.directory, writer.planned))), f"{name} lacks rows"
+        request = self.life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+        self.life.quiet()
+        outcome = self.life.outcomes[request]
+        assert isinstance(outcome, Manifest), outcome
+        for channel in outcome.channels:
+            assert channel.files is not None
+            assert (channel.rows_to_publish, channel.files.files) == (0, 0), "the channel is not empty"
+        shutil.rmtree(self.world.folder)
+
+
+class WithSparksSink(Machine):
+    """The same with Spark's own file sink, whose rows are visible as soon as their batch commits."""
+
+    is_transactional = False
+
+
+def effort(examples: int) -> settings:
+    """The same examples in every run, so that what is found is always found."""
+    return settings(
+        max_examples=examples,
+        stateful_step_count=30,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+    )
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    monkeypatch.setattr(World, "parent", tmp_path, raising=False)
+    monkeypatch.setattr(query_sink, "Publisher", SteppedPublisher)
+    monkeypatch.setattr(staging, "write_batch", write_batch)
+    # Nothing here survives the machine.
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+@pytest.mark.parametrize("machine", [Machine, WithSparksSink], ids=["transactional", "spark's own"])
+def test_readers_get_each_row_once_and_channels_have_what_is_between(machine: type[Machine]) -> None:
+    run_state_machine_as_test(machine, settings=settings(effort(SCHEDULES), phases=tuple(Phase)))
+
+
+# --- does it find anything? ---------------------------------------------------------------------------------
+
+
+def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(state_machine_module, "downstream_first", lambda reads: downstream_first(reads)[::-1])
+
+
+def publish_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
+    right = CheckpointStateMachine._finish_if_complete
+
+    def finish(machine: CheckpointStateMachine, pending: PendingCheckpoint) -> None:
+        before = len(machine._out)
+        right(machine, pending)
+        if len(machine._out) > before and not pending.is_savepoint:
+            machine._out.append(do.Publish(pending.id, (WRITER,)))
+
+    patch.setattr(CheckpointStateMachine, "_finish_if_complete", finish)
+
+
+def leave_the_log_of_the_sink_as_it_is(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(file_sink_log, "restore", lambda output, files: file_sink_log.Rollback())
+
+
+def keep_what_the_source_has_read_since(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint keeps the log of a source as it is, not as of the cut."""
+    right = progress._source_ends
+    patch.setattr(
+        progress, "_source_ends", lambda directory, batch: dict.fromkeys(right(directory, batch), 10**9)
+    )
+    patch.setattr(progress, "missing_entry", lambda names, batch: None)
+
+
+def count_what_is_visible_twice(patch: pytest.MonkeyPatch) -> None:
+    """The driver may not know yet what readers see already."""
+    patch.setattr(state, "_visible", lambda output, written: output.published if output else None)
+
+
+def count_what_later_checkpoints_have_published(patch: pytest.MonkeyPatch) -> None:
+    right = state.unread
+    patch.setattr(state, "unread", lambda published, read, checkpoint: right(published, read, 10**9))
+
+
+def forget_what_compact_entries_repeat(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        observer,
+        "_since_latest_compact",
+        lambda found: {name: path for name, path in found.items() if not name.endswith(".compact")},
+    )
+
+
+def remember_the_cut_before(patch: pytest.MonkeyPatch) -> None:
+    """What was seen at one cut counts for another."""
+
+    def at(channels: Channels, manifest: Manifest) -> Any:
+        older = {name: next(iter(by_cut.values())) for name, by_cut in channels._read.items() if by_cut}
+        written = {
+            (name, sink): one
+            for name, by_cut in channels._written.items()
+            for sink, one in next(iter(reversed(by_cut.values()))).items()
+        }
+        return state.records(channels._links, manifest, written, older)
+
+    patch.setattr(Channels, "at", at)
+
+
+@pytest.mark.parametrize(
+    ("machine", "bug"),
+    [
+        (WithSparksSink, cut_upstream_first),
+        (WithSparksSink, leave_the_log_of_the_sink_as_it_is),
+        (WithSparksSink, keep_what_the_source_has_read_since),
+        (WithSparksSink, forget_what_compact_entries_repeat),
+        (Machine, publish_before_the_manifest_is_durable),
+        (Machine, keep_what_the_source_has_read_since),
+        (Machine, count_what_is_visible_twice),
+        (Machine, remember_the_cut_before),
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_the_machine_finds(
+    machine: type[Machine], bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, ChandyError, OSError, KeyError)):
+        run_state_machine_as_test(machine, settings=effort(max(SCHEDULES, 200)))

@@ -1,0 +1,342 @@
+"""Queries that read what another one writes: one consistent cut, and what is between them at that cut."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, NoRestart
+from chandy.coordinator.cli import main
+from chandy.coordinator.connectors.files.sink import FilesSink
+from chandy.coordinator.errors import WriterError
+from chandy.coordinator.sinks.two_phase.errors import OutputAheadError
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import ChannelRecord, UnreadFiles
+from tests.waiting import eventually
+
+from ..coordinator.channels.test_interleavings import listed, local
+from .channels_driver import PIPELINE
+from .drivers import EVENT, ROWS, add_file, records
+from .support import EVENTS, Events, Make
+
+pytestmark = pytest.mark.spark
+
+KILLS = int(os.environ.get("CHANDY_ROUNDS", "3"))
+FILES = 8
+"""Input files of each life."""
+
+
+def read_through_log(output: Path) -> Counter[tuple[object, ...]]:
+    """What Spark's readers see in a directory."""
+    rows: Counter[tuple[object, ...]] = Counter()
+    for uri in listed(output):
+        columns = pq.read_table(local(uri)).to_pydict()
+        rows.update(zip(*columns.values(), strict=True))
+    return rows
+
+
+def given(events: Events) -> Counter[tuple[object, ...]]:
+    lines = [line for path in events.folder.glob("*.json") for line in path.read_text().splitlines()]
+    return Counter((one["k"], one["v"]) for one in map(json.loads, lines))
+
+
+@attrs.frozen
+class Pair:
+    """A writer, and one or more readers of what it writes."""
+
+    writer: CheckpointedQuery
+    readers: tuple[CheckpointedQuery, ...]
+
+
+def start(
+    coordinator: CheckpointCoordinator, spark: SparkSession, events: Events, folder: Path, readers: int = 1
+) -> Pair:
+    writer = coordinator.start(
+        events.stream(spark).writeStream, sink=FilesSink(str(folder / "middle")), name="writer"
+    )
+    found = []
+    for number in range(readers):
+        rows = spark.readStream.schema(EVENTS).parquet(str(folder / "middle"))
+        out = FilesSink(str(folder / f"out-{number}"))
+        found.append(coordinator.start(rows.writeStream, sink=out, name=f"reader-{number}"))
+    return Pair(writer, tuple(found))
+
+
+def test_a_channel_has_what_is_published_and_not_read_and_what_waits(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    first = make()
+    pair = start(first, spark, events, tmp_path, readers=2)
+    events.add(2)
+    pair.writer.processAllAvailable()
+    # Nothing of it is visible before the checkpoint is complete.
+    found = first.checkpoint().result(60)
+    target = str(tmp_path / "middle")
+    empty = UnreadFiles(0, 0, 0)
+    assert found.channels == tuple(
+        ChannelRecord("writer", "sink", f"reader-{number}", target, None, 80, empty) for number in (0, 1)
+    )
+    for reader in pair.readers:
+        reader.processAllAvailable()
+    pair.readers[1].stop()
+    for _ in range(2):
+        events.add()
+        pair.writer.processAllAvailable()
+        found = first.checkpoint().result(60)
+        pair.readers[0].processAllAvailable()
+    last = first.checkpoint().result(60)
+    caught_up, behind = last.channels
+    assert (caught_up.published, caught_up.rows_to_publish, caught_up.files) == (3, 0, empty)
+    assert behind.files is not None
+    assert (behind.files.files, behind.files.rows) == (2, 80)
+    text = CliRunner().invoke(main, ["show", str(tmp_path / "store")]).stdout
+    assert "channels between queries" in text
+    assert "2 files, " in text
+    assert ", 80 rows" in text
+    first.stop(checkpoint=False)
+
+    # What was published after an older checkpoint cannot be taken back.
+    with pytest.raises(OutputAheadError):
+        start(make(restore=1), spark, events, tmp_path, readers=2)
+    second = make()
+    pair = start(second, spark, events, tmp_path, readers=2)
+    events.add()
+    pair.writer.processAllAvailable()
+    second.checkpoint().result(60)
+    for reader in pair.readers:
+        reader.processAllAvailable()
+    second.stop()
+    for output in ("middle", "out-0", "out-1"):
+        assert read_through_log(tmp_path / output) == given(events)
+
+
+def test_a_channel_goes_along_when_a_pipeline_is_moved(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    first = make()
+    pair = start(first, spark, events, tmp_path)
+    for _ in range(2):
+        events.add()
+        pair.writer.processAllAvailable()
+        first.checkpoint().result(60)
+    pair.readers[0].stop()
+    events.add()
+    pair.writer.processAllAvailable()
+    saved = first.savepoint(f"file://{tmp_path}/saved").result(60)
+    (channel,) = saved.channels
+    assert channel.rows_to_publish == 40
+    first.stop(checkpoint=False)
+    moved = CheckpointCoordinator(
+        spark,
+        pipeline="p",
+        storage=str(tmp_path / "elsewhere"),
+        config=CheckpointConfig(interval=None, restart=NoRestart(), take_over_output=True),
+        restore=saved.uri,
+    )
+    with moved:
+        pair = start(moved, spark, events, tmp_path)
+        events.add()
+        pair.writer.processAllAvailable()
+        moved.checkpoint().result(60)
+        pair.readers[0].processAllAvailable()
+        (channel,) = moved.checkpoint().result(60).channels
+        assert (channel.rows_to_publish, channel.files) == (0, UnreadFiles(0, 0, 0))
+    for output in ("middle", "out-0"):
+        assert read_through_log(tmp_path / output) == given(events)
+
+
+def test_sparks_own_file_sink_is_a_channel_too(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    def begin(coordinator: CheckpointCoordinator) -> tuple[CheckpointedQuery, CheckpointedQuery]:
+        writer = events.stream(spark).writeStream.format("parquet").option("path", str(tmp_path / "middle"))
+        query = coordinator.start(writer, name="writer")
+        # The mark of the owner is there, so the directory is.
+        rows = spark.readStream.schema(EVENTS).parquet(str(tmp_path / "middle"))
+        return query, coordinator.start(
+            rows.writeStream, sink=FilesSink(str(tmp_path / "out")), name="reader"
+        )
+
+    first = make()
+    writer, reader = begin(first)
+    events.add(2)
+    writer.processAllAvailable()
+    reader.processAllAvailable()
+    # Visible before the checkpoint that has it.
+    (channel,) = first.checkpoint().result(60).channels
+    assert channel == ChannelRecord(
+        "writer", None, "reader", str(tmp_path / "middle"), 1, 0, UnreadFiles(0, 0, 0)
+    )
+    reader.stop()
+    events.add(2)
+    writer.processAllAvailable()
+    (channel,) = first.checkpoint().result(60).channels
+    assert channel.files is not None
+    assert (channel.published, channel.files.files >= 2, channel.files.rows) == (3, True, None)
+    first.stop(checkpoint=False)
+
+    second = make(restore=1)
+    writer, reader = begin(second)
+    writer.processAllAvailable()
+    reader.processAllAvailable()
+    second.stop()
+    for output in ("middle", "out"):
+        assert read_through_log(tmp_path / output) == given(events)
+
+
+def test_readers_that_could_see_what_is_taken_back_are_refused(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    coordinator = make()
+    start(coordinator, spark, events, tmp_path, readers=0)
+    for path in (f"{tmp_path}/middle/*.parquet", f"{tmp_path}/mid*"):
+        rows = spark.readStream.schema(EVENTS).parquet(path)
+        with pytest.raises(WriterError, match="'listing' cannot read what 'writer' writes"):
+            coordinator.start(rows.writeStream.format("noop"), name="listing")
+    (tmp_path / "late").mkdir()
+    rows = spark.readStream.schema(EVENTS).parquet(str(tmp_path / "late"))
+    coordinator.start(rows.writeStream.format("noop"), name="early")
+    late = events.stream(spark).writeStream.format("parquet").option("path", str(tmp_path / "late"))
+    with pytest.raises(WriterError, match="start 'late' before 'early'"):
+        coordinator.start(late, name="late")
+    # A transactional sink takes nothing back.
+    coordinator.start(events.stream(spark).writeStream, sink=FilesSink(str(tmp_path / "late")), name="late")
+
+
+# --- drivers that are killed --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("classes") / "classes.jsa"
+    script = "import sys; from pathlib import Path; from tests.integration.drivers import archive_classes; "
+    subprocess.run(
+        [sys.executable, "-c", f"{script}archive_classes(Path(sys.argv[1]))", str(path)], check=True
+    )
+    return path
+
+
+@attrs.define
+class Driver:
+    """A driver's process, and the events that it has told so far."""
+
+    process: subprocess.Popen[str]
+    events: list[str] = attrs.field(factory=list)
+
+    def listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(EVENT):
+                self.events.append(line[len(EVENT) :].strip())
+
+    def told(self, event: str) -> bool:
+        """Whether an event has come; fails if it cannot come any more."""
+        found = any(one.startswith(event) for one in self.events)
+        assert found or self.process.poll() is None, f"the driver has ended after {self.events[-5:]}"
+        return found
+
+    @property
+    def is_refused(self) -> bool:
+        return any(one.startswith("refused") for one in self.events)
+
+
+@contextlib.contextmanager
+def driver(folder: Path, classes: Path, restore: str | int, *, transactional: bool) -> Iterator[Driver]:
+    options = {
+        "folder": str(folder),
+        "classes": str(classes),
+        "interval": "300 ms",
+        "restore": restore,
+        "transactional": transactional,
+    }
+    environment = {**os.environ, "CHANDY_RUNTIME_DIR": str(folder / "run")}
+    with (folder / "driver.log").open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.channels_driver", json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+            process_group=0,
+        )
+    made = Driver(process)
+    listener = threading.Thread(target=made.listen)
+    listener.start()
+    try:
+        yield made
+    finally:
+        # With its JVM and its Python workers.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        listener.join(30)
+
+
+def older(folder: Path, chance: random.Random) -> int | str:
+    """A checkpoint to go back to, that is not the latest if there are several."""
+    ids = Catalog(LocalStore(folder / "store" / PIPELINE)).list_ids()
+    return chance.choice(ids[-4:-1]) if len(ids) > 1 else "latest"
+
+
+@pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "spark's own"])
+def test_every_row_comes_through_once_whenever_the_driver_is_killed(
+    tmp_path: Path, classes: Path, transactional: bool
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "run").mkdir(mode=0o700)
+    chance = random.Random()
+    files = 0
+    for life in range(KILLS):
+        for _ in range(FILES):
+            add_file(tmp_path / "in", files)
+            files += 1
+        restore = older(tmp_path, chance) if life % 2 else "latest"
+        with driver(tmp_path, classes, restore, transactional=transactional) as alive:
+            eventually(lambda alive=alive: alive.is_refused or alive.told("started"), "the start")  # type: ignore[misc]
+            # With Spark's own sink, an older checkpoint is always possible.
+            assert transactional or not alive.is_refused
+            wanted = chance.randrange(1, 3 * FILES)
+            if not alive.is_refused:
+                eventually(
+                    lambda alive=alive, wanted=wanted: (  # type: ignore[misc]
+                        sum(one.startswith("event") for one in alive.events) >= wanted
+                        or not alive.told("restored")
+                    ),
+                    f"{wanted} events",
+                )
+                # Not at the moment of an event alone.
+                time.sleep(chance.uniform(0, 0.3))
+        rows = Counter(row for file in range(files) for row in records(file))
+        assert not read_through_log(tmp_path / "out") - rows, "rows that were not given, or came twice"
+    with driver(tmp_path, classes, "latest", transactional=transactional) as last:
+        eventually(lambda: last.told("started"), "the last driver")
+        assert last.process.stdin is not None
+        last.process.stdin.close()
+        eventually(lambda: last.told("stopped"), "the last driver to stop")
+    rows = Counter(row for file in range(files) for row in records(file))
+    assert rows.total() == files * ROWS
+    for output in ("middle", "out"):
+        assert read_through_log(tmp_path / output) == rows
+    # Each checkpoint says what was between the two, and after the stop there is nothing.
+    manifests = Catalog(LocalStore(tmp_path / "store" / PIPELINE)).completed()
+    assert all(len(manifest.channels) == len(manifest.queries) - 1 for manifest in manifests)
+    (channel,) = manifests[-1].channels
+    assert (channel.rows_to_publish, channel.files and channel.files.files) == (0, 0)
