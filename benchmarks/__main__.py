@@ -18,6 +18,7 @@ BENCHMARKS = {
     "checkpoint_cost": "what checkpoints cost a running stream, and what they write",
     "scale": "the coordinator's own time and memory with 10 to 10,000 shards",
     "latency": "the smallest batch, beside native queries with state and without",
+    "sinks": "rows a second and seconds to a reader of every sink, beside Spark's own",
     "aggregate": "where the time of running aggregates goes, beside Spark's own count",
     "growth": "what a key costs as the state grows, and what that cost consists of",
     "store_requests": "requests and seconds of a checkpoint on a store that is 30 ms away",

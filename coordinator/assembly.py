@@ -115,6 +115,8 @@ class Assembly:
     supervisor: Supervisor
     operators: Operators
     lookup: Lookup
+    adoptions: Adoptions
+    channels: Channels
     abandon: Callable[[], None]
     """Ends the streams to the hosts, and with them the hosts; waits for nothing."""
 

@@ -105,6 +105,19 @@ class CheckpointCoordinator:
         self._supervisor = parts.supervisor
         self._operators = parts.operators
         self._lookup = parts.lookup
+        self._channels = parts.channels
+        self._adoptions = parts.adoptions
+        self._adopter = Adopter(
+            spark,
+            Life(
+                parts.pipeline.catalog.store.uri,
+                self._pipeline,
+                parts.pipeline.generation.generation,
+                self._executor.read(lambda machine: machine.versions),
+            ),
+            self._executor.check_not_fenced,
+            parts.operators.directories.adopted,
+        )
         self._abandon = parts.abandon
 
     # --- building and starting ------------------------------------------------------------------------------
@@ -282,8 +295,8 @@ class CheckpointCoordinator:
             writer: the writer of any streaming DataFrame, not started. It must not set ``checkpointLocation``.
             name: name of the query, unique in the pipeline. Progress is restored by it: keep it across restarts.
             sink: a transactional sink, or several that get the same rows: ``df.writeStream`` then needs no format. The
-                rows become visible with the checkpoint that has them, exactly once. None: the writer says where it
-                writes.
+                rows become visible with the checkpoint that has them, exactly once, unless a sink's ``publish`` says
+                else. None: the writer says where it writes.
             table: table to start the query on by ``toTable``; None: start it by ``start``.
             reads: names of the pipeline's queries whose output this one reads; they must have been started. Then the
                 cut of a checkpoint is consistent across them. By default a query is assumed to read the output of

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,6 +33,8 @@ class PostgresServer:
 
     programs: Path
     folder: Path
+    settings: Mapping[str, str] = attrs.field(factory=dict)
+    """Settings beyond those that every server has here."""
     port: int = attrs.field(factory=lambda: free_ports(1)[0])
     process: subprocess.Popen[bytes] | None = None
 
@@ -91,6 +93,7 @@ class PostgresServer:
             "shared_buffers": "32MB",
             # Processes are killed here, machines are not: what the kernel has is as good as on the disk.
             "fsync": "off",
+            **self.settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         deadline = time.monotonic() + _DEADLINE
@@ -169,15 +172,16 @@ S = TypeVar("S", bound=PostgresServer)
 
 
 @contextlib.contextmanager
-def running(kind: type[S]) -> Iterator[S]:
+def running(kind: type[S], **settings: str) -> Iterator[S]:
     """Provide a server for the length of the ``with``. Its data is deleted afterwards.
 
     Args:
         kind: ``PostgresServer``, or a class of one's own that is one.
+        settings: of the server, beyond those that every one has here.
     """
     # Other folders may be closed to the user that it runs as.
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))
-    server = kind(programs(folder), folder)
+    server = kind(programs(folder), folder, settings)
     try:
         server.initialize()
         server.start()

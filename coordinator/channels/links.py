@@ -187,6 +187,8 @@ def _refused(writer: str, reader: str, source: SourceFacts, place: Place, how: R
         what,
         f"the directory {place} itself as the path, so that Spark follows its log: whoever lists files sees some that "
         "never were published, or come twice",
-        source.options["path"] if source.options["path"] != str(place) else "fileStreamSink.ignoreMetadata=true",
+        source.options["path"]
+        if source.options["path"] != str(place)
+        else "fileStreamSink.ignoreMetadata=true",
         "read that directory and filter its rows, or have the two write and read apart",
     )

@@ -247,7 +247,9 @@ def _source(node: Any) -> SourceFacts | None:
     kind = _kind(node)
     if kind == "StreamingRelation":
         source = node.dataSource()
-        return _source_facts(node, str(source.className()), str(source.className()), _options(source.options()))
+        return _source_facts(
+            node, str(source.className()), str(source.className()), _options(source.options())
+        )
     if kind == "StreamingRelationV2":
         options = _options_of_java(node.extraOptions())
         return _source_facts(node, str(node.sourceName()), str(node.table().getClass().getName()), options)

@@ -108,9 +108,7 @@ class StoredKeys:
     def _items(self, db: Rdict) -> Iterator[_Item]:
         """Yield everything that is stored, by key."""
         found: list[Iterable[_Item]] = [
-            _numbered(
-                at, StoredState(self.operator.uid, name, self.operator.key_schema, record).items(db)
-            )
+            _numbered(at, StoredState(self.operator.uid, name, self.operator.key_schema, record).items(db))
             for at, (name, record) in enumerate(self.states.items())
         ]
         # They are stored by time.

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 import attrs
 
 from ...errors import ConfigError
-from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
+from ...sinks.two_phase.together import check_publish
 from . import rows, sql
 from .session import ForbiddenError, LockedError, Session
 from .sql import TableName
@@ -37,10 +38,10 @@ def _names(value: str | Iterable[str]) -> tuple[str, ...]:
 class PostgresSink(StagedSink):
     """Writes a query's rows to a table of PostgreSQL, each exactly once.
 
-    The rows of a checkpoint and the record of it are one transaction. The record is in the table ``chandy_positions``,
-    which is made in the schema of the target. So readers see whole checkpoints only, and a server that was killed, a
-    lost answer or a second driver never leads to a row too many or too few. Several sinks may write to one table, each
-    with a record of its own.
+    The rows of a checkpoint and the record of it are one transaction, but see ``publish``. The record is in the table
+    ``chandy_positions``, which is made in the schema of the target. So readers see whole checkpoints only, and a server
+    that was killed, a lost answer or a second driver never leads to a row too many or too few. Several sinks may write
+    to one table, each with a record of its own.
 
     Columns are found by name, and names are case-sensitive. A string may be written to ``text``, ``json``, ``jsonb``,
     ``uuid``, an enum and the like; a timestamp without zone to ``timestamp``, one with a zone to ``timestamptz``; a
@@ -66,6 +67,9 @@ class PostgresSink(StagedSink):
     a batch that is any of them."""
     deleted: str | None = None
     """Boolean column whose true rows delete their key. It is not a column of the table."""
+    publish: Publish = "checkpoint"
+    """``batch``: an upsert publishes each batch at once, in a transaction of its own, at least once. See
+    ``query.guarantee``."""
     uid: str = "postgres"
     """Names the sink in its query. Keep it across restarts."""
     timeout: float = 60.0
@@ -100,6 +104,7 @@ class PostgresSink(StagedSink):
         ):
             if wrong:
                 raise ConfigError(f"PostgresSink for table {self.table} cannot be made", expected, found)
+        check_publish(f"PostgresSink for table {self.table}", self.publish, self.mode)
 
     def check(self, schema: pa.Schema) -> None:
         """Check that the table takes rows of this schema; make it if it is missing and ``create_table`` says so.
@@ -286,7 +291,7 @@ class PostgresCommitter(Committer):
         return self._position
 
     def commit(self, epoch: Epoch) -> None:
-        """Publish an epoch in one transaction.
+        """Publish an epoch and its id in one transaction.
 
         Raises:
             TargetUnavailableError: the server does not answer, or is not what it was; the connection is closed.
@@ -294,26 +299,38 @@ class PostgresCommitter(Committer):
             OutputError: the table refuses a row. Nothing has changed.
             DamagedError, ObjectMissingError, StoreFailedError: the staged rows cannot be read. Nothing has changed.
         """
-        try:
-            self._commit(epoch)
-        except BaseException:
-            # The server takes back a transaction whose client is gone.
-            self._session.close()
-            raise
-        self._position = epoch.id
+        self._publish(StagedRows(epoch), epoch.id)
+
+    def upsert(self, batch: Batch) -> None:
+        """Publish a batch in one transaction.
+
+        Raises:
+            As ``commit``.
+        """
+        self._publish(StagedRows(batch), self._position)
 
     def close(self) -> None:
         """End the connection."""
         self._session.close()
 
-    def _commit(self, epoch: Epoch) -> None:
+    def _publish(self, staged: StagedRows, position: int | None) -> None:
+        """Publish rows and the position that the writer has then."""
+        try:
+            self._transact(staged, position)
+        except BaseException:
+            # The server takes back a transaction whose client is gone.
+            self._session.close()
+            raise
+        self._position = position
+
+    def _transact(self, staged: StagedRows, position: int | None) -> None:
         # A transaction waits for nothing but the server as long as possible.
-        parts = _parts(StagedRows(epoch).tables())
+        parts = _parts(staged.tables())
         first = list(itertools.islice(parts, 1))
         self._lock()
         for part in itertools.chain(first, parts):
             self._write(part)
-        self._session.query(sql.move_position(self._positions), epoch.id, self._fence.writer)
+        self._session.query(sql.move_position(self._positions), position, self._fence.writer)
         # A COMMIT that waits for a standby must not stop to wait and call itself done.
         self._session.query("SELECT set_config('statement_timeout', '0', true)")
         self._session.commit()

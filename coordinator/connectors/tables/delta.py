@@ -14,9 +14,10 @@ from typing_extensions import override
 
 from ....storage.errors import ChandyError
 from ...errors import SetupError
-from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
+from ...sinks.two_phase.together import check_publish
 from ..record import check_record
 from .schema import check_schema, fit, reading
 
@@ -72,6 +73,9 @@ class DeltaSink(StagedSink):
     """Whether rows are added, or replace those with the same ``key``."""
     key: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=tuple[str, ...])
     """The columns that name a row, for ``mode="upsert"``."""
+    publish: Publish = attrs.field(default="checkpoint", kw_only=True)
+    """``batch``: an upsert publishes each batch at once, in a commit of its own, at least once. See
+    ``query.guarantee``."""
     partition_by: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=tuple[str, ...])
     """The columns by which a new table is partitioned; a table that is there must be partitioned by them."""
     create_table: bool = attrs.field(default=True, kw_only=True)
@@ -89,6 +93,7 @@ class DeltaSink(StagedSink):
                 f"mode={self.mode!r} and key={self.key!r}",
                 'set key=("id",), say, or leave it out',
             )
+        check_publish(f"DeltaSink for {self.table}", self.publish, self.mode)
 
     @property
     def name(self) -> str:
@@ -261,14 +266,20 @@ class _Committer(Committer):
 
     @override
     def commit(self, epoch: Epoch) -> None:
-        new = attrs.evolve(self._own, epoch=epoch.id)
+        self._commit(StagedRows(epoch), attrs.evolve(self._own, epoch=epoch.id))
+
+    @override
+    def upsert(self, batch: Batch) -> None:
+        self._commit(StagedRows(batch), self._own)
+
+    def _commit(self, staged: StagedRows, new: Position) -> None:
         reason = ""
         for _ in range(ATTEMPTS):
             table = self._sink.open()
             check_record(self._ids.position(table, self._fence), self._own, self._fence, self._sink.name)
             with self._sink.explained():
                 try:
-                    self._publish(table, epoch, self._ids.properties(new))
+                    self._publish(table, staged, self._ids.properties(new))
                 except _conflict() as error:
                     # The record says whether it was another writer of the table, or a later life of this one.
                     reason = str(error)
@@ -277,25 +288,25 @@ class _Committer(Committer):
             return
         raise self._sink.busy(reason)
 
-    def _publish(self, table: DeltaTable, epoch: Epoch, properties: CommitProperties) -> None:
-        if not epoch.rows:
+    def _publish(self, table: DeltaTable, staged: StagedRows, properties: CommitProperties) -> None:
+        if not staged.of.rows:
             _commit_nothing(table, properties)
         elif self._sink.mode == "upsert":
-            self._upsert(table, epoch, properties)
+            self._upsert(table, staged, properties)
         else:
-            self._append(table, epoch, properties)
+            self._append(table, staged, properties)
 
-    def _append(self, table: DeltaTable, epoch: Epoch, properties: CommitProperties) -> None:
+    def _append(self, table: DeltaTable, staged: StagedRows, properties: CommitProperties) -> None:
         from deltalake import write_deltalake
 
-        with reading(epoch, _schema_of(table), self._sink.name) as rows:
+        with reading(staged, _schema_of(table), self._sink.name) as rows:
             write_deltalake(table, rows, mode="append", commit_properties=properties)
 
-    def _upsert(self, table: DeltaTable, epoch: Epoch, properties: CommitProperties) -> None:
+    def _upsert(self, table: DeltaTable, staged: StagedRows, properties: CommitProperties) -> None:
         import pyarrow as pa
 
         schema = _schema_of(table)
-        tables = [fit(rows, schema, self._sink.name, fill=False) for rows in StagedRows(epoch).tables()]
+        tables = [fit(rows, schema, self._sink.name, fill=False) for rows in staged.tables()]
         rows = last_by_key(pa.concat_tables(tables), self._sink.key, self._sink.name)
         (
             table.merge(

@@ -15,7 +15,7 @@ from ....storage.errors import ChandyError
 from ...errors import SetupError
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
-from ...sinks.two_phase.staged import StagedSink
+from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from .bounded import within
 from .schema import check_schema, reading
@@ -105,7 +105,7 @@ class IcebergSink(StagedSink):
                 table = self.load(catalog)
                 found = _position(table, fence)
                 own = found.taken_by(fence) if found else Position.first(fence)
-                if own == found or self.publish(table, own, None, fence):
+                if own == found or self.append(table, own, None, fence):
                     return _Committer(self, catalog, fence, own)
             raise self.busy()
         except BaseException:
@@ -156,7 +156,7 @@ class IcebergSink(StagedSink):
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
 
-    def publish(self, table: Table, new: Position, epoch: Epoch | None, fence: Fence) -> bool:
+    def append(self, table: Table, new: Position, epoch: Epoch | None, fence: Fence) -> bool:
         """Commit the rows of an epoch, or none, and a position; return False if another commit was faster.
 
         The commit requires that the table's newest snapshot is the one that this version of the table has. So each
@@ -170,7 +170,7 @@ class IcebergSink(StagedSink):
             if epoch is None or not epoch.rows:
                 transaction.append(schema.empty_table())
             else:
-                with reading(epoch, schema, self.name) as rows:
+                with reading(StagedRows(epoch), schema, self.name) as rows:
                     # PyIceberg streams into tables without partitions alone.
                     transaction.append(rows.read_all() if table.spec().fields else rows)
             transaction.set_properties({_property(fence): to_json(new).decode()})
@@ -229,7 +229,7 @@ class _Committer(Committer):
             table = self._sink.load(self._catalog)
             # After a conflict, the record says whether it was another writer of the table, or a later life of this one.
             check_record(_position(table, self._fence), self._own, self._fence, self._sink.name)
-            if self._sink.publish(table, new, epoch, self._fence):
+            if self._sink.append(table, new, epoch, self._fence):
                 self._own = new
                 return
         raise self._sink.busy()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ...sinks.two_phase.contract import Epoch
 from ...sinks.two_phase.errors import OutputError
 from ...sinks.two_phase.staged import StagedRows
 
@@ -99,13 +98,13 @@ def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> 
 
 
 @contextmanager
-def reading(epoch: Epoch, table: pa.Schema, target: str) -> Iterator[pa.RecordBatchReader]:
-    """Read the rows of an epoch in the form of a table, one staged file at a time.
+def reading(staged: StagedRows, table: pa.Schema, target: str) -> Iterator[pa.RecordBatchReader]:
+    """Read staged rows in the form of a table, one staged file at a time.
 
     An error of the rows is raised as it is, whatever the one who reads makes of it.
 
     Args:
-        epoch: what is published.
+        staged: what is published.
         table: the schema of the table.
         target: what it is, for messages.
 
@@ -119,7 +118,7 @@ def reading(epoch: Epoch, table: pa.Schema, target: str) -> Iterator[pa.RecordBa
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            for rows in StagedRows(epoch).tables():
+            for rows in staged.tables():
                 yield from fit(rows, table, target).to_batches()
         except Exception as error:
             failed.append(error)

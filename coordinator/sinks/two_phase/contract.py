@@ -6,6 +6,9 @@ what was written since the cut before: an *epoch*. The checkpoint's manifest say
 each once. The target itself keeps which epoch it has last, in the same transaction as the rows. After a crash this
 record alone decides what is still to be published (*recover*).
 
+A sink that upserts by key may publish each batch before it commits (``publish="batch"``). Then an epoch has no rows
+left when it is closed, and its commit does no more than to move the position.
+
 Apache Flink has the same steps as ``SinkWriter``, ``Committable`` and ``Committer``, Apache SeaTunnel as
 ``prepareCommit``, ``CommitInfo`` and ``SinkCommitter``.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import attrs
 
@@ -109,6 +112,18 @@ class Staged:
 
 
 @attrs.frozen
+class Batch:
+    """The output of one batch, to be published as a whole or not at all, before any checkpoint has it."""
+
+    number: int
+    """The batch's number, which comes again after going back, with other rows perhaps."""
+    rows: int
+    files: tuple[FileRef, ...]
+    root: str
+    """URI of the store that the files are in."""
+
+
+@attrs.frozen
 class Epoch:
     """The output between two cuts, to be published as a whole or not at all."""
 
@@ -125,6 +140,11 @@ class Epoch:
     def rows(self) -> int:
         """The number of rows."""
         return self.record.rows
+
+    @property
+    def files(self) -> tuple[FileRef, ...]:
+        """The files with the rows."""
+        return self.record.staged.files
 
 
 class Committer(abc.ABC):
@@ -145,6 +165,16 @@ class Committer(abc.ABC):
             FencedError: a later life publishes.
             OutputError: the target refuses the epoch; trying again will not help.
         """
+
+    def upsert(self, batch: Batch) -> None:
+        """Publish a batch by key: all of it, or nothing. The position stays, and fences as in ``commit``.
+
+        The same batch may come again, and so may other rows for its keys: those that come last stay.
+
+        Raises:
+            As ``commit``.
+        """
+        raise NotImplementedError("a sink with publish='batch' has a committer that can upsert")
 
     def rewind(self, epoch: int | None) -> None:
         """Take back all that was published after an epoch. None: all of it.
@@ -169,14 +199,20 @@ class Committer(abc.ABC):
         """End the connection. It may be called twice, and never fails."""
 
 
+Publish = Literal["checkpoint", "batch"]
+"""When a sink publishes."""
+
+
 class TwoPhaseSink(abc.ABC):
-    """A sink whose output becomes visible with the checkpoint that closes it: exactly once.
+    """A sink whose output becomes visible with the checkpoint that closes it: exactly once, but see ``publish``.
 
     It is a value: what to write and where, without connections. It is sent to the tasks.
     """
 
     uid: str = "sink"
     """Names the sink in its query. Keep it across restarts."""
+    publish: Publish = "checkpoint"
+    """When rows become visible: with the checkpoint that has them, or each batch at once, by ``Committer.upsert``."""
     target: ClassVar[str]
     """What it writes to, for messages, such as "PostgreSQL"."""
 

@@ -1,4 +1,7 @@
-"""Publishes the epochs of one sink on a thread of its own: in order, each once, for as long as it takes."""
+"""Publishes the epochs of one sink on a thread of its own: in order, each once, for as long as it takes.
+
+Batches that are published at once are published on the thread that runs them, which waits for it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from typing import Final, TypeVar
 
 import attrs
 
-from ....storage.errors import ChandyError, StoreFailedError
+from ....storage.errors import ChandyError, DamagedError, ObjectMissingError, StoreFailedError
 from ....storage.logs import carried, logger
 from ....storage.long_waits import Reminder
-from .contract import Committer, Epoch, Fence, TwoPhaseSink
+from .contract import Batch, Committer, Epoch, Fence, TwoPhaseSink
 from .errors import OutputError, OutputLostError, RewindError, TargetUnavailableError
 
 log = logger(__name__)
@@ -58,11 +61,18 @@ class Publisher:
         self._known: int | None = None
         """The newest epoch that the target was seen to have."""
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        # Held while the target is acted on: batches and epochs come from different threads.
+        self._using = threading.RLock()
         self._closing = threading.Event()
         self._has_failed = False
         self._thread: threading.Thread | None = None
         self.offsets: Mapping[tuple[str, int], int] = {}
         """How far has been published, as ``Committer.offsets``."""
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the target may get again what it has: it is upserted by key."""
+        return self._sink.publish == "batch"
 
     def begin(self, seconds: float) -> int | None:
         """Connect, shut out earlier lives, and return the newest epoch that the target has.
@@ -135,6 +145,30 @@ class Publisher:
             self._thread.start()
         self._tasks.put(_Task(tuple(epochs), then))
 
+    def upsert(self, batch: Batch, is_over: Callable[[float], bool]) -> bool:
+        """Publish a batch on the caller's thread, for as long as it takes; return whether it is published.
+
+        Args:
+            batch: what is published by key.
+            is_over: waits until the batch is not wanted any more, for at most so many seconds, and returns whether it
+                is. Nothing is published once it is.
+
+        Raises:
+            ChandyError: see ``Committer.upsert``.
+        """
+        try:
+            with self._typed():
+                self._patiently(lambda committer: committer.upsert(batch), None, is_over)
+        except _ClosedError:
+            return False
+        except (DamagedError, ObjectMissingError, StoreFailedError):
+            # The batch runs again, and stages its rows anew.
+            raise
+        except ChandyError as error:
+            self._on_failure(error)
+            raise
+        return True
+
     def close(self, seconds: float) -> bool:
         """Publish what was given, and end the connection; return whether all of it is published.
 
@@ -146,8 +180,10 @@ class Publisher:
             self._thread.join(seconds)
         is_over = self._thread is None or not self._thread.is_alive()
         self._closing.set()
-        if is_over:
+        # A batch may still wait for an answer.
+        if is_over and self._using.acquire(timeout=seconds):
             self._disconnect()
+            self._using.release()
         return is_over and not self._has_failed
 
     # --- the thread -----------------------------------------------------------------------------------------
@@ -183,17 +219,27 @@ class Publisher:
             log.info("published", sink=self._fence.writer, epoch=epoch.id, rows=epoch.rows, seconds=taken)
         self._known = epoch.id
 
-    def _patiently(self, act: Callable[[Committer], T], seconds: float | None) -> T:
+    def _patiently(
+        self,
+        act: Callable[[Committer], T],
+        seconds: float | None,
+        is_over: Callable[[float], bool] | None = None,
+    ) -> T:
         """Act on the target, again and again while it is not there.
 
         Args:
             act: what to do with a connection.
-            seconds: for how long; None: until the publisher is closed.
+            seconds: for how long; None: until it is over.
+            is_over: as in ``upsert``; None: it is when the publisher is closed.
         """
         began, pause, reminder = time.monotonic(), _FIRST_PAUSE, Reminder(0.0)
         while True:
             try:
-                return act(self._connected())
+                with self._using:
+                    # Under the lock, so that no batch of a run comes after one of the run that follows.
+                    if is_over is not None and is_over(0.0):
+                        raise _ClosedError
+                    return act(self._connected())
             except (TargetUnavailableError, StoreFailedError) as error:
                 self._disconnect()
                 is_passing = isinstance(error, TargetUnavailableError) or error.transient
@@ -207,7 +253,7 @@ class Publisher:
                         seconds=round(waited),
                         error=str(error),
                     )
-            if self._closing.wait(pause):
+            if (is_over or self._closing.wait)(pause):
                 raise _ClosedError
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -228,9 +274,10 @@ class Publisher:
         return self._committer
 
     def _disconnect(self) -> None:
-        committer, self._committer = self._committer, None
-        if committer is not None:
-            committer.close()
+        with self._using:
+            committer, self._committer = self._committer, None
+            if committer is not None:
+                committer.close()
 
     @contextmanager
     def _typed(self) -> Iterator[None]:

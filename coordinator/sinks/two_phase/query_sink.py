@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 from typing_extensions import override
 
-from ....storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
+from ....storage.errors import ChandyError, StorageError
 from ....storage.layout import staged_folder
 from ....storage.logs import logger
 from ....storage.long_waits import Reminder
@@ -21,16 +21,17 @@ from ....storage.manifest import EpochRecord, Handle, OutputRecord
 from ....storage.open import open_store
 from ...errors import WriterError
 from ...spark.arrow import arrow_schema
-from ..guarantee import Guarantee, Level
+from ..guarantee import Guarantee
 from ..place import Output
 from ..sink import Beginning, Sink
 from . import staging
-from .contract import Epoch, Fence, Staged, TwoPhaseSink
-from .epochs import Ahead, ClosedEpoch, EpochLog, Lost, where_to_begin
-from .errors import BatchInterruptedError, OutputAheadError, OutputLostError, RewindError
+from .contract import Batch, Epoch, Fence, Staged, TwoPhaseSink
+from .epochs import ClosedEpoch, EpochLog
+from .errors import BatchInterruptedError
 from .policy import OutputPolicy
 from .publisher import Publisher
-from .staged import StagedSink
+from .takeover import TakeOver
+from .together import check_together, guarantee
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-_BEGIN_SECONDS: Final = 60.0
-"""How long a start waits for targets that are not there."""
 _CLOSE_SECONDS: Final = 30.0
 """How long a stop waits for output to be published."""
 
@@ -74,12 +73,14 @@ class TransactionalSink(Sink):
         self._sinks = {sink.uid: sink for sink in sinks}
         self._fence = fence
         self._policy = policy
-        self._first_epoch = first_epoch
         self._on_published = on_published
         self._publishers = {
             uid: Publisher(sink, attrs.evolve(fence, sink=uid), on_failure=on_failure)
             for uid, sink in self._sinks.items()
         }
+        self._take_over = TakeOver(self._publishers, fence, policy, first_epoch)
+        self._at_once = frozenset(sink.uid for sink in sinks if sink.publish == "batch")
+        """The uids of the sinks that publish each batch at once."""
         self._log = EpochLog(tuple(self._sinks))
         self._notes: dict[tuple[str, int], str] = {}
         """What the pre-commits have returned, by sink and epoch."""
@@ -98,10 +99,7 @@ class TransactionalSink(Sink):
     @property
     @override
     def guarantee(self) -> Guarantee:
-        targets = " and ".join(sorted({sink.target for sink in self._sinks.values()}))
-        return Guarantee(
-            Level.EXACTLY_ONCE, f"rows become visible in {targets} with the checkpoint that has them, once"
-        )
+        return guarantee(tuple(self._sinks.values()))
 
     @property
     @override
@@ -149,20 +147,40 @@ class TransactionalSink(Sink):
         self._check_current(run, batch)
         sink = next(iter(self._sinks.values()))
         staged = staging.write_batch(rows, sink, self._fence.store, staged_folder(self._fence.query), batch)
+        try:
+            left = self._publish_at_once(run, batch, staged)
+            with self._changed:
+                # Spark must not commit a batch that nothing is known of.
+                self._check_current(run, batch)
+                staging.write_record(directory, batch, left)
+                replaced = self._log.stage(batch, left)
+        except ChandyError:
+            self._forget(staged)
+            raise
+        self._forget(replaced)
+
+    def _publish_at_once(self, run: int, batch: int, staged: tuple[Staged, ...]) -> tuple[Staged, ...]:
+        """Publish a batch by the sinks that do not wait for checkpoints; return what the others have to publish."""
+        if not self._at_once:
+            return staged
+        files = tuple(file for one in staged for file in one.files)
+        one = Batch(batch, sum(one.rows for one in staged), files, self._fence.store)
+        for uid in sorted(self._at_once) if one.rows else ():
+            if not self._publishers[uid].upsert(one, partial(self._has_ended, run)):
+                raise BatchInterruptedError(self._fence.query, batch)
+        if len(self._at_once) < len(self._sinks):
+            return staged
+        self._delete(staged)
+        return tuple(Staged(one.rows) for one in staged)
+
+    def _has_ended(self, run: int, seconds: float = 0.0) -> bool:
+        """Wait until a run is over, for at most so many seconds; return whether it is."""
         with self._changed:
-            is_current = run == self._run
-            if is_current:
-                staging.write_record(directory, batch, staged)
-                staged = self._log.stage(batch, staged)
-        self._forget(staged)
-        # Spark must not commit a batch that nothing is known of.
-        if not is_current:
-            raise BatchInterruptedError(self._fence.query, batch)
+            return self._changed.wait_for(lambda: self._run != run, seconds)
 
     def _check_current(self, run: int, batch: int) -> None:
-        with self._changed:
-            if run != self._run:
-                raise BatchInterruptedError(self._fence.query, batch)
+        if self._has_ended(run):
+            raise BatchInterruptedError(self._fence.query, batch)
 
     def _await_room(self, run: int) -> None:
         """Wait while too many epochs wait for their target, so that the store does not fill up."""
@@ -203,6 +221,9 @@ class TransactionalSink(Sink):
 
     def _record(self, uid: str, epoch: ClosedEpoch) -> EpochRecord:
         """Return what the manifest says of an epoch. The sink is asked once."""
+        if uid in self._at_once:
+            # Its batches are published: what is left is to say so.
+            return EpochRecord(epoch.id, rows=0)
         key = (uid, epoch.id)
         # It may be published, and its note forgotten, at any moment.
         note = self._notes.get(key)
@@ -255,8 +276,7 @@ class TransactionalSink(Sink):
 
     @override
     def begin(self, query: str, beginning: Beginning) -> None:
-        if not self._is_begun:
-            self._take_over(beginning)
+        self._begin_once(beginning)
         with self._changed:
             self._next_run(beginning)
             forgotten = self._log.go_back(beginning.checkpoint)
@@ -264,8 +284,7 @@ class TransactionalSink(Sink):
 
     @override
     def resume(self, query: str, beginning: Beginning, last: int) -> None:
-        if not self._is_begun:
-            self._take_over(beginning)
+        self._begin_once(beginning)
         staged = staging.read_records(beginning.directory, beginning.batch, last)
         assert staged is not None, "only a run that has all its records is resumed"
         with self._changed:
@@ -273,6 +292,12 @@ class TransactionalSink(Sink):
             # Those that a cut has closed off are staged again, and nothing of them is in a completed checkpoint.
             self._log.go_back(beginning.checkpoint)
             self._log.resume(staged)
+
+    def _begin_once(self, beginning: Beginning) -> None:
+        if not self._is_begun:
+            for uid, epoch in self._take_over.run(beginning).items():
+                self._log.published(uid, epoch)
+            self._is_begun = True
 
     def _next_run(self, beginning: Beginning) -> None:
         self._run += 1
@@ -283,7 +308,10 @@ class TransactionalSink(Sink):
     @override
     def can_resume(self, directory: Path, restored: int, committed: int) -> bool:
         staged = staging.read_records(directory, restored, committed)
-        return staged is not None and self._are_there(staged)
+        if staged is None or not self._are_there(staged):
+            return False
+        # Nobody knows whether the sink that publishes batches has published those: it may have waited for checkpoints.
+        return not (self._at_once and any(one.files for found in staged.values() for one in found))
 
     def _are_there(self, staged: Mapping[int, Iterable[Staged]]) -> bool:
         """Whether the store still has what was staged: a garbage collection may have come in between."""
@@ -293,87 +321,6 @@ class TransactionalSink(Sink):
             return all(store.stat(file.key).size == file.size for file in files)
         except (OSError, StorageError):
             return False
-
-    def _take_over(self, beginning: Beginning) -> None:
-        """Bring each target to the checkpoint that this life begins from, and shut out earlier lives."""
-        records = {record.sink: record for record in beginning.outputs}
-        positions = {uid: publisher.begin(_BEGIN_SECONDS) for uid, publisher in self._publishers.items()}
-        # All that may be refused comes before anything is published: no target is to be ahead for nothing.
-        left = {uid: self._settle(uid, records.get(uid), positions, beginning) for uid in self._publishers}
-        for uid, epochs in left.items():
-            self._publish_now(uid, [Epoch(epoch, beginning.root) for epoch in epochs])
-            self._log.published(uid, epochs[-1].id if epochs else positions[uid])
-        self._is_begun = True
-
-    def _publish_now(self, uid: str, epochs: Sequence[Epoch]) -> None:
-        for epoch in epochs:
-            try:
-                self._publishers[uid].publish_now([epoch], _BEGIN_SECONDS)
-            except (DamagedError, ObjectMissingError) as error:
-                if not self._policy.allow_lost_output:
-                    raise
-                log.error("rows are lost", sink=uid, epoch=epoch.id, rows=epoch.rows, error=str(error))
-
-    def _settle(
-        self, uid: str, record: OutputRecord | None, positions: dict[str, int | None], beginning: Beginning
-    ) -> tuple[EpochRecord, ...]:
-        """Return what is left to publish, behind the position that the target has then."""
-        where = where_to_begin(record, beginning.checkpoint, positions[uid])
-        if isinstance(where, Ahead):
-            try:
-                positions[uid] = self._publishers[uid].rewind(where.common, _BEGIN_SECONDS)
-            except RewindError:
-                return self._repeat(uid, record, where.position, beginning)
-            where = where_to_begin(record, beginning.checkpoint, positions[uid])
-        match where:
-            case Ahead(published):
-                return self._repeat(uid, record, published, beginning)
-            case Lost(expected, found, left):
-                if not self._policy.allow_lost_output:
-                    raise self._lost(uid, expected, found, beginning)
-                self._publishers[uid].accept_loss(found)
-                return left
-            case _:
-                return where.epochs
-
-    def _repeat(
-        self, uid: str, record: OutputRecord | None, published: int, beginning: Beginning
-    ) -> tuple[EpochRecord, ...]:
-        """Accept that a target gets again what it has from after the checkpoint, if the user does."""
-        if self._policy.allow_repeated_output and published >= self._first_epoch:
-            raise OutputAheadError(
-                f"query {self._fence.query!r} cannot begin after checkpoint {beginning.checkpoint}",
-                f"a target of sink {uid!r} whose newest epoch is below {self._first_epoch}, the next id here",
-                f"epoch {published}, of the storage that the savepoint comes from",
-                "give the sink another uid, and the target gets the rows after the savepoint a second time; or choose "
-                "an empty target",
-            )
-        if self._policy.allow_repeated_output:
-            log.warning(
-                "rows are published again", sink=uid, published=published, checkpoint=beginning.checkpoint
-            )
-            return tuple(epoch for epoch in record.epochs if epoch.id > published) if record else ()
-        at = (
-            "without a checkpoint"
-            if beginning.checkpoint is None
-            else f"at checkpoint {beginning.checkpoint}"
-        )
-        raise OutputAheadError(
-            f"query {self._fence.query!r} cannot begin {at}",
-            f"a target of sink {uid!r} that has nothing from after it",
-            f"what was published up to checkpoint or savepoint {published}",
-            "restore that one or a newer one; or choose an empty target; or set "
-            "CheckpointConfig(allow_repeated_output=True), and the target gets these rows a second time",
-        )
-
-    def _lost(self, uid: str, expected: int, found: int | None, beginning: Beginning) -> OutputLostError:
-        return OutputLostError(
-            f"query {self._fence.query!r} cannot begin at checkpoint {beginning.checkpoint}",
-            f"the target of sink {uid!r} to have what was published, up to checkpoint {expected}",
-            "nothing of it" if found is None else f"it up to checkpoint {found}",
-            "put back what the target has lost, restore a checkpoint that the target fits, or set "
-            "CheckpointConfig(allow_lost_output=True), and these rows stay lost",
-        )
 
     @override
     def interrupt(self) -> None:
@@ -396,45 +343,19 @@ class TransactionalSink(Sink):
                 )
 
     def _forget(self, staged: Sequence[Staged]) -> None:
-        """Delete what will never be part of a checkpoint. What cannot be deleted now is garbage."""
-        keys = [file.key for one in staged for file in one.files]
+        """Delete what will never be part of a checkpoint."""
         try:
             for sink in self._sinks.values():
                 sink.abort(staged)
+        except Exception as error:  # noqa: BLE001 (a sink may raise anything, and nothing depends on this)
+            log.warning("a sink cannot forget what is not needed", error=str(error))
+        self._delete(staged)
+
+    def _delete(self, staged: Sequence[Staged]) -> None:
+        """Delete staged files. What cannot be deleted now is garbage."""
+        keys = [file.key for one in staged for file in one.files]
+        try:
             if keys:
                 open_store(self._fence.store).delete_all(keys)
-        except Exception as error:  # noqa: BLE001 (a sink may raise anything, and nothing depends on this)
+        except (ChandyError, OSError) as error:
             log.warning("cannot delete what is not needed; `chandy gc` can", error=str(error))
-
-
-def check_together(sinks: Sequence[TwoPhaseSink]) -> None:
-    """Refuse sinks that cannot share what is written of a batch.
-
-    Raises:
-        WriterError: there is none, two have one uid, or one of several does not stage its rows in the pipeline's
-            store.
-    """
-    if not all(isinstance(sink, TwoPhaseSink) for sink in sinks) or not sinks:
-        raise WriterError(
-            "the query cannot be started",
-            "sink= with a transactional sink such as FilesSink, or several",
-            ", ".join(type(sink).__name__ for sink in sinks) or "none",
-            "pass sinks of chandy, or leave sink= out and give the writer a format",
-        )
-    uids = [sink.uid for sink in sinks]
-    twice = [uid for uid in uids if uids.count(uid) > 1]
-    if twice:
-        raise WriterError(
-            "the query cannot be started",
-            "sinks with a uid each",
-            f"two with uid {twice[0]!r}",
-            "set their uid, by which their output is known again",
-        )
-    own = [sink for sink in sinks if not isinstance(sink, StagedSink)]
-    if len(sinks) > 1 and own:
-        raise WriterError(
-            "the query cannot be started",
-            "several sinks that all publish what is staged once (StagedSink)",
-            f"{type(own[0]).__name__}, which writes for itself",
-            "start a query of its own for it",
-        )

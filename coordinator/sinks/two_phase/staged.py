@@ -18,7 +18,7 @@ from ....storage.errors import DamagedError
 from ....storage.manifest import FileRef
 from ....storage.open import open_store
 from ....storage.store import Store
-from .contract import Epoch, Staged, TwoPhaseSink, WriteContext
+from .contract import Batch, Epoch, Staged, TwoPhaseSink, WriteContext
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,12 +43,12 @@ class StagedSink(TwoPhaseSink):
 
 @attrs.frozen
 class StagedRows:
-    """The rows of an epoch, in the order of their batches; within a batch the order is undefined."""
+    """The rows of an epoch, in the order of their batches, or of one batch; within a batch the order is undefined."""
 
-    epoch: Epoch
+    of: Epoch | Batch
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield the rows, file after file. All tables of an epoch that one version of the query wrote are alike.
+        """Yield the rows, file after file. All tables that one version of the query wrote are alike.
 
         Raises:
             DamagedError, ObjectMissingError: a file is not as it was written.
@@ -65,8 +65,8 @@ class StagedRows:
         Raises:
             As ``tables``.
         """
-        store = open_store(self.epoch.root)
-        for file in self.epoch.record.staged.files:
+        store = open_store(self.of.root)
+        for file in self.of.files:
             data = store.read(file.key, file.offset, file.size)
             found = hashlib.sha256(data).hexdigest()
             if found != file.sha256:

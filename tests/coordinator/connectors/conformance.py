@@ -10,7 +10,15 @@ import attrs
 import pyarrow as pa
 import pytest
 
-from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, Fence, TwoPhaseSink, WriteContext
+from chandy.coordinator.sinks.two_phase.contract import (
+    Batch,
+    Committer,
+    Epoch,
+    Fence,
+    Staged,
+    TwoPhaseSink,
+    WriteContext,
+)
 from chandy.coordinator.sinks.two_phase.errors import OutputTakenError
 from chandy.storage.errors import FencedError
 from chandy.storage.manifest import EpochRecord, Handle
@@ -45,14 +53,18 @@ class Pipeline:
         fence = Fence("flights", "delays", self.sink.uid, self.store, generation, may_take_over)
         return self.sink.recover(fence)
 
+    def batch(self, number: int, *rows: Row) -> Batch:
+        """Write a batch that is published at once."""
+        staged = self._write(number, rows)
+        return Batch(number, staged.rows, staged.files, self.store)
+
+    def _write(self, number: int, rows: Iterable[Row]) -> Staged:
+        context = WriteContext(self.store, "staged/delays/", number, 0)
+        return self.sink.write(iter([_record_batch(rows)]), context)
+
     def epoch(self, id: int, *batches: Iterable[Row]) -> Epoch:
         """Write batches, one partition each, and close them."""
-        staged = [
-            self.sink.write(
-                iter([_record_batch(rows)]), WriteContext(self.store, "staged/delays/", number, 0)
-            )
-            for number, rows in enumerate(batches)
-        ]
+        staged = [self._write(number, rows) for number, rows in enumerate(batches)]
         note = self.sink.pre_commit(id, staged)
         files = tuple(file for one in staged for file in one.files)
         return Epoch(EpochRecord(id, sum(one.rows for one in staged), Handle(files), note), self.store)

@@ -22,6 +22,7 @@ from ...storage import servers
 from ...storage.conftest import moto, s3_keys
 from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
+from .batch_conformance import BatchConformance
 from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance, within_the_next_commits
@@ -97,6 +98,36 @@ class TestUpsert(RaceConformance):
 class UpsertTable(Table):
     def sink(self, uid: str = "out") -> DeltaSink:
         return DeltaSink(self.uri, self.options, uid=uid, mode="upsert", key=["k"])
+
+
+class AtOnceTable(UpsertTable):
+    def sink(self, uid: str = "out") -> DeltaSink:
+        return attrs.evolve(super().sink(uid), publish="batch")
+
+
+class TestBatches(BatchConformance):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return AtOnceTable(str(tmp_path / "table")).make()
+
+
+@pytest.mark.server
+class TestBatchesOnS3(BatchConformance):
+    @pytest.fixture
+    def target(self, moto: Server) -> Target:
+        return AtOnceTable(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port)).make()
+
+
+def test_a_batch_waits_for_other_writers_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = AtOnceTable(str(tmp_path / "table")).make()
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    within_the_next_commits(monkeypatch, [lambda: table.add((100, "other"))])
+    committer.upsert(pipeline.batch(0, (1, "a")))
+    committer.upsert(pipeline.batch(1, (1, "b")))
+    assert sorted(table.rows()) == [(1, "b"), (100, "other")]
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

@@ -20,13 +20,14 @@ import pytest
 
 from chandy.coordinator.connectors.postgres.sink import PostgresCommitter, PostgresSink
 from chandy.coordinator.errors import SetupError
-from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, WriteContext
+from chandy.coordinator.sinks.two_phase.contract import Batch, Committer, Epoch, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
 from chandy.storage.manifest import EpochRecord, Handle
 
 from ...storage.servers import free_port
 from ...waiting import DEADLINE, eventually
+from .batch_conformance import BatchConformance
 from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
 from .postgres_proxy import Link, Proxy
 from .postgres_server import PostgresServer
@@ -79,6 +80,24 @@ class TestConformance(SinkConformance):
     @pytest.fixture
     def target(self, postgres: PostgresServer) -> Table:
         return Table.make(postgres)
+
+
+KEYED = "k bigint PRIMARY KEY, v text"
+
+
+@attrs.frozen
+class AtOnce(Table):
+    """A table whose sinks publish each batch at once."""
+
+    def sink(self, uid: str = "out") -> PostgresSink:
+        appends = Table(self.server, self.schema).sink(uid)
+        return attrs.evolve(appends, mode="upsert", key=("k",), publish="batch")
+
+
+class TestBatches(BatchConformance):
+    @pytest.fixture
+    def target(self, postgres: PostgresServer) -> Table:
+        return AtOnce.make(postgres, KEYED)
 
 
 @pytest.fixture
@@ -239,6 +258,92 @@ def test_a_server_that_says_nothing_any_more_is_unavailable(proxy: Proxy, table:
     again.commit(epoch)
     assert sorted(table.rows()) == rows_of(1)
     again.close()
+
+
+# --- batches that are published at once ---------------------------------------------------------------------
+
+
+def messages_of_a_batch(postgres: PostgresServer, proxy: Proxy, store: str) -> list[bytes]:
+    """The types of the messages that a client sends for a batch."""
+    pipeline = Pipeline(AtOnce.make(postgres, KEYED).sink(), store)
+    committer = through(proxy, pipeline).recover(1)
+    batch = pipeline.batch(0, (1, "a"))
+    proxy.act_at(-1)
+    committer.upsert(batch)
+    kinds = list(proxy.kinds)
+    committer.close()
+    return kinds
+
+
+@pytest.mark.parametrize("is_answer_lost", [False, True])
+def test_a_connection_that_is_cut_at_any_message_of_a_batch_leaves_all_of_it_or_nothing(
+    postgres: PostgresServer, proxy: Proxy, store: str, is_answer_lost: bool
+) -> None:
+    kinds = messages_of_a_batch(postgres, proxy, store)
+    messages = [n for n, kind in enumerate(kinds) if kind in (LAST if is_answer_lost else FIRST)]
+    assert len(messages) >= 6
+    before, after = [(1, "a"), (2, "a")], [(1, "b"), (2, "a"), (3, "b")]
+    found = []
+    for message in messages:
+        table = AtOnce.make(postgres, KEYED)
+        pipeline = Pipeline(table.sink(), store)
+        first = through(proxy, pipeline).recover(1)
+        first.upsert(pipeline.batch(0, *before))
+        batch = pipeline.batch(1, (1, "b"), (3, "b"))
+        proxy.act_at(message, before=Link.lose_answers if is_answer_lost else Link.cut)
+        with pytest.raises(TargetUnavailableError):
+            first.upsert(batch)
+        first.close()
+        again = pipeline.recover(1)
+        found.append(sorted(table.rows()))
+        again.upsert(batch)
+        assert sorted(table.rows()) == after
+        again.close()
+    assert found == [before] * (len(messages) - 1) + [after if is_answer_lost else before]
+    assert_nothing_is_open(postgres)
+
+
+def test_an_earlier_life_that_freezes_at_any_step_of_its_batch_neither_blocks_its_successor_nor_publishes(
+    postgres: PostgresServer, proxy: Proxy, store: str
+) -> None:
+    kinds = messages_of_a_batch(postgres, proxy, store)
+    for step in [number for number, kind in enumerate(kinds) if kind in FIRST]:
+        table = AtOnce.make(postgres, KEYED)
+        pipeline = Pipeline(attrs.evolve(table.sink(), timeout=8), store)
+        zombie = through(proxy, pipeline).recover(1)
+        zombie.upsert(pipeline.batch(0, (1, "a")))
+        frozen, thawed = threading.Event(), threading.Event()
+
+        def freeze(link: Link, frozen: threading.Event = frozen, thawed: threading.Event = thawed) -> None:
+            frozen.set()
+            thawed.wait(DEADLINE)
+
+        batch = pipeline.batch(1, (1, "zombie"), (2, "zombie"))
+        proxy.act_at(step, before=freeze)
+        with ThreadPoolExecutor(1) as executor:
+            outcome = executor.submit(zombie.upsert, batch)
+            assert frozen.wait(DEADLINE)
+            successor = pipeline.recover(2)
+            successor.upsert(pipeline.batch(1, (1, "b")))
+            thawed.set()
+            with pytest.raises((FencedError, TargetUnavailableError)):
+                outcome.result(DEADLINE)
+        assert table.rows() == [(1, "b")]
+        successor.close()
+        zombie.close()
+    assert_nothing_is_open(postgres)
+
+
+def test_a_batch_deletes_keys(postgres: PostgresServer, store: str) -> None:
+    table = Table.make(postgres, KEYED)
+    pipeline = Pipeline(attrs.evolve(table.upsert("gone"), publish="batch"), store)
+    committer = pipeline.recover()
+    for number, rows in enumerate((((1, "a", False), (2, "b", False)), ((1, None, True), (2, "c", None)))):
+        context = WriteContext(store, "staged/delays/", number, 0)
+        staged = pipeline.sink.write(iter(changes(*rows).to_batches()), context)
+        committer.upsert(Batch(number, staged.rows, staged.files, store))
+    assert table.rows() == [(2, "c")]
+    committer.close()
 
 
 # --- earlier lives ------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import pyarrow as pa
 
-from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from chandy.coordinator.sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.coordinator.sinks.two_phase.staged import StagedRows, StagedSink
 
@@ -19,13 +19,17 @@ POSITIONS = "CREATE TABLE IF NOT EXISTS positions (writer PRIMARY KEY, store, ge
 
 @attrs.frozen
 class SqliteSink(StagedSink):
-    """Appends to the table ``rows``, which has these columns. While a file ``away`` is beside it, it is away."""
+    """Appends to the table ``rows``, which has these columns. While a file ``away`` is beside it, it is away.
+
+    If it publishes each batch at once, a row replaces the one with the same first column.
+    """
 
     target = "SQLite"
 
     path: Path
     columns: tuple[str, ...]
     uid: str = "sqlite"
+    publish: Publish = "checkpoint"
 
     def check(self, schema: pa.Schema) -> None:
         if tuple(schema.names) != self.columns:
@@ -34,7 +38,8 @@ class SqliteSink(StagedSink):
     def recover(self, fence: Fence) -> SqliteCommitter:
         with self.transaction() as db:
             db.execute(POSITIONS)
-            db.execute(f"CREATE TABLE IF NOT EXISTS rows ({', '.join(self.columns)})")
+            key = f", PRIMARY KEY ({self.columns[0]})" if self.publish == "batch" else ""
+            db.execute(f"CREATE TABLE IF NOT EXISTS rows ({', '.join(self.columns)}{key})")
             found = self.position(db, fence)
             taken = found.taken_by(fence) if found else Position.first(fence)
             self.put(db, fence, taken)
@@ -86,13 +91,20 @@ class SqliteCommitter(Committer):
         return self._position
 
     def commit(self, epoch: Epoch) -> None:
+        self._commit(StagedRows(epoch), epoch.id)
+
+    def upsert(self, batch: Batch) -> None:
+        self._commit(StagedRows(batch), self._position)
+
+    def _commit(self, staged: StagedRows, position: int | None) -> None:
+        tables = list(staged.tables())
         with self.sink.transaction() as db:
             found = self.sink.position(db, self.fence)
             mine = attrs.evolve(self.fence, may_take_over=False)
             taken = found.taken_by(mine) if found else Position.first(mine)
             marks = ", ".join("?" for _ in self.sink.columns)
-            for table in StagedRows(epoch).tables():
+            for table in tables:
                 rows = [tuple(row.values()) for row in table.to_pylist()]
-                db.executemany(f"INSERT INTO rows VALUES ({marks})", rows)
-            self.sink.put(db, self.fence, attrs.evolve(taken, epoch=epoch.id))
-        self._position = epoch.id
+                db.executemany(f"INSERT OR REPLACE INTO rows VALUES ({marks})", rows)
+            self.sink.put(db, self.fence, attrs.evolve(taken, epoch=position))
+        self._position = position

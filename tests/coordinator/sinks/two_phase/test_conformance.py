@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
+from tests.coordinator.connectors.batch_conformance import BatchConformance
 from tests.coordinator.connectors.conformance import SCHEMA, Row, SinkConformance, Target
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 
@@ -19,6 +21,17 @@ class SqliteTarget(Target):
 
     def rows(self) -> list[Row]:
         return [(k, v) for k, v in self.sink().rows() if isinstance(k, int) and isinstance(v, str)]
+
+
+class AtOnceTarget(SqliteTarget):
+    def sink(self, uid: str = "out") -> SqliteSink:
+        return attrs.evolve(super().sink(uid), publish="batch")
+
+
+class TestBatches(BatchConformance):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return AtOnceTarget(tmp_path / "out.db")
 
 
 class TestSqlite(SinkConformance):

@@ -50,7 +50,7 @@ from chandy.coordinator.recovery.restore_point import RestorePoint, base_point
 from chandy.coordinator.recovery.run_record import base_of
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sinks.sink import Beginning
-from chandy.coordinator.sinks.two_phase import epochs, publisher, query_sink, staged, staging
+from chandy.coordinator.sinks.two_phase import epochs, publisher, query_sink, staged, staging, takeover
 from chandy.coordinator.sinks.two_phase.contract import (
     Committer,
     Epoch,
@@ -1284,7 +1284,7 @@ def believe_a_position_that_the_checkpoint_does_not_have(patch: pytest.MonkeyPat
         left = record.epochs if record else ()
         return epochs.Publish(tuple(one for one in left if position is None or one.id > position))
 
-    patch.setattr(query_sink, "where_to_begin", where)
+    patch.setattr(takeover, "where_to_begin", where)
 
 
 def begin_behind_what_is_published(patch: pytest.MonkeyPatch) -> None:
@@ -1297,7 +1297,7 @@ def begin_behind_what_is_published(patch: pytest.MonkeyPatch) -> None:
         found = right(record, checkpoint, position)
         return epochs.Publish(()) if isinstance(found, epochs.Ahead) else found
 
-    patch.setattr(query_sink, "where_to_begin", where)
+    patch.setattr(takeover, "where_to_begin", where)
 
 
 BUGS = [

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from chandy.coordinator.sinks.two_phase import publisher as publisher_module
-from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, Fence, Staged, WriteContext
+from chandy.coordinator.sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Staged, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import (
     OutputError,
     OutputLostError,
@@ -21,7 +21,7 @@ from chandy.coordinator.sinks.two_phase.errors import (
     TargetUnavailableError,
 )
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
-from chandy.storage.errors import ChandyError, FencedError, StoreFailedError
+from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError, StoreFailedError
 from chandy.storage.manifest import EpochRecord, Handle
 from tests.waiting import eventually
 
@@ -39,6 +39,8 @@ class Trouble:
     after: list[Exception] = attrs.field(factory=list)
     """Raised after commits, which are done."""
     at_connect: list[Exception] = attrs.field(factory=list)
+    while_it_writes: Callable[[], object] = lambda: None
+    """Called in an upsert."""
     connections: int = 0
     closed: int = 0
 
@@ -69,6 +71,14 @@ class TroubledCommitter(Committer):
         if self.trouble.before:
             raise self.trouble.before.pop(0)
         self.inner.commit(epoch)
+        if self.trouble.after:
+            raise self.trouble.after.pop(0)
+
+    def upsert(self, batch: Batch) -> None:
+        if self.trouble.before:
+            raise self.trouble.before.pop(0)
+        self.trouble.while_it_writes()
+        self.inner.upsert(batch)
         if self.trouble.after:
             raise self.trouble.after.pop(0)
 
@@ -312,3 +322,153 @@ def test_a_life_that_has_taken_an_output_over_does_not_take_it_back(
     with pytest.raises(OutputTakenError):
         first.publish_now([epoch(1)], 30)
     assert seen(sink) == []
+
+
+# --- batches that are published at once ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def batch(sink: TroubledSink, tmp_path: Path) -> Callable[..., Batch]:
+    store = f"file://{tmp_path}/store/"
+
+    def make(number: int, *rows: int) -> Batch:
+        data = pa.RecordBatch.from_pydict({"n": pa.array(rows, pa.int64())})
+        staged: Staged = sink.write(iter([data]), WriteContext(store, "staged/q/", number, 0))
+        return Batch(number, staged.rows, staged.files, store)
+
+    return make
+
+
+MakeBatch = Callable[..., Batch]
+
+
+class AtOnce:
+    """Of a publisher whose sink upserts."""
+
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> TroubledSink:
+        return TroubledSink(tmp_path / "out.db", ("n",), publish="batch")
+
+
+def never(seconds: float) -> bool:
+    return False
+
+
+class TestBatches(AtOnce):
+    def test_a_batch_is_published_when_it_returns_and_leaves_the_position(
+        self, publisher: Publisher, sink: TroubledSink, batch: MakeBatch
+    ) -> None:
+        publisher.begin(0)
+        assert publisher.upsert(batch(0, 1, 2), never)
+        assert seen(sink) == [1, 2]
+        assert sink.recover(FENCE).position is None
+
+    def test_it_waits_for_as_long_as_the_target_is_away(
+        self, publisher: Publisher, sink: TroubledSink, batch: MakeBatch, failures: list[ChandyError]
+    ) -> None:
+        publisher.begin(0)
+        sink.trouble.before = [away() for _ in range(3)]
+        sink.trouble.after = [away()]
+        sink.trouble.at_connect = [away()]
+        assert publisher.upsert(batch(0, 1, 2), never)
+        assert seen(sink) == [1, 2]
+        assert failures == []
+        assert sink.trouble.connections == 5
+        assert publisher.close(30)
+        assert sink.trouble.closed == 5
+
+    def test_it_gives_up_when_the_batch_is_not_wanted_any_more(
+        self, publisher: Publisher, sink: TroubledSink, batch: MakeBatch, failures: list[ChandyError]
+    ) -> None:
+        publisher.begin(0)
+        sink.path.with_name("away").touch()
+        asked: list[float] = []
+
+        def is_over(seconds: float) -> bool:
+            asked.append(seconds)
+            return len(asked) > 4
+
+        assert not publisher.upsert(batch(0, 1), is_over)
+        sink.path.with_name("away").unlink()
+        assert seen(sink) == failures == []
+        # It is asked before each attempt, and waits in between.
+        assert asked[::2] == [0, 0, 0]
+        assert all(seconds > 0 for seconds in asked[1::2])
+
+    def test_no_batch_of_a_run_that_is_over_comes_after_one_of_the_next(
+        self, publisher: Publisher, sink: TroubledSink, batch: MakeBatch
+    ) -> None:
+        publisher.begin(0)
+        asked = threading.Event()
+        stale: list[bool] = []
+
+        def is_over(seconds: float) -> bool:
+            asked.set()
+            return True
+
+        def run_another() -> None:
+            sink.trouble.while_it_writes = lambda: None
+            threads[0].start()
+            assert not asked.wait(0.2), "it was asked, and might write later"
+
+        threads = [threading.Thread(target=lambda: stale.append(publisher.upsert(batch(0, 7), is_over)))]
+        sink.trouble.while_it_writes = run_another
+        assert publisher.upsert(batch(0, 1), never)
+        threads[0].join(30)
+        assert stale == [False]
+        assert seen(sink) == [1]
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            OutputError("rows cannot be published", "numbers", "a letter"),
+            FencedError("file:///store", 3, 4, "another driver"),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_what_the_target_refuses_fails_the_pipeline(
+        self,
+        publisher: Publisher,
+        sink: TroubledSink,
+        batch: MakeBatch,
+        failures: list[ChandyError],
+        error: ChandyError,
+    ) -> None:
+        publisher.begin(0)
+        sink.trouble.before = [error]
+        with pytest.raises(type(error)):
+            publisher.upsert(batch(0, 1), never)
+        assert failures == [error]
+        assert seen(sink) == []
+
+    def test_staged_rows_that_are_missing_fail_the_batch_alone(
+        self, publisher: Publisher, batch: MakeBatch, failures: list[ChandyError]
+    ) -> None:
+        publisher.begin(0)
+        lost = batch(0, 1)
+        Path(lost.root.removeprefix("file://"), lost.files[0].key).unlink()
+        with pytest.raises(ObjectMissingError):
+            publisher.upsert(lost, never)
+        assert failures == []
+
+    def test_a_target_that_has_lost_rows_is_noticed_by_the_next_batch(
+        self, publisher: Publisher, sink: TroubledSink, batch: MakeBatch, epoch: Make
+    ) -> None:
+        publisher.begin(0)
+        publisher.publish_now([epoch(4)], 0)
+        sink.path.unlink()
+        sink.trouble.before = [away()]
+        with pytest.raises(OutputLostError, match="nothing of it"):
+            publisher.upsert(batch(0, 1), never)
+
+
+def test_a_sink_that_cannot_upsert_says_so(publisher: Publisher, failures: list[ChandyError]) -> None:
+    class Plain(TroubledCommitter):
+        upsert = Committer.upsert
+
+    publisher.begin(0)
+    assert isinstance(publisher._committer, TroubledCommitter)
+    publisher._committer = Plain(publisher._committer.inner, publisher._committer.trouble)
+    with pytest.raises(OutputError, match="has a committer that can upsert"):
+        publisher.upsert(Batch(0, 1, (), "file:///nowhere"), never)
+    assert len(failures) == 1

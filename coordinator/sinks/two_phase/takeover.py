@@ -1,0 +1,122 @@
+"""Brings the targets of a query to the checkpoint that a life begins from, and shuts out earlier lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from ....storage.errors import DamagedError, ObjectMissingError
+from ....storage.logs import logger
+from ....storage.manifest import EpochRecord, OutputRecord
+from ..sink import Beginning
+from .contract import Epoch, Fence
+from .epochs import Ahead, Lost, where_to_begin
+from .errors import OutputAheadError, OutputLostError, RewindError
+from .policy import OutputPolicy
+from .publisher import Publisher
+
+log = logger(__name__)
+
+_BEGIN_SECONDS: Final = 60.0
+"""How long a start waits for targets that are not there."""
+
+
+@attrs.frozen
+class TakeOver:
+    """What one life does with its targets before its query begins."""
+
+    publishers: Mapping[str, Publisher]
+    """By the uid of their sink."""
+    fence: Fence
+    """Who publishes; its ``sink`` does not matter."""
+    policy: OutputPolicy
+    """What the user allows."""
+    first_epoch: int
+    """The least id that this life gives to a checkpoint."""
+
+    def run(self, beginning: Beginning) -> dict[str, int | None]:
+        """Bring each target to the checkpoint, and return the newest epoch that it has then, by sink.
+
+        Raises:
+            ChandyError: a target does not fit the checkpoint, is not there, or is somebody else's.
+        """
+        records = {record.sink: record for record in beginning.outputs}
+        positions = {uid: publisher.begin(_BEGIN_SECONDS) for uid, publisher in self.publishers.items()}
+        # All that may be refused comes before anything is published: no target is to be ahead for nothing.
+        left = {uid: self._settle(uid, records.get(uid), positions, beginning) for uid in self.publishers}
+        for uid, epochs in left.items():
+            self._publish_now(uid, [Epoch(epoch, beginning.root) for epoch in epochs])
+        return {uid: epochs[-1].id if epochs else positions[uid] for uid, epochs in left.items()}
+
+    def _publish_now(self, uid: str, epochs: Sequence[Epoch]) -> None:
+        for epoch in epochs:
+            try:
+                self.publishers[uid].publish_now([epoch], _BEGIN_SECONDS)
+            except (DamagedError, ObjectMissingError) as error:
+                if not self.policy.allow_lost_output:
+                    raise
+                log.error("rows are lost", sink=uid, epoch=epoch.id, rows=epoch.rows, error=str(error))
+
+    def _settle(
+        self, uid: str, record: OutputRecord | None, positions: dict[str, int | None], beginning: Beginning
+    ) -> tuple[EpochRecord, ...]:
+        """Return what is left to publish, behind the position that the target has then."""
+        where = where_to_begin(record, beginning.checkpoint, positions[uid])
+        if isinstance(where, Ahead):
+            try:
+                positions[uid] = self.publishers[uid].rewind(where.common, _BEGIN_SECONDS)
+            except RewindError:
+                return self._repeat(uid, record, where.position, beginning)
+            where = where_to_begin(record, beginning.checkpoint, positions[uid])
+        match where:
+            case Ahead(published):
+                return self._repeat(uid, record, published, beginning)
+            case Lost(expected, found, left):
+                if not self.policy.allow_lost_output:
+                    raise self._lost(uid, expected, found, beginning)
+                self.publishers[uid].accept_loss(found)
+                return left
+            case _:
+                return where.epochs
+
+    def _repeat(
+        self, uid: str, record: OutputRecord | None, published: int, beginning: Beginning
+    ) -> tuple[EpochRecord, ...]:
+        """Accept that a target gets again what it has from after the checkpoint, if the user or the sink does."""
+        may_repeat = self.policy.allow_repeated_output or self.publishers[uid].may_repeat
+        if may_repeat and published >= self.first_epoch:
+            raise OutputAheadError(
+                f"query {self.fence.query!r} cannot begin after checkpoint {beginning.checkpoint}",
+                f"a target of sink {uid!r} whose newest epoch is below {self.first_epoch}, the next id here",
+                f"epoch {published}, of the storage that the savepoint comes from",
+                "give the sink another uid, and the target gets the rows after the savepoint a second time; or choose "
+                "an empty target",
+            )
+        if may_repeat:
+            log.warning(
+                "rows are published again", sink=uid, published=published, checkpoint=beginning.checkpoint
+            )
+            return tuple(epoch for epoch in record.epochs if epoch.id > published) if record else ()
+        at = (
+            "without a checkpoint"
+            if beginning.checkpoint is None
+            else f"at checkpoint {beginning.checkpoint}"
+        )
+        raise OutputAheadError(
+            f"query {self.fence.query!r} cannot begin {at}",
+            f"a target of sink {uid!r} that has nothing from after it",
+            f"what was published up to checkpoint or savepoint {published}",
+            "restore that one or a newer one; or choose an empty target; or set "
+            "CheckpointConfig(allow_repeated_output=True), and the target gets these rows a second time",
+        )
+
+    def _lost(self, uid: str, expected: int, found: int | None, beginning: Beginning) -> OutputLostError:
+        return OutputLostError(
+            f"query {self.fence.query!r} cannot begin at checkpoint {beginning.checkpoint}",
+            f"the target of sink {uid!r} to have what was published, up to checkpoint {expected}",
+            "nothing of it" if found is None else f"it up to checkpoint {found}",
+            "put back what the target has lost, restore a checkpoint that the target fits, or set "
+            "CheckpointConfig(allow_lost_output=True), and these rows stay lost",
+        )

@@ -1,0 +1,417 @@
+"""A query's sinks that publish each batch at once, without Spark: what is visible when, and after what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.sinks.owner import SinkOwner
+from chandy.coordinator.sinks.sink import Beginning
+from chandy.coordinator.sinks.two_phase import publisher, staging
+from chandy.coordinator.sinks.two_phase.contract import Fence, Publish, Staged, TwoPhaseSink, WriteContext
+from chandy.coordinator.sinks.two_phase.errors import (
+    BatchInterruptedError,
+    OutputAheadError,
+    OutputError,
+    OutputLostError,
+)
+from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
+from chandy.storage.errors import ChandyError, FencedError
+from chandy.storage.manifest import EpochRecord, OutputRecord
+from chandy.storage.open import open_store
+from tests.waiting import eventually
+
+from .sqlite_sink import SqliteSink
+
+Row = tuple[int, str]
+COLUMNS = ("k", "v")
+
+
+def write_batch(
+    rows: Sequence[Row], sink: TwoPhaseSink, store: str, folder: str, batch: int
+) -> tuple[Staged, ...]:
+    """As Spark's tasks do it: a partition for each row."""
+    staged = []
+    for partition, (k, v) in enumerate(rows):
+        data = pa.RecordBatch.from_pydict({"k": [k], "v": [v]})
+        staged.append(sink.write(iter([data]), WriteContext(store, folder, batch, partition)))
+    return tuple(staged)
+
+
+@attrs.define
+class Life:
+    """One life of a coordinator, as far as the sinks of its query go."""
+
+    sink: TransactionalSink
+    failures: list[ChandyError]
+    folder: Path
+    published: list[int] = attrs.field(factory=list)
+    runs: int = 0
+
+    def begin(
+        self, checkpoint: int | None = None, outputs: tuple[OutputRecord, ...] = (), *, last: int = -1
+    ) -> Path:
+        """Begin a run after a checkpoint with so many batches, and return its directory."""
+        directory = self.directory()
+        self.sink.begin("q", self.beginning(directory, checkpoint, outputs, last))
+        return directory
+
+    def directory(self) -> Path:
+        self.runs += 1
+        return self.folder / f"run-{id(self)}-{self.runs}"
+
+    def beginning(
+        self, directory: Path, checkpoint: int | None, outputs: tuple[OutputRecord, ...], last: int = -1
+    ) -> Beginning:
+        return Beginning(
+            SinkOwner(self.store, "p"),
+            None,
+            directory=directory,
+            checkpoint=checkpoint,
+            batch=last,
+            root=self.store,
+            outputs=outputs,
+        )
+
+    @property
+    def store(self) -> str:
+        return f"file://{self.folder}/store/"
+
+    def take(self, batch: int, *rows: Row) -> None:
+        rows_of_spark: Any = rows
+        self.sink.take(rows_of_spark, batch)
+
+    def checkpoint(self, id: int, cut: int) -> tuple[OutputRecord, ...]:
+        """Take a checkpoint, and return what its manifest says."""
+        self.sink.close_epoch(id, cut)
+        outputs = self.sink.pre_commit(id)
+        self.sink.commit(id)
+        eventually(lambda: id in self.published, f"checkpoint {id} to be published")
+        return outputs
+
+    def staged(self) -> list[str]:
+        return open_store(self.store).list("")
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "write_batch", write_batch)
+    monkeypatch.setattr(publisher, "_FIRST_PAUSE", 0.001)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> SqliteSink:
+    return SqliteSink(tmp_path / "out.db", COLUMNS, publish="batch")
+
+
+class Lives:
+    """Makes the lives of one pipeline, each of a higher generation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made: list[Life] = []
+
+    def __call__(self, *sinks: TwoPhaseSink, first_epoch: int = 1, **config: Any) -> Life:
+        failures: list[ChandyError] = []
+        published: list[int] = []
+        fence = Fence("p", "q", "", f"file://{self.folder}/store/", len(self.made) + 1)
+        sink = TransactionalSink(
+            sinks,
+            fence,
+            policy=CheckpointConfig(**config).output_policy,
+            first_epoch=first_epoch,
+            on_published=published.append,
+            on_failure=failures.append,
+        )
+        self.made.append(Life(sink, failures, self.folder, published))
+        return self.made[-1]
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    made = Lives(tmp_path)
+    yield made
+    for life in made.made:
+        life.sink.close()
+
+
+def rows(sink: SqliteSink) -> list[tuple[object, ...]]:
+    return sorted(sink.rows())  # type: ignore[type-var]
+
+
+def position(sink: SqliteSink) -> int | None:
+    with contextlib.closing(sqlite3.connect(sink.path)) as db:
+        ((epoch,),) = db.execute("SELECT epoch FROM positions").fetchall()
+        return epoch  # type: ignore[no-any-return]
+
+
+# --- the usual way ------------------------------------------------------------------------------------------
+
+
+def test_rows_are_visible_with_their_batch_and_nothing_of_them_is_kept(
+    lives: Lives, target: SqliteSink
+) -> None:
+    life = lives(target)
+    life.begin()
+    life.take(0, (1, "a"), (2, "b"))
+    assert rows(target) == [(1, "a"), (2, "b")]
+    assert position(target) is None
+    assert life.staged() == []
+    life.take(1, (2, "newer"))
+    assert rows(target) == [(1, "a"), (2, "newer")]
+
+
+def test_a_checkpoint_has_nothing_to_publish_and_moves_the_position(lives: Lives, target: SqliteSink) -> None:
+    life = lives(target)
+    life.begin()
+    life.take(0, (1, "a"))
+    assert life.checkpoint(3, cut=0) == (OutputRecord("sqlite", (EpochRecord(3, rows=0),)),)
+    assert position(target) == 3
+    # One without batches has nothing to say.
+    assert life.checkpoint(4, cut=0) == (OutputRecord("sqlite", (), published=3),)
+    assert position(target) == 3
+
+
+def test_no_checkpoint_takes_an_older_value_to_the_table_again(lives: Lives, target: SqliteSink) -> None:
+    life = lives(target)
+    life.begin()
+    life.take(0, (1, "old"))
+    life.sink.close_epoch(1, 0)
+    life.take(1, (1, "new"))
+    life.sink.pre_commit(1)
+    life.sink.commit(1)
+    eventually(lambda: life.published == [1])
+    assert rows(target) == [(1, "new")]
+
+
+def test_a_batch_without_rows_asks_nothing_of_the_target(
+    lives: Lives, target: SqliteSink, tmp_path: Path
+) -> None:
+    life = lives(target)
+    life.begin()
+    (tmp_path / "away").touch()
+    life.take(0)
+
+
+def test_sinks_of_both_kinds_get_the_same_rows_each_at_its_time(
+    lives: Lives, target: SqliteSink, tmp_path: Path
+) -> None:
+    later = SqliteSink(tmp_path / "later.db", COLUMNS, "later")
+    life = lives(target, later)
+    life.begin()
+    life.take(0, (1, "a"), (2, "b"))
+    assert rows(target) == [(1, "a"), (2, "b")]
+    assert rows(later) == []
+    of_target, of_later = life.checkpoint(1, cut=0)
+    assert of_target.epochs == (EpochRecord(1, rows=0),)
+    assert of_later.epochs[0].rows == len(of_later.epochs[0].staged.files) == 2
+    assert rows(later) == rows(target)
+
+
+# --- a target that is away, and a run that ends -------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def in_the_background(life: Life, batch: int, *given: Row) -> Iterator[list[BaseException]]:
+    """Run a batch on a thread; give the error that it ends with."""
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            life.take(batch, *given)
+        except BaseException as error:  # noqa: BLE001 (the test looks at it)
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield ended
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_batch_waits_for_its_target_and_goes_on_by_itself(
+    lives: Lives, target: SqliteSink, tmp_path: Path
+) -> None:
+    life = lives(target)
+    life.begin()
+    (tmp_path / "away").touch()
+    with in_the_background(life, 0, (1, "a")) as ended:
+        eventually(lambda: life.staged() != [], "the batch to be written")
+        assert rows(target) == []
+        (tmp_path / "away").unlink()
+    assert ended == []
+    assert rows(target) == [(1, "a")]
+    assert life.failures == []
+
+
+@pytest.mark.parametrize("end", ["going back", "stop"])
+def test_a_batch_that_waits_ends_with_its_run_and_is_never_published(
+    lives: Lives, target: SqliteSink, tmp_path: Path, end: str
+) -> None:
+    life = lives(target)
+    life.begin()
+    (tmp_path / "away").touch()
+    with in_the_background(life, 0, (1, "stale")) as ended:
+        eventually(lambda: life.staged() != [], "the batch to be written")
+        if end == "stop":
+            life.sink.interrupt()
+        else:
+            life.begin()
+    assert [type(one) for one in ended] == [BatchInterruptedError]
+    assert life.staged() == []
+    (tmp_path / "away").unlink()
+    if end == "going back":
+        life.take(0, (2, "b"))
+        assert rows(target) == [(2, "b")]
+    assert life.failures == []
+
+
+def test_a_refused_row_ends_the_pipeline_and_the_batch(lives: Lives, target: SqliteSink) -> None:
+    life = lives(target)
+    life.begin()
+    life.take(0, (1, "a"))
+    with contextlib.closing(sqlite3.connect(target.path)) as db:
+        db.execute("CREATE TRIGGER no BEFORE INSERT ON rows BEGIN SELECT RAISE(ABORT, 'no more'); END")
+    with pytest.raises(OutputError, match="no more"):
+        life.take(1, (2, "b"))
+    assert [type(one) for one in life.failures] == [OutputError]
+    assert rows(target) == [(1, "a")]
+    assert life.staged() == []
+
+
+# --- lives --------------------------------------------------------------------------------------------------
+
+
+def test_an_earlier_life_publishes_no_batch_any_more_and_fails(lives: Lives, target: SqliteSink) -> None:
+    zombie = lives(target)
+    zombie.begin()
+    zombie.take(0, (1, "a"))
+    successor = lives(target)
+    successor.begin()
+    with pytest.raises(FencedError):
+        zombie.take(1, (1, "zombie"), (2, "zombie"))
+    assert [type(one) for one in zombie.failures] == [FencedError]
+    assert rows(target) == [(1, "a")]
+    successor.take(0, (1, "b"))
+    assert rows(target) == [(1, "b")]
+
+
+def test_a_life_that_goes_back_writes_over_what_came_after_its_checkpoint(
+    lives: Lives, target: SqliteSink
+) -> None:
+    first = lives(target)
+    first.begin()
+    first.take(0, (1, "a"))
+    outputs = first.checkpoint(1, cut=0)
+    first.take(1, (1, "b"), (2, "b"))
+    second = lives(target, first_epoch=2)
+    second.begin(1, outputs, last=0)
+    assert rows(target) == [(1, "b"), (2, "b")]
+    # The batches are cut another way.
+    second.take(1, (1, "b"))
+    second.take(2, (2, "b"), (3, "c"))
+    assert rows(target) == [(1, "b"), (2, "b"), (3, "c")]
+    second.checkpoint(2, cut=2)
+    assert position(target) == 2
+
+
+def test_an_older_checkpoint_is_no_error_and_later_epochs_count_on(lives: Lives, target: SqliteSink) -> None:
+    first = lives(target)
+    first.begin()
+    first.take(0, (1, "a"))
+    outputs = first.checkpoint(1, cut=0)
+    first.take(1, (1, "b"))
+    first.checkpoint(2, cut=1)
+    for checkpoint, known in ((1, outputs), (None, ())):
+        again = lives(target, first_epoch=3)
+        again.begin(checkpoint, known, last=0 if checkpoint else -1)
+        again.take(1, (1, "c"))
+        again.sink.close()
+    assert rows(target) == [(1, "c")]
+    assert position(target) == 2
+    assert again.checkpoint(3, cut=1) == (OutputRecord("sqlite", (EpochRecord(3, rows=0),), published=2),)
+    assert position(target) == 3
+
+
+def test_a_target_that_is_ahead_by_ids_of_another_storage_is_still_refused(
+    lives: Lives, target: SqliteSink
+) -> None:
+    first = lives(target)
+    first.begin()
+    first.take(0, (1, "a"))
+    first.checkpoint(7, cut=0)
+    with pytest.raises(OutputAheadError, match="another uid"):
+        lives(target, first_epoch=3).begin(2, ())
+
+
+def test_a_target_that_lacks_the_checkpoint_is_noticed(lives: Lives, target: SqliteSink) -> None:
+    first = lives(target)
+    first.begin()
+    first.take(0, (1, "a"))
+    first.checkpoint(1, cut=0)
+    outputs = first.checkpoint(2, cut=0)
+    first.sink.close()
+    target.path.unlink()
+    with pytest.raises(OutputLostError, match="nothing of it"):
+        lives(target).begin(2, outputs)
+
+
+def test_what_waited_for_a_checkpoint_is_published_by_a_life_that_no_longer_waits(
+    lives: Lives, target: SqliteSink
+) -> None:
+    first = lives(attrs.evolve(target, publish="checkpoint"))
+    first.begin()
+    first.take(0, (1, "a"))
+    first.sink.close_epoch(1, 0)
+    outputs = first.sink.pre_commit(1)
+    assert rows(target) == []
+    # It has another table then, with a key.
+    with contextlib.closing(sqlite3.connect(target.path)) as db:
+        db.execute("DROP TABLE rows")
+    second = lives(target)
+    second.begin(1, outputs)
+    assert rows(target) == [(1, "a")]
+    second.take(1, (1, "b"))
+    assert rows(target) == [(1, "b")]
+
+
+# --- going on behind a checkpoint ---------------------------------------------------------------------------
+
+
+def test_a_query_may_go_on_behind_its_checkpoint_with_batches_that_are_published(
+    lives: Lives, target: SqliteSink
+) -> None:
+    first = lives(target)
+    directory = first.begin()
+    first.take(0, (1, "a"))
+    second = lives(target)
+    assert second.sink.can_resume(directory, -1, 0)
+    assert not second.sink.can_resume(directory, -1, 1)
+    second.sink.resume("q", second.beginning(directory, None, ()), 0)
+    second.take(1, (1, "b"))
+    assert rows(target) == [(1, "b")]
+    (output,) = second.checkpoint(1, cut=1)
+    assert output.epochs == (EpochRecord(1, rows=0),)
+    assert position(target) == 1
+
+
+@pytest.mark.parametrize("before", ["checkpoint", "batch"])
+def test_a_query_goes_back_if_nobody_knows_what_was_published_at_once(
+    lives: Lives, target: SqliteSink, tmp_path: Path, before: Publish
+) -> None:
+    """Sinks of both kinds have what both may have to publish, whatever the one did before."""
+    later = SqliteSink(tmp_path / "later.db", COLUMNS, "later")
+    first = lives(attrs.evolve(target, publish=before), later)
+    directory = first.begin()
+    first.take(0, (1, "a"))
+    assert first.sink.can_resume(directory, -1, 0) is (before == "checkpoint")
+    assert not lives(target, later).sink.can_resume(directory, -1, 0)
