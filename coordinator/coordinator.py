@@ -42,6 +42,7 @@ from .sinks.recognition import sink_of
 from .sinks.sink import Sink
 from .sinks.two_phase.contract import TwoPhaseSink
 from .sinks.two_phase.query_sink import TransactionalSink
+from .sinks.two_phase.together import check_together
 from .spark import plan, session
 from .spark.environment import check_pyspark, check_session
 from .spark.writer_facts import WriterFacts, check
@@ -379,11 +380,13 @@ class CheckpointCoordinator:
         if name in self._names:
             raise taken("query name", name)
         self._executor.read(lambda machine: machine.check_reads(name, reads))
-        transactional = None if target is None else self._transactional(name, target)
+        transactional = None if target is None else self._transactional(name, target, writer)
         if transactional is not None:
             transactional.attach(writer, table)
         facts = plan.facts(writer, table=table)
         check(facts)
+        if transactional is not None:
+            transactional.check_mode(facts.output_mode)
         sink = transactional or sink_of(writer, facts)
         if facts.native_state and self._config.work_dir is None and not session.is_local_mode(self._spark):
             raise SetupError(
@@ -422,9 +425,13 @@ class CheckpointCoordinator:
         log.info("query started", guarantee=str(query.guarantee))
         return query
 
-    def _transactional(self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink]) -> TransactionalSink:
+    def _transactional(
+        self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink], writer: DataStreamWriter
+    ) -> TransactionalSink:
+        sinks = (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target)
+        check_together(sinks)
         return TransactionalSink(
-            (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target),
+            [sink.for_rows(writer._df) for sink in sinks],
             self._taken.fence(query, may_take_over=self._config.take_over_output),
             policy=self._config.output_policy,
             first_epoch=self._taken.generation.next_id,

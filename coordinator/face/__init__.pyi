@@ -15,6 +15,7 @@ from .coordinator import Reason as Reason
 from .coordinator import RecoveryMetrics as RecoveryMetrics
 from .coordinator import Statistics as Statistics
 from .coordinator import check_environment as check_environment
+from .coordinator.connectors.data_source.sink import DataSourceSink as DataSourceSink
 from .coordinator.connectors.files.sink import FilesSink as FilesSink
 from .coordinator.connectors.kafka.sink import KafkaSink as KafkaSink
 from .coordinator.connectors.postgres.sink import PostgresSink as PostgresSink

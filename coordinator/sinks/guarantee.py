@@ -11,6 +11,8 @@ class Level(enum.StrEnum):
     """How often a row's effect can be seen in the output after a restore."""
 
     EXACTLY_ONCE = "exactly once"
+    IF_IDEMPOTENT = "exactly once if commit is idempotent"
+    """The same call may come again, and it is for the user's own code to do nothing then."""
     AT_LEAST_ONCE = "at least once"
 
 

@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import attrs
 
 from ....storage.errors import FencedError
-from ....storage.manifest import EpochRecord, FileRef
+from ....storage.manifest import EpochRecord, FileRef, OutputRecord
+from ..guarantee import Guarantee
 from ..place import Place
 from .errors import OutputTakenError, RewindError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 
 @attrs.frozen
@@ -44,6 +46,8 @@ class Fence:
     """Which life it is. A higher one shuts out all lower ones."""
     may_take_over: bool = False
     """Whether the output may be that of a pipeline of this name in another store."""
+    restored: OutputRecord | None = None
+    """What the checkpoint that the life begins from has of the sink; None: nothing."""
 
     @property
     def writer(self) -> str:
@@ -215,6 +219,23 @@ class TwoPhaseSink(abc.ABC):
     """When rows become visible: with the checkpoint that has them, or each batch at once, by ``Committer.upsert``."""
     target: ClassVar[str]
     """What it writes to, for messages, such as "PostgreSQL"."""
+    output_modes: ClassVar[frozenset[str]] = frozenset({"append", "update", "complete"})
+    """The output modes of queries whose rows it takes."""
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What it promises, if that is not what ``publish`` says of every sink."""
+        return None
+
+    def for_rows(self, rows: DataFrame) -> TwoPhaseSink:
+        """Return the sink as it takes certain rows: a query's, before anything else, and then those of each batch.
+
+        What ``write`` needs to know besides the rows of its partition is put in here, on the driver.
+
+        Raises:
+            ChandyError: it does not take them.
+        """
+        return self
 
     @property
     def place(self) -> Place | None:
@@ -255,9 +276,13 @@ class TwoPhaseSink(abc.ABC):
             ChandyError: the target is not as it must be.
         """
 
-    def abort(self, staged: Iterable[Staged]) -> None:  # noqa: B027 (staged files need nothing)
+    def abort(self, staged: Iterable[Staged], epoch: int) -> None:  # noqa: B027 (staged files need nothing)
         """Forget what was written and will never be part of a checkpoint. Chandy deletes the staged files itself.
 
         It is not called for everything: after a crash, nobody knows what was written since the last checkpoint. What
         was given to a ``pre_commit`` may come to another one, of another epoch, or to none.
+
+        Args:
+            staged: what was written.
+            epoch: an id above those of all epochs that were closed. The next one may have it.
         """

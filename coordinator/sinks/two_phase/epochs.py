@@ -59,10 +59,10 @@ class EpochLog:
         self._resumed.update(staged)
 
     def close(self, checkpoint: int, cut: int) -> None:
-        """Close the epoch of a checkpoint. One without rows leaves nothing to publish."""
+        """Close the epoch of a checkpoint. One without rows and notes leaves nothing to publish."""
         batches = sorted(batch for batch in self._open if batch <= cut)
         staged = tuple(one for batch in batches for one in self._open.pop(batch))
-        if any(one.rows for one in staged):
+        if any(one.rows or one.note for one in staged):
             self._closed.append(ClosedEpoch(checkpoint, cut, staged))
 
     def unpublished(self, sink: str, checkpoint: int) -> list[ClosedEpoch]:

@@ -17,6 +17,7 @@ import attrs
 from ....storage.errors import ChandyError, DamagedError, ObjectMissingError, StoreFailedError
 from ....storage.logs import carried, logger
 from ....storage.long_waits import Reminder
+from ....storage.manifest import OutputRecord
 from .contract import Batch, Committer, Epoch, Fence, TwoPhaseSink
 from .errors import OutputError, OutputLostError, RewindError, TargetUnavailableError
 
@@ -74,16 +75,18 @@ class Publisher:
         """Whether the target may get again what it has: it is upserted by key."""
         return self._sink.publish == "batch"
 
-    def begin(self, seconds: float) -> int | None:
+    def begin(self, seconds: float, restored: OutputRecord | None = None) -> int | None:
         """Connect, shut out earlier lives, and return the newest epoch that the target has.
 
         Args:
             seconds: how long to try at most while the target is not there.
+            restored: what the checkpoint to begin from has of the sink; None: nothing.
 
         Raises:
             TargetUnavailableError: it is still not there.
             ChandyError: see ``TwoPhaseSink.recover``.
         """
+        self._fence = attrs.evolve(self._fence, restored=restored)
         with self._typed():
             self._known = self._patiently(lambda committer: committer.position, seconds)
         return self._known

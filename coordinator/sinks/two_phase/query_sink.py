@@ -28,6 +28,7 @@ from . import staging
 from .contract import Batch, Epoch, Fence, Staged, TwoPhaseSink
 from .epochs import ClosedEpoch, EpochLog
 from .errors import BatchInterruptedError
+from .finished import Finished
 from .policy import OutputPolicy
 from .publisher import Publisher
 from .takeover import TakeOver
@@ -41,6 +42,8 @@ log = logger(__name__)
 
 _CLOSE_SECONDS: Final = 30.0
 """How long a stop waits for output to be published."""
+_FORGET_SECONDS: Final = 5.0
+"""How long a batch that has failed is held up to delete what was staged of it."""
 
 
 class TransactionalSink(Sink):
@@ -82,6 +85,9 @@ class TransactionalSink(Sink):
         self._at_once = frozenset(sink.uid for sink in sinks if sink.publish == "batch")
         """The uids of the sinks that publish each batch at once."""
         self._log = EpochLog(tuple(self._sinks))
+        self._finished = Finished()
+        self._next_epoch = first_epoch
+        """An id above those of all closed epochs."""
         self._notes: dict[tuple[str, int], str] = {}
         """What the pre-commits have returned, by sink and epoch."""
         self._directory: Path | None = None
@@ -136,6 +142,21 @@ class TransactionalSink(Sink):
             sink.check(schema)
         writer.foreachBatch(self.take)
 
+    def check_mode(self, mode: str) -> None:
+        """Check that the targets take what a query gives out in an output mode.
+
+        Raises:
+            WriterError: one does not.
+        """
+        for sink in self._sinks.values():
+            if mode not in sink.output_modes:
+                raise WriterError(
+                    f"sink {sink.uid!r} cannot take what the query gives out",
+                    f"output mode {' or '.join(sorted(sink.output_modes))}",
+                    mode,
+                    "set another outputMode, or use another sink",
+                )
+
     # --- a batch --------------------------------------------------------------------------------------------
 
     def take(self, rows: DataFrame, batch: int) -> None:
@@ -145,8 +166,7 @@ class TransactionalSink(Sink):
             assert directory is not None, "a query has begun before it runs"
             self._await_room(run)
         self._check_current(run, batch)
-        sink = next(iter(self._sinks.values()))
-        staged = staging.write_batch(rows, sink, self._fence.store, staged_folder(self._fence.query), batch)
+        staged = self._written(rows, batch)
         try:
             left = self._publish_at_once(run, batch, staged)
             with self._changed:
@@ -178,6 +198,17 @@ class TransactionalSink(Sink):
         with self._changed:
             return self._changed.wait_for(lambda: self._run != run, seconds)
 
+    def _written(self, rows: DataFrame, batch: int) -> tuple[Staged, ...]:
+        """Have the tasks write a batch. If it fails, forget what those have written that have ended well."""
+        sink = next(iter(self._sinks.values()))
+        try:
+            return staging.write_batch(
+                rows, sink, self._fence.store, staged_folder(self._fence.query), batch, self._finished
+            )
+        except BaseException:
+            self._forget(self._finished.take())
+            raise
+
     def _check_current(self, run: int, batch: int) -> None:
         if self._has_ended(run):
             raise BatchInterruptedError(self._fence.query, batch)
@@ -206,6 +237,7 @@ class TransactionalSink(Sink):
     def close_epoch(self, checkpoint: int, cut: int) -> None:
         with self._changed:
             self._log.close(checkpoint, cut)
+            self._next_epoch = max(self._next_epoch, checkpoint + 1)
             self._cuts[checkpoint] = cut
 
     @override
@@ -344,9 +376,11 @@ class TransactionalSink(Sink):
 
     def _forget(self, staged: Sequence[Staged]) -> None:
         """Delete what will never be part of a checkpoint."""
+        if not staged:
+            return
         try:
             for sink in self._sinks.values():
-                sink.abort(staged)
+                sink.abort(staged, self._next_epoch)
         except Exception as error:  # noqa: BLE001 (a sink may raise anything, and nothing depends on this)
             log.warning("a sink cannot forget what is not needed", error=str(error))
         self._delete(staged)
@@ -356,6 +390,6 @@ class TransactionalSink(Sink):
         keys = [file.key for one in staged for file in one.files]
         try:
             if keys:
-                open_store(self._fence.store).delete_all(keys)
+                open_store(self._fence.store).within(_FORGET_SECONDS).delete_all(keys)
         except (ChandyError, OSError) as error:
             log.warning("cannot delete what is not needed; `chandy gc` can", error=str(error))

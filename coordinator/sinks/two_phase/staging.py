@@ -7,7 +7,7 @@ checkpoint, on the same machine, finds a record for every batch since then.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ from ....storage.codec import from_json, to_json
 from ....storage.errors import CodecError
 from ..sink import RECORDS
 from .contract import Staged, TwoPhaseSink, WriteContext
+from .finished import Finished
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,7 @@ class _Record:
 
 
 def write_batch(
-    rows: DataFrame, sink: TwoPhaseSink, store: str, folder: str, batch: int
+    rows: DataFrame, sink: TwoPhaseSink, store: str, folder: str, batch: int, finished: Finished
 ) -> tuple[Staged, ...]:
     """Run a batch: its tasks write their rows. Return what each partition has written, without empty ones.
 
@@ -44,23 +45,33 @@ def write_batch(
         store: URI of the pipeline's own store.
         folder: prefix of the keys in the store.
         batch: the batch's number.
+        finished: gets what each task has written once it has ended, also if the batch fails.
     """
-    write = partial(_write_partition, sink=sink, store=store, folder=folder, batch=batch)
+    add = finished.begin(rows.sparkSession.sparkContext)
+    write = partial(
+        _write_partition, sink=sink.for_rows(rows), store=store, folder=folder, batch=batch, add=add
+    )
     found = rows.mapInArrow(write, _RESULT).collect()
     staged = [pickle.loads(row["staged"]) for row in found]
     return tuple(one for one in staged if one.rows or one.note)
 
 
 def _write_partition(
-    batches: Iterator[pa.RecordBatch], sink: TwoPhaseSink, store: str, folder: str, batch: int
+    batches: Iterator[pa.RecordBatch],
+    sink: TwoPhaseSink,
+    store: str,
+    folder: str,
+    batch: int,
+    add: Callable[[bytes], None],
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     from pyspark import TaskContext
 
     task = TaskContext.get()
     partition = task.partitionId() if task is not None else 0
-    staged = sink.write(batches, WriteContext(store, folder, batch, partition))
-    yield pa.RecordBatch.from_pydict({"staged": [pickle.dumps(staged)]})
+    staged = pickle.dumps(sink.write(batches, WriteContext(store, folder, batch, partition)))
+    add(staged)
+    yield pa.RecordBatch.from_pydict({"staged": [staged]})
 
 
 # --- records ------------------------------------------------------------------------------------------------

@@ -43,7 +43,10 @@ class TakeOver:
             ChandyError: a target does not fit the checkpoint, is not there, or is somebody else's.
         """
         records = {record.sink: record for record in beginning.outputs}
-        positions = {uid: publisher.begin(_BEGIN_SECONDS) for uid, publisher in self.publishers.items()}
+        positions = {
+            uid: publisher.begin(_BEGIN_SECONDS, records.get(uid))
+            for uid, publisher in self.publishers.items()
+        }
         # All that may be refused comes before anything is published: no target is to be ahead for nothing.
         left = {uid: self._settle(uid, records.get(uid), positions, beginning) for uid in self.publishers}
         for uid, epochs in left.items():
@@ -91,8 +94,8 @@ class TakeOver:
                 f"query {self.fence.query!r} cannot begin after checkpoint {beginning.checkpoint}",
                 f"a target of sink {uid!r} whose newest epoch is below {self.first_epoch}, the next id here",
                 f"epoch {published}, of the storage that the savepoint comes from",
-                "give the sink another uid, and the target gets the rows after the savepoint a second time; or choose "
-                "an empty target",
+                "choose an empty target; or, if the target keeps a position for each sink, give the sink another uid, "
+                "and it gets the rows after the savepoint a second time",
             )
         if may_repeat:
             log.warning(

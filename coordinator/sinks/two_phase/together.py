@@ -20,6 +20,8 @@ AT_ONCE: Final = (
 
 def guarantee(sinks: Sequence[TwoPhaseSink]) -> Guarantee:
     """Return what sinks promise together: what the weakest does."""
+    if len(sinks) == 1 and (own := sinks[0].guarantee) is not None:
+        return own
     at_once = _targets(sink for sink in sinks if sink.publish == "batch")
     later = _targets(sink for sink in sinks if sink.publish != "batch")
     with_checkpoints = f"rows become visible in {later} with the checkpoint that has them, once"

@@ -65,10 +65,18 @@ def test_a_checkpoint_publishes_what_failed_ones_have_closed() -> None:
 def test_an_epoch_without_rows_leaves_nothing_to_publish() -> None:
     log = log_of()
     log.close(1, 5)
-    log.stage(6, [staged("empty", rows=0)])
+    log.stage(6, [staged("", rows=0)])
     log.close(2, 6)
     assert epochs(log, 2) == []
     assert log.is_published(2)
+
+
+def test_an_epoch_with_a_note_alone_is_published() -> None:
+    log = log_of()
+    log.stage(0, [staged("what a writer has left", rows=0)])
+    log.close(1, 0)
+    assert epochs(log, 1) == [(1, ["what a writer has left"])]
+    assert not log.is_published(1)
 
 
 def test_a_batch_that_runs_again_replaces_what_it_wrote() -> None:

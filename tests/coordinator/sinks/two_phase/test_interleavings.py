@@ -854,7 +854,9 @@ def world() -> World:
     return World.current
 
 
-def write_batch(rows: Any, sink: TwoPhaseSink, store: str, folder: str, batch: int) -> tuple[Staged, ...]:
+def write_batch(
+    rows: Any, sink: TwoPhaseSink, store: str, folder: str, batch: int, finished: object
+) -> tuple[Staged, ...]:
     """As ``staging.write_batch``, with two partitions and without Spark."""
     halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     found = [
