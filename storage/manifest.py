@@ -143,9 +143,9 @@ class TopicPartition:
     topic: str
     partition: int
     published: int | None
-    """Offset behind the writer's last row; None: it has published none there since the driver was started."""
+    """Offset behind the last committed record, of whatever writer; None: not known."""
     read: int | None
-    """Offset with which the reader goes on; None: it has not read there."""
+    """Offset with which the reader goes on; None: it has not read there, or that is not known."""
 
     @property
     def unread(self) -> int | None:

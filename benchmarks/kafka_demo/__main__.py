@@ -37,6 +37,8 @@ PLAIN_WIDTH: Final = 120
 _DRIVER: Final = "benchmarks.kafka_demo.driver"
 _BATCHES: Final = 30
 _SHOWN: Final = 5
+_ORDINALS: Final = ("first", "second")
+"""One driver is killed."""
 _PHASES: Final = {
     "process": "starting Spark",
     "session": "starting the coordinator",
@@ -276,12 +278,12 @@ def _stream(console: Console, places: Places, kills: list[Kill]) -> Story:
     lives = 0
     with Screen(console, places.flights) as screen:
         while not story.is_over:
-            lives += 1
             story.phase = "starting Python"
             log = places.folder / "driver.log"
             with Life([str(description)], module=_DRIVER, folder=places.folder, log=log) as life:
-                screen.note(f"driver {lives}: process {life.pid}")
-                watch = Watch(f"driver {lives}", life, log, lambda: story.phase, screen.note, Patience())
+                name = f"{_ORDINALS[lives]} driver"
+                screen.note(f"{name}: process {life.pid}")
+                watch = Watch(name, life, log, lambda: story.phase, screen.note, Patience())
                 for event in watch.events():
                     story.take(event, screen)
                     for kill in kills:
@@ -292,6 +294,7 @@ def _stream(console: Console, places: Places, kills: list[Kill]) -> Story:
                 else:
                     if not story.is_over:
                         raise DriverFailedError(watch.failed("it ended before the end of the stream"))
+            lives += 1
     return story
 
 

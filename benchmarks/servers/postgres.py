@@ -33,10 +33,10 @@ class PostgresServer:
 
     programs: Path
     folder: Path
-    settings: Mapping[str, str] = attrs.field(factory=dict)
-    """Settings beyond those that every server has here."""
     port: int = attrs.field(factory=lambda: free_ports(1)[0])
     process: subprocess.Popen[bytes] | None = None
+    settings: Mapping[str, str] = attrs.field(factory=dict)
+    """Settings beyond those that every server has here, or instead of them."""
 
     @property
     def user(self) -> str | None:
@@ -177,11 +177,11 @@ def running(kind: type[S], **settings: str) -> Iterator[S]:
 
     Args:
         kind: ``PostgresServer``, or a class of one's own that is one.
-        settings: of the server, beyond those that every one has here.
+        settings: see ``PostgresServer.settings``.
     """
     # Other folders may be closed to the user that it runs as.
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))
-    server = kind(programs(folder), folder, settings)
+    server = kind(programs(folder), folder, settings=settings)
     try:
         server.initialize()
         server.start()

@@ -40,6 +40,8 @@ import attrs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
+from chandy import ChandyError
+
 from ..chart import stacked
 from ..report import Options, Report, console
 from ..stage import balanced, stage
@@ -99,7 +101,7 @@ def run(options: Options) -> Report:
                 own = folder / f"turn-{number}-{field.index(contestant)}"
                 try:
                     turn = Turn(spark, found, contestant, size, own).run()
-                except (TimeoutError, RuntimeError, ValueError) as error:
+                except (TimeoutError, RuntimeError, ValueError, ChandyError) as error:
                     missing[name] = str(error)
                     screen.print(f"{name}: {error}", markup=False)
                     continue
@@ -149,7 +151,7 @@ class Turn:
         """Measure both.
 
         Raises:
-            TimeoutError, RuntimeError, ValueError: the contestant cannot do it.
+            TimeoutError, RuntimeError, ValueError, ChandyError: the contestant cannot do it.
         """
         return Figures(self._rows_per_second(), self._latencies())
 

@@ -120,7 +120,8 @@ def _chandy(name: str, make: Make, interval: int | None) -> Contestant:
             cache_dir=str(place.folder / "cache"),
         )
         storage = str(place.folder / "storage")
-        coordinator = CheckpointCoordinator(spark, pipeline="sinks", storage=storage, config=config)
+        # A target knows its writer by the pipeline's name.
+        coordinator = CheckpointCoordinator(spark, pipeline=place.name, storage=storage, config=config)
         try:
             query = coordinator.start(frame.writeStream, sink=sink, name="rows")
             yield target

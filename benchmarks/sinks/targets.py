@@ -138,9 +138,18 @@ class _TopicReader:
         return self._count() if self._topic.is_counted else self._consume()
 
     def _count(self) -> int:
-        # With each transaction comes one more record in each of its partitions, which is no row.
-        ends = [self._consumer.get_watermark_offsets(place, timeout=30)[1] for place in self._places]
-        return sum(ends) - 1
+        from confluent_kafka import KafkaException
+
+        try:
+            # With each transaction comes one more record in each of its partitions, which is no row.
+            ends = [self._consumer.get_watermark_offsets(place, timeout=30)[1] for place in self._places]
+        except KafkaException as error:
+            # A topic that has just been made has no leader yet.
+            if self._newest > NOTHING or error.args[0].name() != "NOT_LEADER_FOR_PARTITION":
+                raise
+            return NOTHING
+        self._newest = sum(ends) - 1
+        return self._newest
 
     def _consume(self) -> int:
         for message in self._consumer.consume(10_000, 0.01):
@@ -193,8 +202,10 @@ class _FilesReader:
         # One of them may have been compacted, and then it has all before it.
         for number in new:
             for line in (self._log / entries[number]).read_text().splitlines()[1:]:
-                path = urllib.parse.unquote(urllib.parse.urlsplit(json.loads(line)["path"]).path)
-                if path not in self._known:
+                entry = json.loads(line)
+                path = urllib.parse.unquote(urllib.parse.urlsplit(entry["path"]).path)
+                # A line about a folder is Chandy's, with its position.
+                if not entry.get("isDir") and path not in self._known:
                     self._known.add(path)
                     yield path
         self._entry = new[-1]
@@ -240,7 +251,7 @@ class _DeltaReader:
         self._table.update_incremental()
         if self._table.version() > self._version:
             self._version = self._table.version()
-            actions = pa.record_batch(self._table.get_add_actions(flatten=True))
+            actions = pa.table(self._table.get_add_actions(flatten=True))
             if actions.num_rows:
                 self._newest = max(actions.column("max.mark").to_pylist())
         return self._newest

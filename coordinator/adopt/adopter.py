@@ -176,15 +176,15 @@ def _prepared(files: Files, facts: WriterFacts, folder: Path, *, keeps_state: bo
     added = tuple(at for at, source in enumerate(facts.sources) if source.name == TICKS)
     prepared = {}
     for name, path in files.items():
-        target = folder / name
-        if added and name.startswith("offsets/"):
-            _write(target, with_new_sources(path.read_text(), added))
-        elif not keeps_state and name.startswith("commits/"):
-            _write(target, without_state(path.read_text()))
-        elif name.endswith(".crc") and name.startswith(("offsets/", "commits/")):
+        target, log = folder / name, name.partition("/")[0]
+        if not (log == "offsets" and added) and not (log == "commits" and not keeps_state):
+            link_or_copy(path, target)
+        elif name.endswith(".crc"):
+            # Spark's checksum of what is rewritten.
             continue
         else:
-            link_or_copy(path, target)
+            text = path.read_text()
+            _write(target, with_new_sources(text, added) if log == "offsets" else without_state(text))
         prepared[name] = target
     return prepared
 

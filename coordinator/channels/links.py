@@ -28,7 +28,7 @@ from urllib.parse import quote
 import attrs
 
 from ..errors import WriterError
-from ..sinks.place import Directory, Output, Place, Topics, directory_path
+from ..sinks.place import Directory, Output, Place, Topic, directory_path
 from ..spark.local_path import is_local, local_path
 from ..spark.writer_facts import SourceFacts
 
@@ -111,10 +111,10 @@ def reading(source: SourceFacts, place: Place, *, ignores_sink_log: bool = False
             if "path" not in source.options:
                 return Reading.NOT
             return _reading_directory(_path_of(source.options["path"]), path, ignores_sink_log)
-        case Topics(servers, topic):
-            if not servers & Topics.servers_of(source.options.get("kafka.bootstrap.servers", "")):
+        case Topic(servers, name):
+            if not servers & Topic.servers_of(source.options.get("kafka.bootstrap.servers", "")):
                 return Reading.NOT
-            if topic is not None and not _subscribes(source, topic):
+            if not _subscribes(source, name):
                 return Reading.NOT
             level = source.options.get("kafka.isolation.level", "read_uncommitted")
             return Reading.WHOLE if level == "read_committed" else Reading.UNCOMMITTED

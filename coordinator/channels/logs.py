@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import attrs
 
 from ..sinks.place import plain_path
 
-_FILE = re.compile(
-    rb'\{"path": ?"(?P<path>[^"\\]+)"(?:, ?"size": ?(?P<size>\d+))?(?:, ?"rows": ?(?P<rows>\d+))?[,}]'
-)
-"""How an entry of the log of a file sink, or of a file source, begins. An entry is one line."""
+_FILE = re.compile(rb'\{"path": ?"([^"\\]+)"(?:, ?"size": ?(\d+))?(?:, ?"rows": ?(\d+))?[,}]')
+"""How the line about a file begins in the log of a file sink, and in that of a file source."""
 _FOLDER = re.compile(rb'"isDir": ?true')
 """In the one line of an entry of Chandy's own that is not about a file."""
+_LOCAL: Final = "file:///"
 _EPOCH = re.compile(r"part-(\d{8,})-\d{5,}-[0-9a-f]{8}-[0-9a-f]{16}\.\w+")
 """The name of a file that Chandy has published."""
 
@@ -53,15 +53,21 @@ def read(entry: bytes) -> frozenset[str]:
 
 
 def _lines(entry: bytes) -> Iterable[tuple[str, bytes | None, bytes | None]]:
-    # A regular expression, because logs name all files since the query's first batch.
+    # Logs name all files since the query's first batch, so what most lines are like goes fast.
     for line in entry.split(b"\n")[1:]:
-        if not line or _FOLDER.search(line):
+        if not line:
             continue
         if (found := _FILE.match(line)) is not None:
-            yield plain_path(found["path"].decode()), found["size"], found["rows"]
+            encoded, size, rows = found.groups()
+            if size == b"0" and _FOLDER.search(line):
+                continue
+            uri = encoded.decode()
+            is_plain = uri.startswith(_LOCAL) and "%" not in uri
+            yield uri[len(_LOCAL) - 1 :] if is_plain else plain_path(uri), size, rows
             continue
         document = json.loads(line)
-        if not document.get("isDir"):
+        # Other sources keep other things there: that of Kafka has its first offsets.
+        if isinstance(document, dict) and "path" in document and not document.get("isDir"):
             yield plain_path(document["path"]), b"%d" % document.get("size", 0), None
 
 

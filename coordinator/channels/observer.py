@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import attrs
 
@@ -18,7 +18,8 @@ from ...storage.open import open_store
 from ...storage.store import Store
 from ..connectors.files import log as directory_log
 from ..query import Definition
-from ..sinks.place import Directory
+from ..sinks.place import Topic
+from ..sinks.sink import Sink
 from ..spark.compact_log import entry_number
 from .links import Link, Node, links
 from .logs import PublishedFile, offsets, published, read
@@ -28,14 +29,14 @@ log = logger(__name__)
 
 T = TypeVar("T")
 
-MOST_BYTES: Final = 64 << 20
+MOST_BYTES: Final = 32 << 20
 """Bytes of the logs of one end from which on they are not looked at: that would take too long."""
 _LOOK_SECONDS: Final = 2.0
 """How long a look at the log of a directory may take at most: the writer's target may be away."""
 _PAUSE_SECONDS: Final = 60.0
 """The pause after one that has failed."""
-_REMEMBERED: Final = 16
-"""How many cuts of a query are remembered: at most as many checkpoints are taken at a time."""
+_REMEMBERED: Final = 4
+"""How many cuts of a query are remembered. More checkpoints are hardly ever taken at a time."""
 
 
 class Channels:
@@ -50,8 +51,10 @@ class Channels:
         self._read: dict[str, OrderedDict[int, Read]] = {}
         self._logs: dict[str, _Log] = {}
         """By the URI of a directory."""
-        self._entries: dict[tuple[str, str], tuple[tuple[int, int], frozenset[str]]] = {}
-        """By query and name, an entry of a source's log: what tells it from others, and the files that it names."""
+        self._not_before: dict[Topic, float] = {}
+        """When a topic is looked at again that could not be."""
+        self._published = _Entries(published)
+        self._sources = _Entries(read)
         self._lock = threading.Lock()
 
     def add(self, definition: Definition) -> tuple[Link, ...]:
@@ -147,12 +150,23 @@ class Channels:
 
     def _look_at_sink(self, definition: Definition, link: Link, kept: Mapping[str, Path]) -> Written:
         if link.sink is None:
-            return Written(None if _is_too_much(kept.values()) else _published(kept))
-        if not isinstance(link.place, Directory):
-            return Written(offsets=definition.sink.published_offsets(link.sink))
+            return Written(self._published.of(definition.name, _since_latest_compact(kept)))
+        if isinstance(link.place, Topic):
+            return self._look_at_topic(definition.sink, link.sink, link.place)
         with self._lock:
             found = self._logs.setdefault(link.place.store, _Log(link.place.store))
         return found.look(definition.sink.writer_of(link.sink), self._clock())
+
+    def _look_at_topic(self, sink: Sink, uid: str, topic: Topic) -> Written:
+        now = self._clock()
+        if now < self._not_before.get(topic, now):
+            return Written()
+        try:
+            ends = sink.committed_offsets(uid, _LOOK_SECONDS)
+        except ChandyError:
+            self._not_before[topic] = now + _PAUSE_SECONDS
+            raise
+        return Written(offsets={(topic.name, number): end for number, end in ends.items()})
 
     # --- the end of a reader --------------------------------------------------------------------------------
 
@@ -164,27 +178,13 @@ class Channels:
             _, source, entry = name.split("/", 2)
             if entry_number(entry) is not None:
                 by_source.setdefault(source, {})[entry] = path
-        chosen = [
-            (f"{source}/{entry}", path)
+        chosen = {
+            f"{source}/{entry}": path
             for source, entries in by_source.items()
             for entry, path in _since_latest_compact(entries).items()
-        ]
-        files = None if _is_too_much(path for _, path in chosen) else self._read_entries(query, chosen)
+        }
+        files = self._carefully(lambda: self._sources.of(query, chosen), None)
         return Read(files, offsets(log_entry.read_text()) if log_entry else {})
-
-    def _read_entries(self, query: str, entries: Iterable[tuple[str, Path]]) -> tuple[frozenset[str], ...]:
-        """Read entries of source logs. One that is as it was is not read again: it may name all files ever read."""
-        found = {}
-        for name, path in entries:
-            data = path.read_bytes()
-            known = self._entries.get((query, name))
-            fingerprint = len(data), hash(data)
-            names = known[1] if known and known[0] == fingerprint else read(data)
-            found[query, name] = fingerprint, names
-        with self._lock:
-            others = {key: value for key, value in self._entries.items() if key[0] != query}
-            self._entries = others | found
-        return tuple(names for _, names in found.values())
 
 
 def node_of(definition: Definition) -> Node:
@@ -212,11 +212,27 @@ def _since_latest_compact(entries: Mapping[str, Path]) -> dict[str, Path]:
     }
 
 
-def _published(entries: Mapping[str, Path]) -> tuple[PublishedFile, ...]:
-    """Return the files that the log of a directory names."""
-    return tuple(
-        file for path in _since_latest_compact(entries).values() for file in published(path.read_bytes())
-    )
+class _Entries(Generic[T]):
+    """What entries of logs name. One that is as it was is not taken apart again: it may name all files ever read."""
+
+    def __init__(self, parse: Callable[[bytes], T]) -> None:
+        self._parse = parse
+        self._known: dict[str, dict[str, tuple[tuple[int, int], T]]] = {}
+        """By query and name, what tells an entry from others, and what it names."""
+
+    def of(self, query: str, entries: Mapping[str, Path]) -> tuple[T, ...] | None:
+        """Return what the entries name, one by one; None: they are too large."""
+        if _is_too_much(entries.values()):
+            self._known.pop(query, None)
+            return None
+        before, found = self._known.get(query, {}), {}
+        for name, path in entries.items():
+            data = path.read_bytes()
+            fingerprint = len(data), hash(data)
+            known = before.get(name)
+            found[name] = known if known and known[0] == fingerprint else (fingerprint, self._parse(data))
+        self._known[query] = found
+        return tuple(named for _, named in found.values())
 
 
 @attrs.define
@@ -224,7 +240,9 @@ class _Log:
     """The log of a directory that Chandy publishes into, as far as it was read. Its entries never change."""
 
     uri: str
-    _files: list[PublishedFile] = attrs.field(factory=list, init=False)
+    _files: list[tuple[PublishedFile, ...]] = attrs.field(factory=list, init=False)
+    """By entry."""
+    _count: int = attrs.field(default=0, init=False)
     _bytes: int = attrs.field(default=0, init=False)
     _newest: bytes | None = attrs.field(default=None, init=False)
     _number: int | None = attrs.field(default=None, init=False)
@@ -247,6 +265,9 @@ class _Log:
             except (OSError, ChandyError):
                 self._not_before = now + _PAUSE_SECONDS
                 raise
+            if self._bytes > MOST_BYTES:
+                self._files.clear()
+                return Written()
             positions = directory_log.positions_of(self._newest) if self._newest is not None else None
             own = (positions or {}).get(writer)
             return Written(tuple(self._files), own.epoch if own else None)
@@ -263,7 +284,10 @@ class _Log:
                 data = store.read(directory_log.key_of(number))
             except ObjectMissingError:
                 return
-            files = published(data)
+            files, repeats = published(data), directory_log.is_compacted(number)
             # A compact entry repeats those before it.
-            self._files += files[len(self._files) :] if directory_log.is_compacted(number) else files
-            self._number, self._newest, self._bytes = number, data, self._bytes + len(data)
+            added = files[self._count :] if repeats else files
+            self._files.append(added)
+            self._count += len(added)
+            self._bytes = len(data) + (0 if repeats else self._bytes)
+            self._number, self._newest = number, data

@@ -14,7 +14,7 @@ from ...storage.manifest import (
     TopicPartition,
     UnreadFiles,
 )
-from ..sinks.place import Topics
+from ..sinks.place import Topic
 from .links import Link
 from .logs import Offsets, PublishedFile
 
@@ -23,8 +23,8 @@ from .logs import Offsets, PublishedFile
 class Written:
     """What readers of a sink's target could see, seen after the writer was cut and before its checkpoint completed."""
 
-    files: Collection[PublishedFile] | None = None
-    """Of a directory; None: not known."""
+    files: tuple[Collection[PublishedFile], ...] | None = None
+    """Of a directory, in parts; None: not known."""
     epoch: int | None = None
     """The newest epoch that was visible. None: none, or not known, or the sink has no epochs."""
     offsets: Offsets = attrs.field(factory=dict)
@@ -36,7 +36,7 @@ class Read:
     """What a query had read at its cut."""
 
     files: tuple[frozenset[str], ...] | None = None
-    """From directories, together; None: not known."""
+    """From directories, in parts; None: not known."""
     offsets: Offsets = attrs.field(factory=dict)
 
 
@@ -75,7 +75,6 @@ def records(
 def _record(link: Link, checkpoint: int, writer: QueryRecord, written: Written, read: Read) -> ChannelRecord:
     output = next((one for one in writer.outputs if one.sink == link.sink), None)
     visible = _visible(output, written) if link.sink is not None else writer.batch
-    is_kafka = isinstance(link.place, Topics)
     return ChannelRecord(
         writer=link.writer,
         sink=link.sink,
@@ -85,9 +84,9 @@ def _record(link: Link, checkpoint: int, writer: QueryRecord, written: Written, 
         rows_to_publish=sum(
             epoch.rows for epoch in (output.epochs if output else ()) if visible is None or epoch.id > visible
         ),
-        files=None if is_kafka else unread(written.files, read.files, checkpoint),
+        files=None if isinstance(link.place, Topic) else unread(written.files, read.files, checkpoint),
         partitions=_partitions(link.place, written.offsets, read.offsets)
-        if isinstance(link.place, Topics)
+        if isinstance(link.place, Topic)
         else (),
     )
 
@@ -99,33 +98,33 @@ def _visible(output: OutputRecord | None, written: Written) -> int | None:
 
 
 def unread(
-    published: Collection[PublishedFile] | None, read: tuple[frozenset[str], ...] | None, checkpoint: int
+    published: tuple[Collection[PublishedFile], ...] | None,
+    read: tuple[frozenset[str], ...] | None,
+    checkpoint: int,
 ) -> UnreadFiles | None:
     """Return what of a directory's files nobody has read; None: not known.
 
     Args:
-        published: what the log of the directory names.
+        published: what the log of the directory names, in parts.
         read: what the reader has read, in parts.
         checkpoint: the checkpoint. What later ones have published while it was being taken is not part of it.
     """
     if published is None or read is None:
         return None
-    left = [
-        file
-        for file in published
-        if not any(file.path in part for part in read)
-        and ((epoch := file.epoch) is None or epoch <= checkpoint)
-    ]
+    left = [file for part in published for file in part]
+    # The largest part has nearly all.
+    for part in sorted(read, key=len, reverse=True):
+        left = [file for file in left if file.path not in part]
+    left = [file for file in left if (epoch := file.epoch) is None or epoch <= checkpoint]
     rows = [file.rows for file in left if file.rows is not None]
     return UnreadFiles(
         len(left), sum(file.size for file in left), sum(rows) if len(rows) == len(left) else None
     )
 
 
-def _partitions(place: Topics, written: Offsets, read: Offsets) -> tuple[TopicPartition, ...]:
-    topics = {topic for topic, _ in written} if place.topic is None else {place.topic}
+def _partitions(place: Topic, written: Offsets, read: Offsets) -> tuple[TopicPartition, ...]:
     return tuple(
         TopicPartition(topic, number, written.get((topic, number)), read.get((topic, number)))
         for topic, number in sorted(written.keys() | read.keys())
-        if topic in topics
+        if topic == place.name
     )

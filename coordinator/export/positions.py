@@ -97,21 +97,6 @@ def _is_tick(offset: str) -> bool:
     return isinstance(document, dict) and document.keys() == _TICK
 
 
-def plain_offsets(offsets: str, settings: Mapping[str, str]) -> str:
-    """Return an entry of the offset log without sources of ticks, and with other settings of Spark.
-
-    Args:
-        offsets: the entry.
-        settings: replace those of the same names, or are added.
-    """
-    version, times, *lines = offsets.splitlines()
-    document = json.loads(times)
-    document["conf"] = {**document.get("conf", {}), **settings}
-    return "\n".join(
-        [version, json.dumps(document), *(line for line in lines if not _is_tick(_offset_of(line)))]
-    )
-
-
 def read_files(log: Mapping[str, bytes]) -> bytes | None:
     """Return the log entry 0 of a file source that has read the files of another log; None: it has read none.
 

@@ -20,9 +20,7 @@ from ..spark.progress import METADATA
 from ..spark.seeding import seed
 from . import notes
 from .contents import ExportedQuery
-from .errors import ExportError
-from .native import SETTINGS, NativeState
-from .positions import Position, plain_offsets, positions, read_files
+from .positions import Position, positions, read_files
 
 CHECKPOINTS: Final = "checkpoints"
 """The folder with the checkpoint directories."""
@@ -37,7 +35,6 @@ def write_query(
     operators: tuple[OperatorRecord, ...],
     folder: Path,
     final: Path,
-    native: NativeState | None = None,
 ) -> ExportedQuery:
     """Write what plain Spark needs of a query.
 
@@ -47,11 +44,9 @@ def write_query(
         operators: those of Chandy's that are part of it.
         folder: the export's folder for now.
         final: what it will be.
-        native: the state of its only operator, to become that of Spark's own; None: it becomes an initial state.
 
     Raises:
         DamagedError, ObjectMissingError: a file is not as it was written.
-        ExportError: the state cannot become that of Spark's own.
     """
     if query.batch < 0:
         return ExportedQuery(query.name, query.batch, goes_on=not operators, directory=None)
@@ -60,11 +55,9 @@ def write_query(
         restore_files(store, query.files, restored)
         _unlink_from_store(restored)
         log = _sink_log(query, restored, folder)
-        if native is not None:
-            _have_native_state(query, restored / WORKING, native)
-        elif operators:
+        if operators:
             return _beginning(query, restored / WORKING, log, folder, final)
-        return _going_on(query, restored / WORKING, log, folder, final, native)
+        return _going_on(query, restored / WORKING, log, folder, final)
     finally:
         shutil.rmtree(restored, ignore_errors=True)
 
@@ -75,7 +68,6 @@ def _going_on(
     log: Mapping[str, bytes] | None,
     folder: Path,
     final: Path,
-    native: NativeState | None,
 ) -> ExportedQuery:
     """Make the directory of a query that goes on with its next batch."""
     place = Path(CHECKPOINTS) / query.name
@@ -87,12 +79,6 @@ def _going_on(
         said = notes.about_output(query)
     else:
         said = notes.about_other_sink(query)
-    if native is not None:
-        said.append(
-            f"The state of operator {native.operator.uid!r} is that of Spark's own transformWithState in this "
-            "directory. Run the same processor with it, with the same timeMode and outputMode as in the export. Times "
-            "to live begin anew at the checkpoint's batch."
-        )
     if any(files.glob("state/*/_metadata/v2/*")):
         said.append(
             "This directory must stay where it is: the metadata of its state has paths that lead here. To have it "
@@ -100,32 +86,6 @@ def _going_on(
         )
     sink_log = None if log is None else kept
     return ExportedQuery(query.name, query.batch, True, final / place, sink_log, tuple(said))
-
-
-def _have_native_state(query: QueryRecord, files: Path, native: NativeState) -> None:
-    """Turn the restored files of a query into those of the same query with an operator of Spark's own."""
-    if (files / "state").exists():
-        raise ExportError(
-            f"the state of operator {native.operator.uid!r} cannot be written as that of Spark's own",
-            f"no other stateful operator in query {query.name!r}",
-            "state of Spark's own operators, too",
-            f"leave out SparkOperator for {native.operator.uid!r}, and the state is exported for an initial state "
-            "alone",
-        )
-    offsets = files / "offsets"
-    places = positions((offsets / str(query.batch)).read_text())
-    for path in offsets.iterdir():
-        path.write_text(plain_offsets(path.read_text(), SETTINGS))
-        path.with_name(f"{path.name}.crc").unlink(missing_ok=True)
-    sources = files / "sources"
-    if sources.exists():
-        before = sources.rename(files / "sources-of-chandy")
-        sources.mkdir()
-        for position in places:
-            if (before / position.folder).exists():
-                (before / position.folder).rename(sources / position.plain_folder)
-        shutil.rmtree(before)
-    native.write((offsets / str(query.batch)).read_text(), query.batch, files)
 
 
 def _beginning(

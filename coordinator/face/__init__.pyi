@@ -27,7 +27,6 @@ from .coordinator.errors import PipelineFailedError as PipelineFailedError
 from .coordinator.errors import ProcessorFailedError as ProcessorFailedError
 from .coordinator.errors import QueryFailedError as QueryFailedError
 from .coordinator.export.exporter import export as export
-from .coordinator.export.native import SparkOperator as SparkOperator
 from .coordinator.sinks.two_phase.contract import Batch as Batch
 from .coordinator.sinks.two_phase.contract import Committer as Committer
 from .coordinator.sinks.two_phase.contract import Epoch as Epoch

@@ -26,20 +26,15 @@ class Directory:
 
 
 @attrs.frozen
-class Topics:
-    """Topics of a Kafka cluster."""
+class Topic:
+    """A topic of a Kafka cluster."""
 
     servers: frozenset[str]
     """Where the cluster is: ``host:port``, some or all of its brokers."""
-    topic: str | None
-    """The topic; None: each row says its own."""
+    name: str
 
     def __str__(self) -> str:
-        return (
-            f"topic {self.topic}"
-            if self.topic is not None
-            else f"topics of {', '.join(sorted(self.servers))}"
-        )
+        return f"topic {self.name}"
 
     @staticmethod
     def servers_of(text: str) -> frozenset[str]:
@@ -47,7 +42,7 @@ class Topics:
         return frozenset(one.strip() for one in text.split(",") if one.strip())
 
 
-Place = Directory | Topics
+Place = Directory | Topic
 
 
 @attrs.frozen

@@ -83,9 +83,9 @@ class Sink(abc.ABC):
         """Return how its target names a transactional sink, as in ``Fence.writer``."""
         raise KeyError(uid)
 
-    def published_offsets(self, uid: str) -> Mapping[tuple[str, int], int]:
-        """Return how far a transactional sink has published into topics, see ``Committer.offsets``."""
-        return {}
+    def committed_offsets(self, uid: str, seconds: float) -> Mapping[int, int]:
+        """Return how far readers can read the topic of a transactional sink, as ``TwoPhaseSink`` has it."""
+        raise KeyError(uid)
 
     def begin(self, query: str, beginning: Beginning) -> None:
         """Put the output to where a query begins. Nobody else writes into it.

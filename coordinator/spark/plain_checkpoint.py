@@ -150,7 +150,9 @@ def _read(directory: Path) -> PlainCheckpoint:
         planned=planned,
         offsets=offsets,
         watermark_ms=max(_watermark(directory, committed), int(times.get("batchWatermarkMs", 0))),
-        operators=tuple(_operator(directory, number) for number in sorted(numbers_in(directory / "state"))),
+        operators=tuple(
+            _operator(directory, number, committed) for number in sorted(numbers_in(directory / "state"))
+        ),
         size=sum((directory / name).stat().st_size for name in files_below(directory)),
     )
 
@@ -169,14 +171,16 @@ def _watermark(directory: Path, batch: int) -> int:
     return int(json.loads(lines[1]).get("nextBatchWatermarkMs", 0))
 
 
-def _operator(directory: Path, number: int) -> StateOperator:
-    """Read what Spark says of an operator. In older formats it says less."""
+def _operator(directory: Path, number: int, batch: int) -> StateOperator:
+    """Read what Spark says of an operator after a batch. In older formats it says less."""
     folder = directory / "state" / str(number) / "_metadata"
-    newest = max(
-        (path for path in (folder / "v2").glob("*") if path.name.partition("_")[0].isdecimal()),
-        key=lambda path: int(path.name.partition("_")[0]),
-        default=folder / METADATA,
-    )
+    # Each start that changed something has written one, named by its first batch, and perhaps by an id behind that.
+    by_batch = {
+        int(found): path
+        for path in (folder / "v2").glob("*")
+        if (found := path.name.partition("_")[0]).isdecimal()
+    }
+    newest = by_batch.get(max((at for at in by_batch if at <= batch), default=-1), folder / METADATA)
     if not newest.is_file():
         return StateOperator(number, "")
     _, _, text = newest.read_text().partition("\n")
@@ -188,7 +192,7 @@ def _operator(directory: Path, number: int) -> StateOperator:
     return StateOperator(
         number,
         str(record["operatorInfo"]["operatorName"]),
-        str(properties.get("timeMode", "")),
+        _as_users_say(str(properties.get("timeMode", ""))),
         tuple(
             StateVariable(
                 str(one["stateName"]),
@@ -200,6 +204,11 @@ def _operator(directory: Path, number: int) -> StateOperator:
             if not str(one["stateName"]).startswith("$")
         ),
     )
+
+
+def _as_users_say(mode: str) -> str:
+    """Return a time mode as PySpark takes it; Spark's metadata has the name of the class."""
+    return "None" if mode == "NoTime" else mode
 
 
 # --- what goes on from it -----------------------------------------------------------------------------------

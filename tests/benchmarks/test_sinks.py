@@ -79,6 +79,7 @@ def add_files(folder: Path, entry: str, *marks: list[int]) -> None:
         path = folder / f"a {entry} {number}.parquet"
         pq.write_table(pa.table({"k": some, "mark": some}), path)
         lines.append(json.dumps({"path": path.as_uri(), "action": "add"}))
+    lines.append(json.dumps({"path": (folder / "_chandy").as_uri(), "isDir": True, "action": "add"}))
     (folder / "_spark_metadata").mkdir(exist_ok=True)
     (folder / "_spark_metadata" / entry).write_text("\n".join(lines))
 

@@ -505,3 +505,23 @@ def test_the_command_is_installed(storage: str) -> None:
     result = subprocess.run([command, "list", storage], check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "flights: 2 checkpoints" in result.stdout
+
+
+# --- adoption -----------------------------------------------------------------------------------------------
+
+
+def test_adoption_says_what_a_plain_checkpoint_has(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    for log in ("offsets", "commits"):
+        (old / log).mkdir(parents=True)
+    (old / "metadata").write_text('{"id":"1"}')
+    (old / "offsets" / "0").write_text('v1\n{"batchWatermarkMs":0}\n{"logOffset":0}')
+    (old / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    told = run("adoption", str(old))
+    assert told.exit_code == 0
+    assert "can be adopted" in told.output
+    assert "Progress: batches up to 0 have committed, the next one is 1." in told.output
+    assert run_json("adoption", str(old))["batch"] == 0
+    wrong = run("adoption", str(tmp_path))
+    assert wrong.exit_code == 1
+    assert f"did you mean {old}?" in wrong.output

@@ -137,11 +137,11 @@ def records(spark: SparkSession, options: dict[str, Any], **more: str) -> DataFr
 
 
 def begin(
-    coordinator: CheckpointCoordinator, spark: SparkSession, options: dict[str, Any], **more: str
+    coordinator: CheckpointCoordinator, spark: SparkSession, options: dict[str, Any]
 ) -> CheckpointedQuery:
     """Kafka, keyed state, Kafka, or nothing if there is no topic for the output."""
     totals = coordinator.transform_with_state(
-        records(spark, options, **more),
+        records(spark, options),
         key=["k"],
         processor=Totals(),
         output=TOTALS,
@@ -174,9 +174,9 @@ def run(options: dict[str, Any]) -> None:
     query: CheckpointedQuery | None = None
     for line in sys.stdin:
         match json.loads(line):
-            case ["start", *more]:
+            case ["start"]:
                 try:
-                    query = begin(coordinator, spark, options, **dict(one.split("=") for one in more))
+                    query = begin(coordinator, spark, options)
                 except ChandyError as error:
                     tell("refused", type(error).__name__, str(error), len(spark.streams.active))
                 else:

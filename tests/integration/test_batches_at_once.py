@@ -19,7 +19,7 @@ from chandy.coordinator import CheckpointCoordinator, CheckpointedQuery, FixedDe
 from chandy.coordinator.connectors.postgres.sink import PostgresSink
 from chandy.coordinator.sinks.two_phase.contract import Fence
 from chandy.storage.errors import FencedError
-from chandy.storage.open import pipeline_uri
+from chandy.storage.open import open_store, pipeline_uri
 from tests.coordinator.connectors.postgres_server import PostgresServer
 from tests.coordinator.connectors.postgres_server import postgres as postgres
 from tests.waiting import DEADLINE, eventually
@@ -161,7 +161,7 @@ def test_a_driver_that_has_a_successor_at_its_target_publishes_nothing_and_fails
     query.processAllAvailable()
     before = table.totals()
     # Another machine has taken over, and this driver has not noticed.
-    store = pipeline_uri(str(tmp_path / "store"), "p")
+    store = open_store(pipeline_uri(str(tmp_path / "store"), "p")).uri
     table.sink.recover(Fence("p", "totals", "postgres", store, 99)).close()
     events.add()
     with pytest.raises(FencedError, match="99"):
@@ -178,8 +178,9 @@ def test_a_driver_that_is_killed_without_a_checkpoint_comes_to_the_same_totals(
     make: Make, spark: SparkSession, events: Events, table: Table, tmp_path: Path, changelog: bool
 ) -> None:
     events.add(3)
+    wanted = events.totals(spark)
     with driver(tmp_path, table, changelog) as process:
-        eventually(lambda: table.totals() == events.totals(spark), "the rows of a driver without checkpoints")
+        eventually(lambda: table.totals() == wanted, "the rows of a driver without checkpoints")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     assert table.position() == (1, None)

@@ -114,7 +114,7 @@ def test_a_channel_has_what_is_published_and_not_read_and_what_waits(
 
     # What was published after an older checkpoint cannot be taken back.
     with pytest.raises(OutputAheadError):
-        start(make(restore=1), spark, events, tmp_path, readers=2)
+        start(make(restore=2), spark, events, tmp_path, readers=2)
     second = make()
     pair = start(second, spark, events, tmp_path, readers=2)
     events.add()

@@ -52,14 +52,14 @@ class Flow:
     out: str | None
     given: list[tuple[str, int]] = attrs.field(factory=list)
 
-    def driver(self) -> KafkaDriver:
+    def driver(self, **more: str) -> KafkaDriver:
         reader = {
             "kafka.bootstrap.servers": self.kafka.servers,
             "subscribe": self.topic,
             "startingOffsets": "earliest",
             "kafka.metadata.max.age.ms": "500",
         }
-        options = {"folder": str(self.folder), "jars": self.jars, "reader": reader, "out": self.out}
+        options = {"folder": str(self.folder), "jars": self.jars, "reader": reader | more, "out": self.out}
         return KafkaDriver(self.folder, options)
 
     def give(self, records: int, partitions: int) -> None:
@@ -182,10 +182,12 @@ def test_a_query_reads_kafka_goes_on_after_a_kill_and_is_not_started_without_wha
         assert f"{stands + 4} as the earliest" in message
         # Spark has not been asked for anything.
         assert running == 0
-        third.tell("start", "failOnDataLoss=false")
-        third.heard("started")
-        third.tell("checkpoint")
-        third.heard("checkpoint")
+    with flow.driver(failOnDataLoss="false") as fourth:
+        fourth.heard("coordinator")
+        fourth.tell("start")
+        fourth.heard("started")
+        fourth.tell("checkpoint")
+        fourth.heard("checkpoint")
         found = flow.published()
         assert sum(n for n, _ in found.values()) == len(flow.given) - 4
 

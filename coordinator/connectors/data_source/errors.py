@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import traceback
-
 import attrs
 
+from ....state import user_code
 from ...errors import WriterError
 from ...sinks.two_phase.errors import OutputError
 
@@ -21,24 +20,23 @@ class DataSourceFailedError(OutputError):
         return f"{super().__str__()}\n{self.traceback}".rstrip()
 
 
-def raised(
-    source: str, where: str, error: BaseException, advice: str, *, traced: bool
-) -> DataSourceFailedError:
+def raised(source: str, where: str, error: BaseException, advice: str) -> DataSourceFailedError:
     """Return the error for a method of a stream writer that has raised.
 
     Args:
         source: name of the data source.
-        where: which call it was, such as ``commit() of epoch 7``.
+        where: which call it was, such as ``commit() of batchId 7``.
         error: what was raised.
         advice: what to do about it.
-        traced: whether its text has the traceback. Spark shows that of a task by itself.
     """
+    told = user_code.raised(error)
     return DataSourceFailedError(
         f"the stream writer of data source {source!r} has failed in {where}",
         "it to return",
-        f"{type(error).__name__}: {error}",
+        told.summary,
         advice,
-        "".join(traceback.format_exception(error)) if traced else "",
+        # Of an error of a task, Spark shows the text alone, without the exception that it was raised from.
+        told.traceback,
     )
 
 

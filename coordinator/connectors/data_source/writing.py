@@ -62,9 +62,7 @@ class Source:
         except ChandyError:
             raise
         except Exception as error:
-            raise raised(
-                self.name, "streamWriter()", error, "remove the cause and start again", traced=True
-            ) from error
+            raise raised(self.name, "streamWriter()", error, "remove the cause and start again") from error
         if not isinstance(found, DataSourceStreamWriter):
             raise not_a_sink(self.name, type(found).__name__)
         return found
@@ -85,7 +83,7 @@ class Source:
             target = f"the target of data source {self.name!r}"
             raise TargetUnavailableError(target, f"{type(error).__name__}: {error}") from error
         except Exception as error:
-            raise raised(self.name, f"commit() of batchId {epoch}", error, _IN_COMMIT, traced=True) from error
+            raise raised(self.name, f"commit() of batchId {epoch}", error, _IN_COMMIT) from error
 
     def abort(self, schema: StructType, messages: Sequence[WriterCommitMessage], epoch: int) -> None:
         """Have a new writer abort what tasks have written.
@@ -97,7 +95,7 @@ class Source:
         try:
             writer.abort(list(messages), epoch)
         except Exception as error:
-            raise raised(self.name, f"abort() of batchId {epoch}", error, "", traced=True) from error
+            raise raised(self.name, f"abort() of batchId {epoch}", error, "") from error
 
 
 def check_picklable(source: Source, writer: DataSourceStreamWriter) -> None:
@@ -158,7 +156,7 @@ def write(
     except ChandyError:
         raise
     except Exception as error:
-        raise raised(source, f"write() of {where}", error, _IN_WRITE, traced=False) from error
+        raise raised(source, f"write() of {where}", error, _IN_WRITE) from error
     if not isinstance(message, WriterCommitMessage):
         raise no_message(source, message)
     try:

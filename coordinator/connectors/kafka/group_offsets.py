@@ -1,7 +1,7 @@
 """Publishes how far a query has come as the offsets of a consumer group, where tools look that show lag.
 
-A consumer that belongs to no group commits them. The admin client could do it, too, but librdkafka ends the whole process
-by an assertion if a broker answers that request after it has timed out.
+A consumer that belongs to no group commits them. The admin client could do it, too, but librdkafka 2.16 ends the whole
+process by an assertion if a broker answers one of its requests about a group's offsets after that has timed out.
 """
 
 from __future__ import annotations
@@ -113,20 +113,21 @@ class GroupOffsets:
             self._consumer = self._cluster.observer(self._heard, self._group, self._committed)
         places = [kafka.TopicPartition(*place, offset) for place, offset in sorted(offsets.items())]
         # One at a time: the client keeps for a broker that is away whatever it is given.
-        if self._is_answered():
-            self._answer = None
+        if self._await_answer() is not None:
             self._consumer.commit(offsets=places, asynchronous=True)
-            if self._is_answered() and self._answer is not None:
-                return self._answer.refusal
+            # The answer comes while this thread polls.
+            self._answer = None
+            if (answer := self._await_answer()) is not None:
+                return answer.refusal
         return f"the broker does not answer{self._heard.reason}"
 
-    def _is_answered(self) -> bool:
-        """Wait for what became of the latest commit; return whether that is known."""
+    def _await_answer(self) -> _Answer | None:
+        """Wait for what became of the latest commit; None: it is not known in time."""
         assert self._consumer is not None
         deadline = time.monotonic() + self._cluster.timeout
         while self._answer is None and time.monotonic() < deadline and not self._is_closing:
             self._consumer.poll(_TURN)
-        return self._answer is not None
+        return self._answer
 
     def _committed(self, error: Failure | None, places: Iterable[Any]) -> None:
         # Each partition has an error of its own, of which the first argument need not tell.

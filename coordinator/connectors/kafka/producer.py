@@ -35,8 +35,6 @@ class TransactionalProducer:
         self._heard = Heard()
         self._failed: tuple[Failure, Delivered | None] | None = None
         self._partitions: dict[str, int] = {}
-        self.offsets: dict[tuple[str, int], int] = {}
-        """By topic and partition, the offset behind the last row that the cluster has."""
         self._producer = cluster.producer(transactional_id, self._heard, self._delivered)
         try:
             self._call("did not begin", self._producer.init_transactions, cluster.timeout)
@@ -157,12 +155,7 @@ class TransactionalProducer:
 
     def _delivered(self, failure: Failure | None, message: Delivered) -> None:
         """Keep why a message was not delivered: the reason that stays goes before the others, the largest row first."""
-        if failure is None:
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            if topic is not None and partition is not None and offset is not None and offset >= 0:
-                self.offsets[topic, partition] = offset + 1
-            return
-        if failure.name().startswith("_PURGE"):
+        if failure is None or failure.name().startswith("_PURGE"):
             return
         if self._failed is None or _weight(failure, message) > _weight(*self._failed):
             self._failed = failure, message

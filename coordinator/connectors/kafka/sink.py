@@ -13,7 +13,7 @@ from ....storage.errors import FencedError
 from ...durations import Duration, seconds
 from ...errors import ConfigError
 from ...fields import filled, optional, positive_duration, refuse
-from ...sinks.place import Topics
+from ...sinks.place import Topic
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputTakenError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
@@ -22,7 +22,7 @@ from .errors import ProducerReplacedError
 from .messages import check_columns, messages
 from .positions import PositionReader, marker, prepare
 from .producer import TransactionalProducer
-from .topics import partitions
+from .topics import committed, partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,9 +80,15 @@ class KafkaSink(StagedSink):
     """The compacted topic that keeps what was last published."""
 
     @property
-    def place(self) -> Topics:
-        """The topic, or those that the rows name."""
-        return Topics(Topics.servers_of(self.bootstrap_servers), self.topic)
+    def place(self) -> Topic | None:
+        """The topic. None: the rows name theirs."""
+        return None if self.topic is None else Topic(Topic.servers_of(self.bootstrap_servers), self.topic)
+
+    def committed_offsets(self, seconds: float) -> Mapping[int, int]:
+        """Return how far consumers that read what is committed can read the topic, as the contract has it."""
+        return (
+            {} if self.topic is None else committed(attrs.evolve(self._cluster, timeout=seconds), self.topic)
+        )
 
     def check(self, schema: pa.Schema) -> None:
         """Check the columns and that the topics are there, and make that of the positions.
@@ -139,17 +145,12 @@ class _Publisher(Committer):
         self._record = Position.first(fence)
         self._begun = time.monotonic()
         self._producer: TransactionalProducer | None = None
-        self._offsets: Mapping[tuple[str, int], int] = {}
         with self._closing_on_doubt():
             self._producer = TransactionalProducer(cluster, f"{sink.position_topic}/{fence.writer}")
 
     @property
     def position(self) -> int | None:
         return self._record.epoch
-
-    @property
-    def offsets(self) -> Mapping[tuple[str, int], int]:
-        return self._offsets
 
     def take(self, found: Position | None) -> None:
         """Record that this life publishes from now on, after what was found."""
@@ -190,8 +191,6 @@ class _Publisher(Committer):
                 self._abort()
                 raise
             self._producer.commit()
-            own = self._sink.position_topic
-            self._offsets = {at: end for at, end in self._producer.offsets.items() if at[0] != own}
 
     def _abort(self) -> None:
         """Take back what was sent, so that nobody waits for it. If that fails, the next producer does it.

@@ -67,6 +67,29 @@ def _looked_for(cluster: Cluster, client: Any, topic: str, heard: Heard) -> tupl
         time.sleep(PAUSE)
 
 
+def committed(cluster: Cluster, topic: str) -> dict[int, int]:
+    """Return by partition the offset behind the last record of a topic that is committed.
+
+    Raises:
+        OutputError, TargetUnavailableError: the cluster does not say.
+    """
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    heard = Heard()
+    admin = cluster.admin(heard)
+    places = [TopicPartition(topic, number) for number in range(partitions(cluster, admin, topic, heard))]
+    try:
+        asked = admin.list_offsets(
+            {place: OffsetSpec.latest() for place in places},  # type: ignore[no-untyped-call]
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=cluster.timeout,
+        )
+        return {place.partition: int(one.result(cluster.timeout).offset) for place, one in asked.items()}
+    except (library().KafkaException, TimeoutError) as error:
+        raise cluster.error(f"did not say where topic {topic!r} ends", error, heard) from None
+
+
 def is_there(cluster: Cluster, client: Any, topic: str, heard: Heard) -> bool:
     """Return whether there is a topic, as the broker that is asked knows it now.
 

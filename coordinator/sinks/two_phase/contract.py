@@ -191,14 +191,6 @@ class Committer(abc.ABC):
         """
         raise RewindError(self.position, epoch)
 
-    @property
-    def offsets(self) -> Mapping[tuple[str, int], int]:
-        """How far this connection has published, of a target that consists of topics.
-
-        By topic and partition, the offset behind the last row. Chandy tells from it what queries have not read yet.
-        """
-        return {}
-
     def close(self) -> None:  # noqa: B027 (not every target has a connection)
         """End the connection. It may be called twice, and never fails."""
 
@@ -241,6 +233,22 @@ class TwoPhaseSink(abc.ABC):
     def place(self) -> Place | None:
         """Where a query finds the output, so that Chandy can tell which ones read it. None: that is not known."""
         return None
+
+    def committed_offsets(self, seconds: float) -> Mapping[int, int]:
+        """Return how far readers can read a topic, so that Chandy can tell what a query has not read yet.
+
+        It is called while a checkpoint is taken, if the target is a topic that a query of the pipeline reads.
+
+        Args:
+            seconds: how long it may take.
+
+        Returns:
+            By partition, the offset behind the last committed record.
+
+        Raises:
+            ChandyError: that cannot be told now.
+        """
+        return {}
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027 (not every target can tell)
         """Check, before the query starts, that the target takes rows of this schema.

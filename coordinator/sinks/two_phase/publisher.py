@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -67,8 +67,6 @@ class Publisher:
         self._closing = threading.Event()
         self._has_failed = False
         self._thread: threading.Thread | None = None
-        self.offsets: Mapping[tuple[str, int], int] = {}
-        """How far has been published, as ``Committer.offsets``."""
 
     @property
     def may_repeat(self) -> bool:
@@ -214,7 +212,6 @@ class Publisher:
             if committer.position is not None and committer.position >= epoch.id:
                 return False
             committer.commit(epoch)
-            self.offsets = {**self.offsets, **committer.offsets}
             return True
 
         if self._patiently(commit, seconds):

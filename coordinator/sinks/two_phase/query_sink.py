@@ -123,8 +123,8 @@ class TransactionalSink(Sink):
         return attrs.evolve(self._fence, sink=uid).writer
 
     @override
-    def published_offsets(self, uid: str) -> Mapping[tuple[str, int], int]:
-        return self._publishers[uid].offsets
+    def committed_offsets(self, uid: str, seconds: float) -> Mapping[int, int]:
+        return self._sinks[uid].committed_offsets(seconds)
 
     def attach(self, writer: DataStreamWriter, table: str | None) -> None:
         """Make a writer call this sink with each batch, and check that the targets take its rows.
@@ -201,12 +201,13 @@ class TransactionalSink(Sink):
     def _written(self, rows: DataFrame, batch: int) -> tuple[Staged, ...]:
         """Have the tasks write a batch. If it fails, forget what those have written that have ended well."""
         sink = next(iter(self._sinks.values()))
+        attempt = self._finished.attempt()
         try:
             return staging.write_batch(
-                rows, sink, self._fence.store, staged_folder(self._fence.query), batch, self._finished
+                rows, sink, self._fence.store, staged_folder(self._fence.query), batch, attempt
             )
         except BaseException:
-            self._forget(self._finished.take())
+            self._forget(attempt.results())
             raise
 
     def _check_current(self, run: int, batch: int) -> None:

@@ -18,7 +18,7 @@ from ....storage.codec import from_json, to_json
 from ....storage.errors import CodecError
 from ..sink import RECORDS
 from .contract import Staged, TwoPhaseSink, WriteContext
-from .finished import Finished
+from .finished import Attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ class _Record:
 
 
 def write_batch(
-    rows: DataFrame, sink: TwoPhaseSink, store: str, folder: str, batch: int, finished: Finished
+    rows: DataFrame, sink: TwoPhaseSink, store: str, folder: str, batch: int, attempt: Attempt
 ) -> tuple[Staged, ...]:
     """Run a batch: its tasks write their rows. Return what each partition has written, without empty ones.
 
@@ -45,9 +45,9 @@ def write_batch(
         store: URI of the pipeline's own store.
         folder: prefix of the keys in the store.
         batch: the batch's number.
-        finished: gets what each task has written once it has ended, also if the batch fails.
+        attempt: gets what each task has written once it has ended, also if the batch fails.
     """
-    add = finished.begin(rows.sparkSession.sparkContext)
+    add = attempt.begin(rows.sparkSession.sparkContext)
     write = partial(
         _write_partition, sink=sink.for_rows(rows), store=store, folder=folder, batch=batch, add=add
     )

@@ -13,6 +13,7 @@ its manifest says of a channel is what the writer has at its cut, without what t
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -72,7 +73,7 @@ from chandy.storage.snapshots import SnapshotWriter
 
 from ..sinks.two_phase.test_interleavings import SteppedPublisher
 
-SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "25"))
+SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "8"))
 """How many schedules are tried of each kind of sink."""
 WRITER, READERS = "writer", ("reader", "slow")
 """The queries, in the order in which they are started. The second reader is often behind."""
@@ -131,6 +132,7 @@ def listed(output: Path) -> list[str]:
     return [one["path"] for one in lines(output / "_spark_metadata") if not one.get("isDir")]
 
 
+@functools.cache
 def rows_of(path: Path) -> list[Row]:
     columns = pq.read_table(path).to_pydict()
     return list(zip(columns["record"], columns["attempt"], strict=True))
@@ -421,6 +423,8 @@ class Life:
     def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
         yield
         outputs = self.runs.pre_commit(order.query, order.checkpoint)
+        if self.world.publishes_meanwhile and order.query == WRITER:
+            self.publish()
         yield
         if order.checkpoint not in self.machine.pending:
             return
@@ -544,8 +548,8 @@ class World:
         """What the last attempt at each batch of a run of the writer has written."""
         self.contents: dict[tuple[str, int], dict[int, list[Row]]] = {}
         """By checkpoint what it has of the writer's output, by batch."""
-        self.seen = 0
-        """How many checkpoints were looked at."""
+        self.publishes_meanwhile = False
+        """Whether output is published after a pre-commit has said that it is not."""
         self.life = Life(self, "none")
 
     def tick(self) -> float:
@@ -598,7 +602,6 @@ class World:
             # Spark does not write down how many rows a file has.
             assert (channel.files.rows is not None) == (self.is_transactional or not channel.files.files)
             assert bool(channel.files.files or channel.rows_to_publish) == bool(left)
-        self.seen += 1
 
     def check(self) -> None:
         """Readers have no row twice, and none that the newest life of the writer does not have."""
@@ -610,7 +613,9 @@ class World:
             assert set(rows) <= current, f"{name} has rows that were taken back: {set(rows) - current}"
 
 
-def write_batch(rows: Any, sink: TwoPhaseSink, store: str, folder: str, batch: int) -> tuple[Staged, ...]:
+def write_batch(
+    rows: Any, sink: TwoPhaseSink, store: str, folder: str, batch: int, attempt: object
+) -> tuple[Staged, ...]:
     """As ``staging.write_batch``, with two partitions and without Spark."""
     found = [
         sink.write(iter(table(half).to_batches()), WriteContext(store, folder, batch, number))
@@ -673,15 +678,44 @@ class Machine(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 6), which=SMALL)
     def the_driver_works(self, steps: int, which: int) -> None:
         for _ in range(steps):
-            self.life.notice_commits()
-            if self.life.instructions:
-                self.life.dispatch()
-            elif self.life.works:
-                self.life.work(which % len(self.life.works))
+            self.step(which)
+
+    def step(self, which: int) -> None:
+        self.life.notice_commits()
+        if self.life.instructions:
+            self.life.dispatch()
+        elif self.life.works:
+            self.life.work(which % len(self.life.works))
+
+    @rule(
+        steps=st.integers(3, 14),
+        sizes=st.lists(st.integers(0, 2), min_size=1, max_size=3),
+        number=st.integers(0, 1),
+        published_at=st.integers(0, 14),
+        which=SMALL,
+    )
+    def queries_run_while_a_checkpoint_is_taken(
+        self, steps: int, sizes: list[int], number: int, published_at: int, which: int
+    ) -> None:
+        self.life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+        for at, size in zip(range(steps), itertools.cycle(sizes), strict=False):
+            if at == published_at:
+                self.life.publish()
+            self.step(which)
+            self.life.writer.batch(size)
+            self.life.reader(number).batch(2)
+        self.world.check()
 
     @rule()
     def output_is_published(self) -> None:
         self.life.publish()
+
+    @rule(size=st.integers(1, 2))
+    def output_is_published_while_a_checkpoint_is_taken(self, size: int) -> None:
+        self.a_checkpoint_is_taken(size, publishes=False)
+        self.world.publishes_meanwhile = True
+        self.a_checkpoint_is_taken(size, publishes=False)
+        self.world.publishes_meanwhile = False
 
     @rule(chance=SMALL)
     def the_pipeline_goes_back(self, chance: int) -> None:
@@ -693,6 +727,22 @@ class Machine(RuleBasedStateMachine):
     def the_driver_is_killed(self, chance: int) -> None:
         if chance < 4:
             self.begin("latest")
+
+    @rule(steps=st.integers(1, 16), publishes=st.booleans(), chance=SMALL)
+    def the_driver_is_killed_while_a_checkpoint_is_taken(
+        self, steps: int, publishes: bool, chance: int
+    ) -> None:
+        if chance > 3:
+            return
+        self.life.writer.batch(1)
+        self.finish_batches()
+        self.life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+        for _ in range(steps):
+            self.step(0)
+        if publishes:
+            self.life.publish()
+            self.life.reader(0).batch(2)
+        self.begin("latest")
 
     @rule(which=SMALL, chance=SMALL)
     def an_older_checkpoint_is_restored(self, which: int, chance: int) -> None:
@@ -765,13 +815,17 @@ def effort(examples: int) -> settings:
 
 
 @pytest.fixture(autouse=True)
-def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
-    monkeypatch.setattr(World, "parent", tmp_path, raising=False)
     monkeypatch.setattr(query_sink, "Publisher", SteppedPublisher)
     monkeypatch.setattr(staging, "write_batch", write_batch)
-    # Nothing here survives the machine.
+    # Nothing here survives the machine, and there are very many small files.
     monkeypatch.setattr(os, "fsync", lambda file: None)
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        monkeypatch.setattr(World, "parent", Path(folder), raising=False)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.mark.parametrize("machine", [Machine, WithSparksSink], ids=["transactional", "spark's own"])

@@ -11,13 +11,12 @@ from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.errors import WriterError
 from chandy.coordinator.sinks.file_sink import FileSink
-from chandy.coordinator.sinks.place import Directory, Output, Place, Topics, plain_path
+from chandy.coordinator.sinks.place import Directory, Output, Place, Topic, plain_path
 from chandy.coordinator.spark.writer_facts import SourceFacts
 
 OUT = Directory("/data/out/table")
 REMOTE = Directory("s3a://bucket/out/a b")
-TOPIC = Topics(frozenset({"one:9092", "two:9092"}), "flights")
-ANY_TOPIC = Topics(frozenset({"one:9092"}), None)
+TOPIC = Topic(frozenset({"one:9092", "two:9092"}), "flights")
 
 
 def files(path: str) -> SourceFacts:
@@ -95,7 +94,6 @@ def test_a_directory_on_s3_is_known_by_the_name_that_readers_use() -> None:
             SourceFacts("kafka", True, None, {"kafka.bootstrap.servers": "one:9092", "subscribe": "flights"}),
             Reading.UNCOMMITTED,
         ),
-        (ANY_TOPIC, kafka(subscribe="whatever"), Reading.WHOLE),
         (TOPIC, files("/data/out/table"), Reading.NOT),
         (OUT, kafka(subscribe="flights"), Reading.NOT),
     ],
@@ -108,6 +106,8 @@ def test_a_topic_is_read_whole_by_those_who_read_what_is_committed(
 
 def test_a_sink_for_kafka_says_where_it_writes() -> None:
     assert KafkaSink(bootstrap_servers="one:9092, two:9092", topic="flights").place == TOPIC
+    # Rows may name any.
+    assert KafkaSink(bootstrap_servers="one:9092").place is None
 
 
 def node(name: str, *outputs: Output, reads: tuple[str, ...] = ()) -> Node:

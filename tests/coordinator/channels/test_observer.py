@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import attrs
 import pytest
 
 from chandy.coordinator.channels import observer
@@ -13,12 +14,14 @@ from chandy.coordinator.channels.observer import Channels
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.query import Definition
 from chandy.coordinator.sinks.file_sink import FileSink
-from chandy.coordinator.sinks.place import Output
+from chandy.coordinator.sinks.place import Output, Topic
 from chandy.coordinator.sinks.sink import Sink
-from chandy.coordinator.sinks.two_phase.contract import TwoPhaseSink
+from chandy.coordinator.sinks.two_phase.contract import Committer, Fence, TwoPhaseSink
+from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
+from chandy.coordinator.sinks.two_phase.staged import StagedSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 from chandy.storage.errors import StoreFailedError
-from chandy.storage.manifest import ChannelRecord, Handle, QueryRecord, UnreadFiles
+from chandy.storage.manifest import ChannelRecord, Handle, QueryRecord, TopicPartition, UnreadFiles
 from chandy.storage.open import open_store
 
 from ...builders import make_manifest
@@ -45,15 +48,18 @@ class Published(Sink):
     def writer_of(self, uid: str) -> str:
         return f"flights/delays/{uid}"
 
+    def committed_offsets(self, uid: str, seconds: float) -> Mapping[int, int]:
+        return self.sink.committed_offsets(seconds)
+
 
 class Ends:
     """A writer into a directory, and a reader of it with a working directory."""
 
-    def __init__(self, folder: Path, sink: Sink, output: Path) -> None:
+    def __init__(self, folder: Path, sink: Sink, output: Path, source: SourceFacts | None = None) -> None:
         self.now = 0.0
         self.channels = Channels(lambda: self.now)
         self.folder = folder
-        source = SourceFacts("parquet", True, None, {"path": str(output)})
+        source = source or SourceFacts("parquet", True, None, {"path": str(output)})
         self.writer, self.reader = _definition("a", sink), _definition("b", _None(), source)
         self.channels.add(self.writer)
         self.channels.add(self.reader)
@@ -68,7 +74,9 @@ class Ends:
     def at(self, checkpoint: int = 99, kept: dict[str, Path] | None = None, cut: int = 0) -> ChannelRecord:
         """Look as a checkpoint does."""
         working = {
-            path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("sources/*/*")
+            path.relative_to(self.folder).as_posix(): path
+            for path in self.folder.rglob("*")
+            if path.is_file()
         }
         self.channels.look(self.reader, cut, working, {})
         self.channels.look(self.writer, cut, {}, kept or {})
@@ -221,3 +229,55 @@ def test_a_query_that_could_not_be_started_has_no_channels(ends: Ends) -> None:
     queries = (QueryRecord("a", 0, Handle()), QueryRecord("b", 0, Handle()))
     assert ends.channels.at(make_manifest(1, queries=queries, operators=())) == ()
     assert ends.channels.add(ends.reader) != ()
+
+
+@attrs.frozen
+class Topical(StagedSink):
+    """Knows how far a topic can be read, unless it is away."""
+
+    target: ClassVar[str] = "Kafka"
+    ends: dict[int, int]
+    is_away: list[bool]
+    uid: str = "sink"
+
+    @property
+    def place(self) -> Topic:
+        return Topic(frozenset({"one:9092"}), "flights")
+
+    def recover(self, fence: Fence) -> Committer:
+        raise NotImplementedError
+
+    def committed_offsets(self, seconds: float) -> Mapping[int, int]:
+        if self.is_away:
+            self.is_away.append(True)
+            raise TargetUnavailableError("Kafka", "no answer")
+        return self.ends
+
+
+def test_a_topic_is_asked_for_its_ends_and_left_alone_for_a_while_if_it_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    sink = Topical({0: 10, 1: 5}, [])
+    place = {
+        "kafka.bootstrap.servers": "one:9092",
+        "subscribe": "flights",
+        "kafka.isolation.level": "read_committed",
+    }
+    ends = Ends(tmp_path, Published(sink), tmp_path, SourceFacts("kafka", True, None, place))
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"flights":{"0":7,"1":5}}')
+    # Kafka's source keeps its first offsets where file sources have their log; others keep what they like.
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "sources" / "0" / "0").write_text('\0v1\n{"flights":{"0":0,"1":0}}')
+    (tmp_path / "sources" / "1").mkdir()
+    (tmp_path / "sources" / "1" / "0").write_text("v1\n{whatever")
+    known = (TopicPartition("flights", 0, 10, 7), TopicPartition("flights", 1, 5, 5))
+    unknown = (TopicPartition("flights", 0, None, 7), TopicPartition("flights", 1, None, 5))
+    assert ends.at().partitions == known
+    sink.is_away.append(True)
+    assert ends.at().partitions == ends.at().partitions == unknown
+    assert len(sink.is_away) == 2
+    sink.is_away.clear()
+    assert ends.at().partitions == unknown
+    ends.now = 61.0
+    assert ends.at().partitions == known

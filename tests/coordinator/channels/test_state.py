@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 
 import attrs
-import pytest
 
 from chandy.coordinator.channels.links import Link
 from chandy.coordinator.channels.logs import PublishedFile, offsets, published, read
 from chandy.coordinator.channels.state import Read, Written, records, unread
 from chandy.coordinator.connectors.files import log as file_log
 from chandy.coordinator.connectors.files.log import DataFile
-from chandy.coordinator.sinks.place import Directory, Topics
+from chandy.coordinator.sinks.place import Directory, Topic
 from chandy.coordinator.sinks.two_phase.contract import Position
 from chandy.storage.manifest import (
     ChannelRecord,
@@ -48,21 +47,21 @@ def state(link: Link, at: Manifest, written: Written, seen: Read) -> ChannelReco
 def test_what_is_published_and_not_read_is_in_the_channel_and_so_is_what_waits() -> None:
     at = manifest(EpochRecord(6, 20), EpochRecord(7, 3), published=5)
     files = [PublishedFile(name(4), 10, 2), PublishedFile(name(5), 100, 30), PublishedFile(name(5, 1), 50, 8)]
-    found = state(LINK, at, Written(files, 5), Read((frozenset({name(4)}), frozenset({"/other"}))))
+    found = state(LINK, at, Written((files,), 5), Read((frozenset({name(4)}), frozenset({"/other"}))))
     assert found == ChannelRecord("a", "sink", "b", "/out", 5, 23, UnreadFiles(2, 150, 38))
 
 
 def test_what_the_target_has_before_the_driver_knows_counts_once() -> None:
     at = manifest(EpochRecord(6, 20), EpochRecord(7, 3), published=5)
     files = [PublishedFile(name(6), 10, 20)]
-    found = state(LINK, at, Written(files, 6), Read((frozenset({name(6)}),)))
+    found = state(LINK, at, Written((files,), 6), Read((frozenset({name(6)}),)))
     assert (found.published, found.rows_to_publish, found.files) == (6, 3, UnreadFiles(0, 0, 0))
 
 
 def test_what_later_checkpoints_have_published_meanwhile_is_not_in_a_savepoint() -> None:
     at = manifest(EpochRecord(7, 3), published=6)
     files = [PublishedFile(name(7), 10, 3), PublishedFile(name(8), 10, 5)]
-    found = state(LINK, at, Written(files, 8), Read(()))
+    found = state(LINK, at, Written((files,), 8), Read(()))
     assert (found.rows_to_publish, found.files) == (0, UnreadFiles(1, 10, 3))
 
 
@@ -80,19 +79,18 @@ def test_a_file_of_spark_says_its_size_and_not_its_rows() -> None:
     link = Link("a", None, "b", OUT)
     files = [PublishedFile("/out/part-00000-x.parquet", 10), PublishedFile("/out/part-00001-x.parquet", 5)]
     plain = attrs.evolve(manifest(), queries=(QueryRecord("a", 9, Handle()), QueryRecord("b", 3, Handle())))
-    found = state(link, plain, Written(files), Read((frozenset({files[0].path}),)))
+    found = state(link, plain, Written((files,)), Read((frozenset({files[0].path}),)))
     assert found == ChannelRecord("a", None, "b", "/out", 9, 0, UnreadFiles(1, 5, None))
-    assert unread(files[:0], (), 7) == UnreadFiles(0, 0, 0)
+    assert unread((), (), 7) == UnreadFiles(0, 0, 0)
 
 
 def test_a_channel_needs_both_of_its_queries_in_the_checkpoint() -> None:
     assert records([LINK], make_manifest(7, queries=(QueryRecord("a", 9, Handle()),)), {}, {}) == ()
 
 
-@pytest.mark.parametrize("topic", ["t", None])
-def test_a_topic_is_known_by_its_partitions(topic: str | None) -> None:
-    link = attrs.evolve(LINK, place=Topics(frozenset({"k:1"}), topic))
-    written = Written(offsets={("t", 0): 10, ("t", 1): 4})
+def test_a_topic_is_known_by_its_partitions() -> None:
+    link = attrs.evolve(LINK, place=Topic(frozenset({"k:1"}), "t"))
+    written = Written(offsets={("t", 0): 10, ("t", 1): 4, ("chandy-positions", 0): 3})
     seen = Read(offsets={("t", 0): 7, ("t", 2): 5, ("u", 0): 3})
     found = state(link, manifest(EpochRecord(7, 3), published=6), written, seen)
     assert found.partitions == (
@@ -136,6 +134,8 @@ def test_the_logs_of_spark_are_read_as_it_writes_them() -> None:
     source = b'v1\n{"path":"file:///out/a%20b","timestamp":1600000000000,"batchId":0}\n'
     assert read(source) == {"/out/a b"}
     assert read(b"v1") == read(b"") == frozenset()
+    # Kafka's source has its first offsets there.
+    assert read(b'\0v1\n{"t":{"0":0,"1":3}}') == frozenset()
     assert published(b"v1") == ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import attrs
 import pytest
@@ -35,8 +36,13 @@ class PostgresServer(servers.PostgresServer):
         self.process.send_signal(signal.SIGCONT)
 
 
+def running(**settings: str) -> AbstractContextManager[PostgresServer]:
+    """A server for the length of the ``with``."""
+    return servers.running(PostgresServer, **settings)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """The server that tests share; a test that kills it starts it again."""
-    with servers.running(PostgresServer) as server:
+    with running() as server:
         yield server

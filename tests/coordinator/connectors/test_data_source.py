@@ -483,6 +483,8 @@ def test_what_write_raises_is_named_with_its_batch_and_partition(target: Folder,
     ) as caught:
         pipeline.epoch(1, [(1, "a")])
     assert isinstance(caught.value.__cause__, ValueError)
+    # Spark sends the text alone.
+    assert "file_source.py" in str(caught.value)
 
 
 def sink_of(writer: object) -> DataSourceSink:

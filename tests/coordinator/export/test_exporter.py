@@ -32,7 +32,7 @@ from ...builders import NO_FILES, make_manifest
 
 TIMES = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 LARGE = "z" * 100_000
-"""Above the size up to which files go into a pack."""
+"""Above the size up to which files go into a pack; a file of RocksDB with it is a hard link in the storage."""
 
 
 def line(**fields: Any) -> str:
@@ -49,7 +49,8 @@ def spark_files(output: Path) -> dict[str, str]:
         "working/commits/1": "v1\n{}",
         "working/sources/0/0": "v1\n" + line(path="file:///in/a", timestamp=5, batchId=0),
         "working/sources/0/1": "v1\n" + line(path="file:///in/b", timestamp=6, batchId=1),
-        "working/state/0/0/2.zip": LARGE,
+        "working/state/0/0/2.zip": "zip",
+        "working/state/0/0/SSTs/1-a.sst": LARGE,
         "working/state/0/_metadata/v2/0": "v2\n"
         + line(stateStoreInfo=[{"stateSchemaFilePaths": ["file:/old/state/0/_stateSchema/default/0_a"]}]),
         "working/state/0/_stateSchema/default/0_a": "schema",
@@ -124,7 +125,7 @@ def test_a_query_of_sparks_own_operators_goes_on_with_its_next_batch(
     assert newest_committed(directory) == 1
     assert query_id(directory) not in (None, "old")
     assert (directory / "sources/0/1").read_text().endswith("}")
-    assert (directory / "state/0/0/2.zip").read_text() == LARGE
+    assert (directory / "state/0/0/SSTs/1-a.sst").read_text() == LARGE
     # It leads to where the directory is, not to where it was written.
     operator = json.loads((directory / "state/0/_metadata/v2/0").read_text().split("\n")[1])
     (path,) = operator["stateStoreInfo"][0]["stateSchemaFilePaths"]
@@ -144,7 +145,7 @@ def test_an_export_shares_nothing_with_the_storage(storage: str, tmp_path: Path)
     for path in done.directory.rglob("*"):
         assert path.is_dir() or path.stat().st_nlink == 1, path
     before = contents(tmp_path / "storage")
-    with (done.directory / "checkpoints/delays/state/0/0/2.zip").open("r+") as stream:
+    with (done.directory / "checkpoints/delays/state/0/0/SSTs/1-a.sst").open("r+") as stream:
         stream.write("changed in place")
     assert contents(tmp_path / "storage") == before
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from chandy.coordinator.export.positions import READ_BATCH, Position, plain_offsets, positions, read_files
+from chandy.coordinator.export.positions import READ_BATCH, Position, positions, read_files
 
 TIMES = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 
@@ -26,16 +26,6 @@ def test_sources_of_ticks_are_not_there_in_a_plain_query() -> None:
     found = positions(f'v1\n{TIMES}\n{{"logOffset":3}}\n{{"batch": 8}}\n{{"logOffset":5}}\n{{"batch":9}}\n7')
     assert [(one.folder, one.plain_folder) for one in found] == [("0", "0"), ("2", "1"), ("4", "2")]
     assert positions(f'v2\n{TIMES}\nchandy_ticks_61:{{"batch": 8}}') == []
-
-
-def test_the_offset_log_of_a_plain_query_has_no_ticks_and_its_own_settings() -> None:
-    times = '{"batchWatermarkMs":7,"conf":{"a":"1","b":"2"}}'
-    found = plain_offsets(f'v1\n{times}\n{{"logOffset":3}}\n{{"batch": 8}}\n-', {"b": "3", "c": "4"})
-    version, changed, *offsets = found.split("\n")
-    assert (version, offsets) == ("v1", ['{"logOffset":3}', "-"])
-    assert json.loads(changed) == {"batchWatermarkMs": 7, "conf": {"a": "1", "b": "3", "c": "4"}}
-    named = plain_offsets(f'v2\n{times}\nclicks:{{"logOffset":3}}\nchandy_ticks_61:{{"batch": 8}}', {})
-    assert named.split("\n")[2:] == ['clicks:{"logOffset":3}']
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import local_recovery as module
 from chandy.coordinator.recovery import run_record
+from chandy.coordinator.recovery.adoptions import Adoptions
 from chandy.coordinator.recovery.local_recovery import LeftoverRuns, LocalRecovery, find_leftovers
 from chandy.coordinator.recovery.query_directories import QueryDirectories
 from chandy.coordinator.recovery.restore_point import RestorePoint
@@ -432,3 +433,60 @@ def test_a_machine_where_changelogs_cannot_be_kept_goes_without(
     found = this_life(changelogs)
     found.record(run(directory), 0, None)
     assert "no later life can resume this run" in caplog.text
+
+
+# --- adopted queries ----------------------------------------------------------------------------------------
+
+
+def adoption(root: str = "file:///p/adopted/q", batch: int = 2) -> RestorePoint:
+    """What the query adopted from plain Spark, after this batch of it."""
+    queries = (QueryRecord("q", batch, Handle()),)
+    manifest = make_manifest(1, kind=CheckpointKind.SAVEPOINT, queries=queries, operators=())
+    return RestorePoint(manifest, root, is_adopted=True)
+
+
+def test_an_adopted_query_resumes_a_run_that_grew_from_the_same_adoption(
+    base: Path, changelogs: Path
+) -> None:
+    adoptions = Adoptions()
+    adoptions.add("q", adoption())
+    record = attrs.evolve(RECORD, base="", adopted=adoptions.name("q"))
+    left_behind(base, changelogs, record, committed=5)
+    recovery = local_recovery(base, changelogs, None, adoptions=adoptions)
+    found = recovery.leftover(query(), None)
+    assert found is not None
+    assert (found.point.after, found.point.batch) == (2, 5)
+    recovery.close()
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (None, adoption()),
+        (adoption(), None),
+        (adoption("file:///elsewhere"), adoption()),
+    ],
+)
+def test_a_run_that_began_elsewhere_does_not_resume(
+    was: RestorePoint | None, now: RestorePoint | None, base: Path, changelogs: Path
+) -> None:
+    before, adoptions = Adoptions(), Adoptions()
+    for known, point in ((before, was), (adoptions, now)):
+        if point is not None:
+            known.add("q", point)
+    left_behind(base, changelogs, attrs.evolve(RECORD, base="", adopted=before.name("q")), committed=5)
+    recovery = local_recovery(base, changelogs, None, adoptions=adoptions)
+    assert recovery.leftover(query(), None) is None
+    recovery.close()
+
+
+def test_once_a_checkpoint_has_the_query_its_adoption_does_not_matter(base: Path, changelogs: Path) -> None:
+    adoptions = Adoptions()
+    adoptions.add("q", adoption())
+    point = checkpoint(7, generation=3, q=2)
+    assert adoptions.base("q", point) is point
+    assert adoptions.base("other", None) is None
+    left_behind(base, changelogs, attrs.evolve(RECORD, adopted=adoptions.name("q")), committed=5)
+    recovery = local_recovery(base, changelogs, point)
+    assert recovery.leftover(query(), point) is not None
+    recovery.close()

@@ -292,13 +292,14 @@ def test_a_query_that_fails_the_same_way_again_and_again_does_not_do_so_for_long
 class Gone(QuerySources):
     """Sources that lose what a query goes on with."""
 
-    passes: list[None] = attrs.field(factory=list)
+    after: int = 0
     """How often they still have it."""
+    asked: list[Path] = attrs.field(factory=list)
 
     def check(self, directory: Path) -> None:
-        if not self.passes:
+        self.asked.append(directory)
+        if len(self.asked) > self.after:
             raise SourceLostError("gone", "offset 5", "8 as the earliest")
-        self.passes.pop()
 
 
 def test_a_query_whose_source_has_lost_what_comes_next_is_not_started(
@@ -315,10 +316,12 @@ def test_a_query_that_meets_such_a_loss_ends_with_it_and_is_not_tried_again(
     setup: Setup, fails_with: Callable[[str], None]
 ) -> None:
     fails_with("offset out of range")
-    query = setup.supervisor.start(attrs.evolve(setup.definition, sources=Gone(passes=[None])))
+    sources = Gone(after=1)
+    query = setup.supervisor.start(attrs.evolve(setup.definition, sources=sources))
     with pytest.raises(SourceLostError, match="offset 5"):
         query.awaitTermination(DEADLINE)
     assert [one.in_place for one in setup.supervisor.recoveries] == [False]
+    assert len(sources.asked) == 2
 
 
 @pytest.mark.usefixtures("started")

@@ -89,6 +89,21 @@ def keep(sink: FileSink, batch: int, where: Path) -> dict[str, Path]:
     return kept
 
 
+def test_an_adopted_query_goes_on_in_the_output_of_its_predecessor(sink: FileSink, tmp_path: Path) -> None:
+    # Batches without rows name no file by which the output could be known.
+    (sink.path / "_spark_metadata").mkdir(parents=True)
+    for batch in range(2):
+        (sink.path / "_spark_metadata" / str(batch)).write_text("v1")
+    kept = keep(sink, 0, tmp_path)
+    with pytest.raises(SinkTakenError, match="of another query or program"):
+        begins(sink, kept)
+    begins(sink, kept, is_adopted=True)
+    assert mark_of(sink.path) == Mark(OWNER.store, OWNER.pipeline, "q")
+    assert not sink.is_ahead_of(0)
+    with pytest.raises(SinkTakenError, match="an output of its own"):
+        begins(sink, kept, query="another", is_adopted=True)
+
+
 def test_the_file_sink_goes_back_to_what_a_checkpoint_has_kept(sink: FileSink, tmp_path: Path) -> None:
     begins(sink, None)
     for batch in range(3):

@@ -58,6 +58,8 @@ def test_the_metadata_of_operators_is_read_in_both_formats(place: Path) -> None:
     }
     write(place / "state" / "1" / "_metadata" / "v2" / "0", "v2", info)
     write(place / "state" / "1" / "_metadata" / "v2" / "3", "v2", newer)
+    # The next start has declared another state, and its first batch has not committed.
+    write(place / "state" / "1" / "_metadata" / "v2" / "4", "v2", info)
     (place / "state" / "2").mkdir()
     count, keyed, unknown = read_checkpoint(str(place)).operators
     assert (count.name, count.is_keyed) == ("stateStoreSave", False)
@@ -162,3 +164,15 @@ def test_a_log_with_named_sources_needs_no_line_for_a_new_one() -> None:
 def test_a_commit_forgets_the_state_that_is_no_longer_sparks() -> None:
     entry = 'v2\n{"nextBatchWatermarkMs":5,"stateUniqueIds":{"0":[["a"]]}}'
     assert without_state(entry) == 'v2\n{"nextBatchWatermarkMs":5}'
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"), [("NoTime", "None"), ("EventTime", "EventTime"), ("ProcessingTime", "ProcessingTime")]
+)
+def test_a_time_mode_is_told_as_pyspark_takes_it(place: Path, stored: str, said: str) -> None:
+    record = {
+        "operatorInfo": {"operatorId": 0, "operatorName": "transformWithStateInPySparkExec"},
+        "operatorPropertiesJson": json.dumps({"timeMode": stored, "stateVariables": []}),
+    }
+    write(place / "state" / "0" / "_metadata" / "v2" / "0", "v2", record)
+    assert read_checkpoint(str(place)).operators[0].time_mode == said

@@ -32,7 +32,7 @@ from chandy.storage.snapshots import StoredSnapshot, restore_files
 from ..pipeline import KEY, SHARDS, Pipeline, shard_of
 from ..reader.checkpoints import Checkpoints
 
-NOW = 1_700_000_000_000
+NOW = 1_700_000_000_123
 TTL = 64_000
 NUMBER = StructType().add("n", LongType())
 NUMBER_AND_TEXT = StructType().add("n", LongType()).add("text", StringType())

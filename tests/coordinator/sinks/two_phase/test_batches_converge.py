@@ -192,7 +192,7 @@ class World:
         """What has committed is in the table, or something newer that was rolled back."""
         found = self.rows()
         for key, value in self.exactly_once(self.end).items():
-            assert str(found[key]) >= str(value), f"key {key} has lost {value}"
+            assert str(found.get(key, "")) >= str(value), f"key {key} has lost {value}"
         assert self.life.failures == []
 
     def converge(self) -> None:

@@ -855,7 +855,7 @@ def world() -> World:
 
 
 def write_batch(
-    rows: Any, sink: TwoPhaseSink, store: str, folder: str, batch: int, finished: object
+    rows: Any, sink: TwoPhaseSink, store: str, folder: str, batch: int, attempt: object
 ) -> tuple[Staged, ...]:
     """As ``staging.write_batch``, with two partitions and without Spark."""
     halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]

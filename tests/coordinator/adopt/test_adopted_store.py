@@ -1,0 +1,84 @@
+"""What a pipeline keeps of a query that it has adopted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chandy.coordinator.adopt import adopted_store
+from chandy.coordinator.adopt.adopted_store import AdoptionRecord, Life
+from chandy.storage.catalog import Catalog
+from chandy.storage.collect import collect_garbage
+from chandy.storage.errors import DamagedError
+from chandy.storage.manifest import OperatorRecord, StateRecord
+from chandy.storage.open import open_store
+from chandy.storage.snapshots import restore_files
+
+SOURCE = AdoptionRecord("/old", "5f3a", 7, 8)
+OPERATOR = OperatorRecord("totals", "", "{}", {"total": StateRecord(("{}",))}, (None,) * 3)
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    return Life(str(tmp_path / "store" / "p"), "p", 4, {"pyspark": "4.3.0"})
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    (tmp_path / "0.sst").write_bytes(b"state" * 20_000)
+    (tmp_path / "offset").write_text("v1")
+    return {"shard": tmp_path / "0.sst", "query": tmp_path / "offset"}
+
+
+def write(life: Life, files: dict[str, Path], source: AdoptionRecord = SOURCE) -> adopted_store.Adopted:
+    query, shards = {"working/offsets/7": files["query"]}, {("totals", 1): {"0.sst": files["shard"]}}
+    return adopted_store.write(life, "q", source, query, (OPERATOR,), shards, 1000.0)
+
+
+def test_what_was_adopted_is_found_again_and_restores(
+    life: Life, files: dict[str, Path], tmp_path: Path
+) -> None:
+    assert adopted_store.find(life.root, "q") is None
+    written = write(life, files)
+    found = adopted_store.find(life.root, "q")
+    assert found == written
+    assert found is not None
+    point = found.point
+    assert point.is_adopted
+    assert (found.source, point.batch("q"), point.has("other")) == (SOURCE, 7, False)
+    (record,) = point.operators("q", (OPERATOR,))
+    assert [handle is not None for handle in record.shards] == [False, True, False]
+    handle = record.shards[1]
+    assert handle is not None
+    restore_files(open_store(point.root), handle, tmp_path / "restored")
+    assert (tmp_path / "restored" / "0.sst").read_bytes() == files["shard"].read_bytes()
+
+
+def test_what_was_written_in_part_is_not_found_and_is_written_again(
+    life: Life, files: dict[str, Path]
+) -> None:
+    manifest = open_store(write(life, files).point.root)
+    manifest.delete("manifest.json")
+    assert adopted_store.find(life.root, "q") is None
+    write(life, files)
+    assert adopted_store.find(life.root, "q") is not None
+
+
+def test_whoever_comes_second_begins_from_what_is_there(life: Life, files: dict[str, Path]) -> None:
+    first = write(life, files)
+    assert write(life, files).point == first.point
+
+
+def test_the_garbage_collection_of_the_pipeline_leaves_it_alone(life: Life, files: dict[str, Path]) -> None:
+    written = write(life, files)
+    catalog = Catalog(open_store(life.root))
+    assert collect_garbage(catalog, 1e12, older_than=0).keys == ()
+    assert adopted_store.find(life.root, "q") == written
+
+
+def test_a_damaged_manifest_is_no_reason_to_adopt_again(life: Life, files: dict[str, Path]) -> None:
+    store = open_store(write(life, files).point.root)
+    store.write("manifest.json", b"{}")
+    with pytest.raises(DamagedError):
+        adopted_store.find(life.root, "q")
