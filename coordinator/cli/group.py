@@ -1,0 +1,51 @@
+"""The group of all commands, and the arguments that they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...storage import locate
+from ...storage.errors import ChandyError
+
+
+class _Commands(click.Group):
+    """Commands that print Chandy's own errors as one line on stderr, with exit code 1 and no traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except (ChandyError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="chandy")
+def main() -> None:
+    """Manage the checkpoints of Spark streaming pipelines.
+
+    STORAGE_URI is the storage of a coordinator, the folder of one pipeline in it, or (for show, diff, verify and
+    export) the folder of a savepoint: file:///path, /path, path, s3://bucket/prefix, ...
+    """
+
+
+def absolute(context: click.Context, parameter: click.Parameter, uri: str) -> str:
+    """Return a place as stores take it: a path below the current directory as an absolute one."""
+    return uri if "://" in uri or uri.startswith("/") else str(Path(uri).resolve())
+
+
+storage_uri = click.argument("uri", metavar="STORAGE_URI", callback=absolute)
+pipeline_option = click.option(
+    "--pipeline", metavar="NAME", help="Name of the pipeline, if the storage has several."
+)
+checkpoint_option = click.option("--checkpoint", type=int, metavar="ID", help="Id of the checkpoint.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+
+
+def located(uri: str, pipeline: str | None, checkpoint: int | None) -> locate.Located:
+    """Find a checkpoint, or the latest one, or a savepoint."""
+    return locate.locate(uri, locate.LATEST if checkpoint is None else checkpoint, pipeline)
