@@ -22,7 +22,7 @@ demo-kafka: $(STAMP) java
 
 # Spark wants the machine for itself; what needs no Spark runs on all cores.
 test: java unit
-	$(RUN) pytest -m "spark and not server"
+	$(RUN) pytest -m "spark and not server" --numprocesses 2 --dist loadfile
 
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
 # that each server is started once or twice. With Spark, which wants the machine for itself, they come after the others.

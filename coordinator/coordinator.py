@@ -410,8 +410,8 @@ class CheckpointCoordinator:
             reads=reads,
             sources=sources_of(facts, self._pipeline, name),
         )
-        self._channels.add(definition)
         try:
+            self._channels.add(definition)
             query = self._supervisor.start(definition)
         except BaseException:
             self._channels.remove(name)

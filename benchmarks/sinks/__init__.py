@@ -8,7 +8,8 @@ share two cores. Each contestant has the same rows: a number, a mark, and 96 cha
 PostgreSQL have a primary key, and upserts have 100,000 keys, which come in turn.
 
 **Latency.** Spark's ``rate`` source makes 5,000 rows a second with timestamps at equal distances. It gives them out a
-second at a time: so each row waits up to a second before any contestant can have it, half a second in the median. A
+second at a time: so each row waits up to a second before any contestant can have it, half a second in the median.
+With an interval of 1 s, how soon a checkpoint comes after the source's second is chance, and stays so for a turn. A
 reader in a process of its own looks every 10 ms: into Kafka with ``read_committed``, into the table by SQL, into
 Spark's log of a directory of files, into the log of a Delta table, into the manifests of an Iceberg table. A row is
 visible when it and all rows before it are. Percentiles are over the rows with timestamps in the window, which begins a

@@ -61,7 +61,7 @@ def about_output(query: QueryRecord) -> list[str]:
     """Say what becomes of the output of a query with transactional sinks."""
     return [
         f"Its transactional sink {output.sink!r} has published everything up to batch {query.batch}. Choose a sink of "
-        "Spark for the rest; it must not repeat what is there."
+        "Spark for the rest, such as foreachBatch; its file sink takes no new directory for a query that has begun."
         for output in query.outputs
     ]
 

@@ -52,7 +52,8 @@ class StateOperator:
     @property
     def is_of_python(self) -> bool:
         """Whether it runs a processor that is written in Python."""
-        return "py" in self.name.lower()
+        # Spark's names are transformWithStateInPySparkExec, transformWithStateInPandasExec and transformWithStateExec.
+        return self.name.startswith(f"{_KEYED}In")
 
 
 @attrs.frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, get_args
 
@@ -107,6 +107,18 @@ class Pulse:
     directory: Path
     pause: float = PULSE_SECONDS
     stopped: threading.Event = attrs.field(factory=threading.Event)
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[None]:
+        """Beat on a thread for the length of the ``with``. Nothing is written into the directory afterwards."""
+        thread = threading.Thread(target=self.beat, name="pulse", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.stopped.set()
+            # It may be waiting for the coordinator, and then it has written.
+            thread.join(PULSE_SECONDS)
 
     def beat(self) -> None:
         """Go on until ``stopped``. Run it on a thread of its own."""

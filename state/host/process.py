@@ -71,8 +71,8 @@ def run(config: HostConfig) -> NoReturn:
         hidden.unlink(missing_ok=True)
         # It serves in gRPC's threads from now on, as long as the variable lives: until the process ends.
         _server = HostServer(f"grpc+unix://{hidden}", config.endpoint.token, host, state_host)
-        threading.Thread(target=Pulse(control, host, workspace.path).beat, name="pulse", daemon=True).start()
-        code = _serve(config, host, control, state_host, end)
+        with Pulse(control, host, workspace.path).beating():
+            code = _serve(config, host, control, state_host, end)
     except Exception:  # noqa: BLE001 - the directories must be removed in any case
         _log.exception("failed", host=host)
     _log.info("ending", host=host, code=code)

@@ -31,6 +31,7 @@ from ..format.packing import Packing
 from ..format.rows import check_columns
 from ..format.schema import Schemas, bare, from_json, plain_strings, to_json
 from ..format.values import StateName
+from ..host.batches import NOTHING
 from ..operators import shard_ranges
 from ..operators.dataframe import quoted
 from ..reader.stored import TIMERS, StoredState
@@ -45,7 +46,6 @@ Kind = Literal["value", "list", "map"]
 EXPIRES_AT: Final = "expires_at"
 _FIRST: Final = 1
 """Id of a savepoint that comes from no checkpoint, and its generation."""
-_NO_BATCH: Final = -1
 
 
 @attrs.frozen
@@ -332,7 +332,7 @@ class SavepointWriter:
 
     def _batch(self, query: str) -> int:
         queries = self._base.manifest.queries if self._base else ()
-        return next((one.batch for one in queries if one.name == query), _NO_BATCH)
+        return next((one.batch for one in queries if one.name == query), NOTHING)
 
     # --- checks ---------------------------------------------------------------------------------------------
 

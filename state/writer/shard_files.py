@@ -23,6 +23,7 @@ from ..format import keyspace
 from ..format.keys import KeyCodec
 from ..format.packing import expiry_of
 from ..format.schema import from_json
+from ..host.batches import NOTHING
 from ..host.cache import Value
 from ..host.database import ShardDatabase
 from ..host.memory import Memory
@@ -98,7 +99,7 @@ class ShardFiles:
             raise entries.raised(first[4])
         # The first row is the mark of the shard.
         second = next(items, None)
-        if second is None and (handle is None or all(state.keeps_other_keys for state in self.states)):
+        if second is None and self._may_stay(handle):
             return None
         with TemporaryDirectory(prefix="chandy-write-") as folder:
             directory = Path(folder) / "shard"
@@ -112,6 +113,13 @@ class ShardFiles:
                 return self._store(shard, handle, snapshot.files())
             finally:
                 database.close()
+
+    def _may_stay(self, handle: Handle | None) -> bool:
+        """Whether a shard for which there are no rows is right as it is."""
+        if handle is None:
+            # All shards of an operator must have come to the same batch, also those that hold nothing.
+            return self.batch == NOTHING
+        return all(state.keeps_other_keys for state in self.states)
 
     def _store(self, shard: int, handle: Handle | None, files: Mapping[str, Path]) -> StoredSnapshot:
         writer = SnapshotWriter(

@@ -6,13 +6,8 @@ import contextlib
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -33,8 +28,10 @@ from tests.waiting import eventually
 
 from ..coordinator.channels.test_interleavings import listed, local
 from .channels_driver import PIPELINE
-from .drivers import EVENT, ROWS, add_file, records
+from .driver_process import Driver, driver
+from .drivers import ROWS, add_file, records
 from .support import EVENTS, Events, Make
+from .test_exactly_once import runtime as runtime
 
 pytestmark = pytest.mark.spark
 
@@ -223,85 +220,38 @@ def test_readers_that_could_see_what_is_taken_back_are_refused(
 # --- drivers that are killed --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("classes") / "classes.jsa"
-    script = "import sys; from pathlib import Path; from tests.integration.drivers import archive_classes; "
-    subprocess.run(
-        [sys.executable, "-c", f"{script}archive_classes(Path(sys.argv[1]))", str(path)], check=True
-    )
-    return path
-
-
-@attrs.define
-class Driver:
-    """A driver's process, and the events that it has told so far."""
-
-    process: subprocess.Popen[str]
-    events: list[str] = attrs.field(factory=list)
-
-    def listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(EVENT):
-                self.events.append(line[len(EVENT) :].strip())
-
-    def told(self, event: str) -> bool:
-        """Whether an event has come; fails if it cannot come any more."""
-        found = any(one.startswith(event) for one in self.events)
-        assert found or self.process.poll() is None, f"the driver has ended after {self.events[-5:]}"
-        return found
-
-    @property
-    def is_refused(self) -> bool:
-        return any(one.startswith("refused") for one in self.events)
-
-
-@contextlib.contextmanager
-def driver(folder: Path, classes: Path, restore: str | int, *, transactional: bool) -> Iterator[Driver]:
+def driven(
+    folder: Path, runtime: Path, classes: Path, restore: str | int, *, transactional: bool
+) -> contextlib.AbstractContextManager[Driver]:
     options = {
-        "folder": str(folder),
-        "classes": str(classes),
+        "folder": folder,
+        "classes": classes,
         "interval": "300 ms",
         "restore": restore,
         "transactional": transactional,
     }
-    environment = {**os.environ, "CHANDY_RUNTIME_DIR": str(folder / "run")}
-    with (folder / "driver.log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.channels_driver", json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=environment,
-            process_group=0,
-        )
-    made = Driver(process)
-    listener = threading.Thread(target=made.listen)
-    listener.start()
-    try:
-        yield made
-    finally:
-        # With its JVM and its Python workers.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        listener.join(30)
+    return driver("channels_driver", folder, runtime, options)
+
+
+def is_refused(driver: Driver) -> bool:
+    return any(one.startswith("refused") for one in driver.events)
 
 
 def older(folder: Path, chance: random.Random) -> int | str:
-    """A checkpoint to go back to, that is not the latest if there are several."""
-    ids = Catalog(LocalStore(folder / "store" / PIPELINE)).list_ids()
+    """A checkpoint of both queries to go back to, that is not the latest if there are several.
+
+    From one of the first query alone, the other one cannot begin: its output has batches that no checkpoint has.
+    """
+    completed = Catalog(LocalStore(folder / "store" / PIPELINE)).completed()
+    ids = [manifest.id for manifest in completed if len(manifest.queries) == 2]
     return chance.choice(ids[-4:-1]) if len(ids) > 1 else "latest"
 
 
 @pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "spark's own"])
 def test_every_row_comes_through_once_whenever_the_driver_is_killed(
-    tmp_path: Path, classes: Path, transactional: bool
+    tmp_path: Path, runtime: Path, classes: Path, transactional: bool
 ) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "run").mkdir(mode=0o700)
     chance = random.Random()
     files = 0
     for life in range(KILLS):
@@ -309,12 +259,12 @@ def test_every_row_comes_through_once_whenever_the_driver_is_killed(
             add_file(tmp_path / "in", files)
             files += 1
         restore = older(tmp_path, chance) if life % 2 else "latest"
-        with driver(tmp_path, classes, restore, transactional=transactional) as alive:
-            eventually(lambda alive=alive: alive.is_refused or alive.told("started"), "the start")  # type: ignore[misc]
+        with driven(tmp_path, runtime, classes, restore, transactional=transactional) as alive:
+            eventually(lambda alive=alive: is_refused(alive) or alive.told("started"), "the start")  # type: ignore[misc]
             # With Spark's own sink, an older checkpoint is always possible.
-            assert transactional or not alive.is_refused
+            assert transactional or not is_refused(alive)
             wanted = chance.randrange(1, 3 * FILES)
-            if not alive.is_refused:
+            if not is_refused(alive):
                 eventually(
                     lambda alive=alive, wanted=wanted: (  # type: ignore[misc]
                         sum(one.startswith("event") for one in alive.events) >= wanted
@@ -326,7 +276,7 @@ def test_every_row_comes_through_once_whenever_the_driver_is_killed(
                 time.sleep(chance.uniform(0, 0.3))
         rows = Counter(row for file in range(files) for row in records(file))
         assert not read_through_log(tmp_path / "out") - rows, "rows that were not given, or came twice"
-    with driver(tmp_path, classes, "latest", transactional=transactional) as last:
+    with driven(tmp_path, runtime, classes, "latest", transactional=transactional) as last:
         eventually(lambda: last.told("started"), "the last driver")
         assert last.process.stdin is not None
         last.process.stdin.close()

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,8 +39,10 @@ from tests.coordinator.connectors.file_source import (
 from tests.waiting import eventually
 
 from . import drivers
-from .drivers import EVENT, add_file
+from .driver_process import driver
+from .drivers import add_file
 from .support import TOTALS, Events, Make, Totals
+from .test_exactly_once import runtime as runtime
 
 pytestmark = pytest.mark.spark
 
@@ -316,53 +312,11 @@ def test_what_cannot_be_a_sink_is_refused_before_it_starts(
 # --- drivers that are killed --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("classes") / "classes.jsa"
-    script = "import sys; from pathlib import Path; from tests.integration.drivers import archive_classes; "
-    subprocess.run(
-        [sys.executable, "-c", f"{script}archive_classes(Path(sys.argv[1]))", str(path)], check=True
-    )
-    return path
-
-
-@contextlib.contextmanager
-def driver(folder: Path, classes: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Run a driver; give its process and what it tells."""
-    options = {"folder": str(folder), "classes": str(classes)}
-    with (folder / "driver.log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.data_source_driver", json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env={**os.environ, "CHANDY_RUNTIME_DIR": str(folder / "run")},
-            process_group=0,
-        )
-    told: list[str] = []
-
-    def listen() -> None:
-        assert process.stdout is not None
-        told.extend(line[len(EVENT) :].strip() for line in process.stdout if line.startswith(EVENT))
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    try:
-        yield process, told
-    finally:
-        # With its JVM and its Python workers.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        listener.join(30)
-
-
 def test_every_row_is_there_once_although_drivers_are_killed_within_commits_and_tasks_fail(
-    tmp_path: Path, classes: Path, out: Path
+    tmp_path: Path, runtime: Path, classes: Path, out: Path
 ) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "run").mkdir(mode=0o700)
+    options = {"folder": tmp_path, "classes": classes}
     added = 0
 
     def add() -> None:
@@ -374,19 +328,19 @@ def test_every_row_is_there_once_although_drivers_are_killed_within_commits_and_
     for place in ("committed", "commit"):
         add()
         mark(out, place, "kill")
-        with driver(tmp_path, classes) as (process, _):
-            process.wait(120)
-            assert process.returncode == -signal.SIGKILL
+        with driver("data_source_driver", tmp_path, runtime, options) as killed:
+            killed.process.wait(240)
+            assert killed.process.returncode == -signal.SIGKILL
     add()
     # The first attempt of a task; Spark tries it again.
     mark(out, "write-1")
-    with driver(tmp_path, classes) as (process, told):
-        assert process.stdin is not None
-        process.stdin.close()
-        eventually(lambda: process.poll() is not None, "the driver to end")
-    assert "stopped" in told
+    with driver("data_source_driver", tmp_path, runtime, options) as last:
+        assert last.process.stdin is not None
+        last.process.stdin.close()
+        eventually(lambda: last.process.poll() is not None, "the driver to end")
+    assert "stopped" in last.events
     assert not (out / "marks" / "write-1").exists()
-    # The commit that was complete came again with its id, and the one that had only begun, too.
+    # The commit that was complete comes again with its id until it is recorded: who repeats it first is killed, too.
     (repeated,) = [batch for _, batch in calls(out, "repeated")]
     assert sorted(batch for batch, times in Counter(ids(out)).items() if times > 1)[0] == repeated
     assert sum(times - 1 for times in Counter(ids(out)).values()) == 2

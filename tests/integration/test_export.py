@@ -25,7 +25,7 @@ from chandy.coordinator.export.errors import ExportError
 
 from .support import Make
 
-pytestmark = [pytest.mark.spark, pytest.mark.compat]
+pytestmark = pytest.mark.spark
 
 # Workers do not have the tests' modules: what the tests define travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -155,11 +155,11 @@ def processed(rows: DataFrame) -> DataFrame:
     [
         (stateless, "HDFS"),
         (windows, "HDFS"),
-        (windows, "RocksDB"),
+        pytest.param(*(windows, "RocksDB"), marks=pytest.mark.compat),
         (distinct, "HDFS"),
         (distinct, "RocksDB"),
         (joined, "RocksDB"),
-        (processed, "RocksDB"),
+        pytest.param(*(processed, "RocksDB"), marks=pytest.mark.compat),
     ],
 )
 def test_a_query_goes_on_as_if_nothing_had_happened(
@@ -212,6 +212,7 @@ def test_logs_that_were_compacted_go_on(
     assert rows_in(spark, out) == Counter(tuple(map(repr, row)) for row in expected.collect())
 
 
+@pytest.mark.compat
 def test_an_output_that_is_ahead_goes_on_with_the_log_of_the_export(
     make: Make, spark: SparkSession, given: Input, tmp_path: Path
 ) -> None:
@@ -254,7 +255,11 @@ def test_a_transactional_sink_has_published_everything_before_its_query_is_expor
     (exported,) = export(savepoint, tmp_path / "export").queries
     assert exported.directory is not None
     given.add(2)
-    run_plain(to_files(stateless(given.stream(spark)), after), exported.directory)
+    # Spark's file sink would begin its log in the middle, in a directory that has none, and no reader takes that.
+    append = stateless(given.stream(spark)).writeStream.foreachBatch(
+        lambda rows, _: rows.write.mode("append").parquet(str(after))
+    )
+    run_plain(append, exported.directory)
     expected = stateless(spark.read.schema(ROWS).json(str(given.folder)))
     assert rows_in(spark, out) + rows_in(spark, after) == Counter(
         tuple(map(repr, row)) for row in expected.collect()
@@ -325,6 +330,7 @@ def kept(rows: DataFrame, state: DataFrame | None = None) -> DataFrame:
     )
 
 
+@pytest.mark.compat
 def test_the_state_of_a_processor_is_the_initial_state_of_sparks_own(
     make: Make, spark: SparkSession, settings: dict[str, str], given: Input, tmp_path: Path
 ) -> None:

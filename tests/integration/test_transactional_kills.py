@@ -2,79 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
 import pytest
 
 from tests.waiting import eventually
 
-from .drivers import EVENT, ROWS, add_file, linked, records
+from .driver_process import driver
+from .drivers import ROWS, add_file, linked, records
 from .outputs_driver import sinks
+from .test_exactly_once import runtime as runtime
 
 pytestmark = pytest.mark.spark
 
 KILLS = int(os.environ.get("CHANDY_ROUNDS", "4"))
 FILES = 12
 """Input files of each life."""
-
-
-@attrs.define
-class Driver:
-    """A driver's process, and the events that it has told so far."""
-
-    process: subprocess.Popen[str]
-    events: list[str] = attrs.field(factory=list)
-
-    def listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(EVENT):
-                self.events.append(line[len(EVENT) :].strip())
-
-    def told(self, event: str) -> bool:
-        """Whether an event has come; fails if it cannot come any more."""
-        found = any(one.startswith(event) for one in self.events)
-        assert found or self.process.poll() is None, f"the driver has ended after {self.events[-5:]}"
-        return found
-
-
-@contextlib.contextmanager
-def driver(folder: Path, classes: Path, interval: str, *, changelog: bool) -> Iterator[Driver]:
-    options = {"folder": str(folder), "classes": str(classes), "interval": interval, "changelog": changelog}
-    environment = {**os.environ, "CHANDY_RUNTIME_DIR": str(folder / "run")}
-    with (folder / "driver.log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.outputs_driver", json.dumps(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=environment,
-            process_group=0,
-        )
-    made = Driver(process)
-    listener = threading.Thread(target=made.listen)
-    listener.start()
-    try:
-        yield made
-    finally:
-        # With its JVM and its Python workers.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        listener.join(30)
 
 
 def check_rows(folder: Path, files: int, *, all_of_them: bool) -> None:
@@ -100,17 +47,17 @@ def check_rows(folder: Path, files: int, *, all_of_them: bool) -> None:
 
 @pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
 def test_every_row_is_published_once_whenever_the_driver_is_killed(
-    tmp_path: Path, classes: Path, changelog: bool
+    tmp_path: Path, runtime: Path, classes: Path, changelog: bool
 ) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "run").mkdir(mode=0o700)
+    options = {"folder": tmp_path, "classes": classes, "interval": "300 ms", "changelog": changelog}
     chance = random.Random()
     files = 0
     for _ in range(KILLS):
         for _ in range(FILES):
             add_file(tmp_path / "in", files)
             files += 1
-        with driver(tmp_path, classes, "300 ms", changelog=changelog) as alive:
+        with driver("outputs_driver", tmp_path, runtime, options) as alive:
             wanted = chance.randrange(1, 3 * FILES)
             eventually(
                 lambda alive=alive, wanted=wanted: (  # type: ignore[misc]
@@ -122,7 +69,7 @@ def test_every_row_is_published_once_whenever_the_driver_is_killed(
             # Not at the moment of an event alone.
             time.sleep(chance.uniform(0, 0.3))
         check_rows(tmp_path, files, all_of_them=False)
-    with driver(tmp_path, classes, "300 ms", changelog=changelog) as last:
+    with driver("outputs_driver", tmp_path, runtime, options) as last:
         eventually(lambda: last.told("resumes") or last.told("replays"), "the last driver")
         assert last.process.stdin is not None
         last.process.stdin.close()

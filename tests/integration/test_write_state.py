@@ -26,7 +26,7 @@ from chandy.storage.open import pipeline_uri
 
 from .support import TOTALS, Events, Make, Totals
 
-pytestmark = [pytest.mark.spark, pytest.mark.compat]
+pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 HOUR = 3_600_000
@@ -77,6 +77,7 @@ def left_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.compat
 def test_a_new_pipeline_starts_from_state_of_a_table(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
@@ -155,6 +156,7 @@ def start_everything(coordinator: CheckpointCoordinator, stream: DataFrame) -> C
     return coordinator.start(out.writeStream.format("noop"), name="all")
 
 
+@pytest.mark.compat
 def test_all_that_is_read_and_written_again_is_the_same(
     everything: str, make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import Row as SparkRow
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import (
@@ -317,6 +318,8 @@ def test_what_another_sink_has_staged_is_refused(target: Folder, pipeline: Pipel
 
 
 def test_a_message_whose_class_is_gone_says_so(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tests under Spark have the classes of these modules travel by value.
+    monkeypatch.setattr(cloudpickle.cloudpickle, "_PICKLE_BY_VALUE_MODULES", set())
     epoch = pipeline.epoch(1, [(1, "a")])
     monkeypatch.delattr(file_source, "Written")
     with pytest.raises(OutputError, match="put the class back"):

@@ -19,6 +19,7 @@ import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from chandy.coordinator.connectors.files.sink import FilesSink, url_of
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
@@ -26,6 +27,7 @@ from chandy.coordinator.spark.compact_log import entry_number, missing_entry, na
 from chandy.storage.errors import DamagedError
 from chandy.storage.open import open_store
 
+from ...integration.conftest import spark as spark
 from ...storage import servers
 from ...storage.conftest import moto, rclone, s3_keys
 from ...storage.lossy_proxy import LossyProxy
@@ -308,24 +310,20 @@ def test_a_store_that_is_not_there_is_not_available(s3_keys: None, tmp_path: Pat
 
 
 @pytest.mark.spark
-def test_spark_reads_whole_epochs_and_nothing_else(directory: Directory, pipeline: Pipeline) -> None:
-    from pyspark.sql import SparkSession
-
+def test_spark_reads_whole_epochs_and_nothing_else(
+    directory: Directory, pipeline: Pipeline, spark: SparkSession
+) -> None:
     committer = pipeline.recover()
     for number in range(1, 13):
         committer.commit(pipeline.epoch(number, [(number, "a")], [(-number, "ü")]))
     committer.commit(pipeline.epoch(13))
     Path(directory.path, "part-of-an-epoch.parquet").write_bytes(b"not published")
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
-    try:
-        rows = spark.read.parquet(directory.path).collect()
-        assert sorted((row["k"], row["v"]) for row in rows) == sorted(directory.rows())
-        stream = spark.readStream.schema("k long, v string").parquet(directory.path)
-        query = (stream.writeStream.format("memory").queryName("seen").trigger(availableNow=True)).start()
-        query.awaitTermination(60)
-        assert spark.table("seen").count() == len(directory.rows())
-    finally:
-        spark.stop()
+    rows = spark.read.parquet(directory.path).collect()
+    assert sorted((row["k"], row["v"]) for row in rows) == sorted(directory.rows())
+    stream = spark.readStream.schema("k long, v string").parquet(directory.path)
+    query = stream.writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    assert spark.table("seen").count() == len(directory.rows())
 
 
 def test_the_sink_is_a_value(directory: Directory) -> None:

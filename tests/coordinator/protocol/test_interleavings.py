@@ -2130,7 +2130,7 @@ SOON = dict.fromkeys(
         change_the_answer_for_a_batch,
     ),
     11,
-) | {abort_an_overdue_checkpoint: 3}
+)
 """Bugs that the usual examples show late, and the seed of examples that show each soon; any show them in the end."""
 
 
