@@ -80,6 +80,21 @@ def answer_of_batches(batches: Iterable[Collection[int]]) -> Counter[Output]:
     return rows
 
 
+def batches_in(rows: Counter[Output], files: int) -> list[list[int]]:
+    """Return which files were in one batch, as the operator's output tells.
+
+    A query that is killed between its source's log and the offset log runs two files as one batch: then no key shows
+    its state after the first of them, unless the second one does not have the key.
+    """
+    batches: list[list[int]] = []
+    for file in range(files):
+        if batches and not rows >= answer_of_batches(batches):
+            batches[-1].append(file)
+        else:
+            batches.append([file])
+    return batches
+
+
 class Chain(StatefulProcessor):
     """Counts, sums and chains, and shows the state after each batch."""
 
