@@ -11,7 +11,7 @@ OLDER := 4.1 4.2
 # asterisks, that a folder might hide a package. None here can: no folder is named chandy. This one warning alone is off.
 UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 
-.PHONY: demo demo-kafka test test-servers test-compat $(OLDER:%=compat-%) unit lint types docs bench clean
+.PHONY: demo demo-kafka test test-kills test-servers test-compat $(OLDER:%=compat-%) unit lint types docs bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
@@ -22,7 +22,11 @@ demo-kafka: $(STAMP) java
 
 # Spark wants the machine for itself; what needs no Spark runs on all cores.
 test: java unit
-	$(RUN) pytest -m "spark and not server" --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m "spark and not server and not kills" --numprocesses 2 --dist loadfile
+
+# Drivers and state hosts that are killed or frozen again and again.
+test-kills: java $(STAMP)
+	$(RUN) pytest -m "kills and not server" --numprocesses 2 --dist loadfile
 
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
 # that each server is started once or twice. With Spark, which wants the machine for itself, they come after the others.
@@ -30,12 +34,12 @@ test-servers: java $(STAMP)
 	$(RUN) pytest -m "server and not spark" --numprocesses 2 --dist loadfile
 	$(RUN) pytest -m "server and spark"
 
-# What depends most on the version of PySpark, and savepoints that go on under another one. Some five minutes a version,
-# and a minute or two more where an environment has to be made.
+# What depends most on the version of PySpark, and savepoints that go on under another one. Some five minutes a version.
 test-compat: java $(OLDER:%=compat-%)
 
 $(OLDER:%=compat-%): compat-%: .venv-pyspark-%/.installed $(STAMP)
-	CHANDY_OTHER_PYTHON=$(CURDIR)/$(BIN)/python .venv-pyspark-$*/bin/python -m pytest -m compat
+	CHANDY_OTHER_PYTHON=$(CURDIR)/$(BIN)/python \
+	  .venv-pyspark-$*/bin/python -m pytest -m compat --numprocesses 2 --dist loadfile
 
 unit: $(STAMP)
 	$(RUN) pytest -m "not spark and not server" --numprocesses auto
@@ -59,25 +63,25 @@ docs: $(STAMP)
 bench: $(STAMP) java
 	$(RUN) benchmarks all
 
-$(STAMP): WANTED := '.[test,examples]'
+# Makes the environment from the project's own files.
 $(STAMP): setup.cfg pyproject.toml
-	$(install)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed, found $$($(PYTHON) --version). Say PYTHON=... to name another one."; exit 1; }
+	@echo "Installing Chandy, PySpark and what the tests need into $(@D); this takes a minute or more."
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --upgrade pip
+	@$(UNWARNED) $(@D)/bin/python -m pip install --quiet --editable '.[test,examples]'
+	@touch $@
 
-$(OLDER:%=.venv-pyspark-%/.installed): .venv-pyspark-%/.installed: setup.cfg pyproject.toml
-	$(install)
-
-$(OLDER:%=.venv-pyspark-%/.installed): WANTED = '.[test]' 'pyspark ==$*.*'
-
-# Makes the environment that a stamp is in, from the project's own files.
-define install
-@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-  echo "Python 3.11 or newer is needed, found $$($(PYTHON) --version). Say PYTHON=... to name another one."; exit 1; }
-@echo "Installing Chandy, PySpark and what the tests need into $(@D); this takes a minute or more."
-@$(PYTHON) -m venv $(@D)
-@$(@D)/bin/python -m pip install --quiet --upgrade pip
-@$(UNWARNED) $(@D)/bin/python -m pip install --quiet --editable $(WANTED)
-@touch $@
-endef
+# Another version of PySpark, and for all else the packages of .venv: a gigabyte and a minute less than a whole
+# environment. What such an environment has of its own is found first.
+$(OLDER:%=.venv-pyspark-%/.installed): .venv-pyspark-%/.installed: $(STAMP)
+	@echo "Installing PySpark $* into $(@D); this takes a minute."
+	@$(BIN)/python -m venv --clear --without-pip $(@D)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/packages-of-venv.pth
+	@$(@D)/bin/python -m pip install --quiet 'pyspark ==$*.*'
+	@touch $@
 
 .PHONY: java
 java:

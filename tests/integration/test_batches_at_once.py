@@ -173,6 +173,7 @@ def test_a_driver_that_has_a_successor_at_its_target_publishes_nothing_and_fails
 # --- a driver that is killed --------------------------------------------------------------------------------
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
 def test_a_driver_that_is_killed_without_a_checkpoint_comes_to_the_same_totals(
     make: Make, spark: SparkSession, events: Events, table: Table, tmp_path: Path, changelog: bool

@@ -247,6 +247,7 @@ def older(folder: Path, chance: random.Random) -> int | str:
     return chance.choice(ids[-4:-1]) if len(ids) > 1 else "latest"
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "spark's own"])
 def test_every_row_comes_through_once_whenever_the_driver_is_killed(
     tmp_path: Path, runtime: Path, classes: Path, transactional: bool

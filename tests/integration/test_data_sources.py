@@ -312,6 +312,7 @@ def test_what_cannot_be_a_sink_is_refused_before_it_starts(
 # --- drivers that are killed --------------------------------------------------------------------------------
 
 
+@pytest.mark.kills
 def test_every_row_is_there_once_although_drivers_are_killed_within_commits_and_tasks_fail(
     tmp_path: Path, runtime: Path, classes: Path, out: Path
 ) -> None:

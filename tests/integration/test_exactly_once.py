@@ -296,6 +296,7 @@ def rows(spark: SparkSession, out: Path) -> Counter[Output]:
 # --- drivers ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills
 def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_batch_job(
     spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path
 ) -> None:
@@ -384,6 +385,7 @@ def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entri
     assert rows(spark, out) == answer_of_batches([[0], [1], [2], [3], [4, 5], [6], [7], [8, 9, 10]])
 
 
+@pytest.mark.kills
 def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
     tmp_path: Path, runtime: Path, classes: Path
 ) -> None:
@@ -489,6 +491,7 @@ def test_a_query_that_fails_while_its_hosts_live_runs_the_same_batch_again_and_n
 # --- state hosts -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("changelog", [True, False])
 def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
     spark: SparkSession, tmp_path: Path, local: Path, changelog: bool

@@ -77,6 +77,7 @@ def test_a_cell_that_runs_again_and_again_leaves_a_whole_sink(
 # --- in two processes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills
 def test_drivers_that_start_while_another_runs_leave_a_whole_sink(
     spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path
 ) -> None:
@@ -112,6 +113,7 @@ def listing(out: Path) -> Counter[str]:
     return Counter(str(path.relative_to(out)) for path in out.rglob("*") if not path.name.startswith("."))
 
 
+@pytest.mark.kills
 def test_a_frozen_driver_keeps_its_sink_and_ends_when_it_wakes(
     spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path
 ) -> None:

@@ -17,7 +17,7 @@ from .drivers import ROWS, add_file, linked, records
 from .outputs_driver import sinks
 from .test_exactly_once import runtime as runtime
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 KILLS = int(os.environ.get("CHANDY_ROUNDS", "4"))
 FILES = 12
