@@ -20,6 +20,7 @@ import attrs
 
 from ..state.local import changelog
 from ..state.local.directories import CACHE, private_directory, runtime_directory
+from ..state.rpc.addresses import place
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
@@ -149,11 +150,17 @@ def assemble(
     with told_if_slow(log, "the storage to answer", storage=storage):
         catalog = _open_catalog(name, storage, config)
         found = _look(catalog, restore)
-    server = listen(session.driver_host(spark), token, name)
+    runtime = private_directory(runtime_directory())
+    server = listen(
+        session.driver_host(spark),
+        token,
+        name,
+        bind=session.bind_address(spark),
+        ports=config.port_range,
+        runtime=runtime,
+    )
     made.callback(server.shutdown)
-    if is_here(spark):
-        private_directory(runtime_directory())
-    cache = Path(config.cache_dir or runtime_directory() / CACHE)
+    cache = Path(config.cache_dir or runtime / CACHE)
     _make_cache(cache)
     directories = QueryDirectories(Path(config.work_dir) if config.work_dir else None, name)
     made.callback(directories.close)
@@ -172,8 +179,10 @@ def assemble(
         pipeline=name,
         memory=config.host_memory_bytes,
         cache=str(cache),
-        runtime=str(runtime_directory()),
+        runtime=str(runtime),
         changelogs=str(changelogs) if config.changelog and is_here(spark) else None,
+        identity=server.identity,
+        ports=config.port_range,
     )
     local_recovery = LocalRecovery.begin(
         directories.base,
@@ -246,7 +255,17 @@ def assemble(
         executor=executor,
         supervisor=supervisor,
         operators=Operators(endpoint, point, directories, ticks),
-        lookup=Lookup(spark, executor, runs, token, file_cache, changelogs, clock),
+        lookup=Lookup(
+            spark=spark,
+            executor=executor,
+            runs=runs,
+            token=token,
+            identity=server.identity,
+            place=place(runtime),
+            cache=file_cache,
+            changelogs=changelogs,
+            clock=clock,
+        ),
         adoptions=adoptions,
         channels=channels,
         abandon=abandon,

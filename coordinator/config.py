@@ -106,6 +106,12 @@ class CheckpointConfig:
     None: ``cache`` in the runtime directory, which is ``CHANDY_RUNTIME_DIR`` or, if that is not set,
     ``/tmp/chandy-<user id>``.
     """
+    ports: str | None = attrs.field(default=None, validator=fields.optional(fields.ports))
+    """Ports that the driver and the state hosts may listen on, unless Spark runs in local mode: ``"40000-40099"``.
+
+    The driver needs one, and each executor of a machine one. None: any port. Firewalls must let them through, between
+    all machines in both directions.
+    """
     changelog: bool = attrs.field(default=True, validator=fields.instance(bool))
     """Whether state hosts log what each batch changes, below ``cache_dir``, until a checkpoint contains it.
 
@@ -221,6 +227,11 @@ class CheckpointConfig:
     def host_memory_bytes(self) -> int:
         """``host_memory`` in bytes."""
         return fields.in_bytes(self.host_memory)
+
+    @property
+    def port_range(self) -> tuple[int, int] | None:
+        """``ports`` as the first and the last port."""
+        return None if self.ports is None else fields.port_range(self.ports)
 
     @property
     def output_policy(self) -> OutputPolicy:

@@ -96,6 +96,26 @@ def filled(owner: object, field: attrs.Attribute[Any], value: object) -> None:
         refuse(owner, field.name, value, "a string that is not empty")
 
 
+def ports(owner: object, field: attrs.Attribute[Any], value: object) -> None:
+    """Accept a range of ports, as ``port_range`` reads it."""
+    try:
+        first, last = port_range(value) if isinstance(value, str) else (0, 0)
+    except ValueError:
+        first, last = 0, 0
+    if not 1024 <= first <= last <= 65535:
+        refuse(owner, field.name, value, 'the first and the last of ports from 1024 to 65535, such as "40000-40099"')
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """Return the first and the last port of a range such as ``"40000-40099"``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    first, last = text.split("-")
+    return int(first), int(last)
+
+
 def optional(check: Validator) -> Validator:
     """Return a validator that accepts None, and what ``check`` accepts."""
 

@@ -22,8 +22,17 @@ from ..state.format.values import StateName
 from ..state.local.changelog import read, shard_folder
 from ..state.reader.lookup import lookup_state
 from ..state.rpc.calls import ActionClient
-from ..state.rpc.messages import AskAccount, AskBatches, ReadValues, RestoreSource, ResumePoint, Values
+from ..state.rpc.messages import (
+    AskAccount,
+    AskBatches,
+    HostHello,
+    ReadValues,
+    RestoreSource,
+    ResumePoint,
+    Values,
+)
 from ..state.rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
+from ..state.rpc.tls import Identity
 from ..storage.files import FileCache
 from ..storage.open import open_store
 from ..storage.snapshots import restore_files
@@ -41,6 +50,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _ATTEMPTS = 100
 _PAUSE_SECONDS = 0.02
+_CALL_SECONDS = 30.0
+"""A state host that has not answered by then is frozen or cut off."""
 _SHARD_MEMORY = 16 * 1024 * 1024
 """Bytes of memory for the RocksDB of a restored shard, which is read once."""
 
@@ -54,6 +65,10 @@ class Lookup:
     runs: Runs
     token: str
     """The token with which calls to state hosts are authenticated."""
+    identity: Identity | None
+    """What state hosts on other machines want besides."""
+    place: str
+    """Where the driver is, in the sense of ``HostHello.place``."""
     cache: FileCache
     """Files of snapshots that this machine already has."""
     changelogs: Path
@@ -79,9 +94,9 @@ class Lookup:
             raise QueryNotRunningError(operator.uid, operator.query)
         places = self._places(operator)
         total = OperatorMetrics()
-        for address in places.addresses:
+        for host in places.hosts:
             total.add(
-                self._call(address, "account", AskAccount(places.query_id, operator.uid), OperatorMetrics)
+                self._call(host, "account", AskAccount(places.query_id, operator.uid), OperatorMetrics)
             )
         return total
 
@@ -92,9 +107,9 @@ class Lookup:
             StateLostError, StateUnreachableError: a state host has ended.
         """
         places, parts = self._places(operator), defaultdict[int, list[BatchMetrics]](list)
-        for address in places.addresses:
+        for host in places.hosts:
             ask = AskBatches(places.query_id, operator.uid)
-            for part in self._call(address, "batches", ask, RecentMetrics).batches:
+            for part in self._call(host, "batches", ask, RecentMetrics).batches:
                 parts[part.batch].append(part)
         return {batch: BatchMetrics.sum(some) for batch, some in parts.items()}
 
@@ -131,8 +146,8 @@ class Lookup:
         keys: Sequence[bytes],
     ) -> list[bytes | None]:
         request = ReadValues(places.query_id, operator.uid, tuple(k.hex() for k in keys), committed)
-        for address in places.addresses:
-            found = self._call(address, "read", request, Values).values
+        for host in places.hosts:
+            found = self._call(host, "read", request, Values).values
             # It does not matter which shard has the key: only one of them does.
             if any(value is not None for value in found):
                 return [None if value is None else bytes.fromhex(value) for value in found]
@@ -142,8 +157,14 @@ class Lookup:
                 return self._restored(operator.uid, shard, places.untouched[shard], places.resume_point, keys)
         return [None] * len(keys)
 
-    def _call(self, address: str, action: str, request: object, answer: type[T]) -> T:
-        client = ActionClient(address, self.token, StateUnreachableError)
+    def _call(self, host: HostHello, action: str, request: object, answer: type[T]) -> T:
+        client = ActionClient(
+            host.address_from(self.place),
+            self.token,
+            StateUnreachableError,
+            identity=self.identity,
+            timeout=_CALL_SECONDS,
+        )
         try:
             return client.call(action, request, answer)
         finally:

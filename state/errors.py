@@ -155,6 +155,16 @@ class HostStartError(RefusedError, StateError):
 
 
 @attrs.define(eq=False)
+class HostUnreachableError(RefusedError, StateError):
+    """A state host is not where it says that it is."""
+
+
+@attrs.define(eq=False)
+class NoPortError(RefusedError, StateError):
+    """A process cannot listen: all ports that it may use are taken."""
+
+
+@attrs.define(eq=False)
 class UnsafeDirectoryError(RefusedError, StateError):
     """A directory that must belong to this user alone does not."""
 

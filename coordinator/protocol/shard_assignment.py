@@ -23,8 +23,8 @@ class ShardLocations:
 
     query_id: str
     """Spark's id of its query."""
-    addresses: tuple[str, ...]
-    """Addresses of the hosts that own some of its shards."""
+    hosts: tuple[HostHello, ...]
+    """The hosts that own some of its shards."""
     untouched: dict[int, RestoreSource | None]
     """Where the state of each shard without an owner is to come from; None: it is empty."""
     resume_point: ResumePoint | None = None
@@ -65,6 +65,7 @@ class ShardAssignment:
         Raises:
             StateLostError: a shard's owner is gone, or no longer has the shard.
         """
+        place = living[host].place if host in living else ""
         mine: list[ShardId] = []
         elsewhere: dict[int, str] = {}
         for shard in wanted:
@@ -74,7 +75,7 @@ class ShardAssignment:
             elif owned.host not in living:
                 raise StateLostError(shard.uid, shard.shard, f"its state host {owned.host} is gone")
             elif owned.host != host:
-                elsewhere[shard.shard] = living[owned.host].address
+                elsewhere[shard.shard] = living[owned.host].address_from(place)
             elif owned.since == batch:
                 # A host whose restore failed asks again in the same batch.
                 mine.append(shard)

@@ -304,18 +304,18 @@ class CheckpointStateMachine:
         """
         query = self.queries[name]
         assignment = query.assignment
-        addresses: dict[str, None] = {}
+        hosts: dict[str, HostHello] = {}
         for host, shards in assignment.by_owner().items():
             owned = next((shard for shard in shards if shard.uid == uid), None)
             if owned is None:
                 continue
             if host not in self.hosts:
                 raise StateLostError(uid, owned.shard, f"its state host {host} is gone")
-            addresses[self.hosts[host].address] = None
+            hosts[host] = self.hosts[host]
         untouched = {
             shard.shard: assignment.sources.get(shard) for shard in assignment.unowned() if shard.uid == uid
         }
-        return ShardLocations(query.query_id, tuple(addresses), untouched, assignment.resume_point)
+        return ShardLocations(query.query_id, tuple(hosts.values()), untouched, assignment.resume_point)
 
     def manifest(self, checkpoint: int, now: float) -> Manifest | None:
         """The manifest to write for a checkpoint that all have acknowledged; None if it was aborted meanwhile.

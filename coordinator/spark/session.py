@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+LOOPBACK: Final = "127.0.0.1"
 DAEMON: Final = "spark.python.daemon.module"
 """Spark's setting for the module that starts its Python workers."""
 
@@ -61,5 +62,12 @@ def java_process(spark: SparkSession) -> int:
 def driver_host(spark: SparkSession) -> str:
     """Return the address at which executors reach this driver: loopback in local mode."""
     if is_local_mode(spark):
-        return "127.0.0.1"
+        return LOOPBACK
     return str(spark.sparkContext.getConf().get("spark.driver.host", socket.gethostname()))
+
+
+def bind_address(spark: SparkSession) -> str:
+    """Return the address that the driver listens on. In a container it need not be the one that executors use."""
+    if is_local_mode(spark):
+        return LOOPBACK
+    return str(spark.sparkContext.getConf().get("spark.driver.bindAddress", driver_host(spark)))

@@ -45,7 +45,9 @@ class CoordinatorClient:
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.client = ActionClient(endpoint.address, endpoint.token, CoordinatorLostError)
+        self.client = ActionClient(
+            endpoint.address, endpoint.token, CoordinatorLostError, identity=endpoint.identity
+        )
 
     def ask(self, ask: AskBatch) -> BatchAnswer:  # noqa: D102 - see Control
         return self.client.call("ask", ask, BatchAnswer)

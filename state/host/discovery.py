@@ -112,7 +112,7 @@ def _client(config: HostConfig) -> TaskClient:
     key = (os.getpid(), str(path), found.st_ino, found.st_ctime_ns)
     client = _clients.get(key)
     if client is None:
-        client = _clients[key] = TaskClient(config.address, config.endpoint.token)
+        client = _clients[key] = TaskClient(config.address, config.endpoint.token, config.endpoint.identity)
     return client
 
 

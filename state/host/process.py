@@ -22,7 +22,9 @@ from ...storage.logs import logger
 from ..local.directories import HOSTS
 from ..local.locks import acquire, remove_unless_held, try_acquire
 from ..local.workspace import ALIVE, Workspace
+from ..rpc.addresses import bind_address, location, own_address, place, serve
 from ..rpc.messages import HostHello
+from ..rpc.tls import SCHEME
 from .coordinator_client import CoordinatorClient, Lease, OrderStream, Pulse
 from .host_config import READY, SOCKET, START_LOCK, HostConfig
 from .memory import Memory
@@ -71,8 +73,9 @@ def run(config: HostConfig) -> NoReturn:
         hidden.unlink(missing_ok=True)
         # It serves in gRPC's threads from now on, as long as the variable lives: until the process ends.
         _server = HostServer(f"grpc+unix://{hidden}", config.endpoint.token, host, state_host)
+        _remote = _serve_others(config, host, state_host)
         with Pulse(control, host, workspace.path).beating():
-            code = _serve(config, host, control, state_host, end)
+            code = _serve(config, _hello(config, host, _remote), control, state_host, end)
     except Exception:  # noqa: BLE001 - the directories must be removed in any case
         _log.exception("failed", host=host)
     _log.info("ending", host=host, code=code)
@@ -106,11 +109,36 @@ class _EndRequest:
         self.made = True
 
 
+def _serve_others(config: HostConfig, host: str, state_host: StateHost) -> HostServer | None:
+    """Serve processes that cannot use the Unix socket, if there are any."""
+    endpoint = config.endpoint
+    if endpoint.identity is None:
+        return None
+    identity, address = endpoint.identity, bind_address(own_address(endpoint.address))
+
+    def start(port: int) -> HostServer:
+        return HostServer(location(SCHEME, address, port), endpoint.token, host, state_host, identity)
+
+    return serve(endpoint.ports, address, Path(endpoint.runtime), start)
+
+
+def _hello(config: HostConfig, host: str, remote: HostServer | None) -> HostHello:
+    endpoint = config.endpoint
+    return HostHello(
+        host,
+        config.address,
+        socket.gethostname(),
+        config.executor,
+        os.getpid(),
+        place=place(Path(endpoint.runtime)),
+        network=remote and location(SCHEME, own_address(endpoint.address), remote.port),
+    )
+
+
 def _serve(
-    config: HostConfig, host: str, control: CoordinatorClient, state_host: StateHost, end: _EndRequest
+    config: HostConfig, hello: HostHello, control: CoordinatorClient, state_host: StateHost, end: _EndRequest
 ) -> int:
     """Register the host with the coordinator and serve until the end; return the exit code."""
-    hello = HostHello(host, config.address, socket.gethostname(), config.executor, os.getpid())
     lease = Lease(config.lease_seconds)
     orders = OrderStream(control.client, hello, state_host.obey, lease)
     threading.Thread(target=orders.follow, name="orders", daemon=True).start()
@@ -122,7 +150,7 @@ def _serve(
             return 1
     config.socket.with_name(_HIDDEN_SOCKET).rename(config.socket)
     _announce_ready()
-    _log.info("serving", host=host, pid=os.getpid(), address=config.address)
+    _log.info("serving", host=hello.host, pid=hello.pid, address=hello.address, network=hello.network)
     while not state_host.stopped.wait(_LOOK_SECONDS) and not end.made:
         if lease.expired:
             _log.error("lease lost", seconds=config.lease_seconds)

@@ -14,8 +14,18 @@ from ...storage.codec import from_json
 from ..errors import ShardMissingError
 from ..format.arrow import BYTES
 from ..rpc.calls import ActionServer, Call, handler_errors
-from ..rpc.messages import AskAccount, AskBatches, BeginTask, OpenShards, ReadValues, TaskFailure
+from ..rpc.messages import (
+    AskAccount,
+    AskBatches,
+    AskHost,
+    BeginTask,
+    HostName,
+    OpenShards,
+    ReadValues,
+    TaskFailure,
+)
 from ..rpc.metrics import BatchMetrics, OperatorMetrics
+from ..rpc.tls import Identity
 from ..rpc.wire import ANSWER, APPLY, COMMIT, FETCH, ROWS, SCAN, SIZE, STAGED, Page, messages, runs
 from .changes import Changes
 from .shard import Shard
@@ -25,7 +35,9 @@ from .state_host import StateHost
 class HostServer(ActionServer):
     """Serves the shards of a state host to tasks."""
 
-    def __init__(self, location: str, token: str, host: str, state_host: StateHost) -> None:
+    def __init__(
+        self, location: str, token: str, host: str, state_host: StateHost, identity: Identity | None = None
+    ) -> None:
         actions = {
             "begin": Call(BeginTask, state_host.begin),
             "open": Call(OpenShards, state_host.open),
@@ -33,8 +45,9 @@ class HostServer(ActionServer):
             "account": Call(AskAccount, state_host.account),
             "batches": Call(AskBatches, state_host.batches),
             "report": Call(TaskFailure, state_host.report),
+            "host": Call(AskHost, lambda _: HostName(host)),
         }
-        super().__init__(location, token, actions)
+        super().__init__(location, token, actions, identity=identity)
         self._host = host
         self._state_host = state_host
 

@@ -17,6 +17,7 @@ from ...storage.errors import ChandyError, StorageError
 from ...storage.logs import logger, named
 from ..errors import PeerLostError, RemoteError
 from .auth import TokenCheck, token_options
+from .tls import Identity, connect
 
 _log = logger(__name__)
 T = TypeVar("T")
@@ -127,6 +128,7 @@ class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
         token: str,
         actions: Mapping[str, Call | Stream],
         names: Mapping[str, str] | None = None,
+        identity: Identity | None = None,
     ) -> None:
         """Serve at a location.
 
@@ -135,11 +137,13 @@ class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
             token: what every call must present.
             actions: by name.
             names: what lines that are logged during a call are about.
+            identity: what a location with TLS proves itself with, and wants of its clients.
         """
         self._names = names or {}
         # Calls may come as soon as the base class is initialised.
         self.answer(actions)
-        super().__init__(location, middleware={"token": TokenCheck(token)})
+        secured = identity.of_server() if identity else {}
+        super().__init__(location, middleware={"token": TokenCheck(token)}, **secured)
 
     def answer(self, actions: Mapping[str, Call | Stream]) -> None:
         """Serve exactly these actions from now on."""
@@ -178,11 +182,28 @@ def _stream(name: str, context: flight.ServerCallContext, values: Iterator[Any])
 class ActionClient:
     """A client of an ``ActionServer``. It may be used from many threads."""
 
-    def __init__(self, address: str, token: str, lost: type[PeerLostError] = PeerLostError) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        lost: type[PeerLostError] = PeerLostError,
+        *,
+        identity: Identity | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Connect when the first call is made.
+
+        Args:
+            address: Arrow Flight location.
+            token: what the server wants of every call.
+            lost: what is raised if there is no answer.
+            identity: what a location with TLS wants.
+            timeout: how long a call may take, in seconds. None: as long as the server lives.
+        """
         self.address = address
-        self.options = token_options(token)
+        self.options = token_options(token, timeout)
         self._lost = lost
-        self.flight = flight.FlightClient(address)
+        self.flight = connect(address, identity)
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
         """Turn Flight's errors inside the ``with`` into typed ones."""

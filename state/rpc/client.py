@@ -20,6 +20,7 @@ from .access import Entries, ShardColumn
 from .calls import ActionClient
 from .messages import BatchTimes, BeginTask, Begun, TaskFailure
 from .metrics import OperatorMetrics
+from .tls import Identity
 from .wire import APPLY, COMMIT, FETCH, REQUEST, SCAN, Page, messages
 
 _HOPS: Final = 4
@@ -30,10 +31,11 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 class TaskClient:
     """Calls one state host and those that it names as owners of shards. It may be used from many threads."""
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, token: str, identity: Identity | None = None) -> None:
         self.address = address
         self._token = token
-        self._clients = {address: ActionClient(address, token, HostLostError)}
+        self._identity = identity
+        self._clients: dict[str, ActionClient] = {}
 
     def begin(self, task: BeginTask) -> BatchAccess:
         """Make the task's shards ready for the batch, on whichever hosts they are.
@@ -65,7 +67,10 @@ class TaskClient:
                     for address, here in owners.items()
                     if here
                 }
-                return BatchAccess(task, times, frozenset(fresh), exchanges)
+                access = BatchAccess(task, times, frozenset(fresh), exchanges)
+                access.metrics.shards = len(task.shards)
+                access.metrics.remote_shards = len(task.shards) - len(owners[self.address])
+                return access
             pending = {address: tuple(sorted(shards)) for address, shards in elsewhere.items()}
         lost = sorted(shard for shards in pending.values() for shard in shards)
         raise StateAccessError(
@@ -87,7 +92,8 @@ class TaskClient:
     def _client(self, address: str) -> ActionClient:
         client = self._clients.get(address)
         if client is None:
-            client = self._clients[address] = ActionClient(address, self._token, HostLostError)
+            client = ActionClient(address, self._token, HostLostError, identity=self._identity)
+            self._clients[address] = client
         return client
 
 

@@ -11,6 +11,7 @@ import attrs
 
 from ...storage.errors import FailureCode
 from ...storage.manifest import Handle
+from .tls import Identity
 
 
 @attrs.frozen(order=True)
@@ -39,6 +40,10 @@ class Endpoint:
     """Directory on each machine where tasks find their state host. It may not exist yet."""
     changelogs: str | None = None
     """Directory where state hosts keep the changelogs of their shards. It may not exist yet. None: no changelogs."""
+    identity: Identity | None = None
+    """What processes on other machines prove themselves with. None: all processes are on the coordinator's machine."""
+    ports: tuple[int, int] | None = None
+    """The first and the last port that a state host may listen on. None: any."""
 
 
 # --- task -> state host -------------------------------------------------------------------------------------
@@ -211,11 +216,31 @@ class HostHello:
     host: str
     """Random id of this process."""
     address: str
-    """Arrow Flight location where tasks reach it."""
+    """Arrow Flight location where tasks of its place reach it: a Unix socket."""
     machine: str
     executor: str
     """What identifies the executor: its machine and the real path of its root directory."""
     pid: int
+    place: str = ""
+    """What it shares with all processes that can use its Unix socket."""
+    network: str | None = None
+    """Arrow Flight location where all others reach it. None: there are no others."""
+
+    def address_from(self, place: str) -> str:
+        """Return where a process at a place reaches this host."""
+        return self.address if self.network is None or place == self.place else self.network
+
+
+@attrs.frozen
+class AskHost:
+    """A question to a state host: which one it is."""
+
+
+@attrs.frozen
+class HostName:
+    """The id of a state host."""
+
+    host: str
 
 
 @attrs.frozen

@@ -38,6 +38,10 @@ class OperatorMetrics:
     """Changes that were written to RocksDB."""
     write_seconds: float = 0.0
     """What RocksDB took to write them, in the state host, while tasks run."""
+    shards: int = 0
+    """Shards that tasks had access to. A shard counts once in every batch."""
+    remote_shards: int = 0
+    """Those of them that another executor's state host had."""
 
     @property
     def own_seconds(self) -> float:

@@ -1490,9 +1490,9 @@ def test_the_state_of_an_operator_is_at_its_hosts_and_where_untouched_shards_com
     assert bench.machine.places("up", "up-op") == ShardLocations("up-id", (), {0: None, 1: source})
     bench.claim("b", "up", (0,))
     bench.claim("a", "down", (0,))
-    assert bench.machine.places("up", "up-op") == ShardLocations("up-id", ("address-b",), {1: source})
+    assert bench.machine.places("up", "up-op") == ShardLocations("up-id", (hello("b"),), {1: source})
     bench.claim("a", "up", (1,))
-    assert bench.machine.places("up", "up-op") == ShardLocations("up-id", ("address-a", "address-b"), {})
+    assert bench.machine.places("up", "up-op") == ShardLocations("up-id", (hello("a"), hello("b")), {})
 
 
 def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is() -> None:
@@ -1500,7 +1500,7 @@ def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is(
     operators = tuple(OperatorRecord(uid, "two", "{}", {}, (None,)) for uid in ("first", "second"))
     bench(on.QueryAdded("two", "two-id", batch=4, operators=operators, sources={}))
     bench(on.ShardsClaimed(ClaimShards("a", "two-id", "first", (0,))))
-    assert bench.machine.places("two", "first") == ShardLocations("two-id", ("address-a",), {})
+    assert bench.machine.places("two", "first") == ShardLocations("two-id", (hello("a"),), {})
     assert bench.machine.places("two", "second") == ShardLocations("two-id", (), {0: None})
 
 
