@@ -11,7 +11,7 @@ OLDER := 4.1 4.2
 # asterisks, that a folder might hide a package. None here can: no folder is named chandy. This one warning alone is off.
 UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 
-.PHONY: demo demo-kafka test test-kills test-servers test-compat $(OLDER:%=compat-%) unit lint types docs bench clean
+.PHONY: demo demo-kafka test test-kills test-servers test-cluster test-compat $(OLDER:%=compat-%) unit lint types docs bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
@@ -34,6 +34,10 @@ test-servers: java $(STAMP)
 	$(RUN) pytest -m "server and not spark" --numprocesses 2 --dist loadfile
 	$(RUN) pytest -m "server and spark"
 
+# Three machines on this one, in namespaces if it is root that calls, otherwise at addresses of the loopback interface.
+test-cluster: java $(STAMP)
+	$(RUN) pytest -m cluster
+
 # What depends most on the version of PySpark, and savepoints that go on under another one. Some five minutes a version.
 test-compat: java $(OLDER:%=compat-%)
 
@@ -42,7 +46,7 @@ $(OLDER:%=compat-%): compat-%: .venv-pyspark-%/.installed $(STAMP)
 	  .venv-pyspark-$*/bin/python -m pytest -m compat --numprocesses 2 --dist loadfile
 
 unit: $(STAMP)
-	$(RUN) pytest -m "not spark and not server" --numprocesses auto
+	$(RUN) pytest -m "not spark and not server and not cluster" --numprocesses auto
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -56,6 +56,7 @@ from .recovery.supervisor import Supervisor
 from .sinks.owner import SinkOwner
 from .sinks.two_phase.contract import Fence
 from .spark import session
+from .spark.executors import check_executors
 from .spark.ticks import Ticks
 from .version import __version__
 
@@ -145,6 +146,8 @@ def assemble(
     """
     clock = _clock()
     session.use_this_python(spark)
+    if not session.is_local_mode(spark):
+        check_executors(spark)
     token = secrets.token_hex(32)
     # A driver that cannot run must not fence one that does. So whatever can be checked or made by itself comes first.
     with told_if_slow(log, "the storage to answer", storage=storage):

@@ -1,0 +1,109 @@
+"""Whether executors can run what the driver sends them: Chandy, RocksDB and Arrow in the driver's versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from ..errors import SetupError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGES: Final = ("chandy", "rocksdict", "pyarrow")
+"""What state hosts and tasks cannot do without."""
+SAME: Final = ("chandy", "rocksdict")
+"""What must have one version everywhere: messages and files of state go from one to the other."""
+_TASKS_PER_CORE: Final = 2
+
+
+@attrs.frozen
+class Found:
+    """What a task has found on its executor."""
+
+    machine: str
+    python: str
+    """The path of the interpreter."""
+    versions: tuple[tuple[str, str | None], ...]
+    """By package; empty: it is there, without a version; None: it is not there."""
+
+
+def check_executors(spark: SparkSession) -> None:
+    """Check the executors that are there now, by a job of a second.
+
+    An executor that joins later is not looked at: its tasks fail by themselves.
+
+    Raises:
+        SetupError: one lacks a package, or has another version of it than the driver. The error names it.
+    """
+    context = spark.sparkContext
+    tasks = max(1, context.defaultParallelism) * _TASKS_PER_CORE
+    rows = context.parallelize(range(tasks), tasks).mapPartitions(_look()).distinct().collect()
+    judge([Found(machine, python, versions) for machine, python, versions in rows], versions_here())
+
+
+def versions_here() -> dict[str, str | None]:
+    """Return the versions of the packages in this process."""
+    found: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def judge(found: Iterable[Found], driver: Mapping[str, str | None]) -> None:
+    """Compare executors with the driver.
+
+    Raises:
+        SetupError: as for ``check_executors``.
+    """
+    for one in sorted(found, key=lambda found: (found.machine, found.python)):
+        for name, version in one.versions:
+            if version is None:
+                raise _unfit(one, f"the package {name}", "none", f"install {_wanted(name, driver)} there")
+            if version and name in SAME and driver[name] not in (None, version):
+                expected = f"{name} {driver[name]}, which the driver has"
+                raise _unfit(one, expected, f"{name} {version}", f"install {_wanted(name, driver)} there")
+
+
+def _look() -> Callable[[Iterable[int]], Iterator[tuple[str, str, tuple[tuple[str, str | None], ...]]]]:
+    """Return what a task runs. It travels by value, because an executor may not have Chandy: so it has no globals."""
+    names = PACKAGES
+
+    def look(_: Iterable[int]) -> Iterator[tuple[str, str, tuple[tuple[str, str | None], ...]]]:
+        import importlib.metadata
+        import importlib.util
+        import socket
+        import sys
+
+        versions: list[tuple[str, str | None]] = []
+        for name in names:
+            try:
+                versions.append((name, importlib.metadata.version(name)))
+            except importlib.metadata.PackageNotFoundError:
+                # A package that came as a zip file has no version.
+                versions.append((name, "" if importlib.util.find_spec(name) else None))
+        yield socket.gethostname(), sys.executable, tuple(versions)
+
+    # As code of the program, not of this package: cloudpickle then takes it along.
+    look.__module__ = "__main__"
+    return look
+
+
+def _wanted(name: str, driver: Mapping[str, str | None]) -> str:
+    return f"{name}=={driver[name]}" if driver[name] else name
+
+
+def _unfit(one: Found, expected: str, found: str, advice: str) -> SetupError:
+    return SetupError(
+        f"the executor on {one.machine} cannot run operators",
+        expected,
+        f"{found} in {one.python}",
+        f"{advice}, or send the driver's environment along with --archives; its Python is {sys.version.split()[0]}",
+    )

@@ -1,0 +1,1 @@
+"""Several machines: real Spark clusters on machines with their own network, files and processes."""

@@ -1,0 +1,108 @@
+"""One cluster of three machines, and one session on it, for all tests of machines that come and go."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from benchmarks.cluster import namespaces
+from benchmarks.cluster.loopback import Loopback
+from benchmarks.cluster.machine import Machine, Machines
+from benchmarks.cluster.standalone import SOON, Standalone, wait_for
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
+
+from ..integration import drivers, support
+
+# Executors have this code, for its files are theirs too, but not as a package that Python finds.
+for module in (drivers, support):
+    cloudpickle.register_pickle_by_value(module)
+
+
+@attrs.frozen
+class Cluster:
+    """Three machines with a worker each, and a session whose driver is this process."""
+
+    machines: Machines
+    standalone: Standalone
+    spark: SparkSession
+    shared: Path
+    """A folder that all machines see under this path."""
+    is_isolated: bool
+    """Whether machines have a network of their own."""
+
+    def machine_of(self, host: str) -> Machine:
+        """Return the machine with a host name."""
+        return next(one for one in self.machines.machines if one.name == host)
+
+    def replace(self, machine: Machine) -> None:
+        """Start a worker on a new machine in the place of one that was lost."""
+        lost = self.machines.machines
+        self.standalone.start_worker(self.machines.add(f"{machine.name}-{len(lost)}"))
+        self.await_workers()
+
+    def await_workers(self) -> None:
+        """Wait until three workers live."""
+        wait_for("three workers", lambda: self.standalone.workers() == 3, 120)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    is_isolated = namespaces.are_permitted()
+    if not is_isolated:
+        warnings.warn("no namespaces are permitted here: machines share one network and one disk", stacklevel=1)
+    names = ["m1", "m2", "m3"]
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with tempfile.TemporaryDirectory(prefix="chandy-shared-", ignore_cleanup_errors=True) as folder:
+        shared = Path(folder)
+        visible = [shared, Path(__file__).parents[2], Path(sys.prefix)]
+        machines: Any = (namespaces.Network if is_isolated else Loopback)(names, visible)
+        with machines, Standalone(machines, shared / "logs") as standalone:
+            settings = {
+                **standalone.session_settings(),
+                **SOON,
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+                "spark.executor.memory": "512m",
+                "spark.sql.shuffle.partitions": "3",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.sql.warehouse.dir": str(shared / "warehouse"),
+                # A lost executor is replaced as often as tests lose one.
+                "spark.deploy.maxExecutorRetries": "-1",
+            }
+            spark = SparkSession.builder.config(map=settings).getOrCreate()
+            spark.sparkContext.setLogLevel("OFF")
+            yield Cluster(machines, standalone, spark, shared, is_isolated)
+            spark.stop()
+
+
+@pytest.fixture
+def coordinator(
+    cluster: Cluster, request: pytest.FixtureRequest
+) -> Iterator[CheckpointCoordinator]:
+    """A coordinator of the test's own pipeline, which goes on after a loss at once."""
+    made = coordinate(cluster, request.node.name.replace("[", "-").replace("]", "").replace(" ", "-"))
+    yield made
+    made.stop(timeout="5 s", checkpoint=False)
+
+
+def coordinate(cluster: Cluster, pipeline: str) -> CheckpointCoordinator:
+    """Make a coordinator on the cluster's storage."""
+    config = CheckpointConfig(
+        interval=None,
+        host_timeout="6 s",
+        restart=FixedDelay("100 ms", attempts=1000),
+        work_dir=str(cluster.shared / "work"),
+    )
+    return CheckpointCoordinator(
+        cluster.spark, pipeline=pipeline, storage=str(cluster.shared / "store"), config=config
+    )

@@ -1,0 +1,191 @@
+"""A pipeline on three machines is exact whatever is lost: executors, state hosts, machines, and their network."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.cluster.machine import Machine
+from benchmarks.cluster.namespaces import NamespaceMachine
+from chandy.coordinator import CheckpointCoordinator
+from chandy.state.rpc.messages import HostHello
+
+from ..coordinator.channels.test_interleavings import listed, local
+from ..effort import examples
+from ..integration.drivers import Output, add_file, answer, chained
+from ..waiting import eventually
+from .conftest import Cluster
+
+pytestmark = pytest.mark.cluster
+
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+_HOST = "chandy.state.host.process"
+
+
+class Stream:
+    """A running query that chains the rows of files, one a batch."""
+
+    def __init__(self, cluster: Cluster, coordinator: CheckpointCoordinator, folder: Path) -> None:
+        self.coordinator, self._folder, self._files = coordinator, folder, 0
+        (folder / "in").mkdir(parents=True)
+        rows = chained(coordinator, cluster.spark, folder / "in")
+        coordinator.start(
+            rows.writeStream.format("parquet").option("path", str(folder / "out")), name="chained"
+        )
+
+    def add(self, files: int) -> None:
+        for _ in range(files):
+            add_file(self._folder / "in", self._files)
+            self._files += 1
+
+    def await_all(self) -> None:
+        """Wait until every row of every file is in the sink, exactly once."""
+        wanted = answer(range(self._files))
+        eventually(lambda: self._rows() == wanted, f"the output of {self._files} files")
+
+    def hosts(self) -> list[HostHello]:
+        """The state hosts that own shards."""
+        owners = self.coordinator._executor.read(
+            lambda machine: [
+                machine.hosts[host]
+                for host in machine.queries["chained"].assignment.owners()
+                if host in machine.hosts
+            ]
+        )
+        return sorted(owners, key=lambda hello: hello.machine)
+
+    def _rows(self) -> Counter[Output]:
+        rows: Counter[Output] = Counter()
+        with contextlib.suppress(OSError):
+            for uri in listed(self._folder / "out"):
+                columns = pq.read_table(local(uri)).to_pydict()
+                rows.update(zip(*columns.values(), strict=True))
+        return rows
+
+
+@pytest.fixture
+def stream(cluster: Cluster, coordinator: CheckpointCoordinator, tmp_path: Path) -> Stream:
+    cluster.await_workers()
+    running = Stream(cluster, coordinator, cluster.shared / tmp_path.name)
+    running.add(3)
+    running.await_all()
+    coordinator.checkpoint().result(60)
+    # What comes after the checkpoint is what a loss may take.
+    running.add(2)
+    running.await_all()
+    assert running.hosts()
+    return running
+
+
+def killed(what: str) -> Callable[[Cluster, Machine], None]:
+    """Return the loss of the processes whose command line has a text."""
+
+    def lose(cluster: Cluster, machine: Machine) -> None:
+        machine.run("pkill", "-KILL", "-f", what)
+
+    return lose
+
+
+def powered_off(cluster: Cluster, machine: Machine) -> None:
+    machine.kill()
+
+
+LOSSES = {"executor": killed(_EXECUTOR), "state host": killed(_HOST), "machine": powered_off}
+
+
+def replaced(cluster: Cluster, machine: Machine, loss: str) -> None:
+    if loss == "machine":
+        cluster.replace(machine)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_is_lost_is_lost_once(cluster: Cluster, stream: Stream, loss: str) -> None:
+    if not cluster.is_isolated and loss != "machine":
+        pytest.skip("processes of all machines are in one list here")
+    before = stream.hosts()
+    machine = cluster.machine_of(before[0].machine)
+    LOSSES[loss](cluster, machine)
+    stream.add(3)
+    stream.await_all()
+    if loss == "executor":
+        # The host outlives its executor, and its shards are where they were.
+        assert stream.hosts() == before
+    else:
+        assert before[0].host not in {hello.host for hello in stream.hosts()}
+    stream.coordinator.checkpoint().result(60)
+    replaced(cluster, machine, loss)
+
+
+def test_a_machine_that_is_cut_off_and_comes_back_changes_nothing(cluster: Cluster, stream: Stream) -> None:
+    machine = isolated(cluster, stream)
+    gone = machine.name
+    machine.unplug()
+    stream.add(2)
+    stream.await_all()
+    assert gone not in {hello.machine for hello in stream.hosts()}
+    machine.plug()
+    # Its hosts have outlived their lease: they end, and nothing of theirs counts.
+    eventually(lambda: _HOST not in commands(machine), "the end of the hosts that were cut off")
+    stream.add(2)
+    stream.await_all()
+    stream.coordinator.checkpoint().result(60)
+
+
+def test_a_machine_that_hears_and_is_not_heard_is_given_up(cluster: Cluster, stream: Stream) -> None:
+    machine = isolated(cluster, stream)
+    machine.block(cluster.machines.address)
+    stream.add(2)
+    stream.await_all()
+    machine.unblock(cluster.machines.address)
+    stream.add(2)
+    stream.await_all()
+    assert stream.coordinator.checkpoint().result(60)
+
+
+def test_a_machine_that_freezes_for_longer_than_its_lease_counts_no_more(
+    cluster: Cluster, stream: Stream
+) -> None:
+    machine = isolated(cluster, stream)
+    frozen = {hello.host for hello in stream.hosts() if hello.machine == machine.name}
+    machine.freeze()
+    stream.add(2)
+    stream.await_all()
+    machine.thaw()
+    stream.add(2)
+    stream.await_all()
+    assert not frozen & {hello.host for hello in stream.hosts()}
+    stream.coordinator.checkpoint().result(60)
+
+
+def test_a_stream_that_loses_something_again_and_again_is_exact(cluster: Cluster, stream: Stream) -> None:
+    chance = random.Random(16)
+    for _ in range(examples(4)):
+        cluster.await_workers()
+        owner = chance.choice(stream.hosts())
+        loss = chance.choice(sorted(LOSSES) if cluster.is_isolated else ["machine"])
+        stream.add(1)
+        LOSSES[loss](cluster, cluster.machine_of(owner.machine))
+        stream.add(2)
+        stream.await_all()
+        if chance.random() < 0.5:
+            stream.coordinator.checkpoint().result(60)
+        replaced(cluster, cluster.machine_of(owner.machine), loss)
+
+
+def isolated(cluster: Cluster, stream: Stream) -> NamespaceMachine:
+    """Return a machine that has shards and a network of its own."""
+    machine = cluster.machine_of(stream.hosts()[0].machine)
+    if not isinstance(machine, NamespaceMachine):
+        pytest.skip("machines share one network here")
+    return machine
+
+
+def commands(machine: Machine) -> str:
+    """The command lines of the processes of a machine."""
+    return machine.run("ps", "-eo", "args")
