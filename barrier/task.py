@@ -21,7 +21,7 @@ from ..state.format.rows import check_columns
 from ..state.format.schema import from_json, to_json
 from ..state.host.discovery import connect
 from ..state.operators import engine, shard_ranges
-from ..state.operators.dataframe import SHARD, Combiner, check_input, keyed
+from ..state.operators.dataframe import SHARD, Combiner, KeyedFunction, check_input, keyed_function
 from ..state.operators.engine import OperatorSpec, RuntimeContext
 from ..state.operators.garbage_collection import infrequent_garbage_collection
 from ..state.operators.pickling import pickled
@@ -128,7 +128,15 @@ class OperatorTask:
             df: has the key columns.
             combiner: combines rows before they are sent to their partitions.
         """
-        return keyed(
+        return self.prepared(df, combiner).over(df)
+
+    def prepared(self, df: DataFrame, combiner: Combiner | None = None) -> KeyedFunction:
+        """Return the operator, ready to be put over any number of DataFrames like ``df``.
+
+        Args:
+            df, combiner: as for ``over``.
+        """
+        return keyed_function(
             df,
             self.key_schema.names,
             self.shards,

@@ -15,6 +15,7 @@ from .report import RESULTS, Options, Report, console
 BENCHMARKS = {
     "recovery": "the time from a failure to the first new batch, and its parts, beside Spark and Flink",
     "throughput": "rows a second of every interface, beside Spark's own",
+    "repetition": "rows a second of running aggregates over rows a key, beside Spark's own count",
     "checkpoint_cost": "what checkpoints cost a running stream, and what they write",
     "scale": "the coordinator's own time and memory with 10 to 10,000 shards",
     "latency": "the smallest batch, beside native queries with state and without",

@@ -33,8 +33,10 @@ import attrs
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
+from chandy.coordinator.batch_aggregate import BatchWriter
 from chandy.state.aggregation.aggregate_operator import Combine
 from chandy.state.operators.quick_ack import with_quick_ack
 from chandy.state.rpc.metrics import OperatorMetrics
@@ -43,6 +45,7 @@ from .chart import stacked
 from .counters import OUTPUT, ArrowCounter, RowCounter
 from .report import Options, Report, console, paired_ratio
 from .stage import DEFAULT_MANAGER, balanced, file_manager, stage
+from .throughput import into_nothing
 
 PLAIN: Final = "no state"
 PYTHON: Final = "no state, through Python"
@@ -53,6 +56,7 @@ SPARK_ROWS: Final = "PySpark transformWithState"
 SPARK_ROWS_TUNED: Final = "PySpark transformWithState, tuned"
 AGGREGATE: Final = "Chandy aggregate"
 UNCOMBINED: Final = "Chandy aggregate, combine=False"
+BATCHES: Final = "Chandy aggregate_batches"
 ROWS: Final = "Chandy transform_with_state"
 ARROW: Final = "Chandy transform_with_arrow"
 
@@ -66,12 +70,14 @@ CONTESTANTS: Final = (
     SPARK_ROWS_TUNED,
     AGGREGATE,
     UNCOMBINED,
+    BATCHES,
     ROWS,
     ARROW,
 )
 PEERS: Final = {
     AGGREGATE: (COUNT, COUNT_TUNED, PYTHON_QUICK_ACK),
     UNCOMBINED: (COUNT, COUNT_TUNED, PYTHON_QUICK_ACK),
+    BATCHES: (COUNT, COUNT_TUNED, AGGREGATE),
     ROWS: (SPARK_ROWS, SPARK_ROWS_TUNED, PYTHON_QUICK_ACK),
     ARROW: (COUNT, COUNT_TUNED, PYTHON_QUICK_ACK),
     PYTHON_QUICK_ACK: (PLAIN, PYTHON),
@@ -294,14 +300,22 @@ class Contest:
         with CheckpointCoordinator(
             self._spark, pipeline="benchmark", storage=str(folder / "storage"), config=config
         ) as coordinator:
-            frame = _operator(coordinator, contestant, self._source())
-            query = coordinator.start(frame.writeStream.format("noop").outputMode("append"), name="counts")
+            query = coordinator.start(_writer(coordinator, contestant, self._source()), name="counts")
             _await(query, length.warm_up - 1)
             before = coordinator.metrics("counts")
             _await(query, length.last)
             metrics = coordinator.metrics("counts").minus(before)
             query.stop()
             return block(query.recentProgress, length, metrics)
+
+
+def _writer(
+    coordinator: CheckpointCoordinator, contestant: str, rows: DataFrame
+) -> DataStreamWriter | BatchWriter:
+    if contestant != BATCHES:
+        return _operator(coordinator, contestant, rows).writeStream.format("noop").outputMode("append")
+    totals = coordinator.aggregate_batches(rows, by=["k"], uid="counts", n=("*", "count"))
+    return totals.writeStream.foreachBatch(into_nothing)
 
 
 def _operator(coordinator: CheckpointCoordinator, contestant: str, rows: DataFrame) -> DataFrame:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import attrs
 from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +30,7 @@ from .report import Options, Report, console, paired_ratio
 from .stage import DEFAULT_MANAGER, Stream, balanced, file_manager, measured, stage
 
 AGGREGATE: Final = "Chandy aggregate"
+BATCHES: Final = "Chandy aggregate_batches"
 ROWS: Final = "Chandy transform_with_state"
 PANDAS: Final = "Chandy transform_with_state_in_pandas"
 COUNT: Final = "Spark groupBy().count()"
@@ -138,6 +139,11 @@ def _ratio(own: Sequence[Stream], peers: Sequence[Stream]) -> float:
     return paired_ratio(own, paired, lambda stream: stream.rate)
 
 
+def into_nothing(rows: DataFrame, batch: int) -> None:
+    """Compute a batch, as a function of ``foreachBatch``, and write it nowhere."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
 class Contest:
     """Runs the contestants on one workload, each stream in folders of its own."""
 
@@ -196,8 +202,14 @@ class Contest:
         with CheckpointCoordinator(
             self._spark, pipeline="benchmark", storage=str(folder / "storage"), config=config
         ) as coordinator:
-            frame = self._operator(coordinator, contestant, source)
-            writer = frame.writeStream.format("noop").outputMode("append").trigger(availableNow=True)
+            writer: Any
+            if contestant == BATCHES:
+                totals = coordinator.aggregate_batches(source, by=["k"], uid="counts", n=("*", "count"))
+                writer = totals.writeStream.foreachBatch(into_nothing)
+            else:
+                frame = self._operator(coordinator, contestant, source)
+                writer = frame.writeStream.format("noop").outputMode("append")
+            writer = writer.trigger(availableNow=True)
             query = coordinator.start(writer, name="counts")
             query.awaitTermination()
             return measured(contestant, query.recentProgress, warm_up)

@@ -12,8 +12,11 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import attrs
+
 from ..barrier.cut import downstream_first
 from ..state.aggregation.aggregate_operator import Combine
+from ..state.aggregation.combining import Combining
 from ..state.operators.arrow_processor import ArrowProcessor
 from ..state.processors.style import StyleName
 from ..state.rpc.metrics import OperatorMetrics
@@ -27,6 +30,7 @@ from .adopt.adopted_store import Life
 from .adopt.adopter import Adopter, target_of
 from .adopt.findings import Adoption, Target
 from .assembly import assemble
+from .batch_aggregate import BatchAggregate, BatchWriter
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .connectors.recognition import sources_of
@@ -277,9 +281,49 @@ class CheckpointCoordinator:
             stream = KeyedStream(df=df, key=by, uid=uid, shards=shards, parallelism=parallelism)
             return self._operators.with_aggregates(stream, columns=columns, combine=combine)
 
+    def aggregate_batches(
+        self,
+        df: DataFrame,
+        by: Sequence[str],
+        *,
+        uid: str,
+        shards: int = 16,
+        parallelism: int | None = None,
+        combine: Combining = "auto",
+        **columns: tuple[str, str],
+    ) -> BatchAggregate:
+        """Keep the running aggregates of ``aggregate``, for a function of ``foreachBatch`` or a transactional sink.
+
+        The rows, the state and its schema are those of ``aggregate``, and a pipeline may change from one to the other
+        at any start. What differs is how a batch is computed: it is aggregated as a batch DataFrame, so that Spark's
+        SQL can combine the rows of a key in the JVM, before they are sent to Python. That is faster where keys repeat
+        often within a batch. Small batches are not combined at all.
+
+        Example::
+
+            delays = coordinator.aggregate_batches(flights, by=["carrier"], uid="delays", total=("delay", "sum"))
+            coordinator.start(delays.writeStream.foreachBatch(write), name="delays")
+
+        Args:
+            df, by, uid, shards, parallelism, columns: as for ``aggregate``.
+            combine: where the rows of a key are combined before they are sent to the key's task: "sql", "python",
+                "none", or "auto": each batch chooses by how many rows the one before had, and how often their keys
+                repeated.
+
+        Returns:
+            The aggregates, which are no DataFrame: ``writeStream`` says where they go, and ``transform`` changes them
+            before, batch by batch.
+
+        Raises:
+            ChandyError: see ``aggregate``.
+        """
+        with self._growing():
+            stream = KeyedStream(df=df, key=by, uid=uid, shards=shards, parallelism=parallelism)
+            return self._operators.with_batch_aggregates(stream, columns=columns, combine=combine)
+
     def start(
         self,
-        writer: DataStreamWriter,
+        writer: DataStreamWriter | BatchWriter,
         *,
         name: str,
         sink: TwoPhaseSink | Sequence[TwoPhaseSink] | None = None,
@@ -293,7 +337,8 @@ class CheckpointCoordinator:
         ``spark.sql.adaptive.streaming.stateless.enabled``. Spark does the same for queries with state of its own.
 
         Args:
-            writer: the writer of any streaming DataFrame, not started. It must not set ``checkpointLocation``.
+            writer: the writer of any streaming DataFrame, not started. It must not set ``checkpointLocation``. Or that
+                of what ``aggregate_batches`` returned.
             name: name of the query, unique in the pipeline. Progress is restored by it: keep it across restarts.
             sink: a transactional sink, or several that get the same rows: ``df.writeStream`` then needs no format. The
                 rows become visible with the checkpoint that has them, exactly once, unless a sink's ``publish`` says
@@ -370,7 +415,7 @@ class CheckpointCoordinator:
 
     def _start(
         self,
-        writer: DataStreamWriter,
+        given: DataStreamWriter | BatchWriter,
         name: str,
         target: TwoPhaseSink | Sequence[TwoPhaseSink] | None,
         table: str | None,
@@ -380,10 +425,21 @@ class CheckpointCoordinator:
         if name in self._names:
             raise taken("query name", name)
         self._executor.read(lambda machine: machine.check_reads(name, reads))
-        transactional = None if target is None else self._transactional(name, target, writer)
-        if transactional is not None:
-            transactional.attach(writer, table)
+        batches: BatchAggregate | None = None
+        if isinstance(given, BatchWriter):
+            batches = given.aggregate
+            writer = given.writer(has_sink=target is not None, table=table, adopt=adopt)
+        else:
+            writer = given
+        transactional = None
+        if target is not None:
+            rows = writer._df if batches is None else batches.sample
+            transactional = self._transactional(name, target, rows)
+            transactional.attach(writer, table, rows, None if batches is None else batches.output)
         facts = plan.facts(writer, table=table)
+        if batches is not None:
+            # It is not in the plan of the stream.
+            facts = attrs.evolve(facts, operators=(*facts.operators, batches.uid))
         check(facts)
         if transactional is not None:
             transactional.check_mode(facts.output_mode)
@@ -426,12 +482,12 @@ class CheckpointCoordinator:
         return query
 
     def _transactional(
-        self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink], writer: DataStreamWriter
+        self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink], rows: DataFrame
     ) -> TransactionalSink:
         sinks = (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target)
         check_together(sinks)
         return TransactionalSink(
-            [sink.for_rows(writer._df) for sink in sinks],
+            [sink.for_rows(rows) for sink in sinks],
             self._taken.fence(query, may_take_over=self._config.take_over_output),
             policy=self._config.output_policy,
             first_epoch=self._taken.generation.next_id,

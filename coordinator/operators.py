@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..barrier.task import operator_task
+from ..barrier.task import OperatorTask, operator_task
 from ..state.aggregation.aggregate_operator import Combine, aggregation
+from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
+from ..state.aggregation.combining import Combining
 from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
+from ..state.operators.pickling import pickled
 from ..state.operators.time_mode import TimeMode, check_output_mode
 from ..state.processors.initial_state import initial_rows, write_initial_state
 from ..state.processors.processor import ProcessorSpec, processor_spec
 from ..state.processors.style import PandasSettings
 from ..storage.keys import validate_name
-from ..storage.manifest import OperatorRecord
+from ..storage.manifest import OperatorRecord, StateRecord
+from .batch_aggregate import BatchAggregate, BatchOperator
 from .errors import PipelineNameError, RestoreError
 from .recovery.restore_point import check_operator
 from .spark.plan import has_watermark
@@ -166,6 +170,34 @@ class Operators:
         needed = attrs.evolve(stream, df=made.rows(stream.df))
         return self._put_in(needed, made.spec, made.combiner)
 
+    def with_batch_aggregates(
+        self, stream: KeyedStream, *, columns: Mapping[str, tuple[str, str]], combine: Combining
+    ) -> BatchAggregate:
+        """Return running aggregates of a stream that are computed within each of its batches.
+
+        Args:
+            stream: the stream.
+            columns, combine: as for ``CheckpointCoordinator.aggregate_batches``.
+
+        Raises:
+            ChandyError: one of its subclasses, as there.
+        """
+        _check_no_column(
+            uid=stream.uid, shards=stream.shards, parallelism=stream.parallelism, combine=combine
+        )
+        uid = self._free(stream.uid)
+        check_streaming(stream.df)
+        check_input(stream.df, stream.key, argument="by")
+        tally = Tally.begin(stream.df.sparkSession.sparkContext)
+        made = batch_aggregation(stream.df.schema, stream.key, columns, uid=uid, combine=combine, tally=tally)
+        rows = made.plain.rows(stream.df)
+        task, states = self._add(attrs.evolve(stream, df=rows), made.plain.spec)
+        tasks = {
+            place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))
+            for place, spec in made.specs.items()
+        }
+        return BatchAggregate(rows, BatchOperator(uid, made, tasks, combine))
+
     def _free(self, uid: str) -> str:
         """Return the uid of a new operator if it is valid and not taken."""
         validate_name("operator uid", uid)
@@ -196,7 +228,18 @@ class Operators:
         time_mode: TimeMode = TimeMode.NONE,
         dropped: Sequence[str] = (),
     ) -> DataFrame:
-        """Add an operator to the pipeline. Its states continue those of the restored checkpoint."""
+        """Add an operator to the pipeline, and to the plan of its input."""
+        task, _ = self._add(stream, spec, dropped)
+        return task.over(self.ticks.attach(stream.df, stream.uid, time_mode), combiner)
+
+    def _add(
+        self, stream: KeyedStream, spec: OperatorSpec, dropped: Sequence[str] = ()
+    ) -> tuple[OperatorTask, dict[str, StateRecord]]:
+        """Add an operator to the pipeline. Its states continue those of the restored checkpoint.
+
+        Returns:
+            The operator, and the records of its declared states, which it has.
+        """
         uid = stream.uid
         task = operator_task(
             stream.df,
@@ -215,7 +258,7 @@ class Operators:
         self._records[uid] = attrs.evolve(record, states=kept)
         # The record also has states that are no longer declared. The task does not need them.
         states = {name: record.states[name] for name in declared.states}
-        return task.with_states(states).over(self.ticks.attach(stream.df, uid, time_mode), combiner)
+        return task.with_states(states), states
 
     # --- records --------------------------------------------------------------------------------------------
 

@@ -53,6 +53,9 @@ _STATEFUL = frozenset(
 # Logical operators whose input is always shuffled.
 _SHUFFLES = (_STATEFUL - {"GlobalLimit"}) | {"RepartitionByExpression"}
 
+# Logical operators that may end the tasks below them before these have given all their rows.
+_LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Tail"})
+
 _FILE_SOURCES = (
     "org.apache.spark.sql.execution.datasources.v2.FileDataSourceV2",
     "org.apache.spark.sql.execution.datasources.FileFormat",
@@ -118,6 +121,18 @@ def _check_writer(writer: object) -> None:
 def has_watermark(df: DataFrame) -> bool:
     """Return whether the query that a DataFrame is part of has a watermark, by any column."""
     return any(_kind(node) == "EventTimeWatermark" for node in _nodes(df._jdf.queryExecution().analyzed()))
+
+
+def operators_of(df: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the operators in the plan of a DataFrame, and those of them that ``check`` refuses as merged."""
+    plan = df._jdf.queryExecution().analyzed()
+    found = (uid for node in _nodes(plan) if (uid := _operator(node)) is not None)
+    return tuple(dict.fromkeys(found)), tuple(dict.fromkeys(_merged(plan)))
+
+
+def has_limit(df: DataFrame) -> bool:
+    """Return whether the plan of a DataFrame takes some rows and leaves others unread."""
+    return any(_kind(node) in _LIMITS for node in _nodes(df._jdf.queryExecution().analyzed()))
 
 
 def has_ticks(df: DataFrame) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -31,6 +31,9 @@ from .reduce import array
 
 Combine = Literal["auto"] | bool
 """Whether rows of one key are combined before they are sent to the key's task."""
+
+ToAccumulators = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Converts rows to the key columns, accumulators and the shard; rows are those of the input, or partial results."""
 
 STATE = "aggregates"
 """The only state of the operator: a struct with all accumulators of a key."""
@@ -75,7 +78,7 @@ class AggregateSpec:
     """An operator that computes running aggregates."""
 
     inner: ArrowSpec
-    to_accumulators: RowsToAccumulators | None
+    to_accumulators: ToAccumulators | None
     """Converts rows to accumulators; None if a combiner has done so before the shuffle."""
     states: dict[str, StateRecord]
 
@@ -92,7 +95,7 @@ class AggregateSpec:
 
 class _AggregateOperator(ArrowOperator):
     def __init__(
-        self, spec: ArrowSpec, context: RuntimeContext, to_accumulators: RowsToAccumulators | None
+        self, spec: ArrowSpec, context: RuntimeContext, to_accumulators: ToAccumulators | None
     ) -> None:
         super().__init__(spec, context)
         self._to_accumulators = to_accumulators
@@ -121,6 +124,10 @@ class Aggregation:
             *(F.col(quoted(name)) for name in self.by),
             *(F.expr(expression).alias(name) for name, expression in self.inputs.items()),
         )
+
+    def key(self, schema: StructType) -> StructType:
+        """Return the schema of the key columns, given that of the rows."""
+        return StructType([schema[name] for name in self.by])
 
 
 def aggregation(

@@ -10,7 +10,9 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import StructType
+from pyspark.util import PythonEvalType
 
 from ..errors import invalid_argument
 from ..format.arrow import from_numpy
@@ -93,6 +95,23 @@ def keyed(
 ) -> DataFrame:
     """Return the output of ``function`` over ``df``, with each row in the partition that serves the shard of its key.
 
+    The arguments and errors are those of ``keyed_function``.
+    """
+    return keyed_function(df, key, shards, parallelism, function, output, name, combiner).over(df)
+
+
+def keyed_function(
+    df: DataFrame,
+    key: Sequence[str],
+    shards: int,
+    parallelism: int,
+    function: ArrowFunction,
+    output: StructType,
+    name: str,
+    combiner: Combiner | None = None,
+) -> KeyedFunction:
+    """Return how ``function`` runs over ``df``, with each row in the partition that serves the shard of its key.
+
     Args:
         df: any DataFrame, streaming or not.
         key: names of the key columns.
@@ -111,32 +130,78 @@ def keyed(
     shard_ranges.check(shards, parallelism)
     check_columns(output, "the output")
     shard = F.pmod(F.xxhash64(*map(_column, key)), F.lit(shards)).cast("int")
-    partition = F.expr(shard_ranges.partition_expression(SHARD, shards, parallelism))
-
+    rows = (*df.columns, SHARD)
     if combiner is None:
-        sent, receive = df.withColumn(SHARD, shard).repartitionById(parallelism, partition), function
-    else:
-        # Another column nearly doubles the cost of a row's way to Python, so the shard is computed there if possible.
-        computed = can_hash(key_schema)
-        function_of_rows = combiner.function
-        combine = (
-            partial(_with_shards, function_of_rows, tuple(key), shards) if computed else function_of_rows
-        )
-        pack = shuffle_packing.Packer(SHARD, shards, parallelism)
-        rows = df if computed else df.withColumn(SHARD, shard)
-        packed = rows.mapInArrow(
-            lambda batches: pack(combine(with_quick_ack(batches))), shuffle_packing.SCHEMA
-        )
-        sent = packed.repartitionById(parallelism, F.col(shuffle_packing.PARTITION))
+        partition = F.expr(shard_ranges.partition_expression(SHARD, shards, parallelism))
+        return KeyedFunction(parallelism, partition, shard, None, _operator(function, name, rows, output))
 
-        def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return function(shuffle_packing.unpack(batches))
+    # Another column nearly doubles the cost of a row's way to Python, so the shard is computed there if possible.
+    computed = can_hash(key_schema)
+    function_of_rows = combiner.function
+    combine = partial(_with_shards, function_of_rows, tuple(key), shards) if computed else function_of_rows
+    pack = shuffle_packing.Packer(SHARD, shards, parallelism)
 
+    def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return pack(combine(with_quick_ack(batches)))
+
+    def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return function(shuffle_packing.unpack(batches))
+
+    return KeyedFunction(
+        parallelism,
+        F.col(shuffle_packing.PARTITION),
+        None if computed else shard,
+        Mapped(packed, rows[:-1] if computed else rows, shuffle_packing.SCHEMA),
+        _operator(unpacked, name, shuffle_packing.SCHEMA.names, output),
+    )
+
+
+@attrs.frozen(eq=False)
+class KeyedFunction:
+    """A function of keyed rows, ready to be put into any number of DataFrames with one schema."""
+
+    parallelism: int
+    partition: Column
+    """The partition of what is sent."""
+    shard: Column | None
+    """A row's shard; None if it is not needed before Python."""
+    combine: Mapped | None
+    """Combines and packs rows before they are sent."""
+    function: Mapped
+
+    def over(self, df: DataFrame) -> DataFrame:
+        """Return the function's output over a DataFrame."""
+        rows = df if self.shard is None else df.withColumn(SHARD, self.shard)
+        sent = rows if self.combine is None else self.combine.over(rows)
+        return self.function.over(sent.repartitionById(self.parallelism, self.partition))
+
+
+class Mapped:
+    """A function for ``mapInArrow`` that is pickled once, whatever the number of DataFrames it runs over."""
+
+    def __init__(self, function: ArrowFunction, columns: Sequence[str], output: StructType) -> None:
+        """Make it, on the driver.
+
+        Args:
+            function: the function.
+            columns: names of all columns of the DataFrames.
+            output: schema of the batches that the function yields.
+        """
+        # As PySpark's mapInArrow, which would make them anew for each DataFrame.
+        udf = pandas_udf(function, output, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
+        self._call = udf(*map(_column, columns))
+
+    def over(self, df: DataFrame) -> DataFrame:
+        """Return the function's output over a DataFrame."""
+        return DataFrame(df._jdf.mapInArrow(self._call._jc, False, None), df.sparkSession)
+
+
+def _operator(function: ArrowFunction, name: str, columns: Sequence[str], output: StructType) -> Mapped:
     def operator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return receive(with_quick_ack(batches))
+        return function(with_quick_ack(batches))
 
     operator.__name__ = operator.__qualname__ = name
-    return sent.mapInArrow(operator, output)
+    return Mapped(operator, columns, output)
 
 
 def _with_shards(

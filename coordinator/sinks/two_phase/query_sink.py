@@ -126,8 +126,20 @@ class TransactionalSink(Sink):
     def committed_offsets(self, uid: str, seconds: float) -> Mapping[int, int]:
         return self._sinks[uid].committed_offsets(seconds)
 
-    def attach(self, writer: DataStreamWriter, table: str | None) -> None:
+    def attach(
+        self,
+        writer: DataStreamWriter,
+        table: str | None,
+        rows: DataFrame,
+        made_of: Callable[[DataFrame], DataFrame] | None = None,
+    ) -> None:
         """Make a writer call this sink with each batch, and check that the targets take its rows.
+
+        Args:
+            writer: the writer.
+            table: the table that the query is to write; there must be none.
+            rows: has the schema of what the sink takes.
+            made_of: returns what the sink takes of a batch; None: the batch itself.
 
         Raises:
             WriterError: the query is to write a table, too.
@@ -137,10 +149,13 @@ class TransactionalSink(Sink):
             raise WriterError(
                 "the query cannot be started", "either a sink or a table", "both", "leave out one of them"
             )
-        schema = arrow_schema(writer._df)
+        schema = arrow_schema(rows)
         for sink in self._sinks.values():
             sink.check(schema)
-        writer.foreachBatch(self.take)
+        if made_of is None:
+            writer.foreachBatch(self.take)
+        else:
+            writer.foreachBatch(lambda given, batch: self.take(made_of(given), batch))
 
     def check_mode(self, mode: str) -> None:
         """Check that the targets take what a query gives out in an output mode.

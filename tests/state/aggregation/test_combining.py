@@ -1,0 +1,59 @@
+"""Where rows are combined, by what the batch before was like."""
+
+import pytest
+
+from chandy.state.aggregation.combining import FEW, MANY, SMALL, Combined, Place, next_place
+
+ALL = (None, *Place)
+LARGE = 100 * SMALL
+
+
+def seen(rows, repetition=1.0):
+    return Combined(rows, max(1, int(rows / repetition)))
+
+
+def test_the_first_batch_is_combined_in_python():
+    assert next_place(None, Combined(0, 0), sql=True) is Place.PYTHON
+
+
+@pytest.mark.parametrize("place", Place)
+def test_a_batch_without_rows_says_nothing(place):
+    assert next_place(place, Combined(0, 0), sql=True) is place
+
+
+@pytest.mark.parametrize("place", Place)
+@pytest.mark.parametrize("repetition", [1, 100])
+def test_small_batches_are_not_combined(place, repetition):
+    assert next_place(place, seen(1, repetition), sql=True) is Place.NOWHERE
+    assert next_place(place, seen(SMALL - 1, repetition), sql=True) is Place.NOWHERE
+
+
+@pytest.mark.parametrize(
+    ("place", "repetition", "then"),
+    [
+        (Place.PYTHON, 1, Place.PYTHON),
+        (Place.PYTHON, MANY - 1, Place.PYTHON),
+        (Place.PYTHON, MANY + 1, Place.SQL),
+        (Place.SQL, 5000, Place.SQL),
+        (Place.SQL, FEW + 1, Place.SQL),
+        (Place.SQL, FEW - 1, Place.PYTHON),
+        (Place.NOWHERE, 1, Place.PYTHON),
+    ],
+)
+def test_large_batches_are_combined_where_that_is_faster(place, repetition, then):
+    assert next_place(place, seen(LARGE, repetition), sql=True) is then
+
+
+@pytest.mark.parametrize("place", Place)
+def test_sql_combines_nothing_that_it_cannot(place):
+    assert next_place(place, seen(LARGE, 5000), sql=False) is Place.PYTHON
+
+
+@pytest.mark.parametrize("rows", [1, SMALL - 1, SMALL, 2 * SMALL - 1, 2 * SMALL, LARGE])
+@pytest.mark.parametrize("repetition", [1, FEW - 1, FEW, MANY - 1, MANY, 5000])
+def test_equal_batches_come_to_stay_at_one_place(rows, repetition):
+    for place in Place:
+        for _ in range(3):
+            # Nothing is combined nowhere.
+            place = next_place(place, seen(rows, 1 if place is Place.NOWHERE else repetition), sql=True)
+        assert next_place(place, seen(rows, 1 if place is Place.NOWHERE else repetition), sql=True) is place
