@@ -24,6 +24,7 @@ from ..state.operators import engine, shard_ranges
 from ..state.operators.dataframe import SHARD, Combiner, KeyedFunction, check_input, keyed_function
 from ..state.operators.engine import OperatorSpec, RuntimeContext
 from ..state.operators.garbage_collection import infrequent_garbage_collection
+from ..state.operators.partitioning import Partitioning, by_id
 from ..state.operators.pickling import pickled
 from ..state.rpc.access import StateAccess
 from ..state.rpc.messages import BeginTask, Endpoint, TaskFailure
@@ -121,20 +122,25 @@ class OperatorTask:
         """Return the same operator with other records of its states, which know the schemas of older values."""
         return attrs.evolve(self, spec=pickled(attrs.evolve(self._spec(), states=states)))  # type: ignore[misc]
 
-    def over(self, df: DataFrame, combiner: Combiner | None = None) -> DataFrame:
+    def over(
+        self, df: DataFrame, combiner: Combiner | None = None, partitioning: Partitioning = by_id
+    ) -> DataFrame:
         """Return the operator's output over ``df``, the DataFrame that it was defined for.
 
         Args:
             df: has the key columns.
             combiner: combines rows before they are sent to their partitions.
+            partitioning: brings rows to their partitions.
         """
-        return self.prepared(df, combiner).over(df)
+        return self.prepared(df, combiner, partitioning).over(df)
 
-    def prepared(self, df: DataFrame, combiner: Combiner | None = None) -> KeyedFunction:
+    def prepared(
+        self, df: DataFrame, combiner: Combiner | None = None, partitioning: Partitioning = by_id
+    ) -> KeyedFunction:
         """Return the operator, ready to be put over any number of DataFrames like ``df``.
 
         Args:
-            df, combiner: as for ``over``.
+            df, combiner, partitioning: as for ``over``.
         """
         return keyed_function(
             df,
@@ -145,6 +151,7 @@ class OperatorTask:
             from_json(self._spec().output),
             function_name(self.uid),
             combiner,
+            partitioning,
         )
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -20,6 +20,7 @@ import attrs
 
 from ..state.local import changelog
 from ..state.local.directories import CACHE, private_directory, runtime_directory
+from ..state.operators.partitioning import Partitioning, by_id
 from ..state.rpc.addresses import place
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
@@ -50,12 +51,14 @@ from .recovery.leadership import Leadership, await_predecessors
 from .recovery.local_host import is_here, leave_to_tasks, local_host
 from .recovery.local_recovery import LocalRecovery
 from .recovery.query_directories import QueryDirectories
+from .recovery.remote_hosts import start_remote_hosts
 from .recovery.restore_point import RestorePoint
 from .recovery.runs import Runs
 from .recovery.supervisor import Supervisor
 from .sinks.owner import SinkOwner
 from .sinks.two_phase.contract import Fence
 from .spark import session
+from .spark.anchors import Anchors, can_place
 from .spark.executors import check_executors
 from .spark.ticks import Ticks
 from .version import __version__
@@ -249,6 +252,13 @@ def assemble(
     made.callback(supervisor.close)
     pipeline.leadership.listen(supervisor.must_fail)
     server.answer(executor)
+    partitioning: Partitioning = by_id
+    if not session.is_local_mode(spark):
+        start_remote_hosts(spark, endpoint)
+        if can_place(spark):
+            anchors = Anchors(spark)
+            made.callback(anchors.close)
+            partitioning = anchors.partition
     abandon = partial(_abandon, executor, server)
     # A driver that ends without stop must not hang on the hosts' open streams.
     atexit.register(abandon)
@@ -257,7 +267,7 @@ def assemble(
         pipeline=pipeline,
         executor=executor,
         supervisor=supervisor,
-        operators=Operators(endpoint, point, directories, ticks),
+        operators=Operators(endpoint, point, directories, ticks, partitioning),
         lookup=Lookup(
             spark=spark,
             executor=executor,

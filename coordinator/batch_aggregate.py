@@ -15,6 +15,7 @@ from ..state.aggregation.combining import Combined, Combining, Place, next_place
 from ..state.errors import invalid_argument
 from ..state.format.values import describe
 from ..state.operators.dataframe import KeyedFunction
+from ..state.operators.partitioning import Partitioning
 from .errors import WriterError
 from .spark import plan
 from .spark.planned import planned
@@ -40,6 +41,8 @@ class BatchOperator:
     tasks: Mapping[Place, OperatorTask]
     """The operator for each place where rows can be combined."""
     combine: Combining
+    partitioning: Partitioning
+    """Brings rows to the operator's partitions."""
     place: Place | None = attrs.field(default=None, init=False)
     """Where the rows of the newest batch were combined; None: there was none."""
     _before: Combined = attrs.field(default=Combined(0, 0), init=False)
@@ -67,7 +70,8 @@ class BatchOperator:
         ready = self._prepared.get(place)
         if ready is None:
             combiner = self.made.combiner if place is Place.PYTHON else None
-            ready = self._prepared[place] = self.tasks[place].prepared(given, combiner)
+            ready = self.tasks[place].prepared(given, combiner, self.partitioning)
+            self._prepared[place] = ready
         return ready.over(given)
 
     def _combined(self, rows: DataFrame) -> DataFrame:

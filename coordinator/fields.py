@@ -103,7 +103,12 @@ def ports(owner: object, field: attrs.Attribute[Any], value: object) -> None:
     except ValueError:
         first, last = 0, 0
     if not 1024 <= first <= last <= 65535:
-        refuse(owner, field.name, value, 'the first and the last of ports from 1024 to 65535, such as "40000-40099"')
+        refuse(
+            owner,
+            field.name,
+            value,
+            'the first and the last of ports from 1024 to 65535, such as "40000-40099"',
+        )
 
 
 def port_range(text: str) -> tuple[int, int]:

@@ -95,9 +95,7 @@ class Lookup:
         places = self._places(operator)
         total = OperatorMetrics()
         for host in places.hosts:
-            total.add(
-                self._call(host, "account", AskAccount(places.query_id, operator.uid), OperatorMetrics)
-            )
+            total.add(self._call(host, "account", AskAccount(places.query_id, operator.uid), OperatorMetrics))
         return total
 
     def batches(self, operator: OperatorRecord) -> dict[int, BatchMetrics]:

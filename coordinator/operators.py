@@ -15,6 +15,7 @@ from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
+from ..state.operators.partitioning import Partitioning, by_id
 from ..state.operators.pickling import pickled
 from ..state.operators.time_mode import TimeMode, check_output_mode
 from ..state.processors.initial_state import initial_rows, write_initial_state
@@ -79,6 +80,8 @@ class Operators:
     directories: QueryDirectories
     """Where initial states are stored."""
     ticks: Ticks
+    partitioning: Partitioning = by_id
+    """Brings rows to the partitions of operators."""
     _records: dict[str, OperatorRecord] = attrs.field(factory=dict, init=False)
 
     # --- building -------------------------------------------------------------------------------------------
@@ -196,7 +199,7 @@ class Operators:
             place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))
             for place, spec in made.specs.items()
         }
-        return BatchAggregate(rows, BatchOperator(uid, made, tasks, combine))
+        return BatchAggregate(rows, BatchOperator(uid, made, tasks, combine, self.partitioning))
 
     def _free(self, uid: str) -> str:
         """Return the uid of a new operator if it is valid and not taken."""
@@ -230,7 +233,7 @@ class Operators:
     ) -> DataFrame:
         """Add an operator to the pipeline, and to the plan of its input."""
         task, _ = self._add(stream, spec, dropped)
-        return task.over(self.ticks.attach(stream.df, stream.uid, time_mode), combiner)
+        return task.over(self.ticks.attach(stream.df, stream.uid, time_mode), combiner, self.partitioning)
 
     def _add(
         self, stream: KeyedStream, spec: OperatorSpec, dropped: Sequence[str] = ()

@@ -70,7 +70,12 @@ class LoopbackMachine:
     def _signal(self, number: signal.Signals) -> None:
         # Again until there is no new one, for a process may have just forked.
         told: set[int] = set()
-        while found := {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if self._owns(path)} - told:
+        while (
+            found := {
+                int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if self._owns(path)
+            }
+            - told
+        ):
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-PRIVATE: Final = ("/var/tmp", "/dev/shm", "/run", "/tmp")  # noqa: S108 (places, not files)
+PRIVATE: Final = ("/var/tmp", "/dev/shm", "/run", "/tmp")
 """What every machine has of its own, empty; /tmp last, for the others are made below it."""
 _NOWHERE: Final = "02:00:00:00:de:ad"
 _SPACES: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--uts", "--ipc", "--kill-child")
@@ -93,7 +93,17 @@ class NamespaceMachine:
         self.run("ip", "neigh", "del", address, "dev", "eth0")
 
     def _entered(self, command: Sequence[str]) -> list[str]:
-        enter = ["nsenter", "--target", str(self.pid), "--net", "--mount", "--pid", "--uts", "--ipc", "--wd=/"]
+        enter = [
+            "nsenter",
+            "--target",
+            str(self.pid),
+            "--net",
+            "--mount",
+            "--pid",
+            "--uts",
+            "--ipc",
+            "--wd=/",
+        ]
         return [*enter, *command]
 
     def _signal(self, name: str) -> None:
@@ -160,9 +170,9 @@ class Network:
         hosts, stage = self._files / f"hosts-{number}", self._files / f"stage-{number}"
         hosts.write_text("\n".join([*lines, ""]))
         stage.mkdir()
+        arguments = [name, str(hosts), str(stage), " ".join(PRIVATE), *self._shared]
         init = subprocess.Popen(
-            [*_SPACES, "--propagation", "private"]
-            + ["sh", "-ec", _INIT, name, str(hosts), str(stage), " ".join(PRIVATE), *self._shared],
+            [*_SPACES, "--propagation", "private", "sh", "-ec", _INIT, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -81,7 +81,14 @@ class Standalone:
         """Start a worker on a machine."""
         arguments = ["--host", machine.address, "--cores", str(self._cores), "--memory", self._memory]
         work = machine.run("mktemp", "-d", "-t", "work.XXXX").strip()
-        command = [str(HOME / "bin/spark-class"), f"{_CLASS}.worker.Worker", *arguments, "--work-dir", work, self.url]
+        command = [
+            str(HOME / "bin/spark-class"),
+            f"{_CLASS}.worker.Worker",
+            *arguments,
+            "--work-dir",
+            work,
+            self.url,
+        ]
         with (self._logs / f"{machine.name}.log").open("ab") as log:
             return machine.start(command, self._environment(machine.address), log)
 

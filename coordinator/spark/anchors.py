@@ -37,7 +37,7 @@ class Anchors:
         self._lock = threading.Lock()
         self._made: dict[int, DataFrame] = {}
 
-    def place(self, rows: DataFrame, parallelism: int, partition: Column) -> DataFrame:
+    def partition(self, rows: DataFrame, parallelism: int, partition: Column) -> DataFrame:
         """Return rows, each in its partition, and each partition where its anchor is.
 
         Args:
@@ -48,13 +48,6 @@ class Anchors:
         anchor = self._anchor(parallelism).hint("shuffle_hash")
         sent = rows.withColumn(_PLACE, partition).repartitionById(parallelism, F.col(_PLACE))
         return sent.join(anchor, _PLACE).drop(_PLACE)
-
-    def spread(self) -> None:
-        """Spread the anchors anew over the executors that there are, while queries run; shards go along."""
-        with self._lock:
-            for anchor in self._made.values():
-                anchor.unpersist()
-                anchor.cache().count()
 
     def close(self) -> None:
         """Give the executors' memory back."""

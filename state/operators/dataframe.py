@@ -21,6 +21,7 @@ from ..format.rows import check_columns
 from ..format.values import describe
 from . import shard_ranges, shuffle_packing
 from .hashing import can_hash, shards_of
+from .partitioning import Partitioning, by_id
 from .quick_ack import with_quick_ack
 
 SHARD = "__chandy_shard"
@@ -109,6 +110,7 @@ def keyed_function(
     output: StructType,
     name: str,
     combiner: Combiner | None = None,
+    partitioning: Partitioning = by_id,
 ) -> KeyedFunction:
     """Return how ``function`` runs over ``df``, with each row in the partition that serves the shard of its key.
 
@@ -122,6 +124,7 @@ def keyed_function(
         output: schema of the batches that the function yields.
         name: name of the function in Spark's plan.
         combiner: combines rows before they are sent; the function then gets what the combiner yields.
+        partitioning: brings rows to their partitions.
 
     Raises:
         DefinitionError: as ``check_input`` and ``shard_ranges.check`` say.
@@ -133,7 +136,8 @@ def keyed_function(
     rows = (*df.columns, SHARD)
     if combiner is None:
         partition = F.expr(shard_ranges.partition_expression(SHARD, shards, parallelism))
-        return KeyedFunction(parallelism, partition, shard, None, _operator(function, name, rows, output))
+        operator = _operator(function, name, rows, output)
+        return KeyedFunction(parallelism, partition, shard, None, operator, partitioning)
 
     # Another column nearly doubles the cost of a row's way to Python, so the shard is computed there if possible.
     computed = can_hash(key_schema)
@@ -153,6 +157,7 @@ def keyed_function(
         None if computed else shard,
         Mapped(packed, rows[:-1] if computed else rows, shuffle_packing.SCHEMA),
         _operator(unpacked, name, shuffle_packing.SCHEMA.names, output),
+        partitioning,
     )
 
 
@@ -168,12 +173,13 @@ class KeyedFunction:
     combine: Mapped | None
     """Combines and packs rows before they are sent."""
     function: Mapped
+    partitioning: Partitioning
 
     def over(self, df: DataFrame) -> DataFrame:
         """Return the function's output over a DataFrame."""
         rows = df if self.shard is None else df.withColumn(SHARD, self.shard)
         sent = rows if self.combine is None else self.combine.over(rows)
-        return self.function.over(sent.repartitionById(self.parallelism, self.partition))
+        return self.function.over(self.partitioning(sent, self.parallelism, self.partition))
 
 
 class Mapped:

@@ -59,7 +59,9 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     is_isolated = namespaces.are_permitted()
     if not is_isolated:
-        warnings.warn("no namespaces are permitted here: machines share one network and one disk", stacklevel=1)
+        warnings.warn(
+            "no namespaces are permitted here: machines share one network and one disk", stacklevel=1
+        )
     names = ["m1", "m2", "m3"]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="chandy-shared-", ignore_cleanup_errors=True) as folder:
@@ -75,6 +77,8 @@ def cluster() -> Iterator[Cluster]:
                 "spark.executor.memory": "512m",
                 "spark.sql.shuffle.partitions": "3",
                 "spark.sql.session.timeZone": "UTC",
+                # So that tasks run where their shards are.
+                "spark.shuffle.reduceLocality.enabled": "false",
                 "spark.sql.warehouse.dir": str(shared / "warehouse"),
                 # A lost executor is replaced as often as tests lose one.
                 "spark.deploy.maxExecutorRetries": "-1",
@@ -86,9 +90,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def coordinator(
-    cluster: Cluster, request: pytest.FixtureRequest
-) -> Iterator[CheckpointCoordinator]:
+def coordinator(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[CheckpointCoordinator]:
     """A coordinator of the test's own pipeline, which goes on after a loss at once."""
     made = coordinate(cluster, request.node.name.replace("[", "-").replace("]", "").replace(" ", "-"))
     yield made

@@ -1,0 +1,15 @@
+"""How rows come to the partition that serves their shard: by Spark's shuffle, wherever it then runs the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame
+
+Partitioning = Callable[[DataFrame, int, Column], DataFrame]
+"""Returns rows, each in its partition, from the rows, the number of partitions, and the number of a row's partition."""
+
+
+def by_id(rows: DataFrame, parallelism: int, partition: Column) -> DataFrame:
+    """Leave it to Spark where the task of a partition runs."""
+    return rows.repartitionById(parallelism, partition)

@@ -1,0 +1,59 @@
+"""Operators of each kind on three machines give out what a batch job does, also from a checkpoint, and mostly at home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ..integration.support import TOTALS, Events, Totals, last_totals
+from .conftest import Cluster, coordinate
+
+pytestmark = pytest.mark.cluster
+
+_BATCHES = 6
+
+
+def test_operators_of_each_kind_are_exact_and_go_on_from_a_checkpoint(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.await_workers()
+    folder = cluster.shared / tmp_path.name
+    events = Events(folder / "in")
+    for _ in range(2):
+        with coordinate(cluster, tmp_path.name) as coordinator:
+            processed = coordinator.transform_with_state(
+                events.stream(cluster.spark),
+                key=["k"],
+                processor=Totals(),
+                output=TOTALS,
+                uid="totals",
+                shards=12,
+                parallelism=6,
+            )
+            aggregated = coordinator.aggregate(
+                events.stream(cluster.spark),
+                by=["k"],
+                uid="sums",
+                shards=12,
+                parallelism=6,
+                n=("*", "count"),
+                total=("v", "sum"),
+            )
+            events.add(_BATCHES)
+            for name, rows in {"p": processed, "a": aggregated}.items():
+                writer = rows.writeStream.format("parquet").option("path", str(folder / name))
+                coordinator.start(writer, name=name).processAllAvailable()
+            assert coordinator.checkpoint().result(60).batches == {
+                "p": events.files - 1,
+                "a": events.files - 1,
+            }
+            # What is asked for by key comes from whichever machine has it.
+            n, sum_ = events.totals(cluster.spark)["k3"]
+            assert tuple(coordinator.get("totals", "k3")) == (n, sum_)
+            metrics = [coordinator.metrics(uid) for uid in ("totals", "sums")]
+    assert last_totals(cluster.spark.read.parquet(str(folder / "p"))) == events.totals(cluster.spark)
+    assert last_totals(cluster.spark.read.parquet(str(folder / "a"))) == events.totals(cluster.spark)
+    for found in metrics:
+        assert found.shards == 12 * _BATCHES
+        # Chance would put two thirds elsewhere. How many exactly depends on where a busy machine runs the first batch.
+        assert found.remote_shards < found.shards / 2
