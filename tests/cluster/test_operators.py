@@ -1,10 +1,11 @@
-"""Operators of each kind on three machines give out what a batch job does, also from a checkpoint, and mostly at home."""
+"""Operators of each kind on three machines give out what a batch job does, also from a checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
 from ..integration.support import TOTALS, Events, Totals, last_totals
 from .conftest import Cluster, coordinate
 

@@ -80,3 +80,16 @@ def test_a_shard_never_has_two_owners_and_never_changes_them(claims: list[tuple[
     assert all(list(shards) == sorted(shards) for shards in owned.values())
     assert list(owned) == sorted(set(owners.values()))
     assert set(assignment.unowned()) == set(SHARDS) - set(owners)
+
+
+def test_a_host_is_told_where_it_reaches_the_owner_of_a_shard() -> None:
+    living = {
+        name: HostHello(name, f"unix-{name}", "m", name, 1, place=place, network=f"network-{name}")
+        for name, place in {"a": "here", "b": "here", "c": "there"}.items()
+    }
+    assignment = ShardAssignment()
+    assignment.claim("a", [ShardId("op", 0)], 0, living)
+    assert assignment.claim("b", [ShardId("op", 0)], 0, living).elsewhere == {0: "unix-a"}
+    assert assignment.claim("c", [ShardId("op", 0)], 0, living).elsewhere == {0: "network-a"}
+    # The stream of a host may have just broken.
+    assert assignment.claim("gone", [ShardId("op", 0)], 0, living).elsewhere == {0: "network-a"}
