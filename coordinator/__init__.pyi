@@ -1,4 +1,5 @@
 from .adopt.findings import Adoption as Adoption
+from .assigned_shard import AssignedShard as AssignedShard
 from .checkpoint import Checkpoint as Checkpoint
 from .config import CheckpointConfig as CheckpointConfig
 from .coordinator import CheckpointCoordinator as CheckpointCoordinator

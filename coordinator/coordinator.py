@@ -30,6 +30,7 @@ from .adopt.adopted_store import Life
 from .adopt.adopter import Adopter, target_of
 from .adopt.findings import Adoption, Target
 from .assembly import assemble
+from .assigned_shard import AssignedShard, assigned_shards
 from .batch_aggregate import BatchAggregate, BatchWriter
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
@@ -595,6 +596,10 @@ class CheckpointCoordinator:
         """
         self._check_running()
         return self._lookup.metrics(self._operators.record(operator))
+
+    def assignment(self) -> tuple[AssignedShard, ...]:
+        """Return which machine has which shard of the running queries, sorted by query, operator and shard."""
+        return self._executor.read(assigned_shards)
 
     def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
         """Return the progress that a ``StreamingQueryListener`` was given, with Chandy's operators.

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("execution", "sinks", "sources"),
     ("spark",),
     ("fields",),
-    ("checkpoint", "durations", "state_progress"),
+    ("assigned_shard", "checkpoint", "durations", "state_progress"),
     ("errors",),
     ("protocol", "version"),
 )

@@ -3,6 +3,7 @@ from . import coordinator as coordinator
 from . import state as state
 from . import storage as storage
 from .coordinator import Adoption as Adoption
+from .coordinator import AssignedShard as AssignedShard
 from .coordinator import Checkpoint as Checkpoint
 from .coordinator import CheckpointConfig as CheckpointConfig
 from .coordinator import CheckpointCoordinator as CheckpointCoordinator

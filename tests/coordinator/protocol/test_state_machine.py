@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 
+from chandy.coordinator.assigned_shard import AssignedShard, assigned_shards
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, CheckpointStateError, StaleQueryError, StateLostError
 from chandy.coordinator.protocol import events as on
@@ -1493,6 +1494,16 @@ def test_the_state_of_an_operator_is_at_its_hosts_and_where_untouched_shards_com
     assert bench.machine.places("up", "up-op") == ShardLocations("up-id", (hello("b"),), {1: source})
     bench.claim("a", "up", (1,))
     assert bench.machine.places("up", "up-op") == ShardLocations("up-id", (hello("a"), hello("b")), {})
+
+
+def test_the_assignment_names_the_machine_of_each_shard_that_has_been_claimed() -> None:
+    bench = Bench(claimed=False)
+    bench.claim("b", "up", (0,))
+    assert assigned_shards(bench.machine) == (
+        AssignedShard("down", "down-op", 0, None, None),
+        AssignedShard("up", "up-op", 0, "machine", "b"),
+        AssignedShard("up", "up-op", 1, None, None),
+    )
 
 
 def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is() -> None:
