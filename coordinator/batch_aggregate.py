@@ -46,7 +46,7 @@ class BatchOperator:
     place: Place | None = attrs.field(default=None, init=False)
     """Where the rows of the newest batch were combined; None: there was none."""
     _before: Combined = attrs.field(default=Combined(0, 0), init=False)
-    # What is made once spares a batch a tenth of a second of calls to the JVM.
+    # What is made once spares each batch more than a hundred calls to the JVM.
     _prepared: dict[Place, KeyedFunction] = attrs.field(factory=dict, init=False)
     _partials: tuple[list[Column], list[Column]] | None = attrs.field(default=None, init=False)
 
