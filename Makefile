@@ -11,7 +11,8 @@ OLDER := 4.1 4.2
 # asterisks, that a folder might hide a package. None here can: no folder is named chandy. This one warning alone is off.
 UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 
-.PHONY: demo demo-kafka test test-kills test-servers test-cluster test-compat $(OLDER:%=compat-%) unit lint types docs bench clean
+.PHONY: demo demo-kafka test test-kills test-servers test-cluster test-yarn test-compat $(OLDER:%=compat-%) unit lint types \
+  docs bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
@@ -32,7 +33,11 @@ test-kills: java $(STAMP)
 # that each server is started once or twice. With Spark, which wants the machine for itself, they come after the others.
 test-servers: java $(STAMP)
 	$(RUN) pytest -m "server and not spark" --numprocesses 2 --dist loadfile
-	$(RUN) pytest -m "server and spark"
+	$(RUN) pytest -m "server and spark and not yarn"
+
+# A pipeline on YARN: Hadoop's own cluster for tests, with two node managers and an HDFS. Under four minutes.
+test-yarn: java $(STAMP)
+	$(RUN) pytest -m yarn
 
 # Three machines on this one, in namespaces if it is root that calls, otherwise at addresses of the loopback interface.
 test-cluster: java $(STAMP)

@@ -25,7 +25,7 @@ from ..state.rpc.addresses import place
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
 from ..storage.errors import ChandyError
-from ..storage.fencing import Generation
+from ..storage.fencing import Claim, Generation
 from ..storage.files import FileCache
 from ..storage.logs import logger
 from ..storage.long_waits import told_if_slow
@@ -51,6 +51,7 @@ from .recovery.leadership import Leadership, await_predecessors
 from .recovery.local_host import is_here, leave_to_tasks, local_host
 from .recovery.local_recovery import LocalRecovery
 from .recovery.query_directories import QueryDirectories
+from .recovery.remote_directories import RemoteDirectories
 from .recovery.remote_hosts import start_remote_hosts
 from .recovery.restore_point import RestorePoint
 from .recovery.runs import Runs
@@ -60,6 +61,9 @@ from .sinks.two_phase.contract import Fence
 from .spark import session
 from .spark.anchors import Anchors, can_place
 from .spark.executors import check_executors
+from .spark.hadoop_folder import HadoopFolder
+from .spark.local_path import is_local, local_path
+from .spark.reach import check_reach, for_hadoop
 from .spark.ticks import Ticks
 from .version import __version__
 
@@ -75,6 +79,7 @@ class TakenPipeline:
 
     name: str
     catalog: Catalog
+    claim: Claim
     generation: Generation
     point: RestorePoint | None
     """The checkpoint to begin from; None: from the beginning."""
@@ -153,6 +158,10 @@ def assemble(
         check_executors(spark)
     token = secrets.token_hex(32)
     # A driver that cannot run must not fence one that does. So whatever can be checked or made by itself comes first.
+    places = {"the checkpoints": storage}
+    if isinstance(restore, str) and _is_chosen(restore):
+        places["the savepoint to restore"] = restore
+    check_reach(str(spark.sparkContext.master), places, shared=config.shared)
     with told_if_slow(log, "the storage to answer", storage=storage):
         catalog = _open_catalog(name, storage, config)
         found = _look(catalog, restore)
@@ -168,17 +177,22 @@ def assemble(
     made.callback(server.shutdown)
     cache = Path(config.cache_dir or runtime / CACHE)
     _make_cache(cache)
-    directories = QueryDirectories(Path(config.work_dir) if config.work_dir else None, name)
+    work_dir = _open_work_dir(spark, config)
+    directories = QueryDirectories(work_dir if isinstance(work_dir, Path) else None, name)
     made.callback(directories.close)
     java = session.java_process(spark)
     channels = Channels()
     runs = Runs(channels)
     with told_if_slow(log, "the take-over of the pipeline", storage=storage):
         pipeline = _take_over(name, catalog, config, restore, found, clock, java, runs, made)
+    if isinstance(work_dir, HadoopFolder):
+        directories.place_on(RemoteDirectories.begin(work_dir, name, catalog, pipeline.claim))
     point = pipeline.point
     leave = partial(pipeline.leadership.step_down_after, runs.await_ends)
 
     file_cache, changelogs, adoptions = FileCache(cache), cache / changelog.FOLDER, Adoptions()
+    # Nobody takes up a working directory that is on a store.
+    may_go_on = config.changelog and is_here(spark) and not isinstance(work_dir, HadoopFolder)
     endpoint = Endpoint(
         address=server.address,
         token=token,
@@ -186,7 +200,7 @@ def assemble(
         memory=config.host_memory_bytes,
         cache=str(cache),
         runtime=str(runtime),
-        changelogs=str(changelogs) if config.changelog and is_here(spark) else None,
+        changelogs=str(changelogs) if may_go_on else None,
         identity=server.identity,
         ports=config.port_range,
     )
@@ -267,7 +281,7 @@ def assemble(
         pipeline=pipeline,
         executor=executor,
         supervisor=supervisor,
-        operators=Operators(endpoint, point, directories, ticks, partitioning),
+        operators=Operators(endpoint, point, directories, ticks, config.shared, partitioning),
         lookup=Lookup(
             spark=spark,
             executor=executor,
@@ -297,6 +311,18 @@ def _open_catalog(name: str, storage: str, config: CheckpointConfig) -> Catalog:
     if not config.allow_unfenced:
         probe_exclusive_create(store)
     return Catalog(store)
+
+
+def _open_work_dir(spark: SparkSession, config: CheckpointConfig) -> Path | HadoopFolder | None:
+    """Return ``CheckpointConfig.work_dir``, into which this driver can write; None: it is not set."""
+    if config.work_dir is None:
+        return None
+    if is_local(config.work_dir):
+        return local_path(config.work_dir, role="work_dir")
+    with told_if_slow(log, "the file system of work_dir to answer", work_dir=config.work_dir):
+        folder = HadoopFolder(spark, for_hadoop(config.work_dir))
+        folder.probe()
+    return folder
 
 
 def _make_cache(cache: Path) -> None:
@@ -359,6 +385,7 @@ def _take_over(
     taken = TakenPipeline(
         name,
         catalog,
+        claim,
         generation,
         point,
         may_resume=restore == restore_point.LATEST,

@@ -94,10 +94,19 @@ class CheckpointConfig:
     otherwise the log says which process is to be killed.
     """
     work_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Local path of the directory for the queries' working checkpoint directories.
+    """Directory for the queries' working checkpoint directories: a local path, or a URI as Hadoop writes it.
 
-    A query with state of Spark's own needs one that all executors can reach, unless Spark runs in local mode.
+    With a URI such as ``hdfs://namenode/chandy`` or ``s3a://bucket/chandy``, queries with state of Spark's own have
+    theirs there, through Spark's own file system and settings. All others stay on the driver's machine, because no
+    executor reads them. On a cluster, a query with state of Spark's own needs such a URI, or a path that all
+    machines share. In local mode, a URI costs the resumption after a kill without repeated batches.
     None: a private directory on the driver's machine.
+    """
+    shared: bool = attrs.field(default=False, validator=fields.instance(bool))
+    """Whether local paths are on a file system that all machines of the cluster have mounted there.
+
+    On a cluster of several machines, the storage, savepoints, ``work_dir`` for state of Spark's own, and the output of
+    Spark's file sink may only then be local paths.
     """
     cache_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Local path, on each machine, of the directory for the state hosts' RocksDB files, their changelogs, and the

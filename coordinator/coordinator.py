@@ -36,7 +36,7 @@ from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .connectors.recognition import sources_of
 from .durations import Duration, seconds
-from .errors import ArgumentError, ChandyError, CoordinatorStoppedError, SetupError
+from .errors import ArgumentError, ChandyError, CoordinatorStoppedError, SetupError, WriterError
 from .operators import KeyedStream, taken
 from .protocol.events import Published, ScheduleStarted
 from .protocol.statistics import Statistics
@@ -50,6 +50,8 @@ from .sinks.two_phase.query_sink import TransactionalSink
 from .sinks.two_phase.together import check_together
 from .spark import plan, session
 from .spark.environment import check_pyspark, check_session
+from .spark.local_path import is_local
+from .spark.reach import check_reach
 from .spark.writer_facts import WriterFacts, check
 
 if TYPE_CHECKING:
@@ -445,14 +447,7 @@ class CheckpointCoordinator:
         if transactional is not None:
             transactional.check_mode(facts.output_mode)
         sink = transactional or sink_of(writer, facts)
-        if facts.native_state and self._config.work_dir is None and not session.is_local_mode(self._spark):
-            raise SetupError(
-                f"query {name!r} cannot be started",
-                f"a working directory that all executors of {self._spark.sparkContext.master} can reach, because "
-                "Spark keeps state of its own for the query",
-                "a directory of the driver's machine",
-                "set CheckpointConfig.work_dir to a directory that is mounted on all machines",
-            )
+        self._check_reach(name, facts, sink)
         restore_point.check_query(self._taken.point, name, facts.operators, self._config.allow_non_restored)
         restore_point.check_outputs(self._taken.point, name, sink.uids, self._config.allow_new_output)
         if adopt is not None:
@@ -538,7 +533,9 @@ class CheckpointCoordinator:
             target = (
                 join_uri(default, self._pipeline, target) if default else join_uri(root, SAVEPOINTS, target)
             )
-        return open_store(target).uri
+        uri = open_store(target).uri
+        check_reach(str(self._spark.sparkContext.master), {"the savepoint": uri}, shared=self._config.shared)
+        return uri
 
     def statistics(self) -> Statistics:
         """Return counts, the latest checkpoints with the part of each shard, and percentiles over completed ones."""
@@ -716,6 +713,35 @@ class CheckpointCoordinator:
         with named(pipeline=self._pipeline), self._changing:
             self._check_running()
             yield
+
+    def _check_reach(self, name: str, facts: WriterFacts, sink: Sink) -> None:
+        """Refuse a query with files that executors cannot reach, or that nobody would see change."""
+        config, master = self._config, str(self._spark.sparkContext.master)
+        places: dict[str, str] = (
+            {} if sink.location is None else {f"the output of query {name!r}": str(sink.location)}
+        )
+        if facts.native_state:
+            role = f"Spark's own state of query {name!r}"
+            places[role] = config.work_dir or str(self._operators.directories.base)
+            if config.work_dir is None and not session.is_local_mode(self._spark):
+                raise SetupError(
+                    f"{role} cannot be kept in a private directory of the driver's",
+                    f"a directory that all executors of {master} reach",
+                    "no work_dir",
+                    "set CheckpointConfig.work_dir to a URI such as hdfs://namenode/chandy or s3a://bucket/chandy, or "
+                    "to a directory that is mounted on all machines",
+                )
+        check_reach(master, places, shared=config.shared)
+        is_remote = config.work_dir is not None and not is_local(config.work_dir)
+        if facts.native_state and is_remote and plan.needs_ticks(facts):
+            raise WriterError(
+                f"query {name!r} cannot be started",
+                "no operator with timers together with state of Spark's own, because what fires the timers reads the "
+                "query's log in its working directory",
+                f"both, and work_dir={config.work_dir!r}",
+                "set CheckpointConfig.work_dir to a directory that is mounted on all machines, or give the state to "
+                "an operator of Chandy",
+            )
 
     def _check_running(self) -> None:
         if self._stopped:

@@ -38,6 +38,7 @@ __all__ = [
     "StaleQueryError",
     "StateLostError",
     "StateUnreachableError",
+    "WorkingDirectoryError",
     "WriterError",
 ]
 
@@ -51,6 +52,10 @@ class ConfigError(RefusedError):
 
 class SetupError(RefusedError):
     """Java, PySpark, the session or the cluster is not one that Chandy can run on."""
+
+
+class WorkingDirectoryError(RefusedError):
+    """The store with the working directories of queries cannot be read or written."""
 
 
 class WriterError(RefusedError):

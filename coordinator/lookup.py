@@ -122,7 +122,7 @@ class Lookup:
             places = self._places(operator)
             # The shards move while a query starts or goes back to a checkpoint.
             if places.query_id == run.query_id:
-                committed = newest_committed(run.directory)
+                committed = newest_committed(run.logs())
                 # A changelog is deleted once hosts have replayed it.
                 with contextlib.suppress(ChangelogBrokenError):
                     found = self._fetch_from(places, committed, operator, schema, key, keys)

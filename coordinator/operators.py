@@ -24,9 +24,10 @@ from ..state.processors.style import PandasSettings
 from ..storage.keys import validate_name
 from ..storage.manifest import OperatorRecord, StateRecord
 from .batch_aggregate import BatchAggregate, BatchOperator
-from .errors import PipelineNameError, RestoreError
+from .errors import PipelineNameError, RestoreError, SetupError
 from .recovery.restore_point import check_operator
 from .spark.plan import has_watermark
+from .spark.reach import has_other_machines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
@@ -80,6 +81,8 @@ class Operators:
     directories: QueryDirectories
     """Where initial states are stored."""
     ticks: Ticks
+    shared: bool = False
+    """Whether local paths are on a file system that all machines have mounted."""
     partitioning: Partitioning = by_id
     """Brings rows to the partitions of operators."""
     _records: dict[str, OperatorRecord] = attrs.field(factory=dict, init=False)
@@ -219,6 +222,15 @@ class Operators:
         rows = initial_rows(initial_state, stream.key, stream.df)
         if self._before(stream.uid) is not None:
             return spec
+        master = str(stream.df.sparkSession.sparkContext.master)
+        if has_other_machines(master) and not self.shared:
+            raise SetupError(
+                f"the initial state of operator {stream.uid!r} cannot be given to tasks",
+                f"a directory that the driver and all machines of {master} reach, for its rows",
+                f"a directory of the driver's machine ({self.directories.base})",
+                "set CheckpointConfig(work_dir=..., shared=True) with a directory that is mounted on all machines; or "
+                "write the state into a savepoint by a SavepointWriter",
+            )
         folder = self.directories.initial_state(stream.uid)
         initial = write_initial_state(rows, stream.key, stream.shards, stream.default_tasks, folder)
         return attrs.evolve(spec, initial=initial)

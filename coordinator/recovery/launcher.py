@@ -157,8 +157,12 @@ class Launcher:
         name, operators = definition.name, definition.operators
         point = self._adoptions.base(name, base)
         directory = self._directories.new_run(name)
+        # Executors reach into the working directory for Spark's own state alone.
+        mirror = self._directories.mirror(directory) if definition.facts.native_state else None
+        location = mirror.location if mirror else None
         if resumed is not None:
-            query_id, batch = self._seed(definition, resumed.directory, directory), resumed.point.batch
+            query_id = self._seed(definition, resumed.directory, directory, location)
+            batch = resumed.point.batch
             definition.sources.check(directory)
             # The sink has what it had.
             beginning = self._beginning(definition, point, directory, None)
@@ -167,7 +171,7 @@ class Launcher:
             is_read = False
         else:
             with self._naming_damage(point):
-                restored = self._go_to(point, definition, directory)
+                restored = self._go_to(point, definition, directory, location)
                 # Before the sink is touched.
                 definition.sources.check(directory)
                 beginning = self._beginning(definition, point, directory, restored.sink_log)
@@ -175,7 +179,9 @@ class Launcher:
             self._begun.add(name)
             query_id, batch = restored.query_id, point.batch(name) if point else -1
             is_read = restored.is_read
-        run = self._put(Run(self._next_number(), definition, directory, query_id, resumed))
+        if mirror is not None:
+            mirror.publish()
+        run = self._put(Run(self._next_number(), definition, directory, query_id, resumed, mirror=mirror))
         resume_point = resumed.point if resumed and resumed.point.needs_changelogs else None
         at_checkpoint = point.operators(name, operators) if point else ()
         self._executor.handle(
@@ -201,7 +207,7 @@ class Launcher:
         Raises:
             SourceLostError: a source no longer has what the query goes on with.
         """
-        run.definition.sources.check(run.directory)
+        run.definition.sources.check(run.logs())
         return self._put(
             attrs.evolve(run, number=self._next_number(), spark=None, ended=False, follower=None)
         )
@@ -224,11 +230,11 @@ class Launcher:
         uids = [operator.uid for operator in definition.operators]
         self._ticks.watch(uids, run.directory, definition.facts)
         # Before the run begins: its first batch may have committed when it is followed.
-        first = progress.newest_committed(run.directory) + 1
+        first = progress.newest_committed(run.logs()) + 1
         location = definition.sink.location
         run.spark = start_spark(
             definition.writer,
-            location=str(run.directory),
+            location=run.location,
             table=definition.table,
             query_name=definition.facts.query_name or definition.name,
             output=None if location is None else str(location),
@@ -283,19 +289,23 @@ class Launcher:
             self._directories.remove(run.resumed.directory)
 
     @staticmethod
-    def _seed(definition: Definition, files: Path, directory: Path) -> str:
-        return seed(files, directory, compact_interval=definition.facts.source_compact_interval)
+    def _seed(definition: Definition, files: Path, directory: Path, location: str | None) -> str:
+        interval = definition.facts.source_compact_interval
+        return seed(files, directory, compact_interval=interval, location=location)
 
-    def _go_to(self, point: RestorePoint | None, definition: Definition, directory: Path) -> Restored:
+    def _go_to(
+        self, point: RestorePoint | None, definition: Definition, directory: Path, location: str | None
+    ) -> Restored:
         """Make a working directory as the checkpoint has it."""
         if point is None or not point.has(definition.name):
-            return Restored(self._seed(definition, directory / "nothing", directory), None)
+            return Restored(self._seed(definition, directory / "nothing", directory, location), None)
         return restore_query(
             point,
             definition.name,
             directory,
             self._cache,
             compact_interval=definition.facts.source_compact_interval,
+            location=location,
         )
 
     @contextmanager
@@ -366,15 +376,15 @@ class Launcher:
         try:
             # The longer it takes, the more seldom: each question costs the driver time that the first batch needs.
             # PySpark takes parts of a second, other than its annotation says.
-            while not progress.is_committed(run.directory, first) and not spark.awaitTermination(pause):  # type: ignore[arg-type]
+            while not run.is_known_committed(first) and not spark.awaitTermination(pause):  # type: ignore[arg-type]
                 pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
                 waited = time.monotonic() - began
                 # An idle query waits for data, and that is no news.
-                if reminder.is_due(waited) and progress.newest_planned(run.directory) >= first:
+                if reminder.is_due(waited) and progress.newest_planned(run.logs_as_known()) >= first:
                     self._tell_of_first_batch(run, first, waited)
         finally:
             # Also of a run that has ended by now, and of one that has failed in a later batch.
-            if progress.is_committed(run.directory, first):
+            if run.is_known_committed(first):
                 metrics.first_batch = time.monotonic() - began
                 self._watcher.first_commit(run, first)
                 self.remove_resumed(run)

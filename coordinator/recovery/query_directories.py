@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ...state.local.directories import QUERIES, private_directory, runtime_directory
 from ...state.local.workspace import Workspace
+from ..spark.mirror import Mirror
+from .remote_directories import RemoteDirectories
 
 WORKING_DIRECTORY = "checkpoint"
 """Name of the working checkpoint directory in the directory of a run."""
@@ -27,6 +29,7 @@ class QueryDirectories:
             keep=lambda place: any(place.glob(f"*/{RECORD}")),
         )
         self._runs = 0
+        self._remote: RemoteDirectories | None = None
         self._is_left = False
 
     def new_run(self, query: str) -> Path:
@@ -35,6 +38,14 @@ class QueryDirectories:
         folder = self._workspace.path / f"{self._runs}-{query}"
         folder.mkdir()
         return folder / WORKING_DIRECTORY
+
+    def place_on(self, remote: RemoteDirectories) -> None:
+        """Have the working directories that executors must reach on a store."""
+        self._remote = remote
+
+    def mirror(self, run: Path) -> Mirror | None:
+        """Return the working directory on a store that a path of ``new_run`` mirrors; None: the path is one itself."""
+        return None if self._remote is None else self._remote.mirror(run)
 
     def ticks(self) -> Path:
         """Return the directory for the files that tell sources of ticks what to watch."""
@@ -57,13 +68,17 @@ class QueryDirectories:
     def remove(self, run: Path) -> None:
         """Delete the working directory of a run that has ended."""
         shutil.rmtree(run.parent, ignore_errors=True)
+        if self._remote is not None:
+            self._remote.remove(run)
 
     def leave(self) -> None:
         """Let ``close`` leave everything to the next coordinator, which resumes the runs or deletes it."""
         self._is_left = True
 
     def close(self) -> None:
-        """Delete everything, unless it is left to the next coordinator."""
+        """Delete everything, unless it is left to the next coordinator. It never resumes what is on a store."""
+        if self._remote is not None:
+            self._remote.close()
         if self._is_left:
             self._workspace.release()
         else:

@@ -307,6 +307,7 @@ def restore_query(
     cache: FileCache | None,
     *,
     compact_interval: int = DEFAULT_INTERVAL,
+    location: str | None = None,
 ) -> Restored:
     """Make a query's working checkpoint directory from a checkpoint.
 
@@ -315,7 +316,7 @@ def restore_query(
         name: the query.
         directory: the working directory to make; the restored files come to lie beside it.
         cache: files that the machine has already.
-        compact_interval: as for ``seed``.
+        compact_interval, location: as for ``seed``.
 
     Raises:
         DamagedError, ObjectMissingError: a file is not as it was written; nothing goes on with it.
@@ -327,7 +328,7 @@ def restore_query(
     check_logs(restored / WORKING, point.manifest.versions.get("pyspark", "of unknown version"))
     log = restored / SINK
     return Restored(
-        seed(restored / WORKING, directory, compact_interval=compact_interval),
+        seed(restored / WORKING, directory, compact_interval=compact_interval, location=location),
         {path.name: path for path in log.iterdir()} if log.is_dir() else {},
         is_read=not report.unread_bytes,
     )

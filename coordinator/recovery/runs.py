@@ -14,16 +14,20 @@ import attrs
 
 from ...state.operators.batch_log import batch_times
 from ...state.rpc.messages import BatchTimes
+from ...storage.logs import logger
 from ...storage.manifest import ChannelRecord, Manifest, OutputRecord
 from ..channels.observer import Channels
-from ..errors import StaleQueryError
+from ..errors import StaleQueryError, WorkingDirectoryError
 from ..query import Definition
 from ..spark import progress
+from ..spark.mirror import Mirror
 from .restore_point import SINK, WORKING
 from .resume import ResumableRun
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+log = logger(__name__)
 
 
 @attrs.define
@@ -34,7 +38,7 @@ class Run:
     """Counts the runs of all queries."""
     definition: Definition
     directory: Path
-    """The working checkpoint directory."""
+    """The working checkpoint directory, or what mirrors it on this machine."""
     query_id: str
     resumed: ResumableRun | None = None
     """The run that this one resumes; None: it comes from a checkpoint or begins empty."""
@@ -42,6 +46,56 @@ class Run:
     ended: bool = False
     follower: threading.Thread | None = None
     """Ends when Spark's query has ended."""
+    mirror: Mirror | None = None
+    """The working directory, if it is on a store; None: it is ``directory`` itself."""
+
+    @property
+    def location(self) -> str:
+        """The working directory as Spark is told it: a path or URI."""
+        return str(self.directory) if self.mirror is None else self.mirror.location
+
+    def logs(self) -> Path:
+        """Return a directory with the offset log and the commit log as they are now.
+
+        Raises:
+            WorkingDirectoryError: the store cannot be read.
+        """
+        return self.directory if self.mirror is None else self.mirror.logs()
+
+    def logs_as_known(self) -> Path:
+        """Return the same as ``logs``; as they were when they could last be read, if they cannot be read now."""
+        try:
+            return self.logs()
+        except (OSError, WorkingDirectoryError) as error:
+            log.warning("cannot read the logs of a query", query=self.definition.name, error=str(error))
+            return self.directory
+
+    def is_committed(self, batch: int) -> bool:
+        """Return whether a batch has committed; False, too, once Spark has deleted its record.
+
+        Raises:
+            WorkingDirectoryError: the store cannot be read.
+        """
+        if self.mirror is not None:
+            return self.mirror.is_committed(batch)
+        return progress.is_committed(self.directory, batch)
+
+    def is_known_committed(self, batch: int) -> bool:
+        """Return the same as ``is_committed``; False if nobody can tell now."""
+        try:
+            return self.is_committed(batch)
+        except WorkingDirectoryError:
+            return False
+
+    def log_of(self, batch: int) -> Path:
+        """Return a directory whose offset log has a planned batch."""
+        return self.directory if self.mirror is None else self.mirror.log_of(batch)
+
+    def files_at(self, batch: int) -> progress.Files:
+        """Return the files that the query needs to go on with batch ``batch`` + 1, as ``progress.files_at``."""
+        if self.mirror is not None and batch >= 0:
+            return progress.files_at(self.mirror.files_at(batch), batch)
+        return progress.files_at(self.directory, batch)
 
 
 class Runs:
@@ -93,16 +147,16 @@ class Runs:
 
     def planned(self, query: str) -> int:
         """Return the newest batch that Spark has planned; -1 if none."""
-        return progress.newest_planned(self._current[query].directory)
+        return progress.newest_planned(self._current[query].logs())
 
     def stands_at(self, query: str) -> int | None:
         """Return the newest committed batch of a query that has ended; None while it runs."""
         run = self._current[query]
-        return progress.newest_committed(run.directory) if run.ended else None
+        return progress.newest_committed(run.logs()) if run.ended else None
 
     def is_committed(self, query: str, batch: int) -> bool:
         """Return whether a batch has committed."""
-        return progress.is_committed(self._current[query].directory, batch)
+        return self._current[query].is_committed(batch)
 
     def times(self, query_id: str, batch: int) -> BatchTimes:
         """Return the timestamp and watermarks of a planned batch of the query with this Spark id.
@@ -114,7 +168,7 @@ class Runs:
         run = next((run for run in self.all() if run.query_id == query_id), None)
         if run is None:
             raise StaleQueryError(query_id, batch)
-        return batch_times(run.directory, batch, single_watermark=run.definition.facts.single_watermark)
+        return batch_times(run.log_of(batch), batch, single_watermark=run.definition.facts.single_watermark)
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
@@ -126,7 +180,7 @@ class Runs:
         sink = run.definition.sink
         with tempfile.TemporaryDirectory(prefix="hold-", dir=run.directory.parent) as folder:
             held = Path(folder)
-            working = progress.hold(lambda: progress.files_at(run.directory, batch), held / WORKING)
+            working = progress.hold(lambda: run.files_at(batch), held / WORKING)
             kept = progress.hold(lambda: sink.files_at(batch), held / SINK)
             self._channels.look(run.definition, batch, working, kept)
             yield {

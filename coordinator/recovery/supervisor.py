@@ -251,9 +251,9 @@ class Supervisor:
                 run = self._runs.get(name)
                 if run is None or run.ended:
                     continue
-                planned = progress.newest_planned(run.directory)
+                planned = progress.newest_planned(run.logs_as_known())
                 while (
-                    not progress.is_committed(run.directory, planned)
+                    not run.is_known_committed(planned)
                     and planned >= 0
                     and run.spark is not None
                     and run.spark.isActive
@@ -267,7 +267,9 @@ class Supervisor:
 
     def stand(self) -> dict[str, int]:
         """Return the newest committed batch of each query; -1 if it has none."""
-        return {run.definition.name: progress.newest_committed(run.directory) for run in self._runs.all()}
+        return {
+            run.definition.name: progress.newest_committed(run.logs_as_known()) for run in self._runs.all()
+        }
 
     def resume(self, stopped: list[Run]) -> None:
         """Restart in place the queries that ``stop_gracefully`` has stopped, unless the pipeline must go back.
@@ -320,7 +322,7 @@ class Supervisor:
 
     def _report_stop(self, run: Run) -> None:
         """End the checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
-        name, stands_at = run.definition.name, progress.newest_committed(run.directory)
+        name, stands_at = run.definition.name, progress.newest_committed(run.logs_as_known())
         self._executor.handle(events.QueryStopped(name, stands_at))
 
     def _check_not_failed(self) -> None:
@@ -393,7 +395,7 @@ class Supervisor:
     @staticmethod
     def _place(run: Run, error: ChandyError, text: str) -> Place | None:
         traceback = error.traceback if isinstance(error, ProcessorFailedError) else None
-        return place_of(progress.newest_planned(run.directory), text, traceback)
+        return place_of(progress.newest_planned(run.logs_as_known()), text, traceback)
 
     def _damage(self, met: str) -> DamagedCheckpointError | None:
         """Return the damage of the checkpoint that the state comes from; None if none can be found now.
@@ -413,7 +415,7 @@ class Supervisor:
         name = run.definition.name
         failure = self._processor_failures.pop(run.query_id, None)
         # A failure in a batch that has committed belongs to an attempt whose retry succeeded, so it is not this one.
-        if failure is not None and failure.batch > progress.newest_committed(run.directory):
+        if failure is not None and failure.batch > progress.newest_committed(run.logs_as_known()):
             return ProcessorFailedError(
                 name, failure.uid, failure.batch, failure.key, failure.summary, failure.traceback
             )

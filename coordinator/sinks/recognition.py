@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from ..errors import WriterError
 from ..spark import plan
-from ..spark.local_path import local_path
+from ..spark.local_path import has_scheme, is_local, local_path
 from .at_least_once import AtLeastOnceSink
 from .file_sink import FileSink
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ..spark.writer_facts import WriterFacts
+    from ..spark.writer_facts import SinkFacts, WriterFacts
     from .sink import Sink
 
 
@@ -39,6 +39,8 @@ def sink_of(writer: DataStreamWriter, facts: WriterFacts) -> Sink:
     path = plan.output_path(writer, sink)
     if path is None:
         return AtLeastOnceSink(sink.format)
+    if not is_local(path):
+        raise _elsewhere(path, sink)
     directory = local_path(path, role="output of Spark's file sink")
     if plan.creates_managed_table(writer, sink) and directory.is_dir() and any(directory.iterdir()):
         raise WriterError(
@@ -50,3 +52,20 @@ def sink_of(writer: DataStreamWriter, facts: WriterFacts) -> Sink:
             "the driver (enableHiveSupport). Do not delete the directory: the output is there",
         )
     return FileSink(directory, sink.format, facts.sink_compact_interval)
+
+
+def _elsewhere(path: str, sink: SinkFacts) -> WriterError:
+    """Return the error for a file sink on a store."""
+    given, by_default = path, ""
+    if sink.table is None and sink.path is not None and not has_scheme(sink.path):
+        given = f"{sink.path!r}, which is {path} for Spark by fs.defaultFS"
+        by_default = (
+            f"; or write file://{sink.path if sink.path.startswith('/') else '/...'} if that is meant"
+        )
+    return WriterError(
+        "the output of Spark's file sink cannot go back to a checkpoint",
+        "a directory on a local or mounted file system",
+        given,
+        f"write exactly once to {path} by Chandy's own sink: coordinator.start(df.writeStream, name=..., "
+        f"sink=FilesSink({path!r}, uid=...)){by_default}",
+    )

@@ -16,6 +16,11 @@ def is_local(location: str) -> bool:
     return _LOCAL.match(location) is not None or _SCHEME.match(location) is None
 
 
+def has_scheme(location: str) -> bool:
+    """Return whether a location says on which file system it is; Hadoop looks for others on its default one."""
+    return _SCHEME.match(location) is not None
+
+
 def local_path(location: str, *, role: str) -> Path:
     """Return the absolute path of a local directory that is written as a path, ``file:/...`` or ``file:///...``.
 

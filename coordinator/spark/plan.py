@@ -12,7 +12,7 @@ from ...barrier.operator_name import operator_uid
 from ...state.operators.ticks import TICKS
 from ..errors import ArgumentError
 from .compact_log import DEFAULT_INTERVAL
-from .local_path import is_local
+from .local_path import has_scheme, is_local
 from .writer_facts import KAFKA, PLACE, SinkFacts, SourceFacts, Trigger, WriterFacts
 
 if TYPE_CHECKING:
@@ -140,6 +140,11 @@ def has_ticks(df: DataFrame) -> bool:
     return _ticks(df._jdf.queryExecution().analyzed())
 
 
+def needs_ticks(facts: WriterFacts) -> bool:
+    """Return whether a query has a source of ticks: it has an operator with timers."""
+    return any(source.name == TICKS for source in facts.sources)
+
+
 def _ticks(plan: Any) -> bool:
     return any(source.name == TICKS for node in _nodes(plan) if (source := _source(node)) is not None)
 
@@ -174,10 +179,14 @@ def creates_managed_table(writer: DataStreamWriter, sink: SinkFacts) -> bool:
 
 
 def _with_scheme(spark: Any, path: str) -> str:
-    default = str(spark._jsparkSession.sparkContext().hadoopConfiguration().get("fs.defaultFS", "file:///"))
-    if not is_local(path) or path.startswith("file:") or default.startswith("file:"):
+    settings = spark._jsparkSession.sessionState().newHadoopConf()
+    if has_scheme(path) or is_local(str(settings.get("fs.defaultFS", "file:///"))):
         return path
-    return f"{default.rstrip('/')}/{path.lstrip('/')}"
+    make = getattr(spark._jvm, "org.apache.hadoop.fs.Path")
+    default = getattr(spark._jvm, "org.apache.hadoop.fs.FileSystem").getDefaultUri(settings)
+    user = getattr(spark._jvm, "org.apache.hadoop.security.UserGroupInformation").getCurrentUser()
+    # As Hadoop does: a relative path is below the user's own folder there.
+    return str(make(path).makeQualified(default, make(f"/user/{user.getShortUserName()}")).toString())
 
 
 def field(instance: Any, name: str) -> Any:

@@ -18,7 +18,12 @@ _SCHEMA_FOLDER = re.compile(r"/state/\d+/_stateSchema/")
 
 
 def seed(
-    files: Path, target: Path, *, compact_interval: int = DEFAULT_INTERVAL, root: Path | None = None
+    files: Path,
+    target: Path,
+    *,
+    compact_interval: int = DEFAULT_INTERVAL,
+    root: Path | None = None,
+    location: str | None = None,
 ) -> str:
     """Fill a new working directory, from which a query goes on with the batch after the checkpoint's cut.
 
@@ -28,6 +33,7 @@ def seed(
         target: the working directory; it must be empty or not exist.
         compact_interval: every how many batches Spark's settings say that the log of a file source is compacted.
         root: where the working directory will be when Spark opens it; None: where it is made.
+        location: the same as a URI, as Hadoop writes it, if that is not on the local file system.
 
     Returns:
         Spark's id for the new query. It is random: a query with the id of a running one would stop that one.
@@ -44,11 +50,12 @@ def seed(
         )
     target.mkdir(parents=True, exist_ok=True)
     new_id = str(uuid.uuid4())
+    place = location or f"file:{(root or target).absolute()}"
     for name in files_below(files):
         if name.removesuffix(".crc") == METADATA:
             continue
         if _OPERATOR_METADATA.fullmatch(name):
-            _write(target / name, moved((files / name).read_text(), f"file:{(root or target).absolute()}"))
+            _write(target / name, moved((files / name).read_text(), place))
         elif not _OPERATOR_METADATA.fullmatch(name.removesuffix(".crc")):
             link_or_copy(files / name, target / name)
     for source in folders_in(target / "sources"):

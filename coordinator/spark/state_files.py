@@ -12,7 +12,7 @@ import json
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -23,6 +23,8 @@ from .listing import files_below, numbers_in
 _VERSIONED = re.compile(
     r"(?P<version>\d+)(?:_(?P<id>[^.]+))?\.(?P<kind>delta|changelog|snapshot|zip)(?P<checksum>\.crc)?"
 )
+STATE = "state"
+"""Name of the folder with the stores of all operators."""
 _SNAPSHOTS = frozenset({"snapshot", "zip"})
 # Files that transformWithState writes when a query starts are named by the batch, with or without a unique id.
 _BY_BATCH = re.compile(r"\d+/(?:_metadata/v2|_stateSchema/[^/]+)/(?P<batch>\d+)(?:_[^/]+)?")
@@ -81,16 +83,31 @@ def choose(
     return chosen
 
 
-def state_files_at(directory: Path, batch: int) -> list[str]:
+def state_files_at(
+    directory: Path,
+    batch: int,
+    *,
+    names: Iterable[str] | None = None,
+    fetch: Callable[[list[str]], None] = lambda names: None,
+) -> list[str]:
     """Return the files that restore all of Spark's state stores after ``batch``, relative to the directory.
+
+    Args:
+        directory: the working directory.
+        batch: the batch.
+        names: the files of the stores, relative to ``state``; None: those that the directory has.
+        fetch: called with files, relative to the directory, that it must have from then on. In the end it has been
+            called with all that are returned.
 
     Raises:
         IncompleteDirectoryError: a store cannot be restored at that batch.
     """
-    root = directory / "state"
-    names: list[str] = []
+    root = directory / STATE
+    listed = list(files_below(root) if names is None else names)
+    found: list[str] = []
+    snapshots: list[str] = []
     stores: defaultdict[str, list[StateFile]] = defaultdict(list)
-    for name in files_below(root):
+    for name in listed:
         folder, _, last = name.rpartition("/")
         if folder.endswith(("/SSTs", "/logs")):
             continue
@@ -98,18 +115,20 @@ def state_files_at(directory: Path, batch: int) -> list[str]:
         if versioned is not None:
             stores[folder].append(versioned)
         elif _was_there(name, batch):
-            names.append(name)
+            found.append(name)
     committed = _read_ids(directory / "commits", batch)
     for folder, files in stores.items():
         operator, partition = folder.split("/")[:2]
         chosen = choose(files, batch + 1, _ids_of(committed, operator, int(partition)))
         if chosen is None:
-            raise incomplete(str(directory), batch, f"state/{folder} at version {batch + 1}")
-        for file in chosen:
-            names.append(f"{folder}/{file.name}")
-            if file.name.endswith(".zip"):
-                names += _shared_files(root, folder, file.name)
-    return [f"state/{name}" for name in dict.fromkeys(names)]
+            raise incomplete(str(directory), batch, f"{STATE}/{folder} at version {batch + 1}")
+        found += [f"{folder}/{file.name}" for file in chosen]
+        snapshots += [f"{folder}/{file.name}" for file in chosen if file.name.endswith(".zip")]
+    fetch([f"{STATE}/{name}" for name in found])
+    known = frozenset(listed)
+    shared = [other for name in snapshots for other in _shared_files(root, name, known)]
+    fetch([f"{STATE}/{name}" for name in shared])
+    return [f"{STATE}/{name}" for name in dict.fromkeys(found + shared)]
 
 
 def _was_there(name: str, batch: int) -> bool:
@@ -117,19 +136,21 @@ def _was_there(name: str, batch: int) -> bool:
     return found is None or int(found["batch"]) <= batch
 
 
-def _shared_files(root: Path, folder: str, snapshot: str) -> Iterator[str]:
+def _shared_files(root: Path, snapshot: str, known: frozenset[str]) -> Iterator[str]:
     """Yield the immutable files that a RocksDB snapshot shares with other snapshots.
 
     The file ``metadata`` in the zip is a version line and a JSON object that lists files of ``SSTs/`` and ``logs/``.
     """
-    with zipfile.ZipFile(root / folder / snapshot) as archive:
+    folder = snapshot.rpartition("/")[0]
+    with zipfile.ZipFile(root / snapshot) as archive:
         record = json.loads(archive.read("metadata").split(b"\n", 1)[1])
     shared = [f"SSTs/{file['dfsSstFileName']}" for file in record.get("sstFiles") or ()]
     shared += [f"logs/{file['dfsLogFileName']}" for file in record.get("logFiles") or ()]
     for name in shared:
         yield f"{folder}/{name}"
-        if (root / folder / f"{name}.crc").exists():
-            yield f"{folder}/{name}.crc"
+        checksum = f"{folder}/{name}.crc"
+        if checksum in known or (root / checksum).exists():
+            yield checksum
 
 
 _Ids = dict[str, list[list[str]]]

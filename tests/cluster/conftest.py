@@ -104,6 +104,7 @@ def coordinate(cluster: Cluster, pipeline: str) -> CheckpointCoordinator:
         host_timeout="6 s",
         restart=FixedDelay("100 ms", attempts=1000),
         work_dir=str(cluster.shared / "work"),
+        shared=True,
     )
     return CheckpointCoordinator(
         cluster.spark, pipeline=pipeline, storage=str(cluster.shared / "store"), config=config

@@ -159,7 +159,14 @@ def made(spark: Any, folder: Path, restore: str = "latest", **config: Any) -> Ch
         pipeline="p",
         storage=str(folder / "store"),
         config=CheckpointConfig(
-            interval=None, work_dir=str(folder / "work"), cache_dir=str(folder / "cache"), **config
+            **{
+                "interval": None,
+                "work_dir": str(folder / "work"),
+                "cache_dir": str(folder / "cache"),
+                # It is a cluster of one machine.
+                "shared": True,
+            }
+            | config
         ),
     )
 
@@ -559,7 +566,12 @@ def test_every_line_names_its_pipeline_and_its_query(
     pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    other = CheckpointCoordinator(cluster(), pipeline="other", storage=str(tmp_path / "store"))
+    other = CheckpointCoordinator(
+        cluster(),
+        pipeline="other",
+        storage=str(tmp_path / "store"),
+        config=CheckpointConfig(shared=True),
+    )
     pipeline.start("q")
     (tmp_path / "file").touch()
     failed = pipeline.coordinator.savepoint(f"{tmp_path}/file/savepoint")

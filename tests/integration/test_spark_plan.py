@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -255,10 +256,20 @@ def test_a_table_elsewhere_and_a_path_on_another_default_file_system_are_told(
     try:
         for path, expected in (
             ("/o", "hdfs://name:8020/o"),
+            ("o", f"hdfs://name:8020/user/{getpass.getuser()}/o"),
             ("file:/o", "file:/o"),
             ("s3a://b/o", "s3a://b/o"),
         ):
             writer = numbers.writeStream.option("path", path)
             assert output_path(writer, facts(writer).sink) == expected
+        bare = numbers.writeStream.format("json").option("path", "/o")
+        with pytest.raises(WriterError) as refused:
+            sink_of(bare, facts(bare))
     finally:
         hadoop.set("fs.defaultFS", before)
+    assert str(refused.value) == (
+        "the output of Spark's file sink cannot go back to a checkpoint: expected a directory on a local or mounted "
+        "file system, found '/o', which is hdfs://name:8020/o for Spark by fs.defaultFS; write exactly once to "
+        "hdfs://name:8020/o by Chandy's own sink: coordinator.start(df.writeStream, name=..., "
+        "sink=FilesSink('hdfs://name:8020/o', uid=...)); or write file:///o if that is meant"
+    )

@@ -48,6 +48,13 @@ def test_a_seeded_directory_has_a_new_id_and_the_files(files: Path, tmp_path: Pa
     assert query_id(files) == "old"
 
 
+def test_paths_in_a_directory_for_a_store_are_those_of_the_store(files: Path, tmp_path: Path) -> None:
+    seed(files, tmp_path / "work", location="hdfs://name:8020/chandy/work")
+    text = (tmp_path / "work" / "state" / "0" / "_metadata" / "v2" / "0").read_text()
+    (store,) = json.loads(text.split("\n", 1)[1])["stateStoreInfo"]
+    assert store["stateSchemaFilePaths"] == [f"hdfs://name:8020/chandy/work/{SCHEMA}"]
+
+
 def test_two_seeds_have_two_ids(files: Path, tmp_path: Path) -> None:
     assert seed(files, tmp_path / "1") != seed(files, tmp_path / "2")
 

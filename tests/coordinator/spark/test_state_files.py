@@ -122,6 +122,25 @@ def test_only_the_shared_files_of_the_chosen_snapshot_are_taken(tmp_path: Path) 
     ]
 
 
+def test_of_a_listing_elsewhere_what_is_needed_is_fetched_before_it_is_read(tmp_path: Path) -> None:
+    store, local = tmp_path / "there" / "state" / "0" / "0", tmp_path / "here"
+    rocksdb(store, 1, ["a.sst"], [])
+    rocksdb(store, 2, ["a.sst", "b.sst"], ["l.log"])
+    write(store / "SSTs" / "b.sst.crc")
+    names = [path.relative_to(store.parents[1]).as_posix() for path in store.rglob("*") if path.is_file()]
+    fetched: list[str] = []
+
+    def fetch(wanted: list[str]) -> None:
+        fetched.extend(wanted)
+        for name in wanted:
+            (local / name).parent.mkdir(parents=True, exist_ok=True)
+            (local / name).write_bytes((tmp_path / "there" / name).read_bytes())
+
+    found = state_files_at(local, 1, names=names, fetch=fetch)
+    assert sorted(found) == sorted(fetched) == sorted(state_files_at(tmp_path / "there", 1))
+    assert sorted(state_files_at(local, 1)) == sorted(found)
+
+
 def test_hidden_checksums_and_what_a_later_start_wrote_stay_behind(tmp_path: Path) -> None:
     operator = tmp_path / "state" / "3"
     for name in ("0/.1.delta.crc", "0/1.delta", "0/_metadata/schema", "_metadata/metadata", "_metadata/v2/0"):
