@@ -22,7 +22,7 @@ import attrs
 import click
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +30,7 @@ from chandy.storage.uri import join_uri
 
 from .flights import Day, read_flights, write_days
 from .lives import Event, Life, await_hosts, runtime
+from .screen import Screen
 from .watching import DriverFailedError, Patience, Watch
 
 PLAIN_WIDTH = 120
@@ -80,50 +81,17 @@ class Course:
         return self.days[days - 1].date if days else ""
 
 
-class Screen:
-    """Shows the progress of the demo: a bar on a terminal, otherwise a line now and then."""
+class DemoScreen(Screen):
+    """Shows days, and how checkpoints end."""
 
     def __init__(self, console: Console, course: Course) -> None:
-        self.console = console
+        super().__init__(console, course.flights, TextColumn("{task.fields[date]}"), date="")
         self._course = course
-        self._next_line = 0.1
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
-            TextColumn("{task.fields[date]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._bar: TaskID = self._progress.add_task("starting", total=course.flights, date="")
-
-    def __enter__(self) -> Screen:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def phase(self, name: str) -> None:
-        """Show the current phase."""
-        self._progress.update(self._bar, description=name)
-        if not self.console.is_terminal:
-            self.note(f"  {name}")
-
-    def note(self, text: str, style: str = "") -> None:
-        """Print a line that stays."""
-        self.console.print(Text(text, style), soft_wrap=True)
 
     def days(self, done: int) -> None:
         """Show that so many days have been processed."""
-        flights, date = self._course.flights_after(done), self._course.date_after(done)
-        self._progress.update(self._bar, completed=flights, date=date)
-        part = done / len(self._course.days)
-        if not self.console.is_terminal and part >= self._next_line:
-            self.note(f"  {flights:>7,} flights, {date}")
-        self._next_line = max(self._next_line, math.floor(part * 10 + 1) / 10)
+        date = self._course.date_after(done)
+        self.flights(self._course.flights_after(done), f", {date}", date=date)
 
     def checkpoint(self, event: Event) -> None:
         """Show that a checkpoint has ended."""
@@ -156,7 +124,7 @@ class Story:
         self.phase = _START
         self.moments.clear()
 
-    def take(self, life: int, event: Event, screen: Screen) -> None:
+    def take(self, life: int, event: Event, screen: DemoScreen) -> None:
         """Record and show one event of the first or second driver."""
         match event["event"]:
             case "batch":
@@ -277,7 +245,7 @@ class Stage:
         given = [str(self.folder), f"--storage={self.storage}", *arguments]
         return Life(given, module=self.driver, folder=self.folder, log=self.log)
 
-    def watch(self, name: str, life: Life, story: Story, course: Course, screen: Screen) -> Watch:
+    def watch(self, name: str, life: Life, story: Story, course: Course, screen: DemoScreen) -> Watch:
         """Watch a driver."""
 
         def doing() -> str:
@@ -295,7 +263,7 @@ def run(console: Console, course: Course, stage: Stage) -> tuple[Story, float]:
     """
     story = Story()
     arguments = [f"--days={len(course.days)}", f"--days-per-batch={course.days_per_batch}"]
-    with Screen(console, course) as screen:
+    with DemoScreen(console, course) as screen:
         checkpoint_after = course.days_with(course.kill_after // 2)
         with stage.start(*arguments, f"--checkpoint-after={checkpoint_after}") as life:
             screen.note(f"first driver: process {life.pid}")

@@ -9,7 +9,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from importlib import metadata
@@ -34,6 +34,8 @@ from ..storage.open import open_store, pipeline_uri
 from ..storage.private import make_private_folder
 from ..storage.probe import probe_exclusive_create
 from ..storage.savepoint_claim import claim_restored, drop_claimed
+from .adopt.adopted_store import Life
+from .adopt.adopter import Adopter
 from .channels.observer import Channels
 from .config import CheckpointConfig
 from .errors import SetupError
@@ -106,6 +108,10 @@ class TakenPipeline:
             may_take_over=may_take_over,
         )
 
+    def life(self, versions: Mapping[str, str]) -> Life:
+        """Return what names this life of the pipeline in what it adopts."""
+        return Life(self.catalog.store.uri, self.name, self.generation.generation, versions)
+
     def drop_claimed(self, ended: int) -> None:
         """Delete savepoints of this pipeline's own that nothing needs once the generations up to ``ended`` are over."""
         in_use = [self.point.root] if self.point and ended < self.generation.generation else []
@@ -125,7 +131,7 @@ class Assembly:
     supervisor: Supervisor
     operators: Operators
     lookup: Lookup
-    adoptions: Adoptions
+    adopter: Adopter
     channels: Channels
     abandon: Callable[[], None]
     """Ends the streams to the hosts, and with them the hosts; waits for nothing."""
@@ -277,11 +283,12 @@ def assemble(
     # A driver that ends without stop must not hang on the hosts' open streams.
     atexit.register(abandon)
     made.callback(atexit.unregister, abandon)
+    operators = Operators(endpoint, point, directories, ticks, config.shared, partitioning)
     assembly = Assembly(
         pipeline=pipeline,
         executor=executor,
         supervisor=supervisor,
-        operators=Operators(endpoint, point, directories, ticks, config.shared, partitioning),
+        operators=operators,
         lookup=Lookup(
             spark=spark,
             executor=executor,
@@ -293,7 +300,17 @@ def assemble(
             changelogs=changelogs,
             clock=clock,
         ),
-        adoptions=adoptions,
+        adopter=Adopter(
+            spark,
+            pipeline.life(executor.read(lambda machine: machine.versions)),
+            point,
+            adoptions,
+            executor.check_not_fenced,
+            directories.adopted,
+            operators.of_query,
+            ticks.mode,
+            config.allow_non_restored,
+        ),
         channels=channels,
         abandon=abandon,
     )

@@ -26,9 +26,8 @@ from ..storage.logs import logger, named
 from ..storage.manifest import CheckpointKind
 from ..storage.open import open_store
 from ..storage.uri import join_uri
-from .adopt.adopted_store import Life
-from .adopt.adopter import Adopter, target_of
-from .adopt.findings import Adoption, Target
+from .adopt.adopter import Successor
+from .adopt.findings import Adoption
 from .assembly import assemble
 from .assigned_shard import AssignedShard, assigned_shards
 from .batch_aggregate import BatchAggregate, BatchWriter
@@ -114,18 +113,7 @@ class CheckpointCoordinator:
         self._operators = parts.operators
         self._lookup = parts.lookup
         self._channels = parts.channels
-        self._adoptions = parts.adoptions
-        self._adopter = Adopter(
-            spark,
-            Life(
-                parts.pipeline.catalog.store.uri,
-                self._pipeline,
-                parts.pipeline.generation.generation,
-                self._executor.read(lambda machine: machine.versions),
-            ),
-            self._executor.check_not_fenced,
-            parts.operators.directories.adopted,
-        )
+        self._adopter = parts.adopter
         self._abandon = parts.abandon
 
     # --- building and starting ------------------------------------------------------------------------------
@@ -390,31 +378,7 @@ class CheckpointCoordinator:
                 return self._adopter.look(path)
             facts = plan.facts(writer, table=table)
             check(facts)
-            target = self._target(name, facts, sink_of(writer, facts))
-            return self._adopter.look(path, target)
-
-    def _target(self, name: str, facts: WriterFacts, sink: Sink) -> Target:
-        return target_of(
-            name,
-            facts,
-            sink,
-            self._operators.of_query(name, facts.operators),
-            {uid: self._operators.ticks.mode(uid) for uid in facts.operators},
-            drops_state=self._config.allow_non_restored,
-        )
-
-    def _adopt(self, path: str, name: str, facts: WriterFacts, sink: Sink) -> None:
-        """Let a query that is about to start begin where a plain query has stopped, if this is its first start."""
-        point = self._taken.point
-        if point is not None and point.has(name):
-            log.info(
-                "nothing is adopted: the query goes on from a checkpoint of its own",
-                checkpoint=point.manifest.id,
-                path=path,
-            )
-            return
-        adopted = self._adopter.adopt(path, name, self._target(name, facts, sink), facts, sink)
-        self._adoptions.add(name, adopted.point)
+            return self._adopter.look(path, Successor(name, facts, sink_of(writer, facts)))
 
     def _start(
         self,
@@ -451,7 +415,7 @@ class CheckpointCoordinator:
         restore_point.check_query(self._taken.point, name, facts.operators, self._config.allow_non_restored)
         restore_point.check_outputs(self._taken.point, name, sink.uids, self._config.allow_new_output)
         if adopt is not None:
-            self._adopt(adopt, name, facts, sink)
+            self._adopter.begin(adopt, Successor(name, facts, sink))
         definition = Definition(
             name=name,
             writer=writer,
@@ -463,7 +427,9 @@ class CheckpointCoordinator:
             sources=sources_of(facts, self._pipeline, name),
         )
         try:
-            self._channels.add(definition)
+            channels = self._channels.add(definition)
+            if transactional is not None and any(channel.writer == name for channel in channels):
+                transactional.take_nothing_back()
             query = self._supervisor.start(definition)
         except BaseException:
             self._channels.remove(name)

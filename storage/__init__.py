@@ -19,6 +19,7 @@ from .errors import OutcomeUnknownError as OutcomeUnknownError
 from .errors import RefusedError as RefusedError
 from .errors import SchemaTooNewError as SchemaTooNewError
 from .errors import StorageError as StorageError
+from .errors import StorageReplacedError as StorageReplacedError
 from .errors import StoreFailedError as StoreFailedError
 from .store import ObjectStat as ObjectStat
 from .store import Store as Store

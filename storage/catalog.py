@@ -17,6 +17,7 @@ from .errors import (
     ObjectMissingError,
     SchemaTooNewError,
     StorageError,
+    StorageReplacedError,
 )
 from .fencing import Claim, Driver, Generation, begin, is_outdated, voided_by
 from .layout import (
@@ -302,6 +303,7 @@ class Catalog:
 
         Raises:
             FencedError: one has.
+            StorageReplacedError: the storage no longer has this generation.
         """
         self.check_next_not_claimed(generation)
         # Generations are claimed without gaps: if there is a higher one, there is the next one, unless it is so old
@@ -309,6 +311,19 @@ class Catalog:
         if (by := self.newest_generation()) > generation:
             owner = self._owner(by) or "a driver that started long ago"
             raise FencedError(self.store.uri, generation, by, owner)
+        if by < generation and self._owner(generation) is None:
+            raise StorageReplacedError(
+                self.store.uri, generation, generation, "this driver, which has been running"
+            )
+
+    def check_has(self, error: FencedError) -> None:
+        """Check that a generation of which somebody else knows has been in this store.
+
+        Raises:
+            StorageReplacedError: it has not.
+        """
+        if self.newest_generation() < error.by:
+            raise StorageReplacedError(self.store.uri, error.generation, error.by, error.owner) from error
 
     def check_next_not_claimed(self, generation: int) -> None:
         """Check that the next generation has not taken over, with one request.

@@ -237,6 +237,22 @@ class FencedError(StorageError):
         )
 
 
+@attrs.define(eq=False)
+class StorageReplacedError(FencedError):
+    """A storage lacks what this pipeline has written there: it was wiped, or put back to an earlier state.
+
+    ``by`` is the generation that is known from elsewhere, and ``owner`` says from where.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"the storage of the pipeline in {self.store} was wiped, or put back to an earlier state: it has nothing "
+            f"of generation {self.by} ({self.owner}); no other driver needs to be stopped. Put its content back and "
+            "start again; or, if it is lost, begin anew: with another storage or an empty one, and with outputs that "
+            "are empty or sinks of another uid, because the sources are read from their beginning"
+        )
+
+
 class InvalidNameError(RefusedError, StorageError):
     """A name or key cannot be a path in every store."""
 

@@ -159,6 +159,23 @@ class SnapshotWriter:
                 self._groups[group].files.append(future)  # type: ignore[arg-type]
         return tuple(file for file in source.handle.files if file not in done)
 
+    def relay(
+        self, group: str, source: Store, files: Iterable[FileRef], cache: FileCache | None = None
+    ) -> None:
+        """Begin to copy shared files from another store through this machine, one for each thread at a time.
+
+        So the disk holds no more than that many files at once. Each is verified. Errors come from ``finish``.
+
+        Args:
+            group: as in ``add``.
+            source: the store that the files are in.
+            files: files that other snapshots share.
+            cache: as in ``restore_files``.
+        """
+        target = self._groups[group]
+        for file in files:
+            target.files.append(self._pool.submit(self._relayed, file, source, cache))
+
     def finish(self) -> dict[str, StoredSnapshot]:
         """Wait for the uploads, write the pack, and return the stored groups, all of them durable.
 
@@ -239,6 +256,14 @@ class SnapshotWriter:
     def _copied_file(self, file: FileRef, source: Store) -> tuple[FileRef, int] | None:
         # A file that is twice in a snapshot is copied twice, because the first copy may still fail.
         return (file, file.size) if self._store.copy(source, file.key, file.key) else None
+
+    def _relayed(self, file: FileRef, source: Store, cache: FileCache | None) -> tuple[FileRef, int]:
+        if not self._is_first(file.sha256):
+            return file, 0
+        with TemporaryDirectory(prefix="chandy-relay-") as folder:
+            restore_files(source, Handle((file,)), Path(folder), cache, threads=1)
+            self._store.upload(Path(folder) / file.name, file.key)
+        return file, file.size
 
     def _write_pack(self) -> dict[str, list[tuple[FileRef, int]]]:
         unchanged = {
@@ -372,22 +397,25 @@ def copy_snapshot(
 ) -> None:
     """Copy a snapshot from another store.
 
-    The service copies large files itself if it can; their bytes are then not verified. All other files are verified.
+    The service copies large files itself if it can; their bytes are then not verified. Otherwise they come through this
+    machine, a few at a time. All files but those that the service copies are verified.
 
     Args:
         source: the store that the handle's keys are relative to.
         handle: the files to copy. It stays valid in ``source``.
         writer: writes into the other store. Its ``finish`` returns the new handle of the group.
         group: as in ``SnapshotWriter.add``.
-        scratch: an empty or missing directory, which the caller deletes after ``writer.finish``.
+        scratch: an empty or missing directory for small files, which the caller deletes after ``writer.finish``.
         cache: as in ``restore_files``.
 
     Raises:
         As ``restore_files``.
     """
     left = writer.copy(group, Source(source, handle))
-    restore_files(source, Handle(left), scratch, cache)
-    writer.add(group, {file.name: scratch / file.name for file in left})
+    writer.relay(group, source, [file for file in left if is_shared(file.key)], cache)
+    small = [file for file in left if not is_shared(file.key)]
+    restore_files(source, Handle(tuple(small)), scratch, cache)
+    writer.add(group, {file.name: scratch / file.name for file in small})
 
 
 def _with_progress(job: Callable[[], T], size: int, progress: Callable[[int], None]) -> T:

@@ -18,7 +18,6 @@ from typing import Final
 import attrs
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +25,7 @@ from chandy.storage import codec
 
 from ..flights import read_flights
 from ..lives import REPOSITORY, Event, Life, await_hosts, runtime
+from ..screen import Screen
 from ..servers import kafka as kafka_server
 from ..servers import postgres as postgres_server
 from ..servers.maven import NoJavaServerError
@@ -80,50 +80,6 @@ class Kill:
                 self.batch = seconds
             case "checkpoint" if self.checkpoint is None and event["status"] == "completed":
                 self.checkpoint = seconds
-
-
-class Screen:
-    """Shows the progress of the demo: a bar on a terminal, otherwise a line now and then."""
-
-    def __init__(self, console: Console, flights: int) -> None:
-        self.console = console
-        self._flights = flights
-        self._next_line = 0.1
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.completed:,.0f} of {task.total:,.0f} flights"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._bar: TaskID = self._progress.add_task("starting", total=flights)
-
-    def __enter__(self) -> Screen:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def phase(self, name: str) -> None:
-        """Show what the driver is doing."""
-        self._progress.update(self._bar, description=name)
-        if not self.console.is_terminal:
-            self.note(f"  {name}")
-
-    def note(self, text: str, style: str = "") -> None:
-        """Print a line that stays."""
-        self.console.print(Text(text, style), soft_wrap=True)
-
-    def flights(self, done: int) -> None:
-        """Show that so many flights have been read."""
-        self._progress.update(self._bar, completed=done)
-        part = done / self._flights
-        if not self.console.is_terminal and part >= self._next_line:
-            self.note(f"  {done:>7,} flights")
-            self._next_line = int(part * 10 + 1) / 10
 
 
 @attrs.define

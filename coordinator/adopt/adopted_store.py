@@ -1,16 +1,21 @@
-"""What a pipeline keeps of a query that it has adopted: a savepoint of its own, from which the query begins."""
+"""What a pipeline keeps of a query that it has adopted: a savepoint of its own, from which the query begins.
+
+Each life of the pipeline that adopts a query writes into a folder of its own. So a driver that was overtaken while it
+adopts writes nothing into what its successor begins from, and of two that have written, the later one counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import attrs
 
 from ...storage.codec import from_json, to_json
-from ...storage.errors import ObjectExistsError, ObjectMissingError
+from ...storage.errors import ObjectExistsError, ObjectMissingError, StorageError
 from ...storage.layout import pack_key
+from ...storage.logs import logger
 from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from ...storage.open import open_store
 from ...storage.savepoint import commit_savepoint, read_savepoint
@@ -18,8 +23,10 @@ from ...storage.snapshots import SnapshotWriter
 from ...storage.uri import join_uri
 from ..recovery.restore_point import RestorePoint
 
+log = logger(__name__)
+
 FOLDER: Final = "adopted"
-"""Folder in a pipeline's storage with a folder for each adopted query."""
+"""Folder in a pipeline's storage with a folder for each adopted query, and in it one for each life that adopted it."""
 _RECORD: Final = "adoption.json"
 _ID: Final = 1
 """The id of the savepoint, which is the only one in its folder."""
@@ -46,7 +53,7 @@ class Adopted:
 
 
 def place_of(root: str, query: str) -> str:
-    """Return the URI of the folder with what was adopted for a query.
+    """Return the URI of the folder with what lives of the pipeline have adopted for a query.
 
     Args:
         root: URI of the pipeline's store.
@@ -61,13 +68,20 @@ def find(root: str, query: str) -> Adopted | None:
     Raises:
         DamagedError, SchemaTooNewError: it cannot be read.
     """
-    store = open_store(place_of(root, query))
-    try:
-        manifest = read_savepoint(store)
-        source = from_json(AdoptionRecord, store.read(_RECORD))
-    except ObjectMissingError:
-        return None
-    return Adopted(RestorePoint(manifest, store.uri, is_adopted=True), source)
+    place = place_of(root, query)
+    for generation in sorted(_generations(open_store(place).list()), reverse=True):
+        store = open_store(join_uri(place, str(generation)))
+        try:
+            manifest = read_savepoint(store)
+            source = from_json(AdoptionRecord, store.read(_RECORD))
+        except ObjectMissingError:
+            continue
+        return Adopted(RestorePoint(manifest, store.uri, is_adopted=True), source)
+    return None
+
+
+def _generations(keys: Iterable[str]) -> set[int]:
+    return {int(first) for key in keys if (first := key.partition("/")[0]).isdecimal()}
 
 
 @attrs.frozen
@@ -101,7 +115,7 @@ def write(
         shards: the files of the operators' shards, by uid and number.
         now: seconds since 1970.
     """
-    store = open_store(place_of(life.root, query))
+    store = open_store(join_uri(place_of(life.root, query), str(life.generation)))
     writer = SnapshotWriter(store, pack_key(_ID, "adopted"))
     writer.add("query", files)
     for (uid, number), snapshot in shards.items():
@@ -137,4 +151,16 @@ def write(
         if (found := find(life.root, query)) is not None:
             return found
         raise
+    _forget_older(life, query)
     return Adopted(RestorePoint(manifest, store.uri, is_adopted=True), source)
+
+
+def _forget_older(life: Life, query: str) -> None:
+    """Delete what earlier lives have written of an adoption: a part, or what was written too late."""
+    store = open_store(place_of(life.root, query))
+    keys = store.list()
+    older = {str(generation) for generation in _generations(keys) if generation < life.generation}
+    try:
+        store.delete_all([key for key in keys if key.partition("/")[0] in older])
+    except StorageError as error:
+        log.warning("cannot delete what an earlier driver has adopted in part", query=query, error=str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,7 +14,8 @@ from ...state.operators.ticks import TICKS
 from ...storage.logs import logger
 from ...storage.manifest import OperatorRecord
 from ..errors import AdoptionError, IncompleteDirectoryError
-from ..recovery.restore_point import SINK, WORKING
+from ..recovery.adoptions import Adoptions
+from ..recovery.restore_point import SINK, WORKING, RestorePoint
 from ..recovery.run_record import same_operators
 from ..sinks.file_sink_log import newest
 from ..sinks.sink import Sink
@@ -40,44 +41,85 @@ log = logger(__name__)
 
 
 @attrs.frozen
+class Successor:
+    """The query that goes on where a plain one has stopped."""
+
+    name: str
+    facts: WriterFacts
+    """Of its writer."""
+    sink: Sink
+
+
+@attrs.frozen
 class Adopter:
     """Adopts queries for one life of a pipeline."""
 
     spark: SparkSession
     life: Life
+    restored: RestorePoint | None
+    """The checkpoint that the life begins from. What it has is not adopted again."""
+    adoptions: Adoptions
+    """Where queries begin that were adopted."""
     check_not_fenced: Callable[[], None]
     folder: Callable[[], Path]
     """Returns a directory that the driver and all tasks see under one path."""
+    operators: Callable[[str, Sequence[str]], tuple[OperatorRecord, ...]]
+    """Returns the records of a query's operators by their uids."""
+    time_mode: Callable[[str], str]
+    """Returns the time mode of an operator, as PySpark names it."""
+    drops_state: bool
+    """Whether state may be left behind that no operator declares."""
 
-    def look(self, path: str, target: Target | None = None) -> Adoption:
+    def look(self, path: str, successor: Successor | None = None) -> Adoption:
         """Say what a query would take over from a checkpoint; nothing is changed.
+
+        Args:
+            path: the ``checkpointLocation`` of the plain query.
+            successor: the query that is to go on; None: it is not known yet.
 
         Raises:
             AdoptionError: there is no checkpoint of Spark, or a part of one.
         """
         found = read_checkpoint(path)
+        target = None if successor is None else self._target(successor)
         return self._examine(found, target, self._stored(found, target))
 
-    def adopt(
-        self,
-        path: str,
-        query: str,
-        target: Target,
-        facts: WriterFacts,
-        sink: Sink,
-    ) -> Adopted:
-        """Return what a query begins from: what it has adopted before, or now adopts.
+    def begin(self, path: str, successor: Successor) -> None:
+        """Let a query that is about to start begin where a plain one has stopped, if this is its first start.
 
         Args:
             path: the ``checkpointLocation`` of the plain query.
-            query: the name of the query that goes on.
-            target: what the query is.
-            facts: of its writer.
-            sink: its sink.
+            successor: the query.
 
         Raises:
             AdoptionError: the checkpoint does not fit, or is another one than was adopted before.
+            FencedError: another driver has taken the pipeline over.
         """
+        if self.restored is not None and self.restored.has(successor.name):
+            log.info(
+                "nothing is adopted: the query goes on from a checkpoint of its own",
+                checkpoint=self.restored.manifest.id,
+                path=path,
+            )
+            return
+        adopted = self._adopt(path, successor.name, self._target(successor), successor.facts, successor.sink)
+        self.adoptions.add(successor.name, adopted.point)
+
+    def _target(self, successor: Successor) -> Target:
+        facts, location = successor.facts, successor.sink.location
+        return Target(
+            query=successor.name,
+            sources=tuple(source.name for source in facts.sources if source.name != TICKS),
+            native_state=facts.native_state,
+            operators=self.operators(successor.name, facts.operators),
+            modes={uid: self.time_mode(uid) for uid in facts.operators},
+            output=None if location is None else str(location),
+            output_batch=-1 if location is None else newest(location),
+            drops_state=self.drops_state,
+        )
+
+    def _adopt(self, path: str, query: str, target: Target, facts: WriterFacts, sink: Sink) -> Adopted:
+        """Return what a query begins from: what it has adopted before, or now adopts."""
         known = adopted_store.find(self.life.root, query)
         if known is not None:
             _check_known(known, path, query, target.operators)
@@ -192,28 +234,6 @@ def _prepared(files: Files, facts: WriterFacts, folder: Path, *, keeps_state: bo
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-
-
-def target_of(
-    query: str,
-    facts: WriterFacts,
-    sink: Sink,
-    operators: tuple[OperatorRecord, ...],
-    modes: dict[str, str],
-    *,
-    drops_state: bool,
-) -> Target:
-    """Return what a query is, as far as it matters for an adoption."""
-    return Target(
-        query=query,
-        sources=tuple(source.name for source in facts.sources if source.name != TICKS),
-        native_state=facts.native_state,
-        operators=operators,
-        modes=modes,
-        output=None if sink.location is None else str(sink.location),
-        output_batch=-1 if sink.location is None else newest(sink.location),
-        drops_state=drops_state,
-    )
 
 
 def _check_known(known: Adopted, path: str, query: str, operators: tuple[OperatorRecord, ...]) -> None:

@@ -242,7 +242,6 @@ class _Log:
     uri: str
     _files: list[tuple[PublishedFile, ...]] = attrs.field(factory=list, init=False)
     """By entry."""
-    _count: int = attrs.field(default=0, init=False)
     _bytes: int = attrs.field(default=0, init=False)
     _newest: bytes | None = attrs.field(default=None, init=False)
     _number: int | None = attrs.field(default=None, init=False)
@@ -275,19 +274,25 @@ class _Log:
     def _read_on(self, store: Store) -> None:
         if self._number is None:
             newest = directory_log.newest_of(store.list(directory_log.FOLDER))
+            if newest < 0:
+                return
             # The latest entry that repeats all before it, and those after it.
-            first = (newest + 1) // directory_log.COMPACTED * directory_log.COMPACTED - 1
-            self._number = max(first, 0) - 1
+            self._number = directory_log.first_read(newest) - 1
         while self._bytes <= MOST_BYTES:
             number = self._number + 1
             try:
                 data = store.read(directory_log.key_of(number))
             except ObjectMissingError:
-                return
+                newest = directory_log.newest_of(store.list(directory_log.FOLDER))
+                if newest <= number:
+                    return
+                # It is so old that it is deleted.
+                self._number = directory_log.first_read(newest) - 1
+                continue
             files, repeats = published(data), directory_log.is_compacted(number)
-            # A compact entry repeats those before it.
-            added = files[self._count :] if repeats else files
-            self._files.append(added)
-            self._count += len(added)
+            if repeats:
+                # It says all, and some that were there may have left the log.
+                self._files.clear()
+            self._files.append(files)
             self._bytes = len(data) + (0 if repeats else self._bytes)
             self._number, self._newest = number, data

@@ -44,6 +44,8 @@ class Run:
     """The run that this one resumes; None: it comes from a checkpoint or begins empty."""
     spark: StreamingQuery | None = None
     ended: bool = False
+    settles: bool = False
+    """Whether it is being stopped, and may still have to commit a batch that its sink has."""
     follower: threading.Thread | None = None
     """Ends when Spark's query has ended."""
     mirror: Mirror | None = None
@@ -152,7 +154,7 @@ class Runs:
     def stands_at(self, query: str) -> int | None:
         """Return the newest committed batch of a query that has ended; None while it runs."""
         run = self._current[query]
-        return progress.newest_committed(run.logs()) if run.ended else None
+        return progress.newest_committed(run.logs()) if run.ended and not run.settles else None
 
     def is_committed(self, query: str, batch: int) -> bool:
         """Return whether a batch has committed."""

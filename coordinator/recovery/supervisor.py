@@ -49,6 +49,10 @@ from .runs import Run, Runs
 log = logger(__name__)
 
 _POLL_SECONDS: Final = 0.02
+_SETTLE_ATTEMPTS: Final = 3
+"""How often a query that is stopped is started again to commit a batch: it may be stopped in the next one."""
+_SETTLE_SECONDS: Final = 30.0
+"""How long such a batch may take. It is not computed again."""
 _REMEMBERED: Final = 100
 """How many recoveries are remembered."""
 
@@ -229,8 +233,51 @@ class Supervisor:
             if run is None or not query.isActive:
                 return
             query.is_stopped = True
-            self._stop(run)
+            run.settles = True
+            try:
+                self._launcher.stop(run)
+                run = self._settled(run, query)
+            finally:
+                # It may be another run by now.
+                (self._runs.get(name) or run).settles = False
+                query.ended()
         self._report_stop(run)
+
+    def _settled(self, run: Run, query: CheckpointedQuery) -> Run:
+        """Have Spark commit the batch that its file sink has and the commit log has not; return the run that did it.
+
+        A query that reads the output may have read that batch. After a restore it would come a second time.
+        """
+        sink = run.definition.sink
+        for _ in range(_SETTLE_ATTEMPTS):
+            committed = progress.newest_committed(run.directory)
+            if self._machine.must_go_back or not sink.is_ahead_of(committed):
+                return run
+            log.info("the batch commits that the sink has", query=run.definition.name, batch=committed + 1)
+            try:
+                run = self._launcher.again(run)
+                metrics = self._metrics(
+                    "a stop between the sink's log and the commit log", self._clock(), in_place=True
+                )
+                self._launcher.start(run, query, metrics)
+                self._await_commit(run, committed + 1)
+            except Exception as error:  # noqa: BLE001 (the query is stopped all the same)
+                log.warning(
+                    "cannot commit the batch that the sink has", query=run.definition.name, error=str(error)
+                )
+            finally:
+                self._launcher.stop(run)
+        return run
+
+    def _await_commit(self, run: Run, batch: int) -> None:
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while (
+            not progress.is_committed(run.directory, batch)
+            and run.spark is not None
+            and run.spark.isActive
+            and time.monotonic() < deadline
+        ):
+            time.sleep(_POLL_SECONDS)
 
     def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> list[Run]:
         """Stop all queries, each after its running batch has committed; return the runs that were stopped.

@@ -12,7 +12,7 @@ from ..errors import RestoreError, SinkTakenError
 from ..spark.compact_log import DEFAULT_INTERVAL, mended
 from . import file_sink_log
 from .guarantee import Guarantee, Level
-from .owner import Mark, SinkOwner, check_mark, pass_on, put_mark
+from .owner import Mark, SinkOwner, check_mark, mark_of, pass_on, put_mark
 from .place import Output, local_directory
 from .sink import Beginning, Sink
 
@@ -59,8 +59,14 @@ class FileSink(Sink):
         """
         kept = file_sink_log.contents(beginning.files or {})
         elsewhere = file_sink_log.elsewhere(self.path, kept.values())
+        # Before the check: what comes after it is somebody else's.
+        found = mark_of(self.path)
         if self._check(query, beginning, kept, elsewhere):
-            pass_on(self.path, _mark(query, beginning.owner))
+            if found is None:
+                # Two drivers may adopt one query of plain Spark at once.
+                put_mark(self.path, _mark(query, beginning.owner))
+            else:
+                pass_on(self.path, _mark(query, beginning.owner))
         elif not beginning.is_table:
             self.mark(query, beginning.owner)
         if elsewhere is not None:
@@ -115,14 +121,27 @@ class FileSink(Sink):
             is_marked and (beginning.files is not None or beginning.may_begin_anew)
         )
         if newest >= 0 and not is_own and not is_named:
+            if is_marked:
+                raise self._not_in_checkpoint(query, newest)
             raise SinkTakenError(
                 f"query {query!r} cannot begin in its output {self.path}",
                 "no log of batches there, or one that this query has written, because Spark would skip as many batches",
-                f"one up to batch {newest} "
-                + ("of an earlier life" if is_marked else "of another query or program"),
+                f"one up to batch {newest} of another query or program",
                 "choose another path, delete this one, or restore the checkpoint that belongs to it",
             )
         return is_named and not is_marked
+
+    def _not_in_checkpoint(self, query: str, newest: int) -> SinkTakenError:
+        """Return the error for a query that would begin anew, and whose output is not empty."""
+        return SinkTakenError(
+            f"query {query!r} cannot begin: it is not in the checkpoint that was chosen with `restore`, so it begins "
+            "with the first rows of its sources",
+            f"nothing in its output {self.path}, because Spark would skip as many batches as the log there has",
+            f"its own output of an earlier life, up to batch {newest}",
+            "restore a checkpoint that has the query, if there is one (`chandy show` names the queries of each). "
+            f"Otherwise choose: delete {self.path}, and the query writes everything again; choose another path, and "
+            "what is there stays; or leave `restore` out to go on from the latest checkpoint",
+        )
 
     def is_ahead_of(self, batch: int) -> bool:
         """Return whether the log has a later batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ VOID: Final = "-"
 """What the offset log says of a source that has no offset yet."""
 _KEYED: Final = "transformWithState"
 _NAMED: Final = "v2"
+_NUMBERED = re.compile(r"\d+:")
 """The version of the offset log that names its sources."""
 
 
@@ -255,6 +257,12 @@ def with_new_sources(entry: str, added: tuple[int, ...]) -> str:
     if version != _NAMED:
         for position in added:
             offsets.insert(position, VOID)
+    elif all(_NUMBERED.match(line) for line in offsets):
+        # Sources without names have their positions for names, and these move up.
+        by_number = {int(number): offset for number, _, offset in (line.partition(":") for line in offsets)}
+        for position in added:
+            by_number = {at + (at >= position): offset for at, offset in by_number.items()} | {position: VOID}
+        offsets = [f"{at}:{offset}" for at, offset in sorted(by_number.items())]
     return "\n".join([version, times, *offsets])
 
 

@@ -11,7 +11,7 @@ import attrs
 from ...storage.layout import pack_key
 from ...storage.locate import Located
 from ...storage.manifest import Handle, QueryRecord
-from ...storage.snapshots import SnapshotWriter, StoredSnapshot, copy_snapshot
+from ...storage.snapshots import SnapshotWriter, StoredSnapshot, copy_snapshot, restore_files
 from ...storage.store import Store
 from ...storage.verification import check
 
@@ -29,7 +29,8 @@ class Carried:
 def carry(base: Located, target: Store, shards: Mapping[tuple[str, int], Handle]) -> Carried:
     """Copy all queries of a checkpoint, and some shards.
 
-    A service copies large files itself if it can; all other files are verified.
+    A service copies large files itself if it can. Otherwise they come through this machine, and are verified: a few
+    files at a time are on its disk, and none is in memory as a whole.
 
     Args:
         base: the checkpoint, which stays as it is.
@@ -61,7 +62,11 @@ def _copy_staged(base: Located, target: Store) -> int:
     outputs = [output for query in base.manifest.queries for output in query.outputs]
     # Several sinks publish the same files.
     files = {file.key: file for output in outputs for epoch in output.epochs for file in epoch.staged.files}
-    for file in files.values():
-        check(base.store, file)
-        target.write(file.key, base.store.read(file.key))
+    with TemporaryDirectory(prefix="chandy-copy-") as folder:
+        for file in files.values():
+            if target.copy(base.store, file.key, file.key):
+                check(target, file)
+            else:
+                restore_files(base.store, Handle((attrs.evolve(file, name="staged"),)), Path(folder))
+                target.upload(Path(folder) / "staged", file.key)
     return sum(file.size for file in files.values())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, Checkpoi
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError
 
-from .drivers import INPUT, say, session
+from .drivers import INPUT, say, session, tell_progress
 
 PIPELINE = "killed"
 
@@ -50,7 +49,7 @@ def run(options: dict[str, Any]) -> None:
         coordinator.stop(checkpoint=False)
         return
     say("started")
-    threading.Thread(target=_watch, args=(coordinator, queries), daemon=True).start()
+    threading.Thread(target=tell_progress, args=(coordinator, queries), daemon=True).start()
     sys.stdin.readline()
     queries[0].processAllAvailable()
     coordinator.checkpoint().result(120)
@@ -65,20 +64,6 @@ def _start(
     if transactional:
         return coordinator.start(writer, sink=FilesSink(str(output)), name=name)
     return coordinator.start(writer.format("parquet").option("path", str(output)), name=name)
-
-
-def _watch(coordinator: CheckpointCoordinator, queries: list[CheckpointedQuery]) -> None:
-    told: dict[str, object] = {}
-    while True:
-        now: dict[str, object] = {"checkpoint": coordinator.statistics().counts.completed}
-        for query in queries:
-            last = query.lastProgress
-            now[query.name] = last["batchId"] if last else None
-        for name, value in now.items():
-            if told.get(name) != value:
-                told[name] = value
-                say("event", name, value)
-        time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
-from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, NoRestart
 from chandy.coordinator.protocol.statistics import Status
 from chandy.coordinator.sinks.file_sink_log import newest
 
@@ -219,6 +219,21 @@ def watch(coordinator: CheckpointCoordinator, out: Path) -> None:
                 if (event, one.id) not in told:
                     told.add((event, one.id))
                     say(event, one.id, one.reason.name if one.reason else "")
+        time.sleep(0.01)
+
+
+def tell_progress(coordinator: CheckpointCoordinator, queries: Collection[CheckpointedQuery]) -> None:
+    """Tell how many checkpoints have completed, and the newest batch of each query, as they come; for a thread."""
+    told: dict[str, object] = {}
+    while True:
+        now: dict[str, object] = {"checkpoint": coordinator.statistics().counts.completed}
+        for query in queries:
+            last = query.lastProgress
+            now[query.name] = last["batchId"] if last else None
+        for name, value in now.items():
+            if told.get(name) != value:
+                told[name] = value
+                say("event", name, value)
         time.sleep(0.01)
 
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from pyspark import cloudpickle
 
-from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, NoRestart
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 
 from . import drivers
-from .drivers import INPUT, chained, say, session
+from .drivers import INPUT, chained, say, session, tell_progress
 
 CHAIN_COLUMNS = ("k", "n", "total", "chain")
 ID_COLUMNS = ("id", "k", "v")
@@ -56,26 +55,12 @@ def run(options: dict[str, Any]) -> None:
         coordinator.start(rows.writeStream, sink=ids, name="ids"),
     ]
     say("resumes" if all(one.in_place for one in coordinator.recoveries) else "replays")
-    threading.Thread(target=_watch, args=(coordinator, queries), daemon=True).start()
+    threading.Thread(target=tell_progress, args=(coordinator, queries), daemon=True).start()
     sys.stdin.readline()
     for query in queries:
         query.processAllAvailable()
     coordinator.stop()
     say("stopped")
-
-
-def _watch(coordinator: CheckpointCoordinator, queries: list[CheckpointedQuery]) -> None:
-    told: dict[str, object] = {}
-    while True:
-        now: dict[str, object] = {"checkpoint": coordinator.statistics().counts.completed}
-        for query in queries:
-            last = query.lastProgress
-            now[query.name] = last["batchId"] if last else None
-        for name, value in now.items():
-            if told.get(name) != value:
-                told[name] = value
-                say("event", name, value)
-        time.sleep(0.01)
 
 
 if __name__ == "__main__":

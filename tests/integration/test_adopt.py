@@ -10,8 +10,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.adopt import adopted_store
-from chandy.coordinator.errors import AdoptionError
+from chandy.coordinator.errors import AdoptionError, SinkTakenError
 from chandy.coordinator.spark import progress
 from chandy.storage.verification import verify
 
@@ -307,6 +309,36 @@ test_adopt.into(df, Path({str(case.out)!r})).option("checkpointLocation", {str(c
     case.add(range(5, 8))
     case.start(coordinator).processAllAvailable()
     coordinator.stop()
+    case.check()
+
+
+def test_of_two_pipelines_that_adopt_a_query_at_once_one_goes_on_and_the_other_is_told_so(
+    spark: SparkSession, make: Make, tmp_path: Path
+) -> None:
+    case = Case(spark, tmp_path, windows)
+    case.add(range(4))
+    plain(case.writer(), case.old)
+    case.add(range(4, 6))
+    coordinators = [make(), make(pipeline="other")]
+    begin = threading.Barrier(2)
+
+    def adopt(coordinator: CheckpointCoordinator) -> Any:
+        begin.wait()
+        try:
+            return case.start(coordinator)
+        except SinkTakenError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(adopt, coordinators))
+    refused = [one for one in outcomes if isinstance(one, SinkTakenError)]
+    assert len(refused) == 1
+    winner = coordinators[1 - outcomes.index(refused[0])]
+    assert f"that of query 'q' of pipeline {winner._pipeline!r}" in str(refused[0])
+    for one in outcomes:
+        if one is not refused[0]:
+            one.processAllAvailable()
+    winner.stop()
     case.check()
 
 

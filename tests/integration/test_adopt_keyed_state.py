@@ -114,9 +114,32 @@ def test_an_adopted_processor_gives_out_what_an_uninterrupted_one_does(
     check_untouched(tmp_path / "old", before)
 
 
+def test_a_log_of_offsets_by_name_goes_on_with_ticks(
+    spark: SparkSession, settings: dict[str, str], make: Make, tmp_path: Path
+) -> None:
+    settings["spark.sql.streaming.offsetLog.formatVersion"] = "2"
+    case = next(case for case in CASES if case.name == "alarms")
+    whole, feed, old = Feed(tmp_path / "whole", case), begun(tmp_path / "in", case), tmp_path / "old"
+    on_pyspark(spark, whole, tmp_path / "whole-checkpoint")
+    on_pyspark(spark, feed, old)
+    entry = (old / "offsets" / str(progress.newest_planned(old))).read_text()
+    assert entry.startswith("v2\n")
+    complete(feed)
+    coordinator = make()
+    output = over(coordinator, spark, feed)
+    writer = output.writeStream.outputMode("update").foreachBatch(feed.take).trigger(availableNow=True)
+    query = coordinator.start(writer, name="q", adopt=str(old))
+    query.awaitTermination(150)
+    assert query.exception() is None
+    assert feed.outputs() == whole.outputs()
+    coordinator.stop()
+
+
 def adopted(coordinator: CheckpointCoordinator, query: str) -> str:
     """Where the pipeline keeps what a query has adopted."""
-    return adopted_store.place_of(coordinator._taken.catalog.store.uri, query)
+    found = adopted_store.find(coordinator._taken.catalog.store.uri, query)
+    assert found is not None
+    return found.point.root
 
 
 @pytest.mark.compat

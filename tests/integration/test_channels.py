@@ -20,7 +20,9 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, Checkpoi
 from chandy.coordinator.cli import main
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.errors import WriterError
-from chandy.coordinator.sinks.two_phase.errors import OutputAheadError
+from chandy.coordinator.recovery.launcher import Launcher
+from chandy.coordinator.recovery.runs import Run
+from chandy.coordinator.spark import progress
 from chandy.storage.catalog import Catalog
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import ChannelRecord, UnreadFiles
@@ -109,10 +111,8 @@ def test_a_channel_has_what_is_published_and_not_read_and_what_waits(
     assert ", 80 rows" in text
     first.stop(checkpoint=False)
 
-    # What was published after an older checkpoint cannot be taken back.
-    with pytest.raises(OutputAheadError):
-        start(make(restore=2), spark, events, tmp_path, readers=2)
-    second = make()
+    # What was published after an older checkpoint is taken back.
+    second = make(restore=2)
     pair = start(second, spark, events, tmp_path, readers=2)
     events.add()
     pair.writer.processAllAvailable()
@@ -215,6 +215,56 @@ def test_readers_that_could_see_what_is_taken_back_are_refused(
         coordinator.start(late, name="late")
     # A transactional sink takes nothing back.
     coordinator.start(events.stream(spark).writeStream, sink=FilesSink(str(tmp_path / "late")), name="late")
+
+
+@pytest.mark.parametrize("stops", [1, 2])
+def test_a_query_that_is_stopped_between_the_sinks_log_and_the_commit_log_gives_no_row_twice(
+    make: Make,
+    spark: SparkSession,
+    events: Events,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stops: int,
+) -> None:
+    def begin(coordinator: CheckpointCoordinator) -> tuple[CheckpointedQuery, CheckpointedQuery]:
+        middle, out = str(tmp_path / "middle"), str(tmp_path / "out")
+        writer = events.stream(spark).writeStream.format("parquet").option("path", middle)
+        first = coordinator.start(writer, name="writer")
+        rows = spark.readStream.schema(EVENTS).parquet(middle)
+        return first, coordinator.start(rows.writeStream.format("parquet").option("path", out), name="reader")
+
+    stopped = list[int]()
+    stop = Launcher.stop
+
+    def stopped_between(launcher: Launcher, run: Run) -> None:
+        stop(launcher, run)
+        if run.definition.name == "writer" and len(stopped) < stops:
+            newest = progress.newest_committed(run.directory)
+            stopped.append(newest)
+            for name in (str(newest), f".{newest}.crc", f"{newest}.crc"):
+                (run.directory / "commits" / name).unlink(missing_ok=True)
+
+    first = make()
+    events.add(2)
+    (tmp_path / "middle").mkdir()
+    writer, reader = begin(first)
+    writer.processAllAvailable()
+    reader.processAllAvailable()
+    with monkeypatch.context() as patch:
+        patch.setattr(Launcher, "stop", stopped_between)
+        writer.stop()
+        reader.stop()
+    assert stopped == [1] * stops
+    first.checkpoint().result(60)
+    first.stop(checkpoint=False)
+    events.add(1)
+    second = make()
+    writer, reader = begin(second)
+    writer.processAllAvailable()
+    reader.processAllAvailable()
+    second.stop()
+    for output in ("middle", "out"):
+        assert read_through_log(tmp_path / output) == given(events)
 
 
 # --- drivers that are killed --------------------------------------------------------------------------------

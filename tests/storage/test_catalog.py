@@ -10,7 +10,7 @@ import pytest
 
 from chandy.storage import DamagedError, FencedError, ObjectExistsError, ObjectMissingError
 from chandy.storage.catalog import Catalog
-from chandy.storage.errors import DamagedStartError
+from chandy.storage.errors import DamagedStartError, StorageReplacedError
 from chandy.storage.fencing import KEPT, Generation
 from chandy.storage.layout import generation_of
 from chandy.storage.local import LocalStore
@@ -152,6 +152,27 @@ def test_a_claim_without_a_start_fences_but_makes_nothing_void(catalog: Catalog)
     third = catalog.take_over("driver-3", 3.0)
     assert (third.generation, third.predecessors_end) == (3, 1)
     assert catalog.latest() == late
+
+
+def test_a_store_that_was_wiped_while_its_driver_runs_is_called_so(catalog: Catalog) -> None:
+    for _ in range(2):
+        own = catalog.take_over("me", 0.0)
+    catalog.check_not_fenced(own.generation)
+    catalog.store.delete_all(catalog.store.list())
+    with pytest.raises(StorageReplacedError, match="was wiped, or put back"):
+        catalog.check_not_fenced(own.generation)
+    # Another driver that begins anew there, too.
+    catalog.take_over("another", 0.0)
+    with pytest.raises(StorageReplacedError, match="was wiped, or put back"):
+        catalog.check_not_fenced(own.generation)
+
+
+def test_a_generation_that_others_know_of_tells_a_wiped_store(catalog: Catalog) -> None:
+    for _ in range(3):
+        catalog.take_over("me", 0.0)
+    catalog.check_has(FencedError(catalog.store.uri, 2, 3, "as sink 'a' has recorded"))
+    with pytest.raises(StorageReplacedError, match=r"nothing of generation 4 \(as sink 'a' has recorded\)"):
+        catalog.check_has(FencedError(catalog.store.uri, 3, 4, "as sink 'a' has recorded"))
 
 
 def test_a_damaged_generation_record_fails_loudly(catalog: Catalog) -> None:

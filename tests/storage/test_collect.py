@@ -421,6 +421,7 @@ def test_a_fenced_coordinator_deletes_nothing_of_its_aborted_checkpoints(
 
 def test_without_a_generation_a_manifest_is_left_alone(catalog: Catalog, store: LocalStore) -> None:
     # It may be the successor's completed checkpoint of the same id.
+    catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(1, 2, [files(store, "checkpoints/1/h.pack")]))
     files(store, "checkpoints/2/h.pack")
     assert discard_aborted(store, 1) == frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from chandy.storage.manifest import FileRef, Handle, Manifest
 from chandy.storage.packs import MOST_PACKS
 from chandy.storage.snapshots import (
     PACK_BELOW,
+    THREADS,
     SnapshotWriter,
     Source,
     StoredSnapshot,
@@ -474,6 +476,32 @@ def test_a_copied_snapshot_lives_without_its_source(
     assert copied.new_bytes == copied.handle.size
 
 
+def test_few_large_files_at_a_time_are_on_the_disk_between_kinds_of_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, disk = MemoryStore(), tmp_path / "disk"
+    disk.mkdir()
+    contents = {f"{number:06}.sst": os.urandom(LARGE) for number in range(40)}
+    stored = snapshot(store, tmp_path / "a", contents)
+    seen = list[int]()
+
+    class Watched(MemoryStore):
+        def upload(self, path: Path, key: str) -> None:
+            seen.append(sum(one.stat().st_size >= LARGE for one in disk.rglob("*.sst")))
+            super().upload(path, key)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    target = Watched()
+    writer = SnapshotWriter(target, "checkpoints/9/driver.pack")
+    copy_snapshot(store, stored.handle, writer, "7", disk / "scratch")
+    copied = writer.finish()["7"]
+    assert len(seen) == 40
+    assert max(seen) <= THREADS
+    assert not list(disk.rglob("*.sst"))
+    restore_files(target, copied.handle, tmp_path / "b")
+    assert contents_of(tmp_path / "b") == contents
+
+
 def test_damage_is_not_copied_between_kinds_of_stores(tmp_path: Path, contents: Contents) -> None:
     store = MemoryStore()
     stored = snapshot(store, tmp_path / "a", contents)
@@ -482,6 +510,7 @@ def test_damage_is_not_copied_between_kinds_of_stores(tmp_path: Path, contents: 
     writer = SnapshotWriter(LocalStore(tmp_path / "savepoint"), "checkpoints/9/driver.pack")
     with pytest.raises(DamagedError):
         copy_snapshot(store, stored.handle, writer, "7", tmp_path / "scratch")
+        writer.finish()
 
 
 class _Service(MemoryStore):

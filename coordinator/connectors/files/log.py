@@ -1,36 +1,51 @@
 """The log of a directory of files: what Spark's readers read, with the position of each writer in the same entries.
 
-``<directory>/_spark_metadata/<n>`` names the files that entry n adds, as the log of Spark's own file sink does. Entries
-have no gaps, and every tenth is a ``<n>.compact`` that repeats all before it. The last line of an entry is for Chandy:
-it has the positions of all writers. It is a line about a folder, and Spark reads past those.
+``<directory>/_spark_metadata/<n>`` names the files that entry n adds, as the log of Spark's own file sink does. Every
+tenth entry is a ``<n>.compact`` that repeats all before it. The last line of an entry is for Chandy: it has the
+positions of all writers. It is a line about a folder, and Spark reads past those.
 
 Entry n is created exclusively, after entry n - 1. So the log is one chain: who creates an entry knows all before it.
+An entry that repeats all before it may also leave some out: so files are taken back, and so they are forgotten.
+
+Spark does not write down how often a log is compacted. It takes the distance of the two newest compact entries for it,
+and only where there are fewer than two, a setting of the reader's session. So a log begins with two of them, and two
+stay. What is older is deleted. Who was so slow that the entry that it creates was there and is deleted finds that out
+afterwards: the newest entry is further ahead than any that could be.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 
 from ....storage.codec import plain, structure
-from ....storage.errors import CodecError, ObjectMissingError
+from ....storage.errors import CodecError, ObjectExistsError, ObjectMissingError, StorageError
+from ....storage.logs import logger
 from ....storage.store import Store
 from ...sinks.two_phase.contract import Position
 from ...sinks.two_phase.errors import OutputError
+from .rewinds import Rewinds
+
+log = logger(__name__)
 
 FOLDER: Final = "_spark_metadata/"
 """Spark's folder for the log."""
 COMPACTED: Final = 10
 """Every so many entries there is one that repeats all before it; Spark's default."""
+FIRST: Final = 2 * COMPACTED - 1
+"""The entry with which a log begins: a compact one, so that there can be another one before it."""
 VERSION: Final = "v1"
 
 _NAME = re.compile(r"(\d+)(?:\.compact)?")
 _NOTE = "chandy"
-"""The key of the line that is for Chandy."""
+"""The key of the line that is for Chandy: the positions."""
+_REWINDS = "rewinds"
+_REMOVED = "removed"
 
 
 @attrs.frozen
@@ -42,16 +57,28 @@ class DataFile:
     size: int
     """Bytes of the file."""
     rows: int
+    writer: str = ""
+    """Who has written it."""
+    epoch: int = -1
+    """The epoch that its rows are of."""
 
 
 @attrs.frozen
 class Entry:
-    """The newest entry of a log: which one it is, and what was published up to it."""
+    """The newest entry of a log: which one it is, and what is known with it."""
 
     number: int
     """-1: the log is empty."""
     positions: Mapping[str, Position]
     """The positions of all writers, by their names."""
+    rewinds: Mapping[str, Rewinds] = attrs.field(factory=dict)
+    """What was taken back, by writer."""
+    removed: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+    """By writer, the lines about files that were taken back, and that are not deleted."""
+
+    def with_position(self, writer: str, position: Position) -> Entry:
+        """Return what is known with another position of a writer."""
+        return attrs.evolve(self, positions={**self.positions, writer: position})
 
 
 EMPTY: Final = Entry(-1, {})
@@ -67,34 +94,66 @@ def is_compacted(number: int) -> bool:
     return (number + 1) % COMPACTED == 0
 
 
-def before(number: int) -> range:
-    """Return the entries that a compacted one repeats: the last compacted one, and those after it."""
-    return range(max(0, number - COMPACTED), number)
+def first_read(number: int) -> int:
+    """Return the first of the entries that say all as of one of them: the newest compact one, or 0."""
+    return max(0, (number + 1) // COMPACTED * COMPACTED - 1)
+
+
+def following(number: int) -> int:
+    """Return the number of the entry that comes after another one."""
+    return FIRST if number < 0 else number + 1
+
+
+def numbers_of(keys: Iterable[str]) -> list[int]:
+    """Return the numbers of the entries among the keys of a directory, ascending."""
+    names = [key.removeprefix(FOLDER) for key in keys if key.startswith(FOLDER)]
+    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
 
 
 def newest_of(keys: Iterable[str]) -> int:
     """Return the number of the newest entry among the keys of a directory, -1 if there is none."""
-    names = [key.removeprefix(FOLDER) for key in keys if key.startswith(FOLDER)]
-    return max((int(found[1]) for name in names if (found := _NAME.fullmatch(name))), default=-1)
+    return max(numbers_of(keys), default=-1)
 
 
-def encode(added: Iterable[str], positions: Mapping[str, Position], directory: str, modified: float) -> bytes:
+def encode(added: Iterable[str], known: Entry, directory: str, modified: float) -> bytes:
     """Return the bytes of an entry.
 
     Args:
         added: the lines about files.
-        positions: the positions of all writers.
+        known: what is known with it.
         directory: the directory's URI, for Spark's readers.
         modified: seconds since 1970.
     """
-    note = _line(f"{directory}/_chandy", 0, modified, is_folder=True) | {_NOTE: plain(dict(positions))}
+    note = _line(f"{directory}/_chandy", 0, modified, is_folder=True) | {_NOTE: plain(dict(known.positions))}
+    if known.rewinds:
+        note[_REWINDS] = plain(dict(known.rewinds))
+    if known.removed:
+        note[_REMOVED] = {writer: list(lines) for writer, lines in known.removed.items()}
     return "\n".join([VERSION, *added, json.dumps(note)]).encode()
+
+
+def decode(number: int, data: bytes) -> Entry | None:
+    """Return what is known with an entry; None if it is not Chandy's.
+
+    Raises:
+        CodecError, ValueError: it cannot be read.
+    """
+    note = _note(data)
+    if note is None:
+        return None
+    return Entry(
+        number,
+        {name: structure(Position, one) for name, one in note[_NOTE].items()},
+        {name: structure(Rewinds, one) for name, one in note.get(_REWINDS, {}).items()},
+        {writer: tuple(lines) for writer, lines in note.get(_REMOVED, {}).items()},
+    )
 
 
 def line_of(file: DataFile, modified: float) -> str:
     """Return the line of an entry about a file."""
     # Spark reads past what it does not know.
-    return json.dumps(_line(file.uri, file.size, modified, rows=file.rows))
+    own = {"writer": file.writer, "epoch": file.epoch} if file.writer else {}
+    return json.dumps(_line(file.uri, file.size, modified, rows=file.rows) | own)
 
 
 def lines_of(data: bytes) -> list[str]:
@@ -102,17 +161,31 @@ def lines_of(data: bytes) -> list[str]:
     return [line for line in data.decode().splitlines()[1:] if _NOTE not in json.loads(line)]
 
 
+def file_of(line: str) -> DataFile:
+    """Return the file that a line is about."""
+    one = json.loads(line)
+    return DataFile(one["path"], one["size"], one.get("rows", 0), one.get("writer", ""), one.get("epoch", -1))
+
+
+def published_at(line: str) -> float:
+    """Return when the file that a line is about was published, in seconds since 1970."""
+    return float(json.loads(line)["modificationTime"]) / 1000
+
+
 def positions_of(data: bytes) -> dict[str, Position] | None:
     """Return the positions that an entry has; None if the entry is not Chandy's.
 
     Raises:
-        CodecError: the positions cannot be read.
+        CodecError, ValueError: the positions cannot be read.
     """
+    found = decode(0, data)
+    return None if found is None else dict(found.positions)
+
+
+def _note(data: bytes) -> dict[str, Any] | None:
     last = data.decode().splitlines()[-1]
     document = json.loads(last) if last.startswith("{") else {}
-    if _NOTE not in document:
-        return None
-    return {name: structure(Position, one) for name, one in document[_NOTE].items()}
+    return document if _NOTE in document else None
 
 
 def _line(
@@ -137,6 +210,8 @@ class FileLog:
     store: Store
     directory: str
     """The directory's URI, for Spark's readers."""
+    retention: float | None = None
+    """Seconds after which a file leaves the log, with the next entry that repeats all; None: never."""
 
     def newest(self) -> Entry:
         """Read the newest entry.
@@ -150,34 +225,99 @@ class FileLog:
             return EMPTY
         data = self.store.read(key_of(number))
         try:
-            positions = positions_of(data)
-        except (CodecError, ValueError) as error:
+            found = decode(number, data)
+        except (CodecError, ValueError, TypeError, AttributeError) as error:
             raise self._unusable(f"entry {number} that cannot be read: {error}") from error
-        if positions is None:
+        if found is None:
             raise self._unusable(f"entry {number} of another program, such as Spark's own file sink")
-        return Entry(number, positions)
+        return found
 
-    def create(
-        self, after: Entry, files: Iterable[DataFile], positions: Mapping[str, Position], modified: float
-    ) -> Entry:
+    def create(self, known: Entry, files: Iterable[DataFile], modified: float) -> Entry:
         """Create the entry that follows another one.
+
+        Args:
+            known: the entry before, with what is to be known from now on.
+            files: what the entry adds.
+            modified: seconds since 1970.
 
         Raises:
             ObjectExistsError: somebody else has.
             OutputError: the log has a gap.
             StorageError: the directory cannot be read or written.
         """
-        number = after.number + 1
+        number = following(known.number)
         added = [line_of(file, modified) for file in files]
         if is_compacted(number):
-            added = [line for one in before(number) for line in self._lines(one)] + added
-        self.store.create(key_of(number), encode(added, positions, self.directory, modified))
-        return Entry(number, dict(positions))
+            added = self._kept(self.lines(known.number), modified) + added
+        return self._create(attrs.evolve(known, number=number), added, modified)
+
+    def replace(self, known: Entry, lines: Sequence[str], modified: float) -> Entry:
+        """Create an entry that follows another one and says all that there is: lines that were, without some.
+
+        It is the next compact entry. Those that are missing before it are created as well, and say nothing.
+
+        Raises:
+            As ``create``; entries may have been created.
+        """
+        before = self.newest()
+        if before.number != known.number:
+            raise ObjectExistsError(self.store.uri, key_of(following(known.number)))
+        while not is_compacted(following(before.number)):
+            before = self.create(before, (), modified)
+        new = attrs.evolve(known, number=following(before.number))
+        return self._create(new, self._kept(lines, modified), modified)
+
+    def lines(self, number: int) -> list[str]:
+        """Return the lines about all files as of an entry.
+
+        Raises:
+            OutputError: the log has a gap.
+            StorageError: the directory cannot be read.
+        """
+        entries = range(first_read(number), number + 1)
+        return [line for one in entries for line in self._lines(one)]
+
+    def settle(self) -> None:
+        """Make sure that there are two compact entries, by whose distance Spark reads the log."""
+        numbers = numbers_of(self.store.list(FOLDER))
+        compacted = [number for number in numbers if is_compacted(number)]
+        if len(compacted) == 1 and (missing := compacted[0] - COMPACTED) >= 0:
+            with contextlib.suppress(ObjectExistsError):
+                # Its name alone is read.
+                self.store.create(key_of(missing), encode((), EMPTY, self.directory, 0.0))
+
+    def _create(self, new: Entry, lines: Sequence[str], modified: float) -> Entry:
+        key = key_of(new.number)
+        self.store.create(key, encode(lines, new, self.directory, modified))
+        numbers = numbers_of(self.store.list(FOLDER))
+        if numbers and numbers[-1] - COMPACTED > new.number:
+            # It may have been there, and have been deleted.
+            raise ObjectExistsError(self.store.uri, key)
+        if is_compacted(new.number):
+            self._forget([number for number in numbers if number < new.number - COMPACTED])
+        return new
+
+    def _forget(self, numbers: Sequence[int]) -> None:
+        """Delete entries that no reader needs, unless it began before the last ten of them were there."""
+        try:
+            self.store.delete_all([key_of(number) for number in numbers])
+        except StorageError as error:
+            # The next entry that repeats all before it does it.
+            log.warning("cannot delete old entries of a log", directory=self.directory, error=str(error))
+
+    def _kept(self, lines: Sequence[str], now: float) -> list[str]:
+        if self.retention is None:
+            return list(lines)
+        return [line for line in lines if published_at(line) > now - self.retention]
 
     def _lines(self, number: int) -> list[str]:
         try:
             return lines_of(self.store.read(key_of(number)))
         except ObjectMissingError as error:
+            newest = newest_of(self.store.list(FOLDER))
+            if newest - COMPACTED > number:
+                # It is deleted, because there is more after it.
+                raise ObjectExistsError(self.store.uri, key_of(newest)) from error
             raise self._unusable(f"no entry {number}") from error
 
     def _unusable(self, found: str) -> OutputError:

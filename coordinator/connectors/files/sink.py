@@ -6,10 +6,10 @@ import errno
 import hashlib
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import attrs
 from typing_extensions import override
@@ -26,13 +26,15 @@ from ....storage.open import open_store
 from ....storage.probe import probe_exclusive_create
 from ....storage.store import Store
 from ....storage.uri import StoreUri, join_uri
+from ...durations import Duration, seconds
 from ...sinks.place import Directory, directory_path
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
-from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.errors import OutputError, RewindError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from .formats import WRITERS, in_partitions, unwritable
-from .log import EMPTY, DataFile, Entry, FileLog
+from .log import EMPTY, DataFile, Entry, FileLog, file_of
+from .rewinds import Rewinds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,8 +59,12 @@ class FilesSink(StagedSink):
     fenced driver was just writing, and that its successor does not publish, stay: a listing reader sees those too.
 
     The directory belongs to Chandy: several of its sinks may share it, but no other program may write its log, and
-    nobody may delete entries. Every tenth entry repeats all before it, as with Spark's own sink, so it grows with the
-    number of files. Use a longer interval between checkpoints for an output that never ends.
+    nobody may delete entries. Every tenth entry repeats all before it, as with Spark's own sink, and entries that no
+    reader needs are deleted. So the log is as long as there are files: set ``retention`` for an output that never ends.
+
+    A start from an older checkpoint takes back what was published after it: its files leave the log at one moment, and
+    are deleted once the next epoch is published. Until then, a start from the later checkpoint brings them back, and
+    readers that list the directory see them. A streaming query of another pipeline may have read them.
 
     A quote in CSV is doubled: read it in Spark with ``escape='"'``, ``header=True`` and ``multiLine=True``.
 
@@ -77,6 +83,13 @@ class FilesSink(StagedSink):
     """The columns whose values name folders, ``column=value``. The files do not have these columns."""
     url: str | None = attrs.field(default=None, kw_only=True)
     """How Spark's readers name the directory, where it is not as in ``path``; s3:// becomes s3a:// by itself."""
+    retention: Duration | None = attrs.field(
+        default=None,
+        kw_only=True,
+        validator=lambda sink, field, value: _check_retention(value),
+    )
+    """How long a file is in the log at least, such as "30 d"; later readers of the log do not see it. The file itself
+    stays: whoever is sure that nobody needs it may delete it. None: for ever."""
     timeout: float = attrs.field(default=60.0, kw_only=True, validator=attrs.validators.gt(0))
     """Seconds after which a step is not tried again."""
 
@@ -137,11 +150,14 @@ class FilesSink(StagedSink):
                 newest = log.newest()
                 found = newest.positions.get(fence.writer)
                 own = found.taken_by(fence) if found else Position.first(fence)
+                if not newest.rewinds.get(fence.writer, Rewinds()).is_last(own.epoch):
+                    newest = delete_removed(log, newest, fence.writer)
                 if own != found:
                     try:
-                        newest = log.create(newest, (), {**newest.positions, fence.writer: own}, time.time())
+                        newest = log.create(newest.with_position(fence.writer, own), (), time.time())
                     except ObjectExistsError:
                         continue
+                log.settle()
                 return _Committer(self, log, fence, newest, own)
         raise self.busy()
 
@@ -176,7 +192,8 @@ class FilesSink(StagedSink):
         probe_exclusive_create(open_store(join_uri(self.path, "_chandy")).within(self.timeout))
 
     def _log(self, store: Store) -> FileLog:
-        return FileLog(store, self.url.rstrip("/") if self.url else url_of(store.uri))
+        directory = self.url.rstrip("/") if self.url else url_of(store.uri)
+        return FileLog(store, directory, None if self.retention is None else seconds(self.retention))
 
 
 class _Committer(Committer):
@@ -200,28 +217,115 @@ class _Committer(Committer):
         new = attrs.evolve(self._own, epoch=epoch.id)
         files = list(self._written(log.store, epoch)) if epoch.rows else []
         for _ in range(ATTEMPTS):
-            newest, writer = self._newest, self._fence.writer
+            known = self._newest.with_position(self._fence.writer, new)
             with self._sink.explained():
                 try:
-                    self._newest = log.create(newest, files, {**newest.positions, writer: new}, time.time())
+                    self._newest = log.create(known, files, time.time())
                 except ObjectExistsError:
-                    self._newest = log.newest()
-                else:
-                    self._own = new
-                    return
-            check_record(self._newest.positions.get(writer), self._own, self._fence, self._sink.name)
+                    self._look(log)
+                    continue
+            self._own = new
+            # They may not come again now.
+            with self._sink.explained():
+                self._newest = delete_removed(log, self._newest, self._fence.writer)
+            return
         raise self._sink.busy()
+
+    @override
+    def rewind(self, epoch: int | None) -> None:
+        """Take back what was published after an epoch, with an entry that repeats all other files.
+
+        The files themselves stay until the next epoch is published.
+
+        Raises:
+            As in the contract. ``RewindError`` if what the epoch stands for was itself taken back before, or if an
+            older version has written the log, which does not say what files are whose.
+        """
+        self._replace(lambda log, known: self._without(log, known, epoch))
+
+    @override
+    def bring_back(self, epoch: int) -> None:
+        """Publish again what was last taken back, up to an epoch, with the very files."""
+        self._replace(lambda log, known: self._with(log, known, epoch))
+
+    def _replace(self, change: Callable[[FileLog, Entry], tuple[Entry, list[str]] | None]) -> None:
+        """Create an entry that replaces all before it.
+
+        Args:
+            change: returns from the newest entry what is known with the next one, and the lines that there are then;
+                None: there is nothing to do.
+        """
+        log = self._sink.within(self._log)
+        for _ in range(ATTEMPTS):
+            self._look(log)
+            with self._sink.explained():
+                changed = change(log, self._newest)
+                if changed is None:
+                    return
+                try:
+                    self._newest = log.replace(*changed, time.time())
+                except ObjectExistsError:
+                    continue
+            self._own = self._newest.positions[self._fence.writer]
+            return
+        raise self._sink.busy()
+
+    def _without(self, log: FileLog, known: Entry, epoch: int | None) -> tuple[Entry, list[str]] | None:
+        published, writer = self._own.epoch, self._fence.writer
+        if published is None or (epoch is not None and published <= epoch):
+            return None
+        lines = [(line, file_of(line)) for line in log.lines(known.number)]
+        rewinds = known.rewinds.get(writer, Rewinds())
+        if not rewinds.is_last(published):
+            # What was taken back before is not to come again.
+            known = delete_removed(log, known, writer)
+        own = {file.epoch for _, file in lines if file.writer == writer}
+        if not all(file.writer for _, file in lines) or not rewinds.can_go_back(epoch, own):
+            raise RewindError(published, epoch)
+        taken = [
+            line for line, file in lines if file.writer == writer and (epoch is None or file.epoch > epoch)
+        ]
+        new = attrs.evolve(
+            known.with_position(writer, attrs.evolve(self._own, epoch=epoch)),
+            rewinds={**known.rewinds, writer: rewinds.and_back(epoch, published)},
+            removed={**known.removed, writer: (*taken, *known.removed.get(writer, ()))},
+        )
+        gone = set(taken)
+        return new, [line for line, _ in lines if line not in gone]
+
+    def _with(self, log: FileLog, known: Entry, epoch: int) -> tuple[Entry, list[str]] | None:
+        published, writer = self._own.epoch, self._fence.writer
+        if published is not None and published >= epoch:
+            return None
+        rewinds = known.rewinds.get(writer, Rewinds()).and_forth(published, epoch)
+        if rewinds is None:
+            raise RewindError(published, epoch)
+        removed = known.removed.get(writer, ())
+        again = [line for line in removed if file_of(line).epoch <= epoch]
+        new = attrs.evolve(
+            known.with_position(writer, attrs.evolve(self._own, epoch=epoch)),
+            rewinds={**known.rewinds, writer: rewinds},
+            removed={**known.removed, writer: tuple(line for line in removed if line not in again)},
+        )
+        return new, [*log.lines(known.number), *again]
+
+    def _look(self, log: FileLog) -> None:
+        """Read the newest entry, and check that nobody has taken over."""
+        with self._sink.explained():
+            self._newest = log.newest()
+        check_record(self._newest.positions.get(self._fence.writer), self._own, self._fence, self._sink.name)
 
     def _written(self, store: Store, epoch: Epoch) -> Iterator[DataFile]:
         """Write the files of an epoch. What is written again has the same names and the same bytes."""
+        writer = self._fence.writer
+        short = _short(self._fence, self._newest.rewinds.get(writer, Rewinds()).times)
         for number, (folder, data, rows) in enumerate(self._contents(epoch)):
             digest = hashlib.sha256(data).hexdigest()[:16]
-            key = (
-                f"{folder}part-{epoch.id:08d}-{number:05d}-{_short(self._fence)}-{digest}.{self._sink.format}"
-            )
+            key = f"{folder}part-{epoch.id:08d}-{number:05d}-{short}-{digest}.{self._sink.format}"
             with self._sink.explained():
                 store.write(key, data)
-            yield DataFile(f"{self._log.directory}/{quote(key, safe='/=')}", len(data), rows)
+            uri = f"{self._log.directory}/{quote(key, safe='/=')}"
+            yield DataFile(uri, len(data), rows, writer, epoch.id)
 
     def _contents(self, epoch: Epoch) -> Iterator[tuple[str, bytes, int]]:
         """Yield the folder, the bytes and the number of rows of each file."""
@@ -247,9 +351,27 @@ def url_of(uri: str) -> str:
     return str(StoreUri(scheme, parts.authority, parts.path, {}))
 
 
-def _short(fence: Fence) -> str:
-    """Tell the sinks of a directory apart in the names of their files."""
-    return hashlib.sha256(f"{fence.store} {fence.writer}".encode()).hexdigest()[:8]
+def delete_removed(log: FileLog, newest: Entry, writer: str) -> Entry:
+    """Delete the files of a writer that were taken back; return the newest entry without the note of them.
+
+    No file has the name of one that was taken back, so that it does not matter who does it when, nor how often.
+    """
+    if lines := newest.removed.get(writer):
+        prefix = f"{log.directory}/"
+        log.store.delete_all([unquote(file_of(line).uri.removeprefix(prefix)) for line in lines])
+    left = {one: lines for one, lines in newest.removed.items() if one != writer}
+    return attrs.evolve(newest, removed=left)
+
+
+def _check_retention(value: Duration | None) -> None:
+    if value is not None and seconds(value) <= 0:
+        raise ValueError(f"retention must be longer than nothing, not {value!r}")
+
+
+def _short(fence: Fence, times: int) -> str:
+    """Tell apart in the names of files: the sinks of a directory, and what one wrote before it took files back."""
+    what = f"{fence.store} {fence.writer}" + (f" {times}" if times else "")
+    return hashlib.sha256(what.encode()).hexdigest()[:8]
 
 
 def _visible(keys: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
 from ..record import check_record
+from .passing import PASSING
 from .schema import check_schema, fit, reading
 
 if TYPE_CHECKING:
@@ -366,7 +367,7 @@ def _quoted(name: str) -> str:
 
 
 def _explain(name: str, error: Exception) -> ChandyError:
-    """Return the contract's error for one of delta-rs. What it does not know may pass, and is tried again."""
+    """Return the contract's error for one of delta-rs. What it does not know may pass, and is tried for a while."""
     from deltalake.exceptions import SchemaMismatchError, TableNotFoundError
 
     text = str(error)
@@ -388,7 +389,7 @@ def _explain(name: str, error: Exception) -> ChandyError:
             text,
             "correct the rows in the query, or change the table, and start the pipeline again",
         )
-    return TargetUnavailableError(name, text)
+    return TargetUnavailableError(name, text, is_understood=bool(PASSING.search(text)))
 
 
 def _conflict() -> type[Exception]:

@@ -18,6 +18,7 @@ from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from .bounded import within
+from .passing import PASSING
 from .schema import check_schema, reading
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ def _close(catalog: Catalog) -> None:
 
 
 def _explain(name: str, error: Exception) -> ChandyError:
-    """Return the contract's error for one of a catalog or a file. What it does not know is tried again."""
+    """Return the contract's error for one of a catalog or a file. What it does not know is tried for a while."""
     from pyiceberg import exceptions
 
     text = f"{type(error).__name__}: {error}"
@@ -295,4 +296,12 @@ def _explain(name: str, error: Exception) -> ChandyError:
             text,
             "correct the rows in the query, the table, or `catalog` of the sink, and start the pipeline again",
         )
-    return TargetUnavailableError(name, text)
+    known = (
+        exceptions.ServerError,
+        exceptions.ServiceUnavailableError,
+        exceptions.CommitStateUnknownException,
+        ConnectionError,
+        TimeoutError,
+    )
+    is_understood = isinstance(error, known) or bool(PASSING.search(text))
+    return TargetUnavailableError(name, text, is_understood)

@@ -191,6 +191,15 @@ class Committer(abc.ABC):
         """
         raise RewindError(self.position, epoch)
 
+    def bring_back(self, epoch: int) -> None:
+        """Publish again what ``rewind`` took back, up to an epoch, if nothing was published since. It may come again.
+
+        Raises:
+            RewindError: the target cannot do that. Nothing has changed.
+            TargetUnavailableError: as for ``commit``.
+        """
+        raise RewindError(self.position, epoch)
+
     def close(self) -> None:  # noqa: B027 (not every target has a connection)
         """End the connection. It may be called twice, and never fails."""
 

@@ -42,6 +42,8 @@ class TargetUnavailableError(ChandyError):
     target: str
     """What it is, such as ``PostgreSQL at db:5432``."""
     reason: str
+    is_understood: bool = True
+    """Whether it is known to pass. What is not may be a refusal, and is not tried for ever."""
 
     def __str__(self) -> str:
         return f"{self.target} is not available: {self.reason}"

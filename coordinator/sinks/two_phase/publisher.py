@@ -18,6 +18,7 @@ from ....storage.errors import ChandyError, DamagedError, ObjectMissingError, St
 from ....storage.logs import carried, logger
 from ....storage.long_waits import Reminder
 from ....storage.manifest import OutputRecord
+from ...errors import ConfigError
 from .contract import Batch, Committer, Epoch, Fence, TwoPhaseSink
 from .errors import OutputError, OutputLostError, RewindError, TargetUnavailableError
 
@@ -28,6 +29,8 @@ T = TypeVar("T")
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
 """Seconds between two attempts to reach a target: twice as many each time."""
+_PUZZLED_SECONDS: Final = 300.0
+"""For how long a target is tried that gives errors which nobody knows to pass."""
 
 
 class _ClosedError(Exception):
@@ -101,10 +104,25 @@ class Publisher:
             TargetUnavailableError: it is still not there.
         """
 
+        return self._moved(lambda committer: committer.rewind(epoch), seconds)
+
+    def bring_back(self, epoch: int, seconds: float) -> int | None:
+        """Publish again what was taken back, up to an epoch, and return the newest that the target has then.
+
+        Args:
+            epoch: what the target had.
+            seconds: how long to try at most while the target is not there.
+
+        Raises:
+            As ``rewind``.
+        """
+        return self._moved(lambda committer: committer.bring_back(epoch), seconds)
+
+    def _moved(self, move: Callable[[Committer], None], seconds: float) -> int | None:
         def act(committer: Committer) -> None:
-            # An attempt without an answer may have taken them back.
+            # An attempt without an answer may have done it.
             self._known = None
-            committer.rewind(epoch)
+            move(committer)
 
         known = self._known
         try:
@@ -115,7 +133,7 @@ class Publisher:
             raise
         # The target may never have had an epoch of this very id.
         self._disconnect()
-        return self.begin(seconds)
+        return self.begin(seconds, self._fence.restored)
 
     def accept_loss(self, position: int | None) -> None:
         """Go on although the target has lost what was published after a position."""
@@ -233,6 +251,7 @@ class Publisher:
             is_over: as in ``upsert``; None: it is when the publisher is closed.
         """
         began, pause, reminder = time.monotonic(), _FIRST_PAUSE, Reminder(0.0)
+        puzzled_since: float | None = None
         while True:
             try:
                 with self._using:
@@ -246,6 +265,12 @@ class Publisher:
                 waited = time.monotonic() - began
                 if not is_passing or (seconds is not None and waited + pause > seconds):
                     raise
+                if isinstance(error, StoreFailedError) or error.is_understood:
+                    puzzled_since = None
+                else:
+                    puzzled_since = waited if puzzled_since is None else puzzled_since
+                    if waited + pause - puzzled_since > _PUZZLED_SECONDS:
+                        raise self._given_up(error, waited - puzzled_since) from error
                 if reminder.is_due(waited):
                     log.warning(
                         "the output waits for its target",
@@ -259,7 +284,7 @@ class Publisher:
 
     def _connected(self) -> Committer:
         if self._committer is None:
-            self._committer = self._sink.recover(self._fence)
+            self._committer = self._able(self._sink.recover(self._fence))
             # Whoever takes over later may not lose the output to this life again.
             self._fence = attrs.evolve(self._fence, may_take_over=False)
             position = self._committer.position
@@ -272,6 +297,26 @@ class Publisher:
                     "CheckpointConfig(allow_lost_output=True), and these rows stay lost",
                 )
         return self._committer
+
+    def _able(self, committer: Committer) -> Committer:
+        """Refuse a sink that cannot do what it says, before anything is published."""
+        if self._sink.publish != "batch" or type(committer).upsert is not Committer.upsert:
+            return committer
+        committer.close()
+        raise ConfigError(
+            f"sink {self._fence.sink!r} of query {self._fence.query!r} cannot publish each batch",
+            f'a committer with upsert(), because {type(self._sink).__name__} has publish="batch"',
+            f"{type(committer).__name__}, which has none of its own",
+            'implement Committer.upsert; or leave publish="batch" out, and rows appear with their checkpoint',
+        )
+
+    def _given_up(self, error: TargetUnavailableError, seconds: float) -> OutputError:
+        return OutputError(
+            f"sink {self._fence.sink!r} of query {self._fence.query!r} cannot publish",
+            f"{error.target} to take the rows, or an error that is known to pass",
+            f"{error.reason} (again and again for {seconds:.0f} s)",
+            "remove the cause and start the pipeline again: what is complete is published then",
+        )
 
     def _disconnect(self) -> None:
         with self._using:

@@ -102,6 +102,10 @@ class TransactionalSink(Sink):
         # Held while a sink prepares an epoch, which may take long.
         self._preparing = threading.Lock()
 
+    def take_nothing_back(self) -> None:
+        """Refuse to begin behind what a target has: somebody reads it already. For the time before ``begin``."""
+        self._take_over = attrs.evolve(self._take_over, may_take_back=False)
+
     @property
     @override
     def guarantee(self) -> Guarantee:

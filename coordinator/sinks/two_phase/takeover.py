@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import attrs
 
-from ....storage.errors import DamagedError, ObjectMissingError
+from ....storage.catalog import Catalog
+from ....storage.errors import DamagedError, FencedError, ObjectMissingError
 from ....storage.logs import logger
 from ....storage.manifest import EpochRecord, OutputRecord
+from ....storage.open import open_store
 from ..sink import Beginning
 from .contract import Epoch, Fence
 from .epochs import Ahead, Lost, where_to_begin
@@ -35,6 +38,8 @@ class TakeOver:
     """What the user allows."""
     first_epoch: int
     """The least id that this life gives to a checkpoint."""
+    may_take_back: bool = True
+    """Whether nobody has read in this life what a target would take back."""
 
     def run(self, beginning: Beginning) -> dict[str, int | None]:
         """Bring each target to the checkpoint, and return the newest epoch that it has then, by sink.
@@ -44,14 +49,21 @@ class TakeOver:
         """
         records = {record.sink: record for record in beginning.outputs}
         positions = {
-            uid: publisher.begin(_BEGIN_SECONDS, records.get(uid))
-            for uid, publisher in self.publishers.items()
+            uid: self._begun(publisher, records.get(uid)) for uid, publisher in self.publishers.items()
         }
         # All that may be refused comes before anything is published: no target is to be ahead for nothing.
         left = {uid: self._settle(uid, records.get(uid), positions, beginning) for uid in self.publishers}
         for uid, epochs in left.items():
             self._publish_now(uid, [Epoch(epoch, beginning.root) for epoch in epochs])
         return {uid: epochs[-1].id if epochs else positions[uid] for uid, epochs in left.items()}
+
+    def _begun(self, publisher: Publisher, record: OutputRecord | None) -> int | None:
+        try:
+            return publisher.begin(_BEGIN_SECONDS, record)
+        except FencedError as error:
+            # This life has just claimed the newest generation that the store knows.
+            Catalog(open_store(self.fence.store)).check_has(error)
+            raise
 
     def _publish_now(self, uid: str, epochs: Sequence[Epoch]) -> None:
         for epoch in epochs:
@@ -67,12 +79,20 @@ class TakeOver:
     ) -> tuple[EpochRecord, ...]:
         """Return what is left to publish, behind the position that the target has then."""
         where = where_to_begin(record, beginning.checkpoint, positions[uid])
-        if isinstance(where, Ahead):
+        if isinstance(where, Ahead) and beginning.checkpoint is None:
+            # Nobody has asked to take anything back.
+            return self._anew(uid, record, where.position, beginning)
+        if isinstance(where, Ahead) and self.may_take_back:
             try:
                 positions[uid] = self.publishers[uid].rewind(where.common, _BEGIN_SECONDS)
             except RewindError:
                 return self._repeat(uid, record, where.position, beginning)
             where = where_to_begin(record, beginning.checkpoint, positions[uid])
+        elif isinstance(where, Lost):
+            # An earlier life may have gone back, and have ended before it had a checkpoint of its own.
+            with contextlib.suppress(RewindError):
+                positions[uid] = self.publishers[uid].bring_back(where.expected, _BEGIN_SECONDS)
+                where = where_to_begin(record, beginning.checkpoint, positions[uid])
         match where:
             case Ahead(published):
                 return self._repeat(uid, record, published, beginning)
@@ -83,6 +103,21 @@ class TakeOver:
                 return left
             case _:
                 return where.epochs
+
+    def _anew(
+        self, uid: str, record: OutputRecord | None, published: int, beginning: Beginning
+    ) -> tuple[EpochRecord, ...]:
+        """Begin without a checkpoint, although a target has output."""
+        if published < self.first_epoch:
+            return self._repeat(uid, record, published, beginning)
+        raise OutputAheadError(
+            f"query {self.fence.query!r} cannot begin without a checkpoint",
+            f"a target of sink {uid!r} that has nothing, or a storage that has given it all that it has",
+            f"epoch {published} in the target, and none above {self.first_epoch - 1} in {self.fence.store}: "
+            "the storage was wiped, or the output is that of another one",
+            "put the storage's content back and start again; or, to begin anew, choose an empty target, or give the "
+            "sink another uid",
+        )
 
     def _repeat(
         self, uid: str, record: OutputRecord | None, published: int, beginning: Beginning
@@ -111,7 +146,13 @@ class TakeOver:
             f"query {self.fence.query!r} cannot begin {at}",
             f"a target of sink {uid!r} that has nothing from after it",
             f"what was published up to checkpoint or savepoint {published}",
-            "restore that one or a newer one; or choose an empty target; or set "
+            "restore that one or a newer one; or choose an empty target; "
+            + (
+                ""
+                if self.may_take_back
+                else "or start this query before those of the pipeline that read its output; "
+            )
+            + "or set "
             "CheckpointConfig(allow_repeated_output=True), and the target gets these rows a second time",
         )
 

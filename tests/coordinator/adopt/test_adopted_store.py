@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
 from chandy.coordinator.adopt import adopted_store
@@ -13,7 +15,7 @@ from chandy.storage.collect import collect_garbage
 from chandy.storage.errors import DamagedError
 from chandy.storage.manifest import OperatorRecord, StateRecord
 from chandy.storage.open import open_store
-from chandy.storage.snapshots import restore_files
+from chandy.storage.snapshots import SnapshotWriter, restore_files
 
 SOURCE = AdoptionRecord("/old", "5f3a", 7, 8)
 OPERATOR = OperatorRecord("totals", "", "{}", {"total": StateRecord(("{}",))}, (None,) * 3)
@@ -68,6 +70,39 @@ def test_what_was_written_in_part_is_not_found_and_is_written_again(
 def test_whoever_comes_second_begins_from_what_is_there(life: Life, files: dict[str, Path]) -> None:
     first = write(life, files)
     assert write(life, files).point == first.point
+
+
+def test_a_driver_that_is_overtaken_while_it_adopts_does_not_touch_what_its_successor_has(
+    life: Life, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    successor, later = attrs.evolve(life, generation=5), AdoptionRecord("/old", "5f3a", 9, 9)
+    finish, written = SnapshotWriter.finish, list[adopted_store.Adopted]()
+
+    def overtaken(writer: SnapshotWriter) -> Any:
+        found = finish(writer)
+        monkeypatch.setattr(SnapshotWriter, "finish", finish)
+        (tmp_path / "newer").write_text("v1 of the successor")
+        written.append(write(successor, {**files, "query": tmp_path / "newer"}, later))
+        return found
+
+    monkeypatch.setattr(SnapshotWriter, "finish", overtaken)
+    write(life, files)
+    found = adopted_store.find(life.root, "q")
+    assert [found] == written
+    assert found is not None
+    assert found.source == later
+    handle = found.point.manifest.queries[0].files
+    restore_files(open_store(found.point.root), handle, tmp_path / "restored")
+    assert (tmp_path / "restored" / "working/offsets/7").read_text() == "v1 of the successor"
+
+
+def test_what_an_earlier_life_has_written_in_part_is_deleted(life: Life, files: dict[str, Path]) -> None:
+    open_store(write(life, files).point.root).delete("manifest.json")
+    written = write(attrs.evolve(life, generation=7), files)
+    assert adopted_store.find(life.root, "q") == written
+    assert {key.partition("/")[0] for key in open_store(adopted_store.place_of(life.root, "q")).list()} == {
+        "7"
+    }
 
 
 def test_the_garbage_collection_of_the_pipeline_leaves_it_alone(life: Life, files: dict[str, Path]) -> None:

@@ -20,7 +20,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,8 +39,6 @@ from chandy.coordinator.channels import observer, state
 from chandy.coordinator.channels.observer import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.files.sink import FilesSink
-from chandy.coordinator.errors import CheckpointError
-from chandy.coordinator.execution.commit import commit_steps
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import state_machine as state_machine_module
@@ -64,14 +62,15 @@ from chandy.coordinator.spark.seeding import seed
 from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import ChandyError
-from chandy.storage.layout import pack_key, savepoint_key, trigger_key
+from chandy.storage.layout import pack_key
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import CheckpointKind, Manifest, QueryRecord
 from chandy.storage.open import open_store
-from chandy.storage.savepoint import claim_savepoint
 from chandy.storage.snapshots import SnapshotWriter
+from chandy.storage.store import Store
 
 from ..sinks.two_phase.test_interleavings import SteppedPublisher
+from ..stepped_executor import SteppedExecutor
 
 SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "8"))
 """How many schedules are tried of each kind of sink."""
@@ -283,10 +282,11 @@ def facts(*sources: SourceFacts) -> WriterFacts:
     return WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME, sources=sources)
 
 
-class Life:
+class Life(SteppedExecutor):
     """One life of a coordinator."""
 
     def __init__(self, world: World, restore: str | int) -> None:
+        super().__init__()
         self.world = world
         self.root = world.store.uri
         self.catalog = Catalog(world.store)
@@ -304,9 +304,6 @@ class Life:
             completed=tuple(self.catalog.completed()),
             base=point.manifest.id if point and point.root == self.root else None,
         )
-        self.instructions: deque[do.Instruction] = deque()
-        self.works: deque[Iterator[None]] = deque()
-        self.outcomes: dict[Any, Manifest | CheckpointError] = {}
         self.queries: dict[str, Query] = {}
         self.first_epoch = started.next_id
         self.fence = Fence("pipeline", WRITER, "", self.root, started.generation)
@@ -382,43 +379,34 @@ class Life:
 
     # --- events and instructions
 
-    def handle(self, event: on.Event[on.Answer]) -> on.Answer:
-        outcome = self.machine.handle(event, self.world.tick())
-        self.instructions.extend(outcome.instructions)
-        return outcome.answer
+    def tick(self) -> float:
+        return self.world.tick()
 
-    def dispatch(self) -> None:
-        match instruction := self.instructions.popleft():
-            case do.Finalize(checkpoint, root):
-                self.works.append(self.finalize(checkpoint, root))
-            case do.StoreProgress():
-                self.runs.close_epoch(instruction.query, instruction.checkpoint, instruction.cut)
-                self.works.append(self.store_progress(instruction))
-            case do.ChooseCut():
-                self.works.append(self.choose_cut(instruction))
-            case do.Publish(checkpoint, queries):
-                for query in queries:
-                    self.runs.commit(query, checkpoint)
-            case do.Discard(dropped):
-                # What was dropped is kept on the disk: a user may go back to it.
-                self.handle(on.Discarded(tuple(manifest.id for manifest in dropped)))
-            case do.Resolve(request, manifest):
-                self.outcomes[request] = manifest
-            case do.Reject(request, error):
-                self.outcomes[request] = error
+    def open(self, uri: str) -> Store:
+        return open_store(uri)
 
-    def choose_cut(self, choose: do.ChooseCut) -> Iterator[None]:
-        self.world.store.create(trigger_key(choose.checkpoint), b"checkpoint")
-        if choose.is_savepoint:
-            self.world.store.create(savepoint_key(choose.checkpoint), choose.root.encode())
-            claim_savepoint(open_store(choose.root), f"{choose.checkpoint}")
-        for query in choose.queries:
-            # Batches go on between the queries' cuts.
-            yield
-            if choose.checkpoint not in self.machine.pending:
-                return
-            self.handle(on.CutChosen(choose.checkpoint, query, self.runs.planned(query)))
-        self.handle(on.PlanningDone(choose.checkpoint))
+    def planned(self, query: str) -> int:
+        return self.runs.planned(query)
+
+    def is_committed(self, query: str, batch: int) -> bool:
+        return self.runs.is_committed(query, batch)
+
+    def close_epoch(self, order: do.StoreProgress) -> None:
+        self.runs.close_epoch(order.query, order.checkpoint, order.cut)
+
+    def publish_checkpoint(self, order: do.Publish) -> None:
+        for query in order.queries:
+            self.runs.commit(query, order.checkpoint)
+
+    def discard(self, order: do.Discard) -> Iterator[None]:
+        yield
+        # What was dropped is kept on the disk: a user may go back to it.
+        self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped)))
+
+    def about_to_complete(self, manifest: Manifest, root: str) -> Manifest:
+        manifest = attrs.evolve(manifest, channels=self.runs.channels(manifest))
+        self.world.note(self, manifest, root)
+        return manifest
 
     def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
         yield
@@ -440,26 +428,6 @@ class Life:
         record = QueryRecord(order.query, order.cut, stored.handle, outputs)
         self.handle(on.ProgressStored(order.checkpoint, record, 1))
 
-    def finalize(self, checkpoint: int, root: str) -> Iterator[None]:
-        yield
-        manifest = self.machine.manifest(checkpoint, self.world.tick())
-        if manifest is None:
-            return
-        manifest = attrs.evolve(manifest, channels=self.runs.channels(manifest))
-        self.world.note(self, manifest, root)
-        yield from commit_steps(manifest, root, self.catalog, open_store)
-        self.handle(on.Finalized(manifest))
-
-    def work(self, number: int) -> None:
-        work = self.works[number]
-        if next(work, self) is self:
-            self.works.remove(work)
-
-    def notice_commits(self) -> None:
-        for query, cut in self.machine.waiting_for_commits().items():
-            if self.runs.is_committed(query, cut):
-                self.handle(on.BatchCommitted(query, cut))
-
     def publish(self) -> None:
         if isinstance(self.sink, TransactionalSink):
             for one in self.sink._publishers.values():
@@ -472,7 +440,7 @@ class Life:
             if self.instructions:
                 self.dispatch()
             elif self.works:
-                self.work(0)
+                self.work(self.works, 0)
             else:
                 break
         before = len(self.instructions)
@@ -685,7 +653,7 @@ class Machine(RuleBasedStateMachine):
         if self.life.instructions:
             self.life.dispatch()
         elif self.life.works:
-            self.life.work(which % len(self.life.works))
+            self.life.work(self.life.works, which % len(self.life.works))
 
     @rule(
         steps=st.integers(3, 14),

@@ -18,6 +18,7 @@ from chandy.coordinator.connectors.files.formats import (
     unwritable,
 )
 from chandy.coordinator.connectors.files.log import DataFile
+from chandy.coordinator.connectors.files.rewinds import Rewinds, TakenBack
 from chandy.coordinator.connectors.files.sink import url_of
 from chandy.coordinator.sinks.two_phase.contract import Position
 
@@ -91,8 +92,8 @@ def test_every_tenth_entry_repeats_those_before_it() -> None:
         "_spark_metadata/10",
         "_spark_metadata/19.compact",
     ]
-    assert list(file_log.before(9)) == list(range(9))
-    assert list(file_log.before(19)) == list(range(9, 19))
+    assert [file_log.first_read(number) for number in (0, 8, 9, 18, 19, 20)] == [0, 0, 9, 9, 19, 19]
+    assert [file_log.following(number) for number in (-1, 19, 20)] == [19, 20, 21]
 
 
 def test_the_newest_entry_is_the_one_with_the_highest_number() -> None:
@@ -110,7 +111,10 @@ def test_the_newest_entry_is_the_one_with_the_highest_number() -> None:
 def test_an_entry_keeps_files_and_positions() -> None:
     positions = {"a/b/c": Position("file:///s", 3, 7), "d": Position("file:///s", 1)}
     line = file_log.line_of(DataFile("file:///out/v%3D/part%20a", 12, 3), 1.5)
-    entry = file_log.encode([line], positions, "file:///out", 1.5)
+    rewinds = {"d": Rewinds(2, (TakenBack(None, 4), TakenBack(2, 9)))}
+    known = file_log.Entry(20, positions, rewinds, {"d": (line,)})
+    entry = file_log.encode([line], known, "file:///out", 1.5)
+    assert file_log.decode(20, entry) == known
     assert entry.splitlines()[0] == b"v1"
     assert file_log.lines_of(entry) == [line]
     assert file_log.positions_of(entry) == positions
@@ -118,6 +122,25 @@ def test_an_entry_keeps_files_and_positions() -> None:
     assert file_log.positions_of(b"v1") is None
     # Spark reads past folders.
     assert json.loads(entry.splitlines()[-1])["isDir"] is True
+
+
+def test_what_can_be_gone_back_to_and_brought_back() -> None:
+    none = Rewinds()
+    assert none.can_go_back(3, ())
+    assert none.and_forth(3, 4) is None
+    once = none.and_back(5, 10)
+    assert [once.can_go_back(epoch, (5, 11)) for epoch in (None, 4, 5, 6, 10, 11)] == [
+        *(True, True, True, False, False, True)
+    ]
+    twice = once.and_back(None, 5)
+    assert twice.times == 2
+    # Through both, or a part of the way.
+    assert twice.and_forth(None, 10) == Rewinds(2, ())
+    assert twice.and_forth(None, 7) == Rewinds(2, (TakenBack(7, 10),))
+    assert twice.and_forth(None, 3) == Rewinds(2, (TakenBack(5, 10), TakenBack(3, 5)))
+    assert twice.and_forth(None, 11) is None
+    # Something was published since.
+    assert twice.and_forth(12, 13) is None
 
 
 @pytest.mark.parametrize(

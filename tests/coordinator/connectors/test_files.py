@@ -21,22 +21,26 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from chandy.coordinator.connectors.files import sink as sink_module
+from chandy.coordinator.connectors.files.log import Entry, FileLog
 from chandy.coordinator.connectors.files.sink import FilesSink, url_of
-from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
+from chandy.coordinator.errors import ConfigError
+from chandy.coordinator.sinks.two_phase.contract import Committer
+from chandy.coordinator.sinks.two_phase.errors import OutputError, RewindError, TargetUnavailableError
 from chandy.coordinator.spark.compact_log import entry_number, missing_entry, names_at
-from chandy.storage.errors import DamagedError
+from chandy.storage.errors import DamagedError, FencedError
 from chandy.storage.open import open_store
 
 from ...integration.conftest import spark as spark
 from ...storage import servers
-from ...storage.conftest import moto, rclone, s3_keys
+from ...storage.conftest import hdfs, hdfs_uri, moto, rclone, s3_keys
 from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
 from .conformance import SCHEMA, Pipeline, Row, Target
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance
 
-__all__ = ["moto", "rclone", "s3_keys"]
+__all__ = ["hdfs", "moto", "rclone", "s3_keys"]
 
 
 @attrs.frozen
@@ -151,7 +155,7 @@ def test_many_epochs_are_compacted_into_entries_that_repeat_them(
     for number in range(1, 26):
         committer.commit(pipeline.epoch(number, [(number, "a")]))
     # The entry of this life, and one for each epoch.
-    assert directory.entries() == ["19.compact", "20", "21", "22", "23", "24", "25"]
+    assert directory.entries() == ["39.compact", "40", "41", "42", "43", "44"]
     assert directory.rows() == [(number, "a") for number in range(1, 26)]
     assert pipeline.recover(2).position == 25
 
@@ -199,6 +203,216 @@ def test_partitions_are_folders(tmp_path: Path, format: Literal["parquet", "json
         assert sorted((row["k"], row["v"]) for row in found) == [(1, "a/b"), (2, "c"), (3, "c")]
 
 
+# --- taking back --------------------------------------------------------------------------------------------
+
+
+def publish(pipeline: Pipeline, committer: Committer, *epochs: int) -> None:
+    for number in epochs:
+        committer.commit(pipeline.epoch(number, [(number, "a")]))
+
+
+def keys(directory: Directory, *, settled: bool = True) -> list[int]:
+    if settled:
+        assert sorted(directory.files()) == sorted(directory.listed())
+    return sorted(row[0] for row in directory.rows())
+
+
+@pytest.mark.parametrize("published", [3, 8, 9, 10, 11, 35])
+@pytest.mark.parametrize("stays", [None, 1, 2])
+def test_what_was_published_after_an_epoch_is_taken_back(
+    directory: Directory, pipeline: Pipeline, published: int, stays: int | None
+) -> None:
+    committer = pipeline.recover()
+    publish(pipeline, committer, *range(1, published + 1))
+    successor = pipeline.recover(2)
+    successor.rewind(stays)
+    assert successor.position == stays
+    assert keys(directory, settled=False) == list(range(1, (stays or 0) + 1))
+    assert pipeline.recover(2).position == stays
+    publish(pipeline, successor, 100)
+    assert keys(directory) == [*range(1, (stays or 0) + 1), 100]
+    with pytest.raises(FencedError):
+        committer.commit(pipeline.epoch(published + 1, [(0, "zombie")]))
+    assert keys(directory, settled=False) == [*range(1, (stays or 0) + 1), 100]
+
+
+@pytest.mark.parametrize(("stays", "again"), [(None, 12), (5, 12), (5, 7), (5, 6)])
+def test_what_was_taken_back_last_is_brought_back(
+    directory: Directory, pipeline: Pipeline, stays: int | None, again: int
+) -> None:
+    committer = pipeline.recover()
+    publish(pipeline, committer, *range(1, 13))
+    files = directory.files()
+    committer.rewind(8)
+    committer.rewind(stays)
+    successor = pipeline.recover(2)
+    successor.bring_back(again)
+    successor.bring_back(again)
+    assert successor.position == again
+    assert keys(directory, settled=False) == list(range(1, again + 1))
+    assert set(directory.files()) <= set(files)
+    publish(pipeline, successor, 20)
+    assert keys(directory) == [*range(1, again + 1), 20]
+    with pytest.raises(RewindError):
+        successor.bring_back(21)
+
+
+def test_what_was_taken_back_is_not_brought_back_once_something_is_published(
+    directory: Directory, pipeline: Pipeline
+) -> None:
+    committer = pipeline.recover()
+    publish(pipeline, committer, 1, 2, 3)
+    committer.rewind(1)
+    with pytest.raises(RewindError):
+        committer.bring_back(4)
+    publish(pipeline, committer, 4)
+    committer.rewind(1)
+    with pytest.raises(RewindError):
+        committer.bring_back(5)
+    committer.bring_back(4)
+    assert keys(directory, settled=False) == [1, 4]
+
+
+def test_an_epoch_that_was_taken_back_may_be_published_again(
+    directory: Directory, pipeline: Pipeline
+) -> None:
+    first = pipeline.recover()
+    epoch = pipeline.epoch(2, [(2, "a")])
+    publish(pipeline, first, 1)
+    first.commit(epoch)
+    before = directory.files()
+    second = pipeline.recover(2)
+    second.rewind(1)
+    second.commit(epoch)
+    publish(pipeline, second, 7)
+    assert keys(directory) == [1, 2, 7]
+    # A slow driver may still delete what it has taken back.
+    assert set(before) & set(directory.files()) == set(before[:1])
+
+
+def test_an_earlier_life_takes_nothing_back(directory: Directory, pipeline: Pipeline) -> None:
+    zombie = pipeline.recover()
+    publish(pipeline, zombie, 1, 2, 3)
+    publish(pipeline, pipeline.recover(2), 4)
+    with pytest.raises(FencedError):
+        zombie.rewind(1)
+    assert keys(directory) == [1, 2, 3, 4]
+
+
+def test_a_life_that_is_overtaken_while_it_takes_back_changes_nothing(
+    directory: Directory, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(pipeline, pipeline.recover(), 1, 2, 3)
+    zombie = pipeline.recover(2)
+    lines = FileLog.lines
+
+    def overtaken(log: FileLog, number: int) -> list[str]:
+        monkeypatch.setattr(FileLog, "lines", lines)
+        publish(pipeline, pipeline.recover(3), 4)
+        return lines(log, number)
+
+    monkeypatch.setattr(FileLog, "lines", overtaken)
+    with pytest.raises(FencedError):
+        zombie.rewind(1)
+    assert keys(directory) == [1, 2, 3, 4]
+
+
+def test_only_the_sinks_own_output_is_taken_back(directory: Directory, pipeline: Pipeline) -> None:
+    other = attrs.evolve(pipeline, sink=directory.sink("other"))
+    one, two = pipeline.recover(), other.recover()
+    publish(pipeline, one, 1, 2)
+    publish(other, two, 11, 12)
+    publish(pipeline, one, 3)
+    one.rewind(1)
+    publish(other, two, 13)
+    assert keys(directory, settled=False) == [1, 11, 12, 13]
+    assert (pipeline.recover(2).position, other.recover(2).position) == (1, 13)
+
+
+def test_what_was_taken_back_cannot_be_gone_back_to(directory: Directory, pipeline: Pipeline) -> None:
+    committer = pipeline.recover()
+    publish(pipeline, committer, *range(1, 11))
+    committer.rewind(5)
+    publish(pipeline, committer, 11, 12)
+    for gone in (10, 8, 6):
+        with pytest.raises(RewindError, match=f"epoch 12 cannot be taken back to {gone}"):
+            committer.rewind(gone)
+        assert keys(directory) == [1, 2, 3, 4, 5, 11, 12]
+    committer.rewind(11)
+    committer.rewind(5)
+    committer.rewind(3)
+    assert keys(directory, settled=False) == [1, 2, 3]
+    with pytest.raises(RewindError):
+        publish(pipeline, committer, 13)
+        committer.rewind(12)
+
+
+def test_files_that_a_killed_driver_has_taken_back_are_deleted_by_the_next_one(
+    directory: Directory, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer = pipeline.recover()
+    publish(pipeline, committer, 1, 2, 3)
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(log: FileLog, newest: Entry, writer: str) -> Entry:
+        raise KilledError
+
+    committer.rewind(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(sink_module, "delete_removed", killed)
+        with pytest.raises(KilledError):
+            publish(pipeline, committer, 4)
+    assert keys(directory, settled=False) == [1, 4]
+    assert len(directory.listed()) == 4
+    # Another sink of the directory publishes first.
+    other = attrs.evolve(pipeline, sink=directory.sink("other"))
+    publish(other, other.recover(), 5)
+    publish(pipeline, pipeline.recover(2), 6)
+    assert keys(directory) == [1, 4, 5, 6]
+
+
+# --- the length of the log ----------------------------------------------------------------------------------
+
+
+def test_entries_that_no_reader_needs_are_deleted(directory: Directory, pipeline: Pipeline) -> None:
+    committer = pipeline.recover()
+    names = list[int]()
+    for number in range(1, 101):
+        publish(pipeline, committer, number)
+        names.append(len(open_store(directory.path).list("_spark_metadata/")))
+    assert max(names) <= 21
+    assert keys(directory) == list(range(1, 101))
+
+
+def test_a_sink_that_was_slow_beside_others_loses_nothing(directory: Directory, pipeline: Pipeline) -> None:
+    other = attrs.evolve(pipeline, sink=directory.sink("other"))
+    slow, zombie = other.recover(), pipeline.recover()
+    fast = pipeline.recover(2)
+    publish(pipeline, fast, *range(1, 46))
+    publish(other, slow, 1001)
+    with pytest.raises(FencedError):
+        publish(pipeline, zombie, 1)
+    assert keys(directory) == [*range(1, 46), 1001]
+    publish(pipeline, fast, *range(46, 80))
+    assert keys(directory) == [*range(1, 80), 1001]
+
+
+def test_files_leave_the_log_when_their_time_is_over(directory: Directory, pipeline: Pipeline) -> None:
+    old = pipeline.recover()
+    publish(pipeline, old, 1, 2)
+    entry = Path(directory.path, "_spark_metadata", "20")
+    entry.write_text(re.sub(r'"modificationTime": \d+', '"modificationTime": 1', entry.read_text()))
+    kept = attrs.evolve(pipeline, sink=attrs.evolve(directory.sink(), retention="1 d"))
+    committer = kept.recover(2)
+    publish(kept, committer, *range(3, 15))
+    assert sorted(row[0] for row in directory.rows()) == list(range(2, 15))
+    assert len(directory.listed()) == 14
+    with pytest.raises(ConfigError, match="a duration"):
+        attrs.evolve(directory.sink(), retention="long")
+
+
 # --- directories that cannot be used ------------------------------------------------------------------------
 
 
@@ -221,18 +435,18 @@ def test_files_without_a_log_would_be_lost_to_spark(directory: Directory, pipeli
 
 def test_a_gap_in_the_log_is_said(directory: Directory, pipeline: Pipeline) -> None:
     committer = pipeline.recover()
-    for number in range(1, 9):
+    for number in range(1, 10):
         committer.commit(pipeline.epoch(number))
-    Path(directory.path, "_spark_metadata", "3").unlink()
-    with pytest.raises(OutputError, match="no entry 3"):
-        committer.commit(pipeline.epoch(9))
+    Path(directory.path, "_spark_metadata", "23").unlink()
+    with pytest.raises(OutputError, match="no entry 23"):
+        committer.commit(pipeline.epoch(10))
 
 
 def test_a_damaged_entry_is_said(directory: Directory, pipeline: Pipeline) -> None:
     pipeline.recover()
-    entry = Path(directory.path, "_spark_metadata", "0")
+    entry = Path(directory.path, "_spark_metadata", "19.compact")
     entry.write_bytes(entry.read_bytes()[:-5])
-    with pytest.raises(OutputError, match="entry 0 that cannot be read"):
+    with pytest.raises(OutputError, match="entry 19 that cannot be read"):
         pipeline.recover(2)
 
 
@@ -240,7 +454,7 @@ def test_a_log_that_was_set_back_makes_the_position_lower(directory: Directory, 
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
     committer.commit(pipeline.epoch(2, [(2, "b")]))
-    Path(directory.path, "_spark_metadata", "2").unlink()
+    Path(directory.path, "_spark_metadata", "21").unlink()
     assert pipeline.recover(2).position == 1
 
 
@@ -306,6 +520,36 @@ def test_a_store_that_is_not_there_is_not_available(s3_keys: None, tmp_path: Pat
         Pipeline(sink, f"file://{tmp_path}/store/").recover()
 
 
+# --- HDFS ---------------------------------------------------------------------------------------------------
+
+
+class TestOnHdfs(RaceConformance):
+    @pytest.fixture
+    def target(self, hdfs: Server) -> Target:
+        return Directory(hdfs_uri(hdfs, uuid.uuid4().hex))
+
+
+def test_what_was_published_on_hdfs_is_taken_back(hdfs: Server, tmp_path: Path) -> None:
+    directory = Directory(hdfs_uri(hdfs, uuid.uuid4().hex))
+    pipeline = Pipeline(directory.sink(), f"file://{tmp_path}/store/")
+    committer = pipeline.recover()
+    publish(pipeline, committer, *range(1, 26))
+    committer.rewind(12)
+    publish(pipeline, committer, 26)
+    assert keys(directory) == [*range(1, 13), 26]
+
+
+@pytest.mark.spark
+def test_spark_reads_what_is_published_on_hdfs(hdfs: Server, tmp_path: Path, spark: SparkSession) -> None:
+    directory = Directory(hdfs_uri(hdfs, f"{uuid.uuid4().hex}/an output"))
+    pipeline = Pipeline(directory.sink(), f"file://{tmp_path}/store/")
+    committer = pipeline.recover()
+    publish(pipeline, committer, *range(1, 12))
+    committer.rewind(9)
+    found = spark.read.parquet(directory.path).collect()
+    assert sorted(row["k"] for row in found) == list(range(1, 10))
+
+
 # --- Spark --------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +568,24 @@ def test_spark_reads_whole_epochs_and_nothing_else(
     query = stream.writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
     query.awaitTermination(60)
     assert spark.table("seen").count() == len(directory.rows())
+
+
+@pytest.mark.spark
+def test_a_session_that_compacts_its_logs_otherwise_reads_the_directory_at_any_moment(
+    directory: Directory, pipeline: Pipeline, spark: SparkSession
+) -> None:
+    settings = ["1", "3", "7", "10", "19", "100"]
+    committer = pipeline.recover()
+    for number in range(1, 33):
+        publish(pipeline, committer, number)
+        if number == 25:
+            committer.rewind(24)
+        here = [setting for at, setting in enumerate(settings) if (number + at) % 3 == 0]
+        for setting in here:
+            session = spark.newSession()
+            session.conf.set("spark.sql.streaming.fileSink.log.compactInterval", setting)
+            found = session.read.schema("k long, v string").parquet(directory.path).select("k").collect()
+            assert sorted(row["k"] for row in found) == keys(directory)
 
 
 def test_the_sink_is_a_value(directory: Directory) -> None:

@@ -50,6 +50,7 @@ from chandy.storage.errors import (
     FailureCode,
     FencedError,
     OutcomeUnknownError,
+    StorageReplacedError,
     StoreFailedError,
 )
 from chandy.storage.layout import manifest_key, pack_key, shared_key, trigger_key
@@ -831,6 +832,15 @@ def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_
     assert latest is not None
     assert latest.id == 1
     assert successor.next_id == 3
+
+
+def test_a_storage_that_was_wiped_ends_the_pipeline_and_is_called_so(setup: Setup) -> None:
+    setup.completed()
+    setup.store.delete_all(setup.store.list())
+    assert setup.error(setup.request()).reason is Reason.FENCED
+    eventually(lambda: len(setup.failures) == 1)
+    assert isinstance(setup.failures[0], StorageReplacedError)
+    assert "was wiped" in str(setup.failures[0])
 
 
 @pytest.mark.parametrize("later", [1.0, 60.0])

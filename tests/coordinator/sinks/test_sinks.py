@@ -104,6 +104,28 @@ def test_an_adopted_query_goes_on_in_the_output_of_its_predecessor(sink: FileSin
         begins(sink, kept, query="another", is_adopted=True)
 
 
+def test_of_two_pipelines_that_adopt_one_query_at_once_one_gets_its_output(
+    sink: FileSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch in range(2):
+        write_batch(sink.path, batch)
+    kept = keep(sink, 1, tmp_path)
+    other = SinkOwner("file:///elsewhere/p", "p")
+    check = FileSink._check
+
+    def overtaken(self: FileSink, *args: Any) -> bool:
+        found = check(self, *args)
+        monkeypatch.setattr(FileSink, "_check", check)
+        begins(sink, kept, owner=other, is_adopted=True)
+        return found
+
+    monkeypatch.setattr(FileSink, "_check", overtaken)
+    with pytest.raises(SinkTakenError, match=r"that of query 'q' .*file:///elsewhere/p"):
+        begins(sink, kept, is_adopted=True)
+    assert mark_of(sink.path) == Mark(other.store, other.pipeline, "q")
+    assert names(sink.path) == {"part-0", "part-1"}
+
+
 def test_the_file_sink_goes_back_to_what_a_checkpoint_has_kept(sink: FileSink, tmp_path: Path) -> None:
     begins(sink, None)
     for batch in range(3):
@@ -155,8 +177,15 @@ def test_a_query_begins_anew_in_what_it_has_written_itself_if_it_may(sink: FileS
     if anew:
         begins(sink, None, may_begin_anew=True)
     else:
-        with pytest.raises(SinkTakenError, match="of an earlier life"):
+        with pytest.raises(SinkTakenError, match="not in the checkpoint that was chosen") as refused:
             begins(sink, None)
+        for choice in (
+            "a checkpoint that has the query",
+            f"delete {sink.path}",
+            "another path",
+            "leave `restore`",
+        ):
+            assert choice in refused.value.advice
     assert names(sink.path) == (set() if anew else {"part-0"})
 
 

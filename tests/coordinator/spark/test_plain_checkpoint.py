@@ -158,7 +158,10 @@ def test_new_sources_have_no_offset_yet(added: tuple[int, ...], offsets: list[st
 
 
 def test_a_log_with_named_sources_needs_no_line_for_a_new_one() -> None:
+    # Sources are known by their names, if they have any.
     assert with_new_sources("v2\n{}\nx:{}", (1,)) == "v2\n{}\nx:{}"
+    assert with_new_sources('v2\n{}\n0:{"a":1}\n1:-', (1,)) == 'v2\n{}\n0:{"a":1}\n1:-\n2:-'
+    assert with_new_sources("v2\n{}\n0:a\n1:b", (0, 2)) == "v2\n{}\n0:-\n1:a\n2:-\n3:b"
 
 
 def test_a_commit_forgets_the_state_that_is_no_longer_sparks() -> None:

@@ -38,12 +38,10 @@ from hypothesis.stateful import (
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
-from chandy.coordinator.execution import commit
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.pending import PendingCheckpoint
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.recovery import resume, rollback
 from chandy.coordinator.recovery.restore_point import RestorePoint, base_point
@@ -75,11 +73,13 @@ from chandy.coordinator.spark.seeding import seed
 from chandy.storage import collect
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
-from chandy.storage.layout import MANIFEST, savepoint_key, trigger_key
+from chandy.storage.layout import MANIFEST
 from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OutputRecord, QueryRecord
-from chandy.storage.savepoint import claim_savepoint, discard_savepoint, read_savepoint
+from chandy.storage.savepoint import discard_savepoint, read_savepoint
+from chandy.storage.store import Store
 
 from ....builders import MemoryStore
+from ...stepped_executor import SteppedExecutor
 
 SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "60"))
 """How many schedules are tried; from 1,000 on, so are the bugs that are hard to find."""
@@ -407,13 +407,16 @@ class Content:
         return False
 
 
-class Life:
+class Life(SteppedExecutor):
     """One life of a coordinator, with its query and that query's sinks."""
 
+    root = ROOT
+    apart = True
+
     def __init__(self, world: World, restore: str, left: Life | None, resumes: bool) -> None:
+        super().__init__()
         self.world = world
         self.catalog = Catalog(world.open(ROOT))
-        self.is_over = False
         first = 1 if restore == "latest" else read_savepoint(world.open(restore)).id + 1
         started = self.catalog.take_over("driver", world.tick(), first)
         point = self.catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
@@ -428,10 +431,6 @@ class Life:
             completed=tuple(self.catalog.completed()),
             base=point.id if point and root == ROOT else None,
         )
-        self.instructions: deque[do.Instruction] = deque()
-        self.works: list[Iterator[None]] = []
-        self.manifests: deque[Iterator[None]] = deque()
-        self.outcomes: dict[Request, Manifest | CheckpointError] = {}
         self.failure: ChandyError | None = None
         fence = Fence("pipeline", QUERY, "", ROOT, started.generation)
         self.sink = TransactionalSink(
@@ -463,62 +462,43 @@ class Life:
 
     # --- events and instructions ----------------------------------------------------------------------------
 
-    def handle(self, event: on.Event[on.Answer]) -> on.Answer:
-        outcome = self.machine.handle(event, self.world.tick())
-        self.instructions.extend(outcome.instructions)
-        return outcome.answer
+    def tick(self) -> float:
+        return self.world.tick()
 
-    def dispatch(self) -> None:
-        """Hand the next instruction on, as ``CheckpointExecutor._hand_on``."""
-        if not self.instructions:
-            return
-        match instruction := self.instructions.popleft():
-            case do.Finalize(checkpoint, root):
-                # Only the pipeline's own are written one after the other.
-                (self.manifests if root == ROOT else self.works).append(self.finalize(checkpoint))
-            case do.StoreProgress():
-                assert self.run is not None
-                self.sink.close_epoch(instruction.checkpoint, instruction.cut)
-                self.run.cuts.add(instruction.cut)
-                self.works.append(self.store_progress(instruction, self.run))
-            case do.ChooseCut():
-                self.works.append(self.choose_cut(instruction))
-            case do.Publish(checkpoint):
-                self.sink.commit(checkpoint)
-            case do.Discard():
-                self.works.append(self.discard(instruction))
-            case do.DiscardAborted():
-                self.works.append(self.discard_aborted(instruction))
-            case do.Resolve(request, manifest):
-                assert request not in self.outcomes
-                self.outcomes[request] = manifest
-                self.world.check_published(self, manifest)
-            case do.Reject(request, error):
-                assert request not in self.outcomes
-                self.outcomes[request] = error
+    def open(self, uri: str) -> Store:
+        return self.world.open(uri)
 
-    def choose_cut(self, choose: do.ChooseCut) -> Iterator[None]:
-        store = self.world.open(ROOT)
-        try:
-            self.catalog.check_not_fenced(self.machine.generation)
-            store.create(trigger_key(choose.checkpoint), b"checkpoint")
-            if choose.is_savepoint:
-                store.create(savepoint_key(choose.checkpoint), choose.root.encode())
-                claim_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint))
-        except ChandyError as error:
-            self.handle(on.CheckpointFailed(choose.checkpoint, Reason.IO_EXCEPTION, str(error)))
-            return
-        yield
-        if choose.checkpoint not in self.machine.pending:
-            return
+    def planned(self, query: str) -> int:
         assert self.run is not None
-        self.handle(on.CutChosen(choose.checkpoint, QUERY, self.run.planned))
-        self.handle(on.PlanningDone(choose.checkpoint))
+        return self.run.planned
 
-    def owner(self, checkpoint: int) -> str:
-        return f"{self.machine.generation}, {checkpoint}"
+    def is_committed(self, query: str, batch: int) -> bool:
+        assert self.run is not None
+        return self.run.committed >= batch
 
-    def store_progress(self, order: do.StoreProgress, run: Run) -> Iterator[None]:
+    def close_epoch(self, order: do.StoreProgress) -> None:
+        assert self.run is not None
+        self.sink.close_epoch(order.checkpoint, order.cut)
+        self.run.cuts.add(order.cut)
+
+    def publish_checkpoint(self, order: do.Publish) -> None:
+        self.sink.commit(order.checkpoint)
+
+    def about_to_complete(self, manifest: Manifest, root: str) -> Manifest:
+        # Noted before retention can delete it.
+        self.world.content(manifest, root)
+        return manifest
+
+    def resolved(self, manifest: Manifest) -> None:
+        self.world.check_published(self, manifest)
+
+    def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
+        # That of the moment in which the epoch was closed.
+        run = self.run
+        assert run is not None
+        return self._store_progress(order, run)
+
+    def _store_progress(self, order: do.StoreProgress, run: Run) -> Iterator[None]:
         yield
         outputs = self.sink.pre_commit(order.checkpoint)
         yield
@@ -539,26 +519,6 @@ class Life:
         record = QueryRecord(QUERY, order.cut, kept, outputs)
         self.handle(on.ProgressStored(order.checkpoint, record, 1))
 
-    def finalize(self, checkpoint: int) -> Iterator[None]:
-        yield
-        manifest = self.machine.manifest(checkpoint, self.world.tick())
-        if manifest is None:
-            return
-        root = self.machine.pending[checkpoint].root
-        # Noted before retention can delete it.
-        self.world.content(manifest, root)
-        try:
-            yield from commit.commit_steps(manifest, root, self.catalog, self.world.open)
-        except FencedError as error:
-            self.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
-            self.is_over = True
-        except ChandyError as error:
-            is_known = not isinstance(error, OutcomeUnknownError)
-            reason = Reason.FINALIZE_CHECKPOINT_FAILURE
-            self.handle(on.NotFinalized(manifest, reason, str(error), is_known))
-        else:
-            self.handle(on.Finalized(manifest))
-
     def discard(self, order: do.Discard) -> Iterator[None]:
         yield
         with contextlib.suppress(FencedError):
@@ -573,12 +533,6 @@ class Life:
             return
         with contextlib.suppress(FencedError):
             collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.machine.generation)
-
-    def work(self, works: list[Iterator[None]] | deque[Iterator[None]], number: int) -> None:
-        """Let one thing that the driver does take its next step."""
-        work = works[number]
-        if next(work, self) is self:
-            works.remove(work)
 
     def quiet(self, hold: str = "") -> None:
         """Let everything that is on its way happen, but for one kind of thing."""
@@ -618,12 +572,6 @@ class Life:
         run.rows[batch] = rows
         if commits:
             run.committed = batch
-
-    def notice_commits(self) -> None:
-        assert self.run is not None
-        for query, cut in self.machine.waiting_for_commits().items():
-            if self.run.committed >= cut:
-                self.handle(on.BatchCommitted(query, cut))
 
     def resumable(
         self, sink: TransactionalSink, point: RestorePoint | None, *, leftover: bool = False

@@ -11,6 +11,7 @@ import attrs
 import pyarrow as pa
 import pytest
 
+from chandy.coordinator.errors import ConfigError
 from chandy.coordinator.sinks.two_phase import publisher as publisher_module
 from chandy.coordinator.sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Staged, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import (
@@ -157,6 +158,69 @@ def test_it_tries_again_for_as_long_as_the_target_is_away(
     assert failures == []
     # Each time by another connection, and no connection is left open.
     assert sink.trouble.connections == sink.trouble.closed == 4
+
+
+def test_an_error_that_nobody_understands_is_not_tried_for_ever(
+    publisher: Publisher,
+    sink: TroubledSink,
+    epoch: Make,
+    failures: list[ChandyError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher_module, "_PUZZLED_SECONDS", 0.02)
+    publisher.begin(0)
+    odd = TargetUnavailableError("the target", "a column of a kind that there is not", is_understood=False)
+    sink.trouble.before = [odd] * 100_000
+    publisher.publish([epoch(1)], lambda: pytest.fail("it was not published"))
+    eventually(lambda: len(failures) == 1)
+    assert isinstance(failures[0], OutputError)
+    assert "a column of a kind that there is not (again and again" in str(failures[0])
+    assert not publisher.close(30)
+
+
+def test_an_error_that_nobody_understands_may_pass(
+    publisher: Publisher,
+    sink: TroubledSink,
+    epoch: Make,
+    failures: list[ChandyError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    publisher.begin(0)
+    odd = TargetUnavailableError("the target", "odd", is_understood=False)
+    sink.trouble.before = [odd, odd]
+    publisher.publish_now([epoch(1)], 60)
+    # What is understood in between begins the time anew.
+    monkeypatch.setattr(publisher_module, "_PUZZLED_SECONDS", 0.0)
+    monkeypatch.setattr(publisher_module, "_FIRST_PAUSE", 0.0)
+    sink.trouble.before = [away() for _ in range(20)]
+    publisher.publish([epoch(2)], lambda: None)
+    assert publisher.close(30)
+    assert (seen(sink), failures) == ([1, 2], [])
+
+
+def test_a_sink_that_says_that_it_publishes_batches_and_cannot_is_refused_at_the_start(
+    tmp_path: Path, failures: list[ChandyError]
+) -> None:
+    class Unable(SqliteSink):
+        def recover(self, fence: Fence) -> Committer:
+            return UnableCommitter(super().recover(fence))
+
+    sink = Unable(tmp_path / "out.db", ("n",), publish="batch")
+    publisher = Publisher(sink, FENCE, on_failure=failures.append)
+    with pytest.raises(ConfigError, match=r"with upsert\(\), because Unable has"):
+        publisher.begin(0)
+
+
+@attrs.define
+class UnableCommitter(Committer):
+    inner: Committer
+
+    @property
+    def position(self) -> int | None:
+        return self.inner.position
+
+    def commit(self, epoch: Epoch) -> None:
+        self.inner.commit(epoch)
 
 
 def test_what_was_published_without_an_answer_is_not_published_twice(

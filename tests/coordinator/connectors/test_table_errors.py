@@ -1,0 +1,38 @@
+"""What the sinks of tables make of their clients' errors: refused, known to pass, or not understood."""
+
+from __future__ import annotations
+
+import pytest
+
+from chandy.coordinator.connectors.tables import delta, iceberg
+from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
+
+PASSING = [
+    "Generic S3 error: error sending request for url (http://127.0.0.1:1/b): Connection refused (os error 111)",
+    "Generic S3 error: Server returned non-2xx status code: 503 Service Unavailable: SlowDown",
+    "operation timed out",
+    "No space left on device (os error 28)",
+]
+ODD = [
+    "Kernel error: reader feature deletionVectors2",
+    "internal error: entered unreachable code 5030",
+]
+
+
+@pytest.mark.parametrize("explain", [delta._explain, iceberg._explain], ids=["delta", "iceberg"])
+@pytest.mark.parametrize(
+    ("text", "passes"), [*((one, True) for one in PASSING), *((one, False) for one in ODD)]
+)
+def test_an_error_is_tried_for_ever_only_if_it_is_known_to_pass(
+    explain: object, text: str, passes: bool
+) -> None:
+    found = explain("the table t", RuntimeError(text))  # type: ignore[operator]
+    assert isinstance(found, TargetUnavailableError)
+    assert found.is_understood is passes
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("peer"), TimeoutError()])
+def test_errors_of_the_network_are_known_to_pass(error: Exception) -> None:
+    found = iceberg._explain("the table t", error)
+    assert isinstance(found, TargetUnavailableError)
+    assert found.is_understood

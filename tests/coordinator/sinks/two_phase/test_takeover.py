@@ -1,0 +1,153 @@
+"""What a start does with a real target: a directory that can take back, or a database that cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+import pyarrow as pa
+import pytest
+
+from chandy.coordinator.sinks.owner import SinkOwner
+from chandy.coordinator.sinks.sink import Beginning
+from chandy.coordinator.sinks.two_phase.contract import Epoch, Fence, TwoPhaseSink, WriteContext
+from chandy.coordinator.sinks.two_phase.errors import OutputAheadError
+from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
+from chandy.coordinator.sinks.two_phase.publisher import Publisher
+from chandy.coordinator.sinks.two_phase.takeover import TakeOver
+from chandy.storage.catalog import Catalog
+from chandy.storage.errors import FencedError, StorageReplacedError
+from chandy.storage.fencing import Generation
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import EpochRecord, Handle, OutputRecord
+
+from ...connectors.test_files import Directory
+from .sqlite_sink import SqliteSink
+
+POLICY = OutputPolicy(max_unpublished=9, allow_repeated_output=False, allow_lost_output=False)
+
+
+@attrs.define
+class Pipeline:
+    """The lives of a pipeline with one sink."""
+
+    root: Path
+    sink: TwoPhaseSink
+
+    @property
+    def store(self) -> LocalStore:
+        return LocalStore(self.root / "store")
+
+    def claim(self) -> Generation:
+        return Catalog(self.store).take_over("a driver", 0.0)
+
+    def begin(
+        self,
+        generation: int,
+        checkpoint: int | None,
+        first_epoch: int,
+        *outputs: OutputRecord,
+        may_take_back: bool = True,
+    ) -> Publisher:
+        """Begin a life with the sink brought to a checkpoint."""
+        fence = Fence("p", "q", self.sink.uid, self.store.uri, generation)
+        publisher = Publisher(self.sink, fence, on_failure=lambda error: None)
+        take_over = TakeOver({self.sink.uid: publisher}, fence, POLICY, first_epoch, may_take_back)
+        owner = SinkOwner(self.store.uri, "p")
+        take_over.run(
+            Beginning(
+                owner, None, directory=self.root, checkpoint=checkpoint, outputs=outputs, root=self.store.uri
+            )
+        )
+        return publisher
+
+    def epoch(self, id: int) -> Epoch:
+        rows = pa.RecordBatch.from_pydict({"k": [id], "v": ["a"]})
+        staged = self.sink.write(iter([rows]), WriteContext(self.store.uri, "staged/q/", id, 0))
+        return Epoch(EpochRecord(id, staged.rows, Handle(staged.files)), self.store.uri)
+
+    def record(self, published: int | None, epochs: Iterable[Epoch] = ()) -> OutputRecord:
+        return OutputRecord(self.sink.uid, tuple(epoch.record for epoch in epochs), published)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(str(tmp_path / "out"))
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, directory: Directory) -> Pipeline:
+    return Pipeline(tmp_path, directory.sink())
+
+
+def test_an_older_checkpoint_takes_back_what_came_after_it(pipeline: Pipeline, directory: Directory) -> None:
+    epochs = [pipeline.epoch(number) for number in range(1, 6)]
+    pipeline.begin(1, None, 1).publish_now(epochs, 60)
+    # Its own epoch was not published when checkpoint 3 was taken.
+    successor = pipeline.begin(2, 3, 6, pipeline.record(2, epochs[2:3]))
+    assert sorted(directory.rows()) == [(1, "a"), (2, "a"), (3, "a")]
+    successor.publish_now([pipeline.epoch(6)], 60)
+    assert sorted(directory.rows()) == [(1, "a"), (2, "a"), (3, "a"), (6, "a")]
+    # Checkpoint 5 was of rows that are taken back: who goes on behind it would lose them.
+    with pytest.raises(OutputAheadError, match="published up to checkpoint or savepoint 6"):
+        pipeline.begin(3, 5, 7, pipeline.record(4, epochs[4:]))
+    assert sorted(directory.rows()) == [(1, "a"), (2, "a"), (3, "a"), (6, "a")]
+
+
+def test_a_life_that_went_back_and_ended_at_once_can_be_undone(
+    pipeline: Pipeline, directory: Directory
+) -> None:
+    epochs = [pipeline.epoch(number) for number in range(1, 6)]
+    pipeline.begin(1, None, 1).publish_now(epochs, 60)
+    pipeline.begin(2, 3, 6, pipeline.record(3))
+    pipeline.begin(3, 2, 6, pipeline.record(2))
+    assert sorted(directory.rows()) == [(1, "a"), (2, "a")]
+    # A start without a choice is one from the latest checkpoint.
+    pipeline.begin(4, 5, 6, pipeline.record(4, epochs[4:]))
+    assert sorted(directory.rows()) == [(number, "a") for number in range(1, 6)]
+    publisher = pipeline.begin(5, 4, 6, pipeline.record(4))
+    publisher.publish_now([pipeline.epoch(6)], 60)
+    assert sorted(directory.rows()) == [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (6, "a")]
+    assert sorted(directory.files()) == sorted(directory.listed())
+
+
+def test_what_somebody_reads_already_is_not_taken_back(pipeline: Pipeline, directory: Directory) -> None:
+    pipeline.begin(1, None, 1).publish_now([pipeline.epoch(1), pipeline.epoch(2)], 60)
+    with pytest.raises(OutputAheadError, match="start this query before those"):
+        pipeline.begin(2, 1, 3, pipeline.record(1), may_take_back=False)
+    assert sorted(directory.rows()) == [(1, "a"), (2, "a")]
+
+
+def test_who_begins_anew_takes_nothing_back(pipeline: Pipeline, directory: Directory) -> None:
+    pipeline.begin(1, None, 1).publish_now([pipeline.epoch(1), pipeline.epoch(2)], 60)
+    with pytest.raises(OutputAheadError, match="choose an empty target"):
+        pipeline.begin(2, None, 3)
+    assert sorted(directory.rows()) == [(1, "a"), (2, "a")]
+
+
+@pytest.mark.parametrize("lives", [1, 3])
+def test_a_storage_that_was_wiped_is_called_so(pipeline: Pipeline, directory: Directory, lives: int) -> None:
+    for _ in range(lives):
+        generation = pipeline.claim().generation
+    pipeline.begin(generation, None, 1).publish_now([pipeline.epoch(1)], 60)
+    pipeline.store.delete_all(pipeline.store.list())
+    claimed = pipeline.claim()
+    with pytest.raises((OutputAheadError, StorageReplacedError), match=r"storage .*was wiped"):
+        pipeline.begin(claimed.generation, None, claimed.next_id)
+    assert directory.rows() == [(1, "a")]
+
+
+def test_a_driver_that_was_overtaken_is_not_told_of_a_wiped_storage(pipeline: Pipeline) -> None:
+    for _ in range(2):
+        generation = pipeline.claim().generation
+    pipeline.begin(generation, None, 1)
+    with pytest.raises(FencedError, match="another driver runs this pipeline"):
+        pipeline.begin(generation - 1, None, 1)
+
+
+def test_a_target_that_cannot_take_back_refuses(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, SqliteSink(tmp_path / "out.db", ("k", "v")))
+    pipeline.begin(1, None, 1).publish_now([pipeline.epoch(1), pipeline.epoch(2)], 60)
+    with pytest.raises(OutputAheadError, match="restore that one or a newer one"):
+        pipeline.begin(2, 1, 3, pipeline.record(1))
