@@ -8,23 +8,25 @@ import platform
 import random
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from ..state.local import changelog
 from ..state.local.directories import CACHE, private_directory, runtime_directory
+from ..state.local.processes import lives, started_at
 from ..state.operators.partitioning import Partitioning, by_id
 from ..state.rpc.addresses import place
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
-from ..storage.errors import ChandyError
+from ..storage.errors import ChandyError, FencedError, StoreFailedError
 from ..storage.fencing import Claim, Generation
 from ..storage.files import FileCache
 from ..storage.logs import logger
@@ -57,6 +59,7 @@ from .recovery.remote_directories import RemoteDirectories
 from .recovery.remote_hosts import start_remote_hosts
 from .recovery.restore_point import RestorePoint
 from .recovery.runs import Runs
+from .recovery.standby import Standby, Won
 from .recovery.supervisor import Supervisor
 from .sinks.owner import SinkOwner
 from .sinks.two_phase.contract import Fence
@@ -73,6 +76,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logger(__name__)
+
+_SHORTEST_LEASE_SECONDS: Final = 1.0
+"""A lease is renewed ten times in its time. It must not be renewed all the time."""
 
 
 @attrs.frozen
@@ -144,6 +150,7 @@ def assemble(
     config: CheckpointConfig,
     restore: str | int,
     made: ExitStack,
+    stand_by: Callable[[threading.Event], object] | None = None,
 ) -> Assembly:
     """Take a pipeline over and make all that runs.
 
@@ -154,6 +161,7 @@ def assemble(
         config: how to checkpoint and restart.
         restore: as for ``CheckpointCoordinator``.
         made: ends what was made, in the reverse order.
+        stand_by: warms this process up while another driver leads, until the event is set; None: do not wait for that.
 
     Raises:
         ChandyError: the storage, the driver's address or the checkpoint to restore is not as it must be.
@@ -189,14 +197,20 @@ def assemble(
     java = session.java_process(spark)
     channels = Channels()
     runs = Runs(channels)
-    with told_if_slow(log, "the take-over of the pipeline", storage=storage):
-        pipeline = _take_over(name, catalog, config, restore, found, clock, java, runs, made)
+    file_cache = FileCache(cache)
+    if stand_by is None:
+        with told_if_slow(log, "the take-over of the pipeline", storage=storage):
+            pipeline = _take_over(name, catalog, config, restore, found, clock, java, runs, made)
+    else:
+        check = partial(_check_java, java, started_at(java))
+        standby = Standby(catalog, config.takeover_timeout_seconds, file_cache, stand_by, clock, check)
+        pipeline = _take_over_in_turn(standby, name, catalog, config, restore, found, clock, java, runs, made)
     if isinstance(work_dir, HadoopFolder):
         directories.place_on(RemoteDirectories.begin(work_dir, name, catalog, pipeline.claim))
     point = pipeline.point
     leave = partial(pipeline.leadership.step_down_after, runs.await_ends)
 
-    file_cache, changelogs, adoptions = FileCache(cache), cache / changelog.FOLDER, Adoptions()
+    changelogs, adoptions = cache / changelog.FOLDER, Adoptions()
     # Nobody takes up a working directory that is on a store.
     may_go_on = config.changelog and is_here(spark) and not isinstance(work_dir, HadoopFolder)
     endpoint = Endpoint(
@@ -260,6 +274,7 @@ def assemble(
         on_processor_failure=supervisor.processor_failed,
         on_restored=supervisor.shards_restored,
         trusts_look=config.takeover_timeout_seconds / 2,
+        hold_lease=pipeline.leadership.hold_lease,
         on_not_opened=supervisor.shards_not_opened,
         on_completed=runs.completed,
     )
@@ -323,6 +338,16 @@ def assemble(
     return assembly
 
 
+def _check_java(java: int, started: int | None) -> None:
+    if started is not None and not lives(java, started):
+        raise SetupError(
+            "this standby cannot take the pipeline over",
+            f"the JVM of its Spark session, process {java}",
+            "it has ended",
+            "start the program again",
+        )
+
+
 def _open_catalog(name: str, storage: str, config: CheckpointConfig) -> Catalog:
     store = open_store(pipeline_uri(storage, name))
     if not config.allow_unfenced:
@@ -374,7 +399,8 @@ def _is_chosen(restore: str | int) -> bool:
     return restore not in (restore_point.LATEST, restore_point.NONE)
 
 
-def _take_over(
+def _take_over_in_turn(
+    standby: Standby,
     name: str,
     catalog: Catalog,
     config: CheckpointConfig,
@@ -385,11 +411,57 @@ def _take_over(
     runs: Runs,
     made: ExitStack,
 ) -> TakenPipeline:
-    """Claim the next generation, wait until no predecessor writes into the sinks any more, and begin."""
-    claim = catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", clock())
-    leadership = Leadership.take(catalog, claim, java)
+    """Wait until this driver is needed, and take over; if another one is faster, wait again."""
+    while True:
+        won = standby.wait()
+        with ExitStack() as attempt:
+            try:
+                chosen = (
+                    restore if won.followed is None else _restored_in_turn(catalog, restore, won.followed)
+                )
+                now = found if chosen == restore else attrs.evolve(found, ids=[])
+                pipeline = _take_over(name, catalog, config, chosen, now, clock, java, runs, attempt, won)
+            except FencedError as error:
+                log.info("another driver has taken over; the standby goes on waiting", error=str(error))
+                continue
+            except StoreFailedError as error:
+                log.warning(
+                    "the storage has failed in a take-over; the standby tries again", error=str(error)
+                )
+                continue
+            made.push(attempt.pop_all())
+            return pipeline
+
+
+def _restored_in_turn(catalog: Catalog, restore: str | int, followed: int) -> str | int:
+    """Return what a standby restores: what it was told to, unless those that it has followed have got further."""
+    latest = catalog.latest()
+    return restore if latest is None or latest.generation < followed else restore_point.LATEST
+
+
+def _take_over(
+    name: str,
+    catalog: Catalog,
+    config: CheckpointConfig,
+    restore: str | int,
+    found: _Found,
+    clock: Callable[[], float],
+    java: int,
+    runs: Runs,
+    made: ExitStack,
+    won: Won | None = None,
+) -> TakenPipeline:
+    """Claim the next generation, wait until no predecessor writes into the sinks any more, and begin.
+
+    Args:
+        won: the claim of a standby, which keeps a lease from now on; None: claim now.
+    """
+    patience = config.takeover_timeout_seconds
+    claim = won.claim if won else catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", clock())
+    lease = max(patience, _SHORTEST_LEASE_SECONDS) if won else None
+    leadership = Leadership.take(catalog, claim, java, lease, clock)
     made.callback(leadership.step_down_after, runs.await_ends)
-    await_predecessors(catalog, claim, config.takeover_timeout_seconds)
+    await_predecessors(catalog, claim, patience, won.silence if won else None)
     # A savepoint's id may be above all of this pipeline's.
     chosen = found.point if _is_chosen(restore) else None
     generation = catalog.start(claim, first_id=chosen.manifest.id + 1 if chosen else 1)

@@ -188,6 +188,9 @@ class CheckpointConfig:
     machine and does not end its queries in time, the start fails. If it is on another machine, or in another
     container, and does not answer in time, it is taken for dead. So after such a machine has died a start takes this
     long.
+
+    With ``standby=True`` it is also the time of the driver's lease: one that has not renewed it for this long is taken
+    for dead by its standbys, wherever it runs.
     """
     history: int = attrs.field(default=32, validator=fields.whole(at_least=1))
     """Number of finished checkpoints that ``statistics()`` lists one by one."""

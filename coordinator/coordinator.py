@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -52,6 +53,7 @@ from .spark.environment import check_pyspark, check_session
 from .spark.local_path import is_local
 from .spark.reach import check_reach
 from .spark.writer_facts import WriterFacts, check
+from .warm_up import warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData, SparkSession
@@ -78,6 +80,7 @@ class CheckpointCoordinator:
         storage: str,
         config: CheckpointConfig | None = None,
         restore: str | int = restore_point.LATEST,
+        standby: bool = False,
     ) -> None:
         """Take over the pipeline. Every earlier coordinator of the pipeline is fenced from now on.
 
@@ -88,6 +91,11 @@ class CheckpointCoordinator:
             config: how to checkpoint and restart; None: the defaults.
             restore: what to restore: "latest" (the latest checkpoint if there is one), "none", the id of a
                 checkpoint, or the URI of a savepoint.
+            standby: whether to wait while another driver runs the pipeline, instead of taking it over. The call returns
+                once this driver leads: at once if there is no other, else when the other one has died, failed or handed
+                over. Until then it keeps this process warm. Give it to all drivers of the pipeline, which run the same
+                program. Who has waited restores the latest checkpoint that those before have completed; ``restore``
+                counts if there is none.
 
         Raises:
             ChandyError: the session, the storage or the checkpoint cannot be used; a subclass says which. Nothing
@@ -105,7 +113,8 @@ class CheckpointCoordinator:
         # twice meanwhile, and no query may start that a stop has not seen.
         self._changing = threading.RLock()
         with named(pipeline=self._pipeline), ExitStack() as made:
-            parts = assemble(spark, self._pipeline, storage, self._config, restore, made)
+            stand_by = partial(warm_up, spark, type(self)) if standby else None
+            parts = assemble(spark, self._pipeline, storage, self._config, restore, made, stand_by)
             self._made = made.pop_all()
         self._taken = parts.pipeline
         self._executor = parts.executor
@@ -576,7 +585,12 @@ class CheckpointCoordinator:
     # --- stopping -------------------------------------------------------------------------------------------
 
     def stop(
-        self, savepoint: str | None = None, timeout: Duration = "1 min", *, checkpoint: bool = True
+        self,
+        savepoint: str | None = None,
+        timeout: Duration = "1 min",
+        *,
+        checkpoint: bool = True,
+        hand_over: bool = False,
     ) -> Checkpoint | None:
         """Stop the pipeline gracefully: running batches commit first, and a last checkpoint has them.
 
@@ -594,6 +608,9 @@ class CheckpointCoordinator:
             checkpoint: whether to take a last checkpoint. None is taken if there is a savepoint, if the latest
                 checkpoint has all committed batches, or if the pipeline has failed or another coordinator has taken it
                 over.
+            hand_over: whether a standby takes over now. Otherwise the pipeline stays stopped: drivers that stand by go
+                on waiting, until another one has been started and ends. It makes no difference without ``standby``,
+                nor if the pipeline has failed: then a standby takes over.
 
         Returns:
             The savepoint or the last checkpoint; None if none was taken.
@@ -614,6 +631,8 @@ class CheckpointCoordinator:
             if taken is None and checkpoint:
                 taken = self._last_checkpoint(seconds(timeout))
             self._stopped = True
+            if not hand_over and self._executor.read(lambda machine: machine.closed) is None:
+                self._taken.leadership.stop()
             self._made.close()
             self._taken.drop_claimed(self._taken.generation.generation)
             return taken
@@ -671,7 +690,8 @@ class CheckpointCoordinator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        # A program that fails has not stopped its pipeline on purpose. Ctrl-C and sys.exit are no ``Exception``.
+        self.stop(hand_over=isinstance(error, Exception))
 
     @contextmanager
     def _growing(self) -> Iterator[None]:

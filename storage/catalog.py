@@ -19,7 +19,7 @@ from .errors import (
     StorageError,
     StorageReplacedError,
 )
-from .fencing import Claim, Driver, Generation, begin, is_outdated, voided_by
+from .fencing import Claim, Driver, Generation, Lease, begin, is_outdated, voided_by
 from .layout import (
     CHECKPOINTS,
     GENERATIONS,
@@ -27,6 +27,7 @@ from .layout import (
     driver_key,
     generation_key,
     generation_of,
+    lease_key,
     manifest_key,
     start_key,
     started_by,
@@ -368,6 +369,20 @@ class Catalog:
                 continue
             return claim
 
+    def claim_after(self, generation: int, owner: str, now: float) -> Claim | None:
+        """Claim the generation after this one; None if somebody else has.
+
+        Args:
+            generation: the newest one when the caller decided to take over.
+            owner, now: as for ``claim``.
+        """
+        claim = Claim(generation + 1, owner, now, uuid.uuid4().hex)
+        try:
+            self.store.create(generation_key(claim.generation), to_json(claim))
+        except ObjectExistsError:
+            return None
+        return claim
+
     # --- who writes into the sinks --------------------------------------------------------------------------
 
     def take_leadership(self, driver: Driver) -> None:
@@ -387,6 +402,21 @@ class Catalog:
         except CodecError:
             # There is one, and nobody can find out whether it lives.
             return Driver(generation, "an unknown machine", "", 0, 0, 0, 0)
+
+    def renew(self, lease: Lease) -> None:
+        """Record a leader's lease."""
+        self.store.write(lease_key(lease.generation), to_json(lease))
+
+    def lease(self, generation: int) -> Lease | None:
+        """Return the lease of a generation's leader; None if it keeps none."""
+        try:
+            return from_json_of_any_version(Lease, self.store.read(lease_key(generation)))
+        except (ObjectMissingError, CodecError):
+            return None
+
+    def has_started(self, generation: int) -> bool:
+        """Return whether a generation has begun to write into the pipeline's sinks."""
+        return self._is_there(start_key(generation))
 
     def leaders_before(self, generation: int) -> Iterator[Driver]:
         """Yield the drivers that may still write into the sinks, newest first; they may leave meanwhile.

@@ -17,6 +17,10 @@ its claim until it has stopped all its queries: as long as there is ``generation
 its machine can find out whether it lives. One that has claimed and not started is fenced before it touches a sink. So
 a successor waits for all drivers down to the newest that has started, which has waited for those before.
 
+A leader that has standbys also renews a *lease*, ``generations/<g>.lease.json``, so that they notice its end when it is
+on another machine. A standby claims exactly the generation after the one that it watched. Of several standbys, one
+succeeds, and the others go on waiting.
+
 No start record makes a completed checkpoint void: its coordinator committed it, then looked for a claim and found none,
 so the manifest was there before the claim and therefore in the list. With a single record, a checkpoint that completes
 between the successor's list and its create would be void although its sinks have published.
@@ -62,6 +66,22 @@ class Driver:
     java: int
     """Process id of the JVM that Spark's queries run in."""
     java_started: int
+
+
+@attrs.frozen
+class Lease:
+    """The record by which a leader tells its standbys that it lives.
+
+    It has no time: nobody compares the clocks of two machines. A standby looks whether the number of renewals grows.
+    """
+
+    generation: int
+    seconds: float
+    """After so long without a renewal, a standby may take over, and the leader has stopped beginning batches."""
+    renewals: int
+    """How often it was renewed."""
+    stopped: bool = False
+    """Whether the pipeline was stopped on purpose: then no standby takes over."""
 
 
 @attrs.frozen

@@ -103,6 +103,10 @@ class FileCache:
         """
         return self.directory / "files"
 
+    def has(self, sha256: str) -> bool:
+        """Return whether there is an entry for the file with this content. It is not verified."""
+        return self._entry(sha256).exists()
+
     def take(self, sha256: str, size: int, path: Path) -> bool:
         """Link the file with this content to the new file ``path``, and return whether that worked.
 

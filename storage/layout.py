@@ -44,6 +44,11 @@ def driver_key(generation: int) -> str:
     return f"{GENERATIONS}{generation}.driver.json"
 
 
+def lease_key(generation: int) -> str:
+    """Key of the lease that the driver of a generation renews, so that a standby sees that it lives."""
+    return f"{GENERATIONS}{generation}.lease.json"
+
+
 def manifest_key(checkpoint: int) -> str:
     """Key of a checkpoint's manifest."""
     return f"{CHECKPOINTS}{checkpoint}/{MANIFEST}"

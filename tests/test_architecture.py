@@ -17,7 +17,7 @@ PACKAGES = ("coordinator", "barrier", "state", "storage")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "face"),
     ("coordinator",),
-    ("assembly",),
+    ("assembly", "warm_up"),
     ("config", "differences", "export", "lookup", "operators"),
     ("adopt", "batch_aggregate"),
     ("recovery",),
@@ -54,6 +54,7 @@ DECISIONS = {
     "coordinator.connectors.kafka.losses",
     "coordinator.connectors.kafka.reading",
     "coordinator.recovery.decisions",
+    "coordinator.recovery.election",
     "coordinator.recovery.repetition",
     "coordinator.recovery.restart",
     "coordinator.recovery.resume",

@@ -11,6 +11,8 @@ restart without a delay, and a killed process is started again at once.
 The contestants:
 
 * Chandy (``chandy.py``), on a local store, on S3, and on S3 with 30 ms to each request (``benchmarks/stores.py``);
+* Chandy with a warm standby, on a local store (``standby.py``): a second driver waits while the first one runs. Only
+  the driver is killed;
 * Spark without state, a bare restart: the same query without the aggregate (``spark.py``);
 * Spark's RocksDB state, with changelog checkpointing and without (``spark.py``);
 * Apache Flink with RocksDB and incremental checkpoints (``flink.py``), if there is one for this machine.

@@ -101,12 +101,16 @@ class Chandy:
         await_hosts(self._folder)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _start(self) -> Life:
+    def _arguments(self) -> list[str]:
+        """Return the arguments of its drivers."""
         arguments = [str(self._folder), f"--storage={self._store.uri}"]
         if not self._store.fenced:
             arguments.append("--unfenced")
+        return arguments
+
+    def _start(self) -> Life:
         return Life(
-            arguments,
+            self._arguments(),
             module="benchmarks.recovery.chandy_driver",
             folder=self._folder,
             log=self._place.log,

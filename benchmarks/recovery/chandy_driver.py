@@ -44,11 +44,21 @@ class Work:
         return self.folder / "checkpoint"
 
 
+class _Warm(logging.Handler):
+    """Tells the parent when a standby is warm."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line of the log."""
+        if record.levelno == logging.INFO:
+            say("warm")
+
+
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True))
 @click.option("--storage", required=True, help="URI where checkpoints go.")
 @click.option("--unfenced", is_flag=True, help="The store ignores the condition of an exclusive create.")
-def main(folder: Path, storage: str, unfenced: bool) -> None:
+@click.option("--standby", is_flag=True, help="Wait while another driver leads.")
+def main(folder: Path, storage: str, unfenced: bool, standby: bool) -> None:
     """Run the query from the latest checkpoint until killed."""
     say("process")
     # Imported after the event ``process``, because imports are part of the cost of a new process.
@@ -57,6 +67,7 @@ def main(folder: Path, storage: str, unfenced: bool) -> None:
     from . import query as common
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("chandy.coordinator.warm_up").addHandler(_Warm())
     work, place = Work(folder), common.Place(folder, COMMIT_LOGS)
     spark = common.session(place)
     say("session")
@@ -67,7 +78,9 @@ def main(folder: Path, storage: str, unfenced: bool) -> None:
         work_dir=str(work.directories),
         allow_unfenced=unfenced,
     )
-    coordinator = CheckpointCoordinator(spark, pipeline=PIPELINE, storage=storage, config=config)
+    coordinator = CheckpointCoordinator(
+        spark, pipeline=PIPELINE, storage=storage, config=config, standby=standby
+    )
     say("coordinator")
     # Keys hardly repeat within a batch, so combining their rows first would not help.
     rows = common.stream(spark, place)

@@ -22,6 +22,7 @@ from . import figures
 from .chandy import Chandy
 from .figures import LOCAL, Turn
 from .scenario import Contestant, Course, Failure
+from .standby import WarmStandby
 
 MB: Final = 1_000_000
 _STORES: Final[dict[str, Callable[[Path], AbstractContextManager[StoreAt]]]] = {
@@ -76,7 +77,8 @@ def heats(quick: bool) -> list[Heat]:
             Heat(2, [s3], [Failure.MACHINE]),
             Heat(2, [flink], [Failure.HOST]),
         ]
-    near = [own, *peers]
+    warm = Entrant(WarmStandby.name, LOCAL, partial(_chandy, stores.local, make=WarmStandby), is_peer=False)
+    near = [own, warm, *peers]
     return [
         Heat(10, near),
         Heat(100, near),
@@ -201,9 +203,12 @@ def _tell(turn: Turn, screen: Console) -> None:
 
 @contextlib.contextmanager
 def _chandy(
-    open_store: Callable[[Path], AbstractContextManager[StoreAt]], course: Course, folder: Path
+    open_store: Callable[[Path], AbstractContextManager[StoreAt]],
+    course: Course,
+    folder: Path,
+    make: type[Chandy] = Chandy,
 ) -> Iterator[Contestant]:
-    with open_store(folder / "store") as store, closing(Chandy(course, folder / "chandy", store)) as chandy:
+    with open_store(folder / "store") as store, closing(make(course, folder / "chandy", store)) as chandy:
         yield chandy
 
 

@@ -154,6 +154,7 @@ class CheckpointExecutor:
         on_restored: Callable[[ShardsRestored], None],
         on_not_opened: Callable[[str, str, FailureCode | None], None],
         trusts_look: float = 15.0,
+        hold_lease: Callable[[], float] = lambda: 0.0,
         on_completed: Callable[[Manifest], None] = lambda manifest: None,
     ) -> None:
         """Start the threads.
@@ -172,6 +173,8 @@ class CheckpointExecutor:
             on_not_opened: called when state that a query was restored with turns out to be unusable before a task needs
                 it: with Spark's id of the query, why, and what it means.
             trusts_look: seconds for which a batch may begin without another look for a successor.
+            hold_lease: renews the driver's lease if a standby may have taken over. It returns, by the same clock, since
+                when there was no gap: earlier looks do not count.
             on_completed: called with each checkpoint that has completed, before anybody else is told. It must not wait
                 for anything that may be away.
         """
@@ -188,6 +191,7 @@ class CheckpointExecutor:
         self._on_restored = on_restored
         self._on_not_opened = on_not_opened
         self._on_completed = on_completed
+        self._hold_lease = hold_lease
         self._trusts_look = max(trusts_look, 2 * _FENCE_SECONDS)
         self._looked_at = clock()
         """When it was last certain that there was no successor."""
@@ -306,7 +310,8 @@ class CheckpointExecutor:
             StorageError: nobody knows: the last look is too long ago, and the store does not answer.
         """
         # A driver that was frozen, or cut off from its store, may have been taken for dead meanwhile.
-        if self._clock() - self._looked_at > self._trusts_look:
+        held_since = self._hold_lease()
+        if self._looked_at < held_since or self._clock() - self._looked_at > self._trusts_look:
             self._look_for_successor()
         self._check_not_dismissed(ask.host)
         answer = self._handle(on.BatchAsked(ask))

@@ -8,6 +8,7 @@ down. It does when all its queries have ended, or dies.
 from __future__ import annotations
 
 import enum
+import math
 import os
 import socket
 import threading
@@ -20,10 +21,12 @@ import attrs
 from ...state.local.processes import is_stopped, lives, machine_id, started_at
 from ...storage.catalog import Catalog
 from ...storage.errors import ChandyError, FencedError
-from ...storage.fencing import Claim, Driver
+from ...storage.fencing import Claim, Driver, Lease
 from ...storage.logs import logger
 from ...storage.open import open_store
 from ..errors import PredecessorRunsError
+from .election import Leader, Sighting, Silence
+from .lease import HeldLease
 
 log = logger(__name__)
 
@@ -43,7 +46,9 @@ class Sign(enum.Enum):
 
     DEAD = "its processes have ended, or it has stepped down without saying so"
     LIVES = "it lives on this machine"
-    UNKNOWN = "it is on another machine, or in another container"
+    UNKNOWN = (
+        "it is on another machine, or in another container; or it is here and no longer renews its lease"
+    )
 
 
 class Verdict(enum.Enum):
@@ -79,18 +84,29 @@ class Leadership:
 
     catalog: Catalog
     driver: Driver
+    lease: HeldLease | None = None
+    """Renewed as long as this lasts; None if there is nobody to tell."""
     _told: FencedError | None = attrs.field(default=None, init=False)
     _tell: Callable[[FencedError], object] | None = attrs.field(default=None, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
 
     @classmethod
-    def take(cls, catalog: Catalog, claim: Claim, java: int) -> Leadership:
+    def take(
+        cls,
+        catalog: Catalog,
+        claim: Claim,
+        java: int,
+        lease_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Leadership:
         """Take leadership for a claimed generation; a predecessor may not have stepped down yet.
 
         Args:
             catalog: the pipeline's catalog.
             claim: of the generation.
             java: process id of the JVM that Spark runs in.
+            lease_seconds: the time of the lease that standbys watch; None: keep no lease.
+            clock: as for ``HeldLease``.
         """
         pid = os.getpid()
         driver = Driver(
@@ -102,10 +118,14 @@ class Leadership:
             java=java,
             java_started=started_at(java) or 0,
         )
-        leadership = cls(catalog, driver)
+        lease = None if lease_seconds is None else HeldLease(catalog, claim.generation, lease_seconds, clock)
+        leadership = cls(catalog, driver, lease)
         with _lock:
             _here[leadership._key] = leadership
         try:
+            # Before the driver's record: a standby waits for ever for a driver that keeps no lease.
+            if lease is not None:
+                lease.begin()
             catalog.take_leadership(driver)
         except BaseException:
             leadership.step_down()
@@ -150,11 +170,26 @@ class Leadership:
         with _lock:
             if _here.pop(self._key, None) is None:
                 return
+        if self.lease is not None:
+            self.lease.end()
         try:
             self.catalog.step_down(self.driver.generation)
         except (OSError, ChandyError) as error:
             # A successor in this process knows all the same, and one in another finds out when this one ends.
             log.warning("cannot record that the pipeline's queries have ended", error=str(error))
+
+    def hold_lease(self) -> float:
+        """Renew the lease if a standby may have taken over meanwhile; return since when it is held without a gap.
+
+        Raises:
+            StorageError: nobody knows.
+        """
+        return -math.inf if self.lease is None else self.lease.hold()
+
+    def stop(self) -> None:
+        """Record that the pipeline is stopped on purpose, so that no standby takes it over."""
+        if self.lease is not None:
+            self.lease.stop()
 
     @property
     def _key(self) -> tuple[str, int]:
@@ -169,13 +204,16 @@ _lock = threading.Lock()
 # --- following a predecessor --------------------------------------------------------------------------------
 
 
-def await_predecessors(catalog: Catalog, claim: Claim, patience: float) -> None:
+def await_predecessors(
+    catalog: Catalog, claim: Claim, patience: float, silence: Silence | None = None
+) -> None:
     """Wait until no predecessor of a claimed generation writes into the pipeline's sinks.
 
     Args:
         catalog: the pipeline's catalog.
         claim: of the generation.
         patience: seconds that the predecessors have for ending their queries.
+        silence: the predecessor whose lease has run out before the claim, by ``time.monotonic``.
 
     Raises:
         PredecessorRunsError: one lives on this machine and has not ended its queries.
@@ -183,7 +221,15 @@ def await_predecessors(catalog: Catalog, claim: Claim, patience: float) -> None:
     """
     began = time.monotonic()
     for driver in catalog.leaders_before(claim.generation):
-        _await(catalog, claim, driver, began, patience)
+        if (
+            silence is not None
+            and silence.generation == driver.generation
+            # Who renews a lease that may have run out looks for a successor then: one of the two sees the other.
+            and catalog.lease(driver.generation) == silence.lease
+        ):
+            _await(catalog, claim, driver, silence.since, patience, is_silent=True)
+        else:
+            _await(catalog, claim, driver, began, patience)
 
 
 def has_leader(uri: str) -> bool:
@@ -194,15 +240,22 @@ def has_leader(uri: str) -> bool:
     return any(_sign(catalog, driver) is not Sign.DEAD for driver in drivers)
 
 
-def _await(catalog: Catalog, claim: Claim, driver: Driver, began: float, patience: float) -> None:
+def _await(
+    catalog: Catalog, claim: Claim, driver: Driver, began: float, patience: float, *, is_silent: bool = False
+) -> None:
     pause, announced = _POLL_SECONDS, False
+    lease = catalog.lease(driver.generation)
     while True:
         sign = _sign(catalog, driver)
+        waited = time.monotonic() - began
+        if sign is Sign.LIVES and (is_silent or _is_still(catalog, driver, lease, waited)):
+            # Frozen. Like a driver elsewhere, it begins no batch when it wakes before it has looked for a successor.
+            sign = Sign.UNKNOWN
         if sign is Sign.DEAD:
             catalog.step_down(driver.generation)
             return
         _fence_here(catalog, claim, driver)
-        match judge(sign, time.monotonic() - began, patience):
+        match judge(sign, waited, patience):
             case Verdict.GIVE_UP:
                 raise _still_runs(catalog, driver, patience)
             case Verdict.TAKE_FOR_DEAD:
@@ -228,6 +281,33 @@ def _await(catalog: Catalog, claim: Claim, driver: Driver, began: float, patienc
             log.info("the driver before has ended its queries", driver=_described(driver))
             return
         catalog.check_not_fenced(claim.generation)
+
+
+def _is_still(catalog: Catalog, driver: Driver, before: Lease | None, waited: float) -> bool:
+    """Return whether a driver keeps a lease, and it has run out since."""
+    return before is not None and waited >= before.seconds and catalog.lease(driver.generation) == before
+
+
+def sight(catalog: Catalog) -> tuple[Sighting, Driver | None]:
+    """Look at the driver of the newest generation, for a standby. Returns its record, too, if it is a leader.
+
+    Raises:
+        StorageError: the storage does not answer.
+    """
+    began = time.monotonic()
+    newest = catalog.newest_generation()
+    # A driver records its lease, then that it leads, then that it has started, and at its end that it was stopped, then
+    # that it leads no more. This order of requests shows no end of a driver that is only beginning.
+    has_started = catalog.has_started(newest)
+    driver = catalog.leader(newest)
+    lease = catalog.lease(newest)
+    leader = Leader.NONE if driver is None else Leader.DEAD if is_dead(catalog, driver) else Leader.THERE
+    return Sighting(newest, leader, has_started, lease, began, time.monotonic()), driver
+
+
+def is_dead(catalog: Catalog, driver: Driver) -> bool:
+    """Return whether a driver's processes on this machine have ended; False if nobody can tell."""
+    return _sign(catalog, driver) is Sign.DEAD
 
 
 def _sign(catalog: Catalog, driver: Driver) -> Sign:

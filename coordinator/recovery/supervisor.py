@@ -250,7 +250,7 @@ class Supervisor:
         """
         sink = run.definition.sink
         for _ in range(_SETTLE_ATTEMPTS):
-            committed = progress.newest_committed(run.directory)
+            committed = progress.newest_committed(run.logs_as_known())
             if self._machine.must_go_back or not sink.is_ahead_of(committed):
                 return run
             log.info("the batch commits that the sink has", query=run.definition.name, batch=committed + 1)

@@ -9,9 +9,10 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from ...storage.codec import to_json
 from ..errors import HostStartError
@@ -19,18 +20,21 @@ from ..local.directories import private_directory
 from ..local.locks import locked
 from ..rpc.client import TaskClient
 from ..rpc.messages import Endpoint
-from .host_config import READY, START_LOCK, HostConfig
+from .host_config import LOG, READY, SPARE, START_LOCK, HostConfig
 
 DISCOVERY_FOLDER: Final = "meet"
 """Name of the folder of all discovery directories in the runtime directory."""
 _SOCKET_LIMIT: Final = 107
 """The most bytes of a Unix socket's path on Linux, without the closing zero (``sun_path``, unix(7))."""
 _START_SECONDS: Final = 60.0
-_LOG: Final = "host.log"
 _LOG_TAIL: Final = 4000
 
 _clients: dict[tuple[int, str, int, int], TaskClient] = {}
 """By process and socket file: Spark forks its workers, and a connection does not survive a fork."""
+
+_spare: subprocess.Popen[bytes] | None = None
+"""A process that waits to become a state host."""
+_spare_lock = threading.Lock()
 
 
 def executor_identity(root: str | None = None) -> str:
@@ -127,19 +131,12 @@ def is_listening(path: Path) -> bool:
 
 
 def _start(config: HostConfig, directory: Path) -> None:
-    """Start the process and wait until it serves."""
-    log = directory / _LOG
-    with log.open("ab") as target:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "chandy.state.host.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=target,
-            # Outside the executor's process group, which Spark ends together with a worker.
-            start_new_session=True,
-            cwd="/",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
-        )
+    """Start the process, or use the spare one, and wait until it serves."""
+    log = directory / LOG
+    process = _take_spare()
+    if process is None:
+        with log.open("ab") as target:
+            process = _new_process(target)
     assert process.stdin is not None and process.stdout is not None
     with process.stdout:
         with contextlib.suppress(BrokenPipeError), process.stdin:
@@ -154,6 +151,38 @@ def _start(config: HostConfig, directory: Path) -> None:
             f"that it ended with code {code}" if answer == b"" else "that it did not",
             f"read the end of its log:\n{_tail(log)}",
         )
+
+
+def keep_spare() -> None:
+    """Start a process that becomes the next state host that this process starts. It has its imports done by then.
+
+    It ends with this process. Calls while there is a spare process do nothing.
+    """
+    global _spare
+    with _spare_lock:
+        if _spare is None or _spare.poll() is not None:
+            # It writes its log into the directory of the host that it becomes.
+            _spare = _new_process(subprocess.DEVNULL, SPARE)
+
+
+def _take_spare() -> subprocess.Popen[bytes] | None:
+    global _spare
+    with _spare_lock:
+        taken, _spare = _spare, None
+    return taken if taken is not None and taken.poll() is None else None
+
+
+def _new_process(log: BinaryIO | int, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "chandy.state.host.process", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        # Outside the executor's process group, which Spark ends together with a worker.
+        start_new_session=True,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+    )
 
 
 def _read(descriptor: int, deadline: float) -> bytes | None:

@@ -26,7 +26,7 @@ from ..rpc.addresses import bind_address, location, own_address, place, serve
 from ..rpc.messages import HostHello
 from ..rpc.tls import SCHEME
 from .coordinator_client import CoordinatorClient, Lease, OrderStream, Pulse
-from .host_config import READY, SOCKET, START_LOCK, HostConfig
+from .host_config import LOG, READY, SOCKET, SPARE, START_LOCK, HostConfig
 from .memory import Memory
 from .serving import HostServer
 from .state_host import StateHost
@@ -187,8 +187,15 @@ def _remove_directory(directory: Path) -> None:
 
 
 def main() -> None:
-    """Read the configuration from stdin and run."""
-    config = from_json(HostConfig, sys.stdin.buffer.read())
+    """Read the configuration from stdin and run. A spare process ends without one if its starter has ended."""
+    given = sys.stdin.buffer.read()
+    is_spare = SPARE in sys.argv[1:]
+    if is_spare and not given:
+        return
+    config = from_json(HostConfig, given)
+    if is_spare:
+        with (Path(config.directory) / LOG).open("ab") as log:
+            os.dup2(log.fileno(), sys.stderr.fileno())
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -29,6 +30,8 @@ from chandy.coordinator.sinks.file_sink_log import newest
 
 EVENT = "@ "
 """What an event's line begins with: Spark prints, too."""
+HAND_OVER = "hand over"
+"""What a driver that streams is told if a standby is to go on."""
 KEYS = 23
 ROWS = 40
 SHARDS = 6
@@ -223,9 +226,14 @@ def watch(coordinator: CheckpointCoordinator, out: Path) -> None:
 
 
 def tell_progress(coordinator: CheckpointCoordinator, queries: Collection[CheckpointedQuery]) -> None:
-    """Tell how many checkpoints have completed, and the newest batch of each query, as they come; for a thread."""
+    """Tell how many checkpoints have completed, and of each query its newest batch and its failure; for a thread."""
     told: dict[str, object] = {}
+    failed: set[str] = set()
     while True:
+        for query in queries:
+            if query.name not in failed and (error := query.exception()) is not None:
+                failed.add(query.name)
+                say("failed", query.name, repr(str(error)))
         now: dict[str, object] = {"checkpoint": coordinator.statistics().counts.completed}
         for query in queries:
             last = query.lastProgress
@@ -240,6 +248,8 @@ def tell_progress(coordinator: CheckpointCoordinator, queries: Collection[Checkp
 def stream(options: dict[str, Any]) -> None:
     """The operator into parquet, told step by step; runs until it is killed or told to stop."""
     folder = Path(options["folder"])
+    if options.get("standby"):
+        logging.basicConfig(level=logging.INFO)
     spark = session(options["master"], folder, f"-XX:SharedArchiveFile={options['classes']}")
     say("warm")
     sys.stdin.readline()
@@ -254,6 +264,7 @@ def stream(options: dict[str, Any]) -> None:
             changelog=options["changelog"],
             takeover_timeout=options["takeover_timeout"],
         ),
+        standby=options.get("standby", False),
     )
     say("restored", coordinator.restored.id if coordinator.restored else 0)
     rows = chained(coordinator, spark, folder / "in")
@@ -267,8 +278,7 @@ def stream(options: dict[str, Any]) -> None:
     say("resumes" if first.in_place else "replays", first.checkpoint or 0)
     threading.Thread(target=watch, args=(coordinator, out), daemon=True).start()
     threading.Thread(target=_tell_of_end, args=(query,), daemon=True).start()
-    sys.stdin.readline()
-    coordinator.stop()
+    coordinator.stop(hand_over=sys.stdin.readline().strip() == HAND_OVER)
     say("stopped")
 
 

@@ -35,6 +35,7 @@ def run(options: dict[str, Any]) -> None:
     cloudpickle.register_pickle_by_value(drivers)
     cloudpickle.register_pickle_by_value(sqlite_sink)
     spark = session("local[2]", folder, f"-XX:SharedArchiveFile={options['classes']}")
+    say("warm")
     coordinator = CheckpointCoordinator(
         spark,
         pipeline="killed",
@@ -44,8 +45,9 @@ def run(options: dict[str, Any]) -> None:
             initial_delay="0 s",
             restart=NoRestart(),
             changelog=options["changelog"],
-            takeover_timeout="60 s",
+            takeover_timeout=options.get("takeover_timeout", "60 s"),
         ),
+        standby=options.get("standby", False),
     )
     say("restored", coordinator.restored.id if coordinator.restored else 0)
     chain, ids = sinks(folder)

@@ -174,10 +174,10 @@ class Driver:
                 self._lines.put(line.removeprefix(EVENT).split())
         self._lines.put(["ended"])
 
-    def tell(self) -> None:
+    def tell(self, what: str = "") -> None:
         """Let it go on: first from being warm to the stream, then from the stream to its end."""
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(what + "\n")
         self._process.stdin.flush()
 
     def wait(

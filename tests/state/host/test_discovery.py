@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,15 @@ import attrs
 import pytest
 
 from chandy.state.errors import HostStartError, UnsafeDirectoryError
-from chandy.state.host.discovery import connect, executor_identity, start_host
+from chandy.state.host import discovery
+from chandy.state.host.discovery import connect, executor_identity, keep_spare, start_host
 from chandy.state.local.changelog import admit
 from chandy.state.local.directories import private_directory, runtime_directory
 from chandy.state.local.locks import acquire, remove_unless_held, try_acquire
+from chandy.state.local.processes import started_at
 from chandy.state.local.workspace import ALIVE, Workspace
+
+from ...waiting import eventually
 
 
 def test_tasks_of_one_executor_share_one_host(coordinator: Any) -> None:
@@ -29,6 +35,35 @@ def test_a_host_that_was_started_ahead_is_the_one_that_tasks_find(coordinator: A
     assert start_host(coordinator.endpoint, str(coordinator.directory / "executor")) == address
     assert coordinator.connect().address == address
     assert len(coordinator.hellos) == 1
+
+
+def test_a_spare_process_becomes_the_next_host_and_logs_like_any_other(coordinator: Any) -> None:
+    keep_spare()
+    spare = discovery._spare
+    assert spare is not None
+    keep_spare()
+    assert discovery._spare is spare
+    coordinator.connect()
+    assert [hello.pid for hello in coordinator.hellos] == [spare.pid]
+    (log,) = Path(coordinator.endpoint.runtime).glob(f"{discovery.DISCOVERY_FOLDER}/*/host.log")
+    eventually(lambda: f"pid={spare.pid}" in log.read_text(), "its log says that it serves")
+
+
+def test_a_spare_process_that_has_been_killed_is_not_waited_for(coordinator: Any) -> None:
+    keep_spare()
+    spare = discovery._spare
+    assert spare is not None
+    spare.kill()
+    spare.wait()
+    coordinator.connect()
+    assert [hello.pid for hello in coordinator.hellos] != [spare.pid]
+
+
+def test_a_spare_process_ends_with_the_one_that_keeps_it() -> None:
+    program = "from chandy.state.host import discovery as d; d.keep_spare(); print(d._spare.pid)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    pid = int(done.stdout)
+    eventually(lambda: started_at(pid) is None, "the spare process ends")
 
 
 def test_executors_and_coordinator_lives_have_hosts_of_their_own(coordinator: Any) -> None:

@@ -1,0 +1,162 @@
+"""Drivers that stand by take over from one that is killed, frozen or told to hand over: every row counts once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from chandy.storage.catalog import Catalog
+from chandy.storage.local import LocalStore
+
+from ..waiting import eventually
+from . import driver_process
+from .drivers import HAND_OVER, add_file, answer_of_batches, batches_in
+from .test_exactly_once import Driver, Feed, rows
+from .test_exactly_once import runtime as runtime
+from .test_taking_over import check_whole
+from .test_transactional_kills import check_rows
+
+pytestmark = pytest.mark.spark
+
+STANDING_BY = "standing by"
+TAKES_OVER = "a standby takes over"
+
+
+@pytest.fixture
+def drivers(tmp_path: Path, runtime: Path, classes: Path) -> Iterator[list[Driver]]:
+    """Three drivers of one program. The first leads, and the others stand by for it."""
+    made: list[Driver] = []
+    try:
+        made.extend(Driver(tmp_path, runtime, classes, standby=True) for _ in range(3))
+        yield made
+    finally:
+        for driver in made:
+            driver.kill()
+
+
+def begin(drivers: list[Driver], feed: Feed) -> None:
+    """Let the first driver stream, and the others stand by."""
+    leader, *others = drivers
+    leader.wait("warm")
+    leader.tell()
+    leader.wait("sank", 2, feed.taken)
+    for standby in others:
+        standby.wait("warm")
+        standby.tell()
+        eventually(lambda standby=standby: STANDING_BY in standby.log, "it stands by")  # type: ignore[misc]
+
+
+def the_one_that(found: str, drivers: list[Driver]) -> Driver:
+    """Return the only driver whose log says something, once one does."""
+    eventually(lambda: any(found in one.log for one in drivers), found)
+    (one,) = [one for one in drivers if found in one.log]
+    return one
+
+
+def test_one_of_two_standbys_goes_on_and_the_other_when_that_is_killed_as_it_takes_over(
+    spark: SparkSession, tmp_path: Path, drivers: list[Driver]
+) -> None:
+    feed = Feed(tmp_path / "in")
+    begin(drivers, feed)
+    leader, *others = drivers
+    leader.kill()
+    winner = the_one_that(TAKES_OVER, others)
+    winner.kill()
+    (last,) = [one for one in others if one is not winner]
+    last.wait("restored")
+    feed.add(4)
+    last.wait_for_files(feed.files)
+    last.tell()
+    last.wait("stopped")
+    found = rows(spark, tmp_path / "out")
+    # A query that is killed while it plans may take two files as one batch.
+    assert found == answer_of_batches(batches_in(found, feed.files))
+    assert not winner.all("restored")
+
+
+def test_a_standby_resumes_what_the_leader_has_left_on_the_machine(
+    spark: SparkSession, tmp_path: Path, drivers: list[Driver]
+) -> None:
+    feed = Feed(tmp_path / "in")
+    begin(drivers, feed)
+    leader, *others = drivers
+    leader.kill()
+    winner = the_one_that(TAKES_OVER, others)
+    winner.wait("started")
+    assert winner.wait("resumes") or winner.all("replays")
+    feed.add(2)
+    winner.wait_for_files(feed.files)
+    winner.tell()
+    winner.wait("stopped")
+    found = rows(spark, tmp_path / "out")
+    assert found == answer_of_batches(batches_in(found, feed.files))
+
+
+def test_a_stop_on_purpose_is_no_reason_to_take_over_and_a_hand_over_is(
+    spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path, drivers: list[Driver]
+) -> None:
+    feed = Feed(tmp_path / "in")
+    third = drivers.pop()
+    begin(drivers, feed)
+    leader, standby = drivers
+    drivers.append(third)
+    leader.tell()
+    leader.wait("stopped")
+    eventually(lambda: "was stopped on purpose" in standby.log, "the standby knows that it was stopped")
+    generation = Catalog(LocalStore(tmp_path / "store" / "killed")).newest_generation
+    stopped = generation()
+    # Who is started again leads.
+    third.wait("warm")
+    third.tell()
+    third.wait("restored")
+    assert (stopped, generation()) == (1, 2)
+    assert not standby.all("restored")
+    feed.add(2)
+    third.wait_for_files(feed.files)
+    third.tell(HAND_OVER)
+    standby.wait("restored")
+    third.wait("stopped")
+    feed.add(2)
+    standby.wait_for_files(feed.files)
+    assert generation() == 3
+    check_whole(spark, tmp_path / "out", feed.files)
+
+
+@pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
+def test_a_leader_that_was_frozen_beyond_its_lease_is_fenced_and_publishes_nothing(
+    tmp_path: Path, runtime: Path, classes: Path, changelog: bool
+) -> None:
+    (tmp_path / "in").mkdir()
+    options = {
+        "folder": tmp_path,
+        "classes": classes,
+        "interval": "300 ms",
+        "changelog": changelog,
+        "takeover_timeout": "4 s",
+        "standby": True,
+    }
+    files = 12
+    for file in range(files):
+        add_file(tmp_path / "in", file)
+    with driver_process.driver("outputs_driver", tmp_path, runtime, options) as leader:
+        eventually(lambda: leader.told("event checkpoint 2"), "the leader has checkpoints")
+        with driver_process.driver("outputs_driver", tmp_path, runtime, options) as standby:
+            eventually(lambda: standby.told("warm"), "the standby is there")
+            os.killpg(leader.process.pid, signal.SIGSTOP)
+            eventually(lambda: standby.told("event checkpoint 1"), "the standby leads")
+            for _ in range(4):
+                add_file(tmp_path / "in", files)
+                files += 1
+            os.killpg(leader.process.pid, signal.SIGCONT)
+            eventually(lambda: leader.told("failed chained"), "the leader notices")
+            assert any("was fenced" in event for event in leader.events)
+            check_rows(tmp_path, files, all_of_them=False)
+            assert standby.process.stdin is not None
+            standby.process.stdin.close()
+            eventually(lambda: standby.told("stopped"), "the standby ends")
+    check_rows(tmp_path, files, all_of_them=True)
