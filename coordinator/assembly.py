@@ -7,15 +7,14 @@ import os
 import platform
 import random
 import secrets
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -26,17 +25,12 @@ from ..state.operators.partitioning import Partitioning, by_id
 from ..state.rpc.addresses import place
 from ..state.rpc.messages import Endpoint
 from ..storage.catalog import Catalog
-from ..storage.errors import ChandyError, FencedError, StoreFailedError
-from ..storage.fencing import Claim, Generation
 from ..storage.files import FileCache
 from ..storage.logs import logger
 from ..storage.long_waits import told_if_slow
-from ..storage.manifest import Manifest
 from ..storage.open import open_store, pipeline_uri
 from ..storage.private import make_private_folder
 from ..storage.probe import probe_exclusive_create
-from ..storage.savepoint_claim import claim_restored, drop_claimed
-from .adopt.adopted_store import Life
 from .adopt.adopter import Adopter
 from .channels.observer import Channels
 from .config import CheckpointConfig
@@ -51,18 +45,15 @@ from .recovery import restore_point
 from .recovery.adoptions import Adoptions
 from .recovery.decisions import RecoveryStateMachine
 from .recovery.launcher import Launcher
-from .recovery.leadership import Leadership, await_predecessors
 from .recovery.local_host import is_here, leave_to_tasks, local_host
 from .recovery.local_recovery import LocalRecovery
 from .recovery.query_directories import QueryDirectories
 from .recovery.remote_directories import RemoteDirectories
 from .recovery.remote_hosts import start_remote_hosts
-from .recovery.restore_point import RestorePoint
 from .recovery.runs import Runs
-from .recovery.standby import Standby, Won
+from .recovery.standby import Standby
 from .recovery.supervisor import Supervisor
 from .sinks.owner import SinkOwner
-from .sinks.two_phase.contract import Fence
 from .spark import session
 from .spark.anchors import Anchors, can_place
 from .spark.executors import check_executors
@@ -70,62 +61,13 @@ from .spark.hadoop_folder import HadoopFolder
 from .spark.local_path import is_local, local_path
 from .spark.reach import check_reach, for_hadoop
 from .spark.ticks import Ticks
+from .taken_pipeline import TakenPipeline, TakeOver, is_chosen, look
 from .version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logger(__name__)
-
-_SHORTEST_LEASE_SECONDS: Final = 1.0
-"""A lease is renewed ten times in its time. It must not be renewed all the time."""
-
-
-@attrs.frozen
-class TakenPipeline:
-    """A pipeline that this process has taken over: every earlier coordinator on it is fenced."""
-
-    name: str
-    catalog: Catalog
-    claim: Claim
-    generation: Generation
-    point: RestorePoint | None
-    """The checkpoint to begin from; None: from the beginning."""
-    may_resume: bool
-    """Whether queries may go on behind that checkpoint, and without one may begin anew in sinks that they wrote."""
-    completed: tuple[Manifest, ...]
-    """The completed checkpoints that can be read, ascending."""
-    leadership: Leadership
-    """Given up once the pipeline's queries have ended."""
-
-    @property
-    def base(self) -> int | None:
-        """The checkpoint of the pipeline's own chain that its state grows from."""
-        return self.point.manifest.id if self.point and not self.point.is_savepoint else None
-
-    def fence(self, query: str, *, may_take_over: bool) -> Fence:
-        """Return who publishes the output of a query."""
-        return Fence(
-            self.name,
-            query,
-            "",
-            self.catalog.store.uri,
-            self.generation.generation,
-            may_take_over=may_take_over,
-        )
-
-    def life(self, versions: Mapping[str, str]) -> Life:
-        """Return what names this life of the pipeline in what it adopts."""
-        return Life(self.catalog.store.uri, self.name, self.generation.generation, versions)
-
-    def drop_claimed(self, ended: int) -> None:
-        """Delete savepoints of this pipeline's own that nothing needs once the generations up to ``ended`` are over."""
-        in_use = [self.point.root] if self.point and ended < self.generation.generation else []
-        try:
-            self.catalog.check_not_fenced(self.generation.generation)
-            drop_claimed(self.catalog, open_store, ended, in_use)
-        except (OSError, ChandyError) as error:
-            log.warning("cannot delete a claimed savepoint; the next coordinator will", error=str(error))
 
 
 @attrs.frozen
@@ -173,12 +115,12 @@ def assemble(
     token = secrets.token_hex(32)
     # A driver that cannot run must not fence one that does. So whatever can be checked or made by itself comes first.
     places = {"the checkpoints": storage}
-    if isinstance(restore, str) and _is_chosen(restore):
+    if isinstance(restore, str) and is_chosen(restore):
         places["the savepoint to restore"] = restore
     check_reach(str(spark.sparkContext.master), places, shared=config.shared)
     with told_if_slow(log, "the storage to answer", storage=storage):
         catalog = _open_catalog(name, storage, config)
-        found = _look(catalog, restore)
+        found = look(catalog, restore)
     runtime = private_directory(runtime_directory())
     server = listen(
         session.driver_host(spark),
@@ -198,13 +140,14 @@ def assemble(
     channels = Channels()
     runs = Runs(channels)
     file_cache = FileCache(cache)
+    take_over = TakeOver(name, catalog, config, restore, clock, java, runs)
     if stand_by is None:
         with told_if_slow(log, "the take-over of the pipeline", storage=storage):
-            pipeline = _take_over(name, catalog, config, restore, found, clock, java, runs, made)
+            pipeline = take_over.now(found, made)
     else:
         check = partial(_check_java, java, started_at(java))
         standby = Standby(catalog, config.takeover_timeout_seconds, file_cache, stand_by, clock, check)
-        pipeline = _take_over_in_turn(standby, name, catalog, config, restore, found, clock, java, runs, made)
+        pipeline = take_over.in_turn(standby, found, made)
     if isinstance(work_dir, HadoopFolder):
         directories.place_on(RemoteDirectories.begin(work_dir, name, catalog, pipeline.claim))
     point = pipeline.point
@@ -376,113 +319,6 @@ def _make_cache(cache: Path) -> None:
             str(cache),
             "choose another one by CheckpointConfig.cache_dir",
         )
-
-
-@attrs.frozen
-class _Found:
-    """What a storage has."""
-
-    ids: list[int]
-    point: RestorePoint | None
-    """The checkpoint to restore."""
-    completed: tuple[Manifest, ...]
-
-
-def _look(catalog: Catalog, restore: str | int) -> _Found:
-    """Choose the checkpoint to restore, and read what else there is."""
-    ids = catalog.list_ids()
-    point = restore_point.choose(catalog, restore)
-    return _Found(ids, point, restore_point.known(catalog, point if _is_chosen(restore) else None))
-
-
-def _is_chosen(restore: str | int) -> bool:
-    return restore not in (restore_point.LATEST, restore_point.NONE)
-
-
-def _take_over_in_turn(
-    standby: Standby,
-    name: str,
-    catalog: Catalog,
-    config: CheckpointConfig,
-    restore: str | int,
-    found: _Found,
-    clock: Callable[[], float],
-    java: int,
-    runs: Runs,
-    made: ExitStack,
-) -> TakenPipeline:
-    """Wait until this driver is needed, and take over; if another one is faster, wait again."""
-    while True:
-        won = standby.wait()
-        with ExitStack() as attempt:
-            try:
-                chosen = (
-                    restore if won.followed is None else _restored_in_turn(catalog, restore, won.followed)
-                )
-                now = found if chosen == restore else attrs.evolve(found, ids=[])
-                pipeline = _take_over(name, catalog, config, chosen, now, clock, java, runs, attempt, won)
-            except FencedError as error:
-                log.info("another driver has taken over; the standby goes on waiting", error=str(error))
-                continue
-            except StoreFailedError as error:
-                log.warning(
-                    "the storage has failed in a take-over; the standby tries again", error=str(error)
-                )
-                continue
-            made.push(attempt.pop_all())
-            return pipeline
-
-
-def _restored_in_turn(catalog: Catalog, restore: str | int, followed: int) -> str | int:
-    """Return what a standby restores: what it was told to, unless those that it has followed have got further."""
-    latest = catalog.latest()
-    return restore if latest is None or latest.generation < followed else restore_point.LATEST
-
-
-def _take_over(
-    name: str,
-    catalog: Catalog,
-    config: CheckpointConfig,
-    restore: str | int,
-    found: _Found,
-    clock: Callable[[], float],
-    java: int,
-    runs: Runs,
-    made: ExitStack,
-    won: Won | None = None,
-) -> TakenPipeline:
-    """Claim the next generation, wait until no predecessor writes into the sinks any more, and begin.
-
-    Args:
-        won: the claim of a standby, which keeps a lease from now on; None: claim now.
-    """
-    patience = config.takeover_timeout_seconds
-    claim = won.claim if won else catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", clock())
-    lease = max(patience, _SHORTEST_LEASE_SECONDS) if won else None
-    leadership = Leadership.take(catalog, claim, java, lease, clock)
-    made.callback(leadership.step_down_after, runs.await_ends)
-    await_predecessors(catalog, claim, patience, won.silence if won else None)
-    # A savepoint's id may be above all of this pipeline's.
-    chosen = found.point if _is_chosen(restore) else None
-    generation = catalog.start(claim, first_id=chosen.manifest.id + 1 if chosen else 1)
-    # Only what is found after the take-over is sure to be the latest.
-    if catalog.list_ids() != found.ids:
-        found = _look(catalog, restore)
-    point = found.point
-    if config.claim and point is not None and point.is_savepoint:
-        claim_restored(catalog, open_store(point.root), generation.generation)
-    taken = TakenPipeline(
-        name,
-        catalog,
-        claim,
-        generation,
-        point,
-        may_resume=restore == restore_point.LATEST,
-        completed=found.completed,
-        leadership=leadership,
-    )
-    taken.drop_claimed(generation.generation - 1)
-    return taken
 
 
 def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> CheckpointStateMachine:
