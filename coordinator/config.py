@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from ..state.rpc.addresses import PortRange
 from . import fields
 from .durations import Duration, seconds
 from .protocol.limits import Limits
@@ -241,8 +242,8 @@ class CheckpointConfig:
         return fields.in_bytes(self.host_memory)
 
     @property
-    def port_range(self) -> tuple[int, int] | None:
-        """``ports`` as the first and the last port."""
+    def port_range(self) -> PortRange | None:
+        """``ports`` as a value."""
         return None if self.ports is None else fields.port_range(self.ports)
 
     @property

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import attrs
 
+from ..state.rpc.addresses import PortRange
 from ..storage.sizes import size_in_bytes
 from .durations import Duration, seconds
 from .errors import ConfigError
@@ -99,10 +100,10 @@ def filled(owner: object, field: attrs.Attribute[Any], value: object) -> None:
 def ports(owner: object, field: attrs.Attribute[Any], value: object) -> None:
     """Accept a range of ports, as ``port_range`` reads it."""
     try:
-        first, last = port_range(value) if isinstance(value, str) else (0, 0)
+        found = port_range(value) if isinstance(value, str) else PortRange(0, 0)
     except ValueError:
-        first, last = 0, 0
-    if not 1024 <= first <= last <= 65535:
+        found = PortRange(0, 0)
+    if not 1024 <= found.first <= found.last <= 65535:
         refuse(
             owner,
             field.name,
@@ -111,14 +112,14 @@ def ports(owner: object, field: attrs.Attribute[Any], value: object) -> None:
         )
 
 
-def port_range(text: str) -> tuple[int, int]:
-    """Return the first and the last port of a range such as ``"40000-40099"``.
+def port_range(text: str) -> PortRange:
+    """Read a range of ports such as ``"40000-40099"``.
 
     Raises:
         ValueError: it is none.
     """
     first, last = text.split("-")
-    return int(first), int(last)
+    return PortRange(int(first), int(last))
 
 
 def optional(check: Validator) -> Validator:

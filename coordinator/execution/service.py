@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ...state.errors import HostLostError, HostUnreachableError
-from ...state.rpc.addresses import is_loopback, location, serve
+from ...state.rpc.addresses import PortRange, is_loopback, location, serve
 from ...state.rpc.calls import ActionClient, ActionServer, Call, Stream
 from ...state.rpc.messages import (
     Ack,
@@ -104,7 +104,7 @@ def listen(
     pipeline: str,
     *,
     bind: str | None = None,
-    ports: tuple[int, int] | None = None,
+    ports: PortRange | None = None,
     runtime: Path = Path(),
 ) -> Service:
     """Listen for state hosts; every call must present the token, and a certificate if it can come from elsewhere.
@@ -114,7 +114,7 @@ def listen(
         token: what every call must present.
         pipeline: what logged lines are about.
         bind: the address to listen on, if it is another one.
-        ports: the first and the last port that may be used; None: any.
+        ports: where to listen; None: on any port.
         runtime: directory of this machine, which exists, for the choice of a port.
 
     Raises:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
+import attrs
 import pyarrow as pa
 
 from ..errors import NoPortError
@@ -20,6 +21,15 @@ ADDRESS_VARIABLE: Final = "CHANDY_ADDRESS"
 _LOCK: Final = "ports"
 _ROUTE_PORT: Final = 9
 T = TypeVar("T")
+
+
+@attrs.frozen
+class PortRange:
+    """Ports that processes may listen on."""
+
+    first: int
+    last: int
+    """The last port, included."""
 
 
 def location(scheme: str, host: str, port: int) -> str:
@@ -76,14 +86,14 @@ def place(runtime: Path) -> str:
     return f"{socket.gethostname()}:{found.st_dev}:{found.st_ino}"
 
 
-def serve(ports: tuple[int, int] | None, host: str, runtime: Path, start: Callable[[int], T]) -> T:
+def serve(ports: PortRange | None, host: str, runtime: Path, start: Callable[[int], T]) -> T:
     """Start a server on a port of a range that nobody else on the machine listens on.
 
     gRPC lets two servers share a port, and each gets some of the calls. So every port is tried out before, and
     processes that look for one wait for each other.
 
     Args:
-        ports: the first and the last port; None: any port.
+        ports: where to look; None: any port.
         host: the address to listen on.
         runtime: directory of this machine, which exists.
         start: starts the server on a port; 0: any.
@@ -95,7 +105,7 @@ def serve(ports: tuple[int, int] | None, host: str, runtime: Path, start: Callab
     if ports is None:
         return start(0)
     with locked(runtime / _LOCK):
-        for port in range(ports[0], ports[1] + 1):
+        for port in range(ports.first, ports.last + 1):
             if _is_free(host, port):
                 try:
                     return start(port)
@@ -103,7 +113,7 @@ def serve(ports: tuple[int, int] | None, host: str, runtime: Path, start: Callab
                     continue
     raise NoPortError(
         f"no port to listen on at {host}",
-        f"a free port from {ports[0]} to {ports[1]}",
+        f"a free port from {ports.first} to {ports.last}",
         "that all are taken",
         "widen CheckpointConfig.ports: the driver needs one, and each executor of a machine one",
     )

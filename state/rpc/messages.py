@@ -11,6 +11,7 @@ import attrs
 
 from ...storage.errors import FailureCode
 from ...storage.manifest import Handle
+from .addresses import PortRange
 from .tls import Identity
 
 
@@ -42,8 +43,8 @@ class Endpoint:
     """Directory where state hosts keep the changelogs of their shards. It may not exist yet. None: no changelogs."""
     identity: Identity | None = None
     """What processes on other machines prove themselves with. None: all processes are on the coordinator's machine."""
-    ports: tuple[int, int] | None = None
-    """The first and the last port that a state host may listen on. None: any."""
+    ports: PortRange | None = None
+    """Where a state host may listen for processes on other machines. None: on any port."""
 
 
 # --- task -> state host -------------------------------------------------------------------------------------

@@ -432,8 +432,8 @@ def test_a_coordinator_that_cannot_be_made_leaves_nothing_running(
 ) -> None:
     services: list[Service] = []
 
-    def listening(host: str, token: str, name: str) -> Service:
-        services.append(listen(host, token, name))
+    def listening(host: str, token: str, name: str, **more: Any) -> Service:
+        services.append(listen(host, token, name, **more))
         return services[-1]
 
     def fails(*_: object, **__: object) -> None:

@@ -30,7 +30,7 @@ def standing_by(folder: Path, restore: str = "latest") -> CheckpointCoordinator:
         pipeline="p",
         storage=str(folder / "store"),
         config=CheckpointConfig(
-            interval=None, work_dir=str(folder / "work"), cache_dir=str(folder / "cache")
+            shared=True, interval=None, work_dir=str(folder / "work"), cache_dir=str(folder / "cache")
         ),
         restore=restore,
         standby=True,

@@ -9,7 +9,7 @@ import pytest
 
 from chandy.state.errors import NoPortError
 from chandy.state.rpc import addresses
-from chandy.state.rpc.addresses import ADDRESS_VARIABLE
+from chandy.state.rpc.addresses import ADDRESS_VARIABLE, PortRange
 
 
 def test_the_own_address_is_the_one_that_faces_the_peer() -> None:
@@ -82,16 +82,19 @@ def test_the_first_port_that_nobody_listens_on_is_taken(tmp_path: Path) -> None:
     first = neighbours()
     (listener,) = taken([first])
     with listener:
-        assert addresses.serve((first, first + 2), "127.0.0.1", tmp_path, lambda port: port) == first + 1
+        assert (
+            addresses.serve(PortRange(first, first + 2), "127.0.0.1", tmp_path, lambda port: port)
+            == first + 1
+        )
 
 
 def test_no_port_is_shared_with_another_server(tmp_path: Path) -> None:
     first = neighbours()
     listeners = taken([first, first + 1])
     with listeners[0], listeners[1], pytest.raises(NoPortError, match=f"from {first} to {first + 1}"):
-        addresses.serve((first, first + 1), "127.0.0.1", tmp_path, lambda port: port)
+        addresses.serve(PortRange(first, first + 1), "127.0.0.1", tmp_path, lambda port: port)
 
 
 def test_an_address_of_another_machine_is_no_matter_of_ports(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="assign"):
-        addresses.serve((40000, 40001), "203.0.113.7", tmp_path, lambda port: port)
+        addresses.serve(PortRange(40000, 40001), "203.0.113.7", tmp_path, lambda port: port)

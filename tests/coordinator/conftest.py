@@ -1,0 +1,14 @@
+"""What the tests of the coordinator share."""
+
+from __future__ import annotations
+
+import pytest
+
+from chandy.coordinator import assembly
+
+
+@pytest.fixture(autouse=True)
+def _no_executors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions are stand-ins here: they have no executors to look at, nor to start state hosts beside."""
+    monkeypatch.setattr(assembly, "check_executors", lambda spark: None)
+    monkeypatch.setattr(assembly, "start_remote_hosts", lambda spark, endpoint: None)
