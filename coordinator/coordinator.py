@@ -296,8 +296,8 @@ class CheckpointCoordinator:
 
         The rows, the state and its schema are those of ``aggregate``, and a pipeline may change from one to the other
         at any start. What differs is how a batch is computed: it is aggregated as a batch DataFrame, so that Spark's
-        SQL can combine the rows of a key in the JVM, before they are sent to Python. That is faster where keys repeat
-        often within a batch. Small batches are not combined at all.
+        SQL can combine the rows of a key in the JVM, before they are sent to Python. It is meant for large batches
+        whose keys repeat often. Each batch is planned when it comes. Small batches are not combined at all.
 
         Example::
 
