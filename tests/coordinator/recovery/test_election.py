@@ -137,6 +137,13 @@ def test_who_loses_the_election_waits_for_the_winner() -> None:
     assert standby.sees(5.0, Leader.NONE, generation=1, lease=lease(2, stopped=True)) is WAIT
 
 
+def test_who_loses_the_election_does_not_undo_a_stop_of_the_winner() -> None:
+    standby = Standby()
+    assert standby.sees(0.0, Leader.NONE, generation=0, has_started=False) is TAKE_OVER
+    standby.election.has_lost()
+    assert standby.sees(5.0, Leader.NONE, generation=1, lease=lease(2, stopped=True)) is WAIT
+
+
 def test_a_new_leader_gets_the_whole_time() -> None:
     standby = Standby()
     assert standby.watches(range(9), lease()) == {WAIT}

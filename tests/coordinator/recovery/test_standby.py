@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import pytest
 from typing_extensions import override
 
 from chandy.coordinator.errors import SetupError
+from chandy.coordinator.recovery import leadership
 from chandy.coordinator.recovery import standby as module
 from chandy.coordinator.recovery.election import Decision, Election
 from chandy.coordinator.recovery.leadership import Leadership, await_predecessors, sight
@@ -193,6 +195,13 @@ def test_one_of_two_standbys_wins_and_the_other_waits_for_it(
     assert other.won[0].claim.generation == 3
 
 
+def test_a_generation_that_somebody_has_claimed_is_not_claimed_again(catalog: Catalog) -> None:
+    first = catalog.claim_after(0, "one", 1.0)
+    assert first is not None
+    assert catalog.claim_after(0, "another", 1.0) is None
+    assert catalog.newest_generation() == 1
+
+
 def test_a_clock_that_is_wrong_by_an_hour_changes_nothing(
     catalog: Catalog, store: AwayStore, tmp_path: Path
 ) -> None:
@@ -257,12 +266,12 @@ def test_a_stop_on_purpose_lasts_until_the_next_driver(
 
 def test_a_leader_of_this_process_hands_over(catalog: Catalog, store: AwayStore, tmp_path: Path) -> None:
     claim = catalog.claim("driver", 1.0)
-    leadership = Leadership.take(catalog, claim, os.getpid(), NEVER)
+    leading = Leadership.take(catalog, claim, os.getpid(), NEVER)
     catalog.start(claim)
     standby = Waiting(catalog, tmp_path).stands_by()
     looks(store)
     assert not standby.won
-    leadership.step_down()
+    leading.step_down()
     eventually(lambda: bool(standby.won))
 
 
@@ -279,7 +288,7 @@ def test_who_could_not_run_the_pipeline_leaves_it_to_others(catalog: Catalog, tm
 
 
 def test_a_leader_whose_lease_has_run_out_is_not_waited_for_again(
-    catalog: Catalog, tmp_path: Path, process: subprocess.Popen[bytes]
+    catalog: Catalog, tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = catalog.claim("driver", 1.0)
     began = started_at(process.pid) or 0
@@ -289,7 +298,11 @@ def test_a_leader_whose_lease_has_run_out_is_not_waited_for_again(
     standby = Waiting(catalog, tmp_path)
     eventually(lambda: bool(standby.won))
     won = standby.won[0]
-    # Without that knowledge it would be given up for a process that lives.
+
+    def sleep(seconds: float) -> None:
+        raise AssertionError("it waits")
+
+    monkeypatch.setattr(leadership, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     await_predecessors(catalog, won.claim, SHORT, won.silence)
     assert catalog.leader(1) is None
 
@@ -378,9 +391,9 @@ def test_no_moment_of_a_beginning_looks_like_an_end(
             return done
 
         monkeypatch.setattr(Catalog, name, watched)
-    leadership = Leadership.take(catalog, claim, os.getpid(), NEVER)
+    leading = Leadership.take(catalog, claim, os.getpid(), NEVER)
     catalog.start(claim)
     decisions = [Election(NEVER).decide(one) for one in seen]
     assert decisions == [Decision.WAIT] * 6
-    leadership.step_down()
+    leading.step_down()
     assert Election(NEVER).decide(sight(catalog)[0]) is Decision.TAKE_OVER
