@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,17 +22,9 @@ from chandy.coordinator.cli import main
 from chandy.state import SavepointWriter, read_state
 from chandy.state.errors import DefinitionError, NoSuchStateError, StateTypeError
 from chandy.storage import ChandyError
-from chandy.storage.layout import is_shared
-from chandy.storage.open import open_store, pipeline_uri
-from chandy.storage.s3 import S3Store
-from chandy.storage.savepoint import read_savepoint
-from chandy.storage.store import Store
+from chandy.storage.open import pipeline_uri
 
-from ..storage.conftest import moto, s3_keys, s3_uri
-from ..storage.servers import Server
 from .support import TOTALS, Events, Make, Totals
-
-__all__ = ["moto", "s3_keys"]
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -339,46 +330,3 @@ def test_null_keys_are_written_if_they_are_meant(spark: SparkSession, tmp_path: 
         (None, DAY): 1,
         ("a", None): 2,
     }
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("to_s3", [True, False], ids=["to S3", "to a disk"])
-def test_shards_that_do_not_change_are_copied_from_s3(
-    spark: SparkSession, moto: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_s3: bool
-) -> None:
-    folder = uuid.uuid4().hex
-    rows = spark.range(4_000).select(
-        F.concat(F.lit("k"), "id").alias("k"),
-        F.col("id").alias("n"),
-        *(F.sha2(F.concat("id", F.lit(f"-{part}")), 512).alias(f"text{part}") for part in range(2)),
-    )
-    base = (
-        SavepointWriter.new(spark, "p")
-        .with_operator("large", query="q", key="k string", shards=4)
-        .with_state("large", "texts", rows, schema="n long, text0 string, text1 string")
-        .with_operator("small", query="q", key="k string", shards=2)
-        .with_state("small", "total", spark.createDataFrame([("a", 1)], "k string, n long"))
-        .write(s3_uri(moto, f"{folder}/base"))
-    )
-    copied, copy = list[str](), S3Store.copy
-
-    def counted(target: S3Store, source: Store, source_key: str, key: str) -> bool:
-        done = copy(target, source, source_key, key)
-        copied.append(key)
-        return done
-
-    monkeypatch.setattr(S3Store, "copy", counted)
-    target = s3_uri(moto, f"{folder}/target") if to_s3 else str(tmp_path / "target")
-    changed = spark.createDataFrame([("a", 2), ("b", 3)], "k string, n long")
-    uri = SavepointWriter.from_existing(spark, base).with_state("small", "total", changed).write(target)
-    assert {row.k: row.n for row in read_state(spark, uri, operator="small", state="total").collect()} == {
-        "a": 2,
-        "b": 3,
-    }
-    assert contents(spark, uri, "large", "texts") == contents(spark, base, "large", "texts")
-    manifest = read_savepoint(open_store(uri))
-    (large,) = [one for one in manifest.operators if one.uid == "large"]
-    shared = {file.key for handle in large.shards if handle for file in handle.files if is_shared(file.key)}
-    assert shared
-    # Within one service, not one of them came by.
-    assert set(copied) == (shared if to_s3 else set())
