@@ -11,7 +11,7 @@ from .conftest import Cluster, coordinate
 
 pytestmark = pytest.mark.cluster
 
-_BATCHES = 6
+_BATCHES = 3
 
 
 def test_operators_of_each_kind_are_exact_and_go_on_from_a_checkpoint(
