@@ -25,6 +25,8 @@ BENCHMARKS = {
     "store_requests": "requests and seconds of a checkpoint on a store that is 30 ms away",
 }
 """What each benchmark shows, by the name of its module. A module has ``run(options)`` and ``draw(report, path)``."""
+SELECTIVE = frozenset({"sinks"})
+"""The benchmarks of which a few contestants can be measured alone."""
 
 
 def measure(name: str, options: Options, json: Path | None, charts: Sequence[Path]) -> None:
@@ -67,6 +69,9 @@ _LIST = "\n".join(f"  {name}: {what}\n" for name, what in BENCHMARKS.items())
 @click.option("--quick", is_flag=True, help="Use small sizes, to see that it works.")
 @click.option("--repetitions", type=click.IntRange(min=1), help="Number of turns of each contestant.")
 @click.option(
+    "--only", metavar="TEXT", help="Only contestants with this text in their names, such as Kafka (sinks)."
+)
+@click.option(
     "--json", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures to this file."
 )
 @click.option(
@@ -77,13 +82,20 @@ _LIST = "\n".join(f"  {name}: {what}\n" for name, what in BENCHMARKS.items())
     help="Draw them in this file: .png or .svg. May be repeated.",
 )
 def main(
-    name: str, quick: bool, repetitions: int | None, json: Path | None, charts: tuple[Path, ...]
+    name: str,
+    quick: bool,
+    repetitions: int | None,
+    only: str | None,
+    json: Path | None,
+    charts: tuple[Path, ...],
 ) -> None:
     """Measure Chandy beside its alternatives in one run.
 
     ``all`` runs every benchmark and writes JSON and charts (PNG and SVG) into ``benchmarks/results``.
     """
-    options = Options(quick, repetitions)
+    if only is not None and name not in SELECTIVE:
+        raise click.UsageError(f"--only is for {', '.join(sorted(SELECTIVE))}, not for {name}")
+    options = Options(quick, repetitions, only)
     if name != "all":
         measure(name, options, json, charts)
     elif failed := measure_all(options, RESULTS):

@@ -29,6 +29,12 @@ class Options:
     """Use small sizes, to see that the benchmark works. The figures mean little."""
     repetitions: int | None = None
     """The number of turns of each contestant. None: the benchmark's default."""
+    only: str | None = None
+    """What the name of a contestant has in it, in any case. None: all take part."""
+
+    def takes(self, contestant: str) -> bool:
+        """Return whether a contestant takes part, by its name."""
+        return self.only is None or self.only.lower() in contestant.lower()
 
     @property
     def arguments(self) -> list[str]:

@@ -9,6 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,14 +75,28 @@ class Cluster:
     The job is an *application*: the JobManager runs the program that creates the job, so no client has to start.
     """
 
-    def __init__(self, distribution: Distribution, folder: Path, arguments: list[str]) -> None:
+    def __init__(
+        self,
+        distribution: Distribution,
+        folder: Path,
+        arguments: list[str],
+        *,
+        job: Path = JOB,
+        jars: Sequence[Path] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the configuration. Nothing is started.
 
         Args:
             distribution: Flink.
             folder: takes all files.
             arguments: the arguments of the job.
+            job: the program that creates the job.
+            jars: connectors that the job needs besides those of the distribution.
+            settings: settings that differ from ``SETTINGS``.
         """
+        self._job = job
+        self._class_path = os.pathsep.join([*map(str, jars), distribution.class_path])
         self._distribution = distribution
         self._arguments = arguments
         self._folder = folder
@@ -90,8 +105,9 @@ class Cluster:
         self._checkpoints = folder / "checkpoints"
         (self._configuration / "log4j.properties").write_text(_LOGGING)
         self._rest, rpc, blob = free_ports(3)
-        settings = {
+        written = {
             **SETTINGS,
+            **(settings or {}),
             "jobmanager.rpc.port": rpc,
             "blob.server.port": blob,
             "rest.port": self._rest,
@@ -100,7 +116,7 @@ class Cluster:
             "io.tmp.dirs": str(self.local / "tmp"),
             "python.client.executable": str(distribution.python),
         }
-        lines = [f"{name}: {json.dumps(value)}\n" for name, value in settings.items()]
+        lines = [f"{name}: {json.dumps(value)}\n" for name, value in written.items()]
         (self._configuration / "config.yaml").write_text("".join(lines))
         self.local.mkdir()
         self._options = {
@@ -129,7 +145,7 @@ class Cluster:
         """Start the JobManager with the job, from a retained checkpoint if one is given."""
         restored = [] if checkpoint is None else ["--fromSavepoint", checkpoint]
         job = ["--job-classname", _PYTHON_DRIVER, "--job-id", JOB_ID, *restored]
-        self._start("JM", _JOB_MANAGER, [*job, "-py", str(JOB), *self._arguments])
+        self._start("JM", _JOB_MANAGER, [*job, "-py", str(self._job), *self._arguments])
 
     def start_task_manager(self) -> None:
         """Start the TaskManager. It offers its slots as soon as the JobManager runs."""
@@ -158,7 +174,7 @@ class Cluster:
         jvm, own = self._options[process]
         logging = f"-Dlog4j.configurationFile={(self._configuration / 'log4j.properties').as_uri()}"
         command = [self._distribution.java, *jvm, *JAVA_OPTIONS, logging]
-        command += ["-classpath", self._distribution.class_path, main]
+        command += ["-classpath", self._class_path, main]
         command += ["--configDir", str(self._configuration), *own, *arguments]
         with (self._folder / f"{process}.log").open("ab") as log:
             self._processes[process] = subprocess.Popen(

@@ -3,23 +3,25 @@
 Chandy's transactional sinks publish with checkpoints every 1, 5 and 10 s; ``PostgresSink`` also with each batch
 (``publish="batch"``). Spark's own sinks for the same targets publish with each batch: its Kafka sink, its file sink,
 and ``foreachBatch`` with JDBC (with psycopg's COPY instead, and named so, where the JDBC driver cannot be had). Only
-those that the column ``guarantee`` calls exactly once write no row twice after a failure. Servers, drivers and readers
-share two cores. Each contestant has the same rows: a number, a mark, and 96 characters that do not compress. Tables of
-PostgreSQL have a primary key, and upserts have 100,000 keys, which come in turn.
+those that the column ``guarantee`` calls exactly once write no row twice after a failure. Flink's exactly-once sink for
+Kafka publishes with checkpoints as well, at the same intervals. Servers, drivers and readers share two cores. Each
+contestant has the same rows: a number, a mark, and 96 characters that do not compress. Tables of PostgreSQL have a
+primary key, and upserts have 100,000 keys, which come in turn.
 
 **Latency.** Spark's ``rate`` source makes 5,000 rows a second with timestamps at equal distances. It gives them out a
-second at a time: so each row waits up to a second before any contestant can have it, half a second in the median.
-With an interval of 1 s, how soon a checkpoint comes after the source's second is chance, and stays so for a turn. A
-reader in a process of its own looks every 10 ms: into Kafka with ``read_committed``, into the table by SQL, into
-Spark's log of a directory of files, into the log of a Delta table, into the manifests of an Iceberg table. A row is
-visible when it and all rows before it are. Percentiles are over the rows with timestamps in the window, which begins a
-second after the reader has first seen rows, and is at least two intervals long. No query has a trigger: a batch begins
-when there are rows and the one before has ended.
+second at a time: so each row waits up to a second before any contestant can have it, half a second in the median. With
+an interval of 1 s, how soon a checkpoint comes after the source's second is chance, and stays so for a turn. A reader
+in a process of its own looks every 10 ms: into Kafka with ``read_committed``, into the table by SQL, into Spark's log
+of a directory of files, into the log of a Delta table, into the manifests of an Iceberg table. A row is visible when it
+and all rows before it are. Percentiles are over the rows with timestamps in the window, which begins a second after the
+reader has first seen rows, and is at least two intervals long. No query has a trigger: a batch begins when there are
+rows and the one before has ended. Flink has its rows as CSV files, one for each second, at the end of it, in a folder
+that it lists every 10 ms.
 
-**Rows a second.** Spark's ``rate-micro-batch`` source gives every batch 50,000 rows at once, as fast as the query
-takes them. Counted is what becomes visible to the reader, between two moments at which rows have just appeared. At most
-two checkpoints wait for their target in these queries (``max_unpublished=2``): then the query pauses. So the target,
-what it takes to write the rows, and Spark all count, at their common pace.
+**Rows a second.** Spark's ``rate-micro-batch`` source gives every batch 50,000 rows at once, as fast as the query takes
+them. Flink has its own sequence of numbers. Counted is what becomes visible to the reader, between two moments at which
+rows have just appeared. At most two checkpoints wait for their target in these queries (``max_unpublished=2``): then
+the query pauses. So the target, what it takes to write the rows, and Spark all count, at their common pace.
 
 PostgreSQL runs with ``fsync``, Kafka with one broker, three partitions and its defaults, which leave syncing to the
 kernel. Files and tables are on the local disk. The order of the contestants is reversed in every other round. There is
@@ -93,8 +95,10 @@ def run(options: Options) -> Report:
     repetitions = options.repetitions or 1
     screen = console()
     with _setting() as (found, spark, folder):
-        field = contestants(found, size.intervals)
+        field = [one for one in contestants(found, size.intervals) if options.takes(one.name)]
         missing = dict(found.missing)
+        if not field:
+            raise ValueError(f"no contestant has {options.only!r} in its name; missing are {missing}")
         turns: dict[Contestant, list[Figures]] = {one: [] for one in field}
         for number in range(repetitions):
             for contestant in balanced(field, number):
@@ -181,7 +185,7 @@ class Turn:
         """Run a query with a reader; provide that and the beginning of the window, in seconds since 1970."""
         folder = self.folder / name
         folder.mkdir(parents=True)
-        place = Place(self.servers, folder, is_counted)
+        place = Place(self.servers, folder, is_counted, self.size.rows_per_second)
         rows = self._counted() if is_counted else self._timed()
         with (
             self.contestant.running(self.spark, rows, place) as target,

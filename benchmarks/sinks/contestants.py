@@ -1,4 +1,4 @@
-"""The contestants: Chandy's transactional sinks, and what Spark has for the same targets."""
+"""The contestants: Chandy's transactional sinks, and what Spark and Flink have for the same targets."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from chandy import (
     TwoPhaseSink,
 )
 
+from . import flink
 from .figures import EACH_BATCH
 from .servers import Servers
 from .targets import DeltaTable, Files, IcebergTable, Table, Target, Topic
@@ -42,6 +43,8 @@ class Place:
     folder: Path
     is_counted: bool
     """Whether rows come as fast as they can: marks are then numbers of rows."""
+    rows_per_second: int
+    """How many rows there are otherwise, a second at a time."""
     name: str = attrs.field(factory=lambda: f"rows_{uuid.uuid4().hex[:8]}")
     """A new table or topic."""
 
@@ -82,6 +85,8 @@ def contestants(servers: Servers, intervals: Sequence[int]) -> list[Contestant]:
     least = "at least once"
     if servers.jars and servers.kafka is not None:
         found.append(Contestant("Spark's Kafka sink", EACH_BATCH, least, 0, _spark_kafka))
+    if servers.kafka is not None:
+        found += [_flink_kafka(interval) for interval in intervals]
     found.append(Contestant("Spark's file sink", EACH_BATCH, "exactly once", 0, _spark_files))
     if servers.jars:
         found.append(Contestant("Spark foreachBatch with JDBC", EACH_BATCH, least, 0, _spark_jdbc))
@@ -243,3 +248,18 @@ def _spark_psycopg(spark: SparkSession, rows: DataFrame, place: Place) -> Iterat
 
     with _started(rows.writeStream.foreachBatch(write), place):
         yield table
+
+
+# --- Flink --------------------------------------------------------------------------------------------------
+
+
+def _flink_kafka(interval: int) -> Contestant:
+    @contextlib.contextmanager
+    def running(spark: SparkSession, rows: DataFrame, place: Place) -> Iterator[Target]:
+        # It makes rows of its own, which are like those of Spark.
+        topic = place.topic()
+        rate = None if place.is_counted else place.rows_per_second
+        with flink.running(topic, place.folder, interval, rate):
+            yield topic
+
+    return Contestant(flink.NAME, f"{interval} s", "exactly once", interval, running)

@@ -95,7 +95,7 @@ def row(sink: str, interval: str, guarantee: str, figures: Sequence[Figures]) ->
 
 
 PEERS: Final = {
-    "Chandy KafkaSink": ("Spark's Kafka sink",),
+    "Chandy KafkaSink": ("Spark's Kafka sink", "Flink's Kafka sink"),
     "Chandy FilesSink, Parquet": ("Spark's file sink",),
     "Chandy PostgresSink, append": ("Spark foreachBatch with JDBC", "Spark foreachBatch with psycopg"),
 }
@@ -103,12 +103,16 @@ PEERS: Final = {
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the ratios of sinks to Spark's for the same target, in rows a second, by name."""
-    by_name = {one["sink"]: one for one in rows}
+    """Return the ratios of sinks to their peers in rows a second, by name.
+
+    A peer has the same interval, or publishes each batch.
+    """
+    found = {(one["sink"], one["visible"]): one["rows a second"] for one in rows}
     return {
         f"rows a second, {one['sink']}, {one['visible']} / {peer}": one["rows a second"]
-        / by_name[peer]["rows a second"]
+        / found[peer, visible]
         for one in rows
         for peer in PEERS.get(one["sink"], ())
-        if peer in by_name
+        for visible in (one["visible"], EACH_BATCH)
+        if (peer, visible) in found
     }

@@ -54,7 +54,7 @@ def servers(folder: Path) -> Iterator[Servers]:
         brokers = None
         try:
             (folder / "kafka").mkdir(parents=True)
-            broker = kafka.Broker(kafka.broker_server(folder / "kafka", _cache("kafka")))
+            broker = kafka.Broker(kafka.broker_server(folder / "kafka", cache_folder("kafka")))
             stack.callback(broker.server.kill)
             broker.server.start()
             brokers = broker.servers
@@ -62,7 +62,7 @@ def servers(folder: Path) -> Iterator[Servers]:
             missing["Kafka"] = str(error)
         jars: tuple[str, ...] = ()
         try:
-            found = [*kafka.connector_jars(_cache("connector")), *_driver()]
+            found = [*kafka.connector_jars(cache_folder("connector")), *_driver()]
             jars = tuple(map(str, found))
         except NoJavaServerError as error:
             missing["Spark's Kafka connector and the JDBC driver"] = str(error)
@@ -70,11 +70,14 @@ def servers(folder: Path) -> Iterator[Servers]:
 
 
 def _driver() -> list[Path]:
-    jars = map(Path, class_path(Path(__file__).with_name("jdbc.pom.xml"), _cache("jdbc")).split(os.pathsep))
+    jars = map(
+        Path, class_path(Path(__file__).with_name("jdbc.pom.xml"), cache_folder("jdbc")).split(os.pathsep)
+    )
     return [jar for jar in jars if jar.name.startswith(_DRIVER)]
 
 
-def _cache(name: str) -> Path:
+def cache_folder(name: str) -> Path:
+    """Return the folder in which the class path of one POM is remembered."""
     folder = _CACHE / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder

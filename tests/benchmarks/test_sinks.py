@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks import sinks
 from benchmarks.report import Report
-from benchmarks.sinks import figures
+from benchmarks.sinks import figures, flink
 from benchmarks.sinks.figures import Figures, Seen
-from benchmarks.sinks.targets import NOTHING, DeltaTable, Files, IcebergTable
+from benchmarks.sinks.targets import NOTHING, DeltaTable, Files, IcebergTable, Topic
 from benchmarks.sinks.watch import Watcher
 
 S = figures.MICROSECONDS
@@ -62,12 +62,67 @@ def test_windows_have_at_least_two_intervals() -> None:
         assert timing.window_of(contestant) == window
 
 
+def test_sinks_are_compared_at_their_own_interval_with_peers_that_have_intervals() -> None:
+    rows = [
+        figures.row(sink, interval, "exactly once", [Figures(rate, (1.0,))])
+        for sink, interval, rate in (
+            ("Chandy KafkaSink", "1 s", 50),
+            ("Chandy KafkaSink", "5 s", 90),
+            (flink.NAME, "1 s", 100),
+            (flink.NAME, "5 s", 60),
+        )
+    ]
+    assert figures.ratios(rows) == {
+        f"rows a second, Chandy KafkaSink, 1 s / {flink.NAME}": 0.5,
+        f"rows a second, Chandy KafkaSink, 5 s / {flink.NAME}": 1.5,
+    }
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_a_chart_is_drawn(tmp_path: Path, suffix: str) -> None:
     rows = [figures.row("Chandy KafkaSink", "1 s", "exactly once", [Figures(50, (1.0, 2.0))])]
     chart = tmp_path / f"sinks.{suffix}"
     sinks.draw(Report("sinks", rows, {}), chart)
     assert chart.stat().st_size > 1000
+
+
+# --- Flink --------------------------------------------------------------------------------------------------
+
+
+def parsed(text: str) -> list[tuple[int, int]]:
+    found = [line.split(",") for line in text.splitlines()]
+    return [(int(number), int(mark)) for number, mark in found]
+
+
+def test_rows_for_flink_have_timestamps_at_equal_distances() -> None:
+    rows = parsed(flink.lines(1000.5, 0, 4)) + parsed(flink.lines(1000.5, 1, 4))
+    assert rows == [(number, int((1000.5 + number / 4) * S)) for number in range(8)]
+
+
+def test_rows_for_flink_come_once_their_second_has_passed(tmp_path: Path) -> None:
+    before = time.time()
+    with flink.Feeder(tmp_path, 1000):
+        second = tmp_path / "000001.csv"
+        while not second.exists():
+            assert time.time() < before + 60
+    files = sorted(tmp_path.glob("[!.]*.csv"))
+    rows = [parsed(path.read_text()) for path in files]
+    assert [number for some in rows for number, _ in some] == list(range(1000 * len(files)))
+    assert rows[0][0][1] >= int(before * S)
+    for path, some in zip(files, rows, strict=True):
+        assert some[-1][1] < path.stat().st_mtime * S
+
+
+def test_what_flink_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flink, "cache_folder", lambda name: tmp_path)
+    monkeypatch.setenv("PATH", "")
+    flink.installed.cache_clear()
+    try:
+        topic = Topic("127.0.0.1:1", "rows", 1, is_counted=True)
+        with pytest.raises(RuntimeError, match="there is no mvn"), flink.running(topic, tmp_path, 1, None):
+            pytest.fail("it runs")
+    finally:
+        flink.installed.cache_clear()
 
 
 # --- readers ------------------------------------------------------------------------------------------------
