@@ -30,10 +30,10 @@ test-kills: java $(STAMP)
 	$(RUN) pytest -m "kills and not server" --numprocesses 2 --dist loadfile
 
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
-# that each server is started once or twice. With Spark, which wants the machine for itself, they come after the others.
+# that each server is started once or twice.
 test-servers: java $(STAMP)
 	$(RUN) pytest -m "server and not spark" --numprocesses 2 --dist loadfile
-	$(RUN) pytest -m "server and spark and not yarn"
+	$(RUN) pytest -m "server and spark and not yarn" --numprocesses 2 --dist loadfile
 
 # A pipeline on YARN: Hadoop's own cluster for tests, with two node managers and an HDFS. Under four minutes.
 test-yarn: java $(STAMP)
