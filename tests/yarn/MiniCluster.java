@@ -2,6 +2,7 @@ import java.io.FileOutputStream;
 import java.io.OutputStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.util.List;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
@@ -53,7 +54,10 @@ public class MiniCluster {
         Configuration core = new Configuration(false);
         core.set("fs.defaultFS", FileSystem.getDefaultUri(base).toString());
         write(core, clients.resolve("core-site.xml"));
-        Files.writeString(directory.resolve("ready"), FileSystem.getDefaultUri(base).toString());
+        // Whoever waits for the file finds it whole.
+        Path hidden = directory.resolve(".ready");
+        Files.writeString(hidden, FileSystem.getDefaultUri(base).toString());
+        Files.move(hidden, directory.resolve("ready"), StandardCopyOption.ATOMIC_MOVE);
         Thread.currentThread().join();
     }
 
