@@ -166,12 +166,7 @@ class Operators:
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        _check_no_column(
-            uid=stream.uid, shards=stream.shards, parallelism=stream.parallelism, combine=combine
-        )
-        uid = self._free(stream.uid)
-        check_streaming(stream.df)
-        check_input(stream.df, stream.key, argument="by")
+        uid = self._checked_aggregates(stream, combine)
         made = aggregation(stream.df.schema, stream.key, columns, uid=uid, combine=combine)
         needed = attrs.evolve(stream, df=made.rows(stream.df))
         return self._put_in(needed, made.spec, made.combiner)
@@ -188,12 +183,7 @@ class Operators:
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        _check_no_column(
-            uid=stream.uid, shards=stream.shards, parallelism=stream.parallelism, combine=combine
-        )
-        uid = self._free(stream.uid)
-        check_streaming(stream.df)
-        check_input(stream.df, stream.key, argument="by")
+        uid = self._checked_aggregates(stream, combine)
         tally = Tally.begin(stream.df.sparkSession.sparkContext)
         made = batch_aggregation(stream.df.schema, stream.key, columns, uid=uid, combine=combine, tally=tally)
         rows = made.plain.rows(stream.df)
@@ -203,6 +193,16 @@ class Operators:
             for place, spec in made.specs.items()
         }
         return BatchAggregate(rows, BatchOperator(uid, made, tasks, combine, self.partitioning))
+
+    def _checked_aggregates(self, stream: KeyedStream, combine: object) -> str:
+        """Check what all running aggregates are made of; return their uid."""
+        _check_no_column(
+            uid=stream.uid, shards=stream.shards, parallelism=stream.parallelism, combine=combine
+        )
+        uid = self._free(stream.uid)
+        check_streaming(stream.df)
+        check_input(stream.df, stream.key, argument="by")
+        return uid
 
     def _free(self, uid: str) -> str:
         """Return the uid of a new operator if it is valid and not taken."""
