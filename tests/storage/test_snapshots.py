@@ -40,6 +40,7 @@ from chandy.storage.snapshots import (
 )
 
 from ..builders import MemoryStore, make_manifest
+from ..effort import examples
 
 LARGE = PACK_BELOW + 1
 
@@ -93,7 +94,7 @@ def test_restored_files_are_the_stored_ones(store: LocalStore, tmp_path: Path, c
     assert (report.files, report.bytes, report.cached_bytes, report.downloaded_bytes) == (7, total, 0, total)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     groups=st.dictionaries(
         st.text("ab", max_size=2),
@@ -170,7 +171,7 @@ def test_a_snapshot_without_changes_writes_nothing(
     assert (again.handle, again.new_bytes) == (base.handle, 0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(
         st.dictionaries(
@@ -301,7 +302,7 @@ def stored_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Loca
     yield store, stored.handle, contents
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_any_changed_byte_of_any_object_is_found_and_named(
     stored_once: tuple[LocalStore, Handle, Contents], data: st.DataObject

@@ -26,6 +26,8 @@ from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
 from chandy.state.host.shard_snapshot import Snapshot, snapshot_files
 
+from ...effort import examples
+
 KEYS = [b"a", b"b", b"", b"\x00", b"\xff" * 40, b"\x02", b"\x02t", b"\x02t1", b"\x02u"]
 BOUNDS = [b"", b"\x00", b"\x02", b"\x02t", b"\x02t\x00", b"\x03", b"b", b"\xff" * 41]
 
@@ -759,5 +761,5 @@ def contents(shard: Shard, keys: list[bytes]) -> dict[bytes, bytes]:
     return {key: value for key, value in zip(keys, shard.fetch(keys), strict=True) if value is not None}
 
 
-ShardModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+ShardModel.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)
 TestAShardIsADictThatGoesFromBatchToBatch = ShardModel.TestCase

@@ -21,6 +21,8 @@ from chandy.state.host.shard import Shard
 from chandy.state.local.changelog import Changelog, admit, covers, read, remove, shard_folder, sweep
 from chandy.state.rpc.messages import ResumePoint
 
+from ...effort import examples
+
 HEAD = 36
 """Bytes of a record before what its batch has changed."""
 
@@ -368,4 +370,4 @@ class KilledShard(RuleBasedStateMachine):
 
 
 TestKilledShard = KilledShard.TestCase
-TestKilledShard.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestKilledShard.settings = settings(max_examples=examples(20), stateful_step_count=30, deadline=None)
