@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from .manifest import FileRef
 
-MOST_PACKS = 4
+MOST_PACKS = 20
 """Packs that one writer's files of a checkpoint are spread over, at most. Each one is a request at recovery, and stays
-whole as long as one file in it is needed."""
+whole as long as one file in it is needed. A shard that changes in every checkpoint has a new small file in each, until
+RocksDB compacts them: that many packs must fit, or files are stored again that have not changed."""
 
 
 def packs_to_keep(unchanged: Iterable[FileRef], most: int = MOST_PACKS) -> frozenset[str]:
