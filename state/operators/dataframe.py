@@ -20,6 +20,7 @@ from ..format.keys import KeyCodec
 from ..format.rows import check_columns
 from ..format.values import describe
 from . import shard_ranges, shuffle_packing
+from .garbage_collection import spare_loaded_modules
 from .hashing import can_hash, shards_of
 from .partitioning import Partitioning, by_id
 from .quick_ack import with_quick_ack
@@ -146,7 +147,7 @@ def keyed_function(
     pack = shuffle_packing.Packer(SHARD, shards, parallelism)
 
     def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return pack(combine(with_quick_ack(batches)))
+        return pack(combine(_begun(batches)))
 
     def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return function(shuffle_packing.unpack(batches))
@@ -204,10 +205,16 @@ class Mapped:
 
 def _operator(function: ArrowFunction, name: str, columns: Sequence[str], output: StructType) -> Mapped:
     def operator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return function(with_quick_ack(batches))
+        return function(_begun(batches))
 
     operator.__name__ = operator.__qualname__ = name
     return Mapped(operator, columns, output)
+
+
+def _begun(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return a task's batches, after preparing its process for tasks that are short."""
+    spare_loaded_modules()
+    return with_quick_ack(batches)
 
 
 def _with_shards(

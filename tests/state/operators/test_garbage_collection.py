@@ -1,6 +1,8 @@
 """The garbage collector's pace inside of a task, and what is left of it afterwards."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -20,3 +22,18 @@ def test_the_pace_is_restored_when_the_task_fails():
     with pytest.raises(ZeroDivisionError), infrequent_garbage_collection():
         _ = 1 / 0
     assert gc.get_threshold() == before
+
+
+def test_modules_are_left_alone_from_the_second_task_on():
+    code = """
+import gc
+from chandy.state.operators.garbage_collection import spare_loaded_modules
+counts = []
+for _ in range(3):
+    spare_loaded_modules()
+    counts.append(gc.get_freeze_count())
+    kept = [[] for _ in range(100)]
+    gc.collect()
+assert counts[0] == 0 < 1000 < counts[1] and counts[2] <= counts[1], counts
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
