@@ -16,13 +16,15 @@ from ..state.errors import invalid_argument
 from ..state.format.values import describe
 from ..state.operators.dataframe import KeyedFunction
 from ..state.operators.partitioning import Partitioning
+from ..storage.logs import logger
 from .errors import WriterError
 from .spark import plan
-from .spark.planned import planned
+from .spark.partial_results import PartialResults
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
     from pyspark.sql.types import StructType
+
+log = logger(__name__)
 
 Transformation = Callable[[DataFrame], DataFrame]
 BatchFunction = Callable[[DataFrame, int], None]
@@ -48,7 +50,12 @@ class BatchOperator:
     _before: Combined = attrs.field(default=Combined(0, 0), init=False)
     # What is made once spares each batch more than a hundred calls to the JVM.
     _prepared: dict[Place, KeyedFunction] = attrs.field(factory=dict, init=False)
-    _partials: tuple[list[Column], list[Column]] | None = attrs.field(default=None, init=False)
+    _partials: PartialResults | None = attrs.field(default=None, init=False)
+    _sql: bool = attrs.field(init=False)
+    """Whether SQL can combine rows."""
+
+    def __attrs_post_init__(self) -> None:
+        self._sql = self.made.partials is not None
 
     def output(self, rows: DataFrame) -> DataFrame:
         """Return the operator's output over the next batch.
@@ -56,17 +63,25 @@ class BatchOperator:
         Args:
             rows: the batch: the key columns and the inputs of the aggregates.
         """
-        self.place = self._next_place()
-        return self.over(rows, self.place)
+        self.place, given = self._next_place(), rows
+        if self.place is Place.SQL:
+            partial = self._partial_results(rows)
+            if partial is None:
+                log.warning(
+                    "SQL does not combine rows, because Spark plans it in another way", operator=self.uid
+                )
+                self._sql, self.place = False, Place.PYTHON
+            else:
+                given = partial
+        return self.over(given, self.place)
 
-    def over(self, rows: DataFrame, place: Place) -> DataFrame:
+    def over(self, given: DataFrame, place: Place) -> DataFrame:
         """Return the operator's output over a batch.
 
         Args:
-            rows: as for ``output``.
+            given: the rows, as for ``output``; for ``Place.SQL`` their partial results.
             place: where the rows are combined.
         """
-        given = self._combined(rows) if place is Place.SQL else rows
         ready = self._prepared.get(place)
         if ready is None:
             combiner = self.made.combiner if place is Place.PYTHON else None
@@ -74,21 +89,21 @@ class BatchOperator:
             self._prepared[place] = ready
         return ready.over(given)
 
-    def _combined(self, rows: DataFrame) -> DataFrame:
-        """Return the partial results of a batch by SQL."""
+    def _partial_results(self, rows: DataFrame) -> DataFrame | None:
+        """Return the partial results of a batch by SQL; None if Spark has none of this form."""
         if self._partials is None:
             assert self.made.partials is not None, "SQL is among the places"
-            self._partials = self.made.partials.columns()
-        keys, results = self._partials
-        return planned(rows.groupBy(*keys).agg(*results), self.tasks[Place.SQL].parallelism)
+            self._partials = PartialResults(rows, self.made.partials)
+        return self._partials.of(rows)
 
     def _next_place(self) -> Place:
         if self.combine != "auto":
-            return Place(self.combine)
+            place = Place(self.combine)
+            return place if place is not Place.SQL or self._sql else Place.PYTHON
         total, before = self.made.tally.total(), self._before
         self._before = total
         seen = Combined(total.rows - before.rows, total.sent - before.sent)
-        return next_place(self.place, seen, sql=self.made.partials is not None)
+        return next_place(self.place, seen, sql=self._sql)
 
 
 class BatchAggregate:

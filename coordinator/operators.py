@@ -10,7 +10,7 @@ import attrs
 from ..barrier.task import OperatorTask, operator_task
 from ..state.aggregation.aggregate_operator import Combine, aggregation
 from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
-from ..state.aggregation.combining import Combining
+from ..state.aggregation.combining import Combining, Place
 from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
@@ -185,14 +185,13 @@ class Operators:
         """
         uid = self._checked_aggregates(stream, combine)
         tally = Tally.begin(stream.df.sparkSession.sparkContext)
-        made = batch_aggregation(stream.df.schema, stream.key, columns, uid=uid, combine=combine, tally=tally)
-        rows = made.plain.rows(stream.df)
-        task, states = self._add(attrs.evolve(stream, df=rows), made.plain.spec)
+        made = batch_aggregation(stream.df, stream.key, columns, uid=uid, combine=combine, tally=tally)
+        task, states = self._add(attrs.evolve(stream, df=made.rows), made.specs[Place.NOWHERE])
         tasks = {
             place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))
             for place, spec in made.specs.items()
         }
-        return BatchAggregate(rows, BatchOperator(uid, made, tasks, combine, self.partitioning))
+        return BatchAggregate(made.rows, BatchOperator(uid, made, tasks, combine, self.partitioning))
 
     def _checked_aggregates(self, stream: KeyedStream, combine: object) -> str:
         """Check what all running aggregates are made of; return their uid."""

@@ -11,14 +11,14 @@ import pyarrow as pa
 from ..errors import invalid_argument
 from ..format.arrow import to_numpy
 from ..operators.dataframe import ArrowFunction, Combiner
-from .aggregate_operator import AggregateSpec, Aggregation, aggregation
+from .aggregate_operator import AggregateSpec, aggregation
 from .combining import Combined, Combining, Place
 from .partial_aggregation import RowsToAccumulators
-from .sql_partials import ROWS, SqlPartials, SqlToAccumulators, sql_partials
+from .sql_partials import ALL_ROWS, SqlPartials, SqlToAccumulators, sql_partials
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame
 
 
 @attrs.frozen(eq=False)
@@ -50,8 +50,8 @@ class Tally:
 class BatchAggregation:
     """Running aggregates over batches, ready to be put into an operator."""
 
-    plain: Aggregation
-    """The aggregates without a combiner."""
+    rows: DataFrame
+    """The columns that the operator needs."""
     specs: Mapping[Place, AggregateSpec]
     """The operator for each place where rows can be combined. All have the same state."""
     combiner: Combiner
@@ -62,7 +62,7 @@ class BatchAggregation:
 
 
 def batch_aggregation(
-    schema: StructType,
+    df: DataFrame,
     by: Sequence[str],
     columns: Mapping[str, tuple[str, str]],
     *,
@@ -73,7 +73,7 @@ def batch_aggregation(
     """Describe running aggregates over batches, on the driver.
 
     Args:
-        schema: of the rows.
+        df: the input.
         by: names of the key columns.
         columns: the input column and the function, by name of the output column.
         uid: of the operator.
@@ -85,12 +85,13 @@ def batch_aggregation(
     """
     if combine not in ("auto", "sql", "python", "none"):
         raise invalid_argument("combine", "'auto', 'sql', 'python' or 'none'", repr(combine))
-    plain = aggregation(schema, by, columns, uid=uid, combine=False)
-    combined = aggregation(schema, by, columns, uid=uid)
+    plain = aggregation(df.schema, by, columns, uid=uid, combine=False)
+    combined = aggregation(df.schema, by, columns, uid=uid)
     convert = plain.spec.to_accumulators
     assert isinstance(convert, RowsToAccumulators), "rows come uncombined"
     assert combined.combiner is not None, "rows are combined"
-    found = sql_partials(convert.aggregates, plain.key(schema), convert.inputs)
+    rows = plain.rows(df)
+    found = sql_partials(convert.aggregates, rows.schema, by, convert.inputs)
     if isinstance(found, str) and combine == "sql":
         raise invalid_argument("combine", "aggregates and keys that Spark combines by hashing", found)
     specs = {
@@ -102,7 +103,7 @@ def batch_aggregation(
         of_sql = SqlToAccumulators(convert.aggregates, partials, convert.names)
         specs[Place.SQL] = attrs.evolve(plain.spec, to_accumulators=_CountedPartials(of_sql, tally))
     combiner = Combiner(_CountedCombiner(combined.combiner.function, tally))
-    return BatchAggregation(plain, specs, combiner, partials, tally)
+    return BatchAggregation(rows, specs, combiner, partials, tally)
 
 
 @attrs.frozen
@@ -121,7 +122,7 @@ class _CountedPartials:
     tally: Tally
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        self.tally.add(int(to_numpy(batch.column(ROWS)).sum()), len(batch))
+        self.tally.add(int(to_numpy(batch.column(ALL_ROWS.columns[0])).sum()), len(batch))
         return self.convert(batch)
 
 

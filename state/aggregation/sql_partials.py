@@ -1,22 +1,23 @@
-"""Partial results of aggregates by Spark's own SQL: what it computes of a batch, and those columns as accumulators.
+"""Partial results of aggregates by Spark's own SQL: its aggregate functions, and their buffers as accumulators.
 
 Structured Streaming has no aggregation without state, but within ``foreachBatch`` a micro-batch is a batch DataFrame.
-Over that, Spark combines the rows of a key in the JVM with generated code, and only one row for each key of the batch
-comes to Python.
+Of that, each of Spark's tasks combines the rows of a key in the JVM with generated code before it would send them on. A
+buffer of Spark's function for each key is what comes to Python.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
-import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
+    DataType,
     DateType,
     DayTimeIntervalType,
     DecimalType,
@@ -25,12 +26,13 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     ShortType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
 )
 
-from ..format.arrow import from_numpy, to_numpy, valid
+from ..format.arrow import to_numpy, valid
 from ..operators.dataframe import SHARD, quoted
 from ..operators.hashing import can_hash
 from .accumulators import (
@@ -48,16 +50,12 @@ from .accumulators import (
     arrow_type,
 )
 from .aggregates import Aggregates
-from .reduce import array, with_nulls
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-ROWS: Final = "__chandy_rows"
-"""The column with the number of rows that a partial result is of."""
+from .reduce import array, with_nulls, with_type
 
 _SAFE_DECIMAL: Final = 28
 """The most digits of a decimal whose sums, with ten digits more, cannot overflow."""
+_LONG_DECIMAL: Final = 8
+"""The most digits of a decimal that Spark adds up as a long, without its scale."""
 _LOW: Final = 0xFFFFFFFF
 _FIXED: Final = (
     BooleanType,
@@ -79,68 +77,99 @@ _FIXED: Final = (
 # --- what SQL computes --------------------------------------------------------------------------------------
 
 
-def expressions_of(accumulator: Accumulator, column: str) -> tuple[str, ...] | None:
-    """Return Spark SQL for the partial results of which an accumulator is made; None if SQL has none that fit.
+@attrs.frozen
+class SqlFunction:
+    """An aggregate function of Spark's SQL over a column."""
+
+    text: str
+    buffer: tuple[DataType, ...]
+    """What it keeps of the rows of a group."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns with its buffer."""
+        return tuple(f"__chandy_{self.text}_{at}" for at in range(len(self.buffer)))
+
+
+ALL_ROWS: Final = SqlFunction("count(1)", (LongType(),))
+"""Counts the rows that a partial result is of."""
+
+
+def functions_of(accumulator: Accumulator, column: str, *, nullable: bool) -> tuple[SqlFunction, ...] | None:
+    """Return functions of whose buffers an accumulator is made; None if SQL has none that fit.
 
     Args:
         accumulator: the accumulator.
-        column: Spark SQL of its input column; a constant to count all rows.
+        column: Spark SQL of its input column.
+        nullable: whether the column may have nulls.
     """
     match accumulator:
         case Count():
-            return (f"count({column})",)
+            # Spark would count all rows just once.
+            return (_function("count", column, LongType()) if nullable else ALL_ROWS,)
         case IntegerSum(column=LongType()):
             # Two halves: so no intermediate sum overflows.
-            return (f"sum(shiftright({column}, 32))", f"sum({column} & {_LOW})")
+            return (
+                _function("sum", f"shiftright({column}, 32)", LongType()),
+                _function("sum", f"{column} & {_LOW}", LongType()),
+            )
         case IntegerSum():
-            return (f"sum(cast({column} as bigint))",)
+            return (_function("sum", f"cast({column} as bigint)", LongType()),)
         case DoubleSum():
-            return (f"sum(cast({column} as double))",)
+            return (_function("sum", f"cast({column} as double)", DoubleType()),)
         case DecimalSum(column=DecimalType() as dtype):
-            return (f"sum({column})",) if dtype.precision <= _SAFE_DECIMAL else None
+            if dtype.precision <= _LONG_DECIMAL:
+                return (_function("sum", column, LongType()),)
+            if dtype.precision > _SAFE_DECIMAL:
+                return None
+            return (_function("sum", column, DecimalType(dtype.precision + 10, dtype.scale), BooleanType()),)
         case WithCount():
-            total = expressions_of(accumulator.sum, column)
-            return None if total is None else (*total, f"count({column})")
-        case MinMax():
-            function = "max" if accumulator.greatest else "min"
-            return (f"{function}({column})",) if isinstance(accumulator.column, _FIXED) else None
-        case FirstLast():
-            function = "last" if accumulator.last else "first"
-            return (f"{function}({column})",) if isinstance(accumulator.column, _FIXED) else None
+            total = functions_of(accumulator.sum, column, nullable=nullable)
+            count = functions_of(Count(accumulator.name, accumulator.column), column, nullable=nullable)
+            return None if total is None or count is None else (*total, *count)
+        case MinMax(column=dtype) if isinstance(dtype, _FIXED):
+            return (_function("max" if accumulator.greatest else "min", column, dtype),)
+        case FirstLast(column=dtype) if isinstance(dtype, _FIXED):
+            return (_function("last" if accumulator.last else "first", column, dtype, BooleanType()),)
         case Moments():
-            number = f"cast({column} as double)"
-            return (f"count({column})", f"avg({number})", f"var_pop({number})")
+            return (_function("var_pop", f"cast({column} as double)", *(DoubleType(),) * 3),)
         case _:
             return None
+
+
+def _function(name: str, argument: str, *buffer: DataType) -> SqlFunction:
+    return SqlFunction(f"{name}({argument})", buffer)
 
 
 # --- its results as accumulators ----------------------------------------------------------------------------
 
 
-def accumulators_of(accumulator: Accumulator, found: Sequence[pa.Array]) -> Arrays:
+def accumulators_of(accumulator: Accumulator, buffers: Sequence[pa.Array]) -> Arrays:
     """Return the accumulators of groups of rows.
 
     Args:
         accumulator: the accumulator.
-        found: the columns that its ``expressions_of`` have given, with a value for each group.
+        buffers: the columns of the buffers of its ``functions_of``, with a value for each group.
 
     Raises:
         Overflow: a value does not fit into its type.
     """
     match accumulator:
         case IntegerSum(column=LongType()):
-            return [_from_halves(accumulator, *found)]
+            return [_from_halves(accumulator, *buffers)]
+        case DecimalSum(column=DecimalType() as given):
+            dtype = arrow_type(accumulator.fields[0].dataType)
+            if given.precision <= _LONG_DECIMAL:
+                return [with_type(buffers[0].cast(pa.decimal128(19, 0)), dtype)]
+            total, empty = buffers
+            return [pc.if_else(empty, pa.nulls(len(total), dtype), total)]
         case WithCount():
-            return [*accumulators_of(accumulator.sum, found[:-1]), found[-1]]
-        case FirstLast():
-            seen = from_numpy(np.ones(len(found[0]), np.bool_))
-            return [found[0].cast(arrow_type(accumulator.column)), seen]
-        case Moments():
-            count, mean, variance = found
-            squares = to_numpy(variance, 0.0) * to_numpy(count)
-            return [count, from_numpy(to_numpy(mean, 0.0)), from_numpy(squares)]
+            return [*accumulators_of(accumulator.sum, buffers[:-1]), buffers[-1]]
         case _:
-            return [found[0].cast(arrow_type(accumulator.fields[0].dataType))]
+            return [
+                found.cast(arrow_type(field.dataType))
+                for found, field in zip(buffers, accumulator.fields, strict=True)
+            ]
 
 
 def _from_halves(accumulator: Accumulator, highs: pa.Array, lows: pa.Array) -> pa.Array:
@@ -158,15 +187,24 @@ def _from_halves(accumulator: Accumulator, highs: pa.Array, lows: pa.Array) -> p
 class SqlPartials:
     """How Spark's SQL computes the partial results of an operator's aggregates, of the rows of ``Aggregation.rows``."""
 
-    by: tuple[str, ...]
-    expressions: tuple[tuple[str, ...], ...]
-    """Spark SQL for each source of the aggregates, over the operator's input."""
+    key: StructType
+    sources: tuple[tuple[SqlFunction, ...], ...]
+    """The functions for each source of the aggregates."""
 
-    def columns(self) -> tuple[list[Column], list[Column]]:
-        """Return the columns to group by, and those of the partial results; the last is ``ROWS``."""
-        texts = [text for source in self.expressions for text in source]
-        results = [F.expr(text).alias(f"__chandy_sql_{at}") for at, text in enumerate(texts)]
-        return [F.col(quoted(name)) for name in self.by], [*results, F.count("*").alias(ROWS)]
+    @property
+    def functions(self) -> tuple[SqlFunction, ...]:
+        """All functions, each once, with ``ALL_ROWS`` among them."""
+        return tuple(dict.fromkeys((ALL_ROWS, *itertools.chain(*self.sources))))
+
+    @property
+    def schema(self) -> StructType:
+        """Schema of the partial results: the key columns, then the buffer of each function."""
+        fields = [
+            StructField(name, dtype)
+            for function in self.functions
+            for name, dtype in zip(function.columns, function.buffer, strict=True)
+        ]
+        return StructType([*self.key.fields, *fields])
 
 
 @attrs.frozen
@@ -184,7 +222,7 @@ class SqlToAccumulators:
         Raises:
             AggregateOverflowError: a value does not fit into its type.
         """
-        keys = [batch.column(name) for name in self.partials.by]
+        keys = [batch.column(name) for name in self.partials.key.names]
         try:
             columns = [*keys, *self._accumulators(batch), batch.column(SHARD)]
         except Overflow as overflow:
@@ -193,29 +231,36 @@ class SqlToAccumulators:
 
     def _accumulators(self, batch: pa.RecordBatch) -> Arrays:
         found: Arrays = []
-        at = len(self.partials.by)
-        for source, texts in zip(self.aggregates.sources, self.partials.expressions, strict=True):
-            columns = [array(batch.column(at + number)) for number in range(len(texts))]
-            found += accumulators_of(source.accumulator, columns)
-            at += len(texts)
+        for source, functions in zip(self.aggregates.sources, self.partials.sources, strict=True):
+            buffers = [array(batch.column(name)) for function in functions for name in function.columns]
+            found += accumulators_of(source.accumulator, buffers)
         return found
 
 
-def sql_partials(aggregates: Aggregates, key: StructType, inputs: Sequence[str | None]) -> SqlPartials | str:
+def sql_partials(
+    aggregates: Aggregates, rows: StructType, by: Sequence[str], inputs: Sequence[str | None]
+) -> SqlPartials | str:
     """Return how SQL computes the partial results of aggregates, or why it does not.
 
     Args:
         aggregates: what the operator computes.
-        key: schema of the key columns.
+        rows: schema of the rows of ``Aggregation.rows``.
+        by: the names of the key columns.
         inputs: the name of the input column of each source of the aggregates; None if it needs no column.
     """
+    key = StructType([rows[name] for name in by])
     for field in key.fields:
         if not can_hash(StructType([field])):
             return f"key column {field.name!r} of type {field.dataType.simpleString()}"
-    expressions = []
+    sources = []
     for source, name in zip(aggregates.sources, inputs, strict=True):
-        found = expressions_of(source.accumulator, "1" if name is None else quoted(name))
+        accumulator = source.accumulator
+        found = (
+            functions_of(accumulator, "1", nullable=False)
+            if name is None
+            else functions_of(accumulator, quoted(name), nullable=rows[name].nullable)
+        )
         if found is None:
-            return f"{source.accumulator.name} of type {source.accumulator.column.simpleString()}"
-        expressions.append(found)
-    return SqlPartials(tuple(key.names), tuple(expressions))
+            return f"{accumulator.name} of type {accumulator.column.simpleString()}"
+        sources.append(found)
+    return SqlPartials(key, tuple(sources))

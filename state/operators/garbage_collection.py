@@ -20,8 +20,9 @@ def spare_loaded_modules() -> None:
     """Leave the objects of loaded modules out of all further garbage collections; every task calls it first.
 
     PySpark's worker collects garbage after each task, before it takes the next one. That visits every object of every
-    module: 30 ms for PySpark, NumPy and pyarrow, which is most of a small task's time. The first task of a process loads
-    the modules, and after it nothing is left that is garbage. So the second one freezes all objects (``gc.freeze``).
+    module: 30 ms for PySpark, NumPy and pyarrow, which is most of a small task's time. The first task of a process
+    loads the modules, and after it nothing is left that is garbage. So the second one freezes all objects
+    (``gc.freeze``).
     """
     if next(_tasks) == 1:
         gc.freeze()

@@ -36,6 +36,7 @@ TYPES = {
     "f": "case when id % 11 = 0 then null when id % 97 = 1 then float('NaN') else cast(hash(id) / 1e6 as float) end",
     "d": "case when id % 11 = 0 then null when id % 89 = 1 then double('NaN') else hash(id) / 1e3 end",
     "small": "if(id % 6 = 0, null, cast(hash(id) / 1000 as decimal(9,2)))",
+    "tiny": "if(id % 6 = 0, null, cast(id % 1000 / 100 - 5 as decimal(5,2)))",
     "wide": "if(id % 6 = 0, null, cast(xxhash64(id) as decimal(33,7)) / 7)",
     "s": "if(id % 13 = 0, null, concat('ä', id % 50))",
     "x": "if(id % 13 = 0, null, cast(concat('x', id % 50) as binary))",
@@ -46,7 +47,7 @@ TYPES = {
     "gap": "if(id % 4 = 0, null, make_dt_interval(0, 0, 0, id % 77 - 30))",
 }
 """Columns of all types, with nulls, NaN and skew, from the number of a row."""
-NUMBERS = ("b", "i", "l", "f", "d", "small", "wide")
+NUMBERS = ("b", "i", "l", "f", "d", "tiny", "small", "wide")
 SPARK = {
     "count": F.count,
     "sum": F.sum,

@@ -205,6 +205,7 @@ def test_a_batch_is_combined_as_the_one_before_asks_for(
     spark: SparkSession, make: Make, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(combining, "SMALL", 30)
+    monkeypatch.setattr(combining, "LARGE", 60)
     events.keys = 1
     events.add(2, rows=400)
     events.add(1, rows=10)
@@ -217,6 +218,10 @@ def test_a_batch_is_combined_as_the_one_before_asks_for(
 
     def look(rows: DataFrame, batch: int) -> None:
         places.append(totals._operator.place)
+        if totals._operator.place is Place.SQL:
+            # Rows are combined in the tasks that read them, and sent once.
+            lineage = rows._jdf.queryExecution().toRdd().toDebugString()
+            assert str(lineage).count("ShuffledRowRDD") == 1
         kept(rows, batch)
 
     run_to_end(coordinator, totals, look)

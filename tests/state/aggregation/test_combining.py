@@ -2,10 +2,9 @@
 
 import pytest
 
-from chandy.state.aggregation.combining import FEW, MANY, SMALL, Combined, Place, next_place
+from chandy.state.aggregation.combining import FEW, LARGE, MANY, SMALL, Combined, Place, next_place
 
 ALL = (None, *Place)
-LARGE = 100 * SMALL
 
 
 def seen(rows, repetition=1.0):
@@ -41,15 +40,23 @@ def test_small_batches_are_not_combined(place, repetition):
     ],
 )
 def test_large_batches_are_combined_where_that_is_faster(place, repetition, then):
-    assert next_place(place, seen(LARGE, repetition), sql=True) is then
+    assert next_place(place, seen(2 * LARGE, repetition), sql=True) is then
+
+
+@pytest.mark.parametrize(("place", "rows"), [(Place.PYTHON, 2 * LARGE), (Place.SQL, LARGE)])
+def test_sql_combines_batches_that_are_worth_a_plan(place, rows):
+    assert next_place(place, seen(rows - 1, 5000), sql=True) is Place.PYTHON
+    assert next_place(place, seen(rows, 5000), sql=True) is Place.SQL
 
 
 @pytest.mark.parametrize("place", Place)
 def test_sql_combines_nothing_that_it_cannot(place):
-    assert next_place(place, seen(LARGE, 5000), sql=False) is Place.PYTHON
+    assert next_place(place, seen(2 * LARGE, 5000), sql=False) is Place.PYTHON
 
 
-@pytest.mark.parametrize("rows", [1, SMALL - 1, SMALL, 2 * SMALL - 1, 2 * SMALL, LARGE])
+@pytest.mark.parametrize(
+    "rows", [1, SMALL - 1, SMALL, 2 * SMALL - 1, 2 * SMALL, LARGE - 1, LARGE, 2 * LARGE - 1, 2 * LARGE]
+)
 @pytest.mark.parametrize("repetition", [1, FEW - 1, FEW, MANY - 1, MANY, 5000])
 def test_equal_batches_come_to_stay_at_one_place(rows, repetition):
     for place in Place:

@@ -16,14 +16,14 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
 
-from chandy.state.aggregation.accumulators import Overflow
+from chandy.state.aggregation.accumulators import Overflow, arrow_type
 from chandy.state.aggregation.aggregates import plan
-from chandy.state.aggregation.sql_partials import accumulators_of, expressions_of, sql_partials
-from chandy.state.format.schema import arrow_schema
+from chandy.state.aggregation.sql_partials import ALL_ROWS, accumulators_of, functions_of, sql_partials
 
 SCHEMA = (
     StructType()
@@ -31,6 +31,7 @@ SCHEMA = (
     .add("i", IntegerType())
     .add("l", LongType())
     .add("d", DoubleType())
+    .add("tiny", DecimalType(5, 2))
     .add("small", DecimalType(28, 2))
     .add("wide", DecimalType(29, 2))
     .add("s", StringType())
@@ -101,9 +102,9 @@ def test_moments_are_those_of_python_to_rounding(groups):
     column = pa.array([value for group in groups for value in group], pa.float64())
     with np.errstate(all="ignore"):
         functions = [
-            (len, pa.int64()),
-            (lambda values: float(np.mean(values)) if values else None, pa.float64()),
-            (lambda values: float(np.var(values)) if values else None, pa.float64()),
+            (lambda values: float(len(values)), pa.float64()),
+            (lambda values: float(np.mean(values)) if values else 0.0, pa.float64()),
+            (lambda values: float(np.var(values) * len(values)) if values else 0.0, pa.float64()),
         ]
         found = of_sql(accumulator, groups, functions)
     expected = of_python(accumulator, column, [len(group) for group in groups])
@@ -115,34 +116,42 @@ def test_moments_are_those_of_python_to_rounding(groups):
             )
 
 
-def test_first_and_last_have_been_seen_even_if_they_are_null():
-    for function in ("first", "last"):
-        accumulator = source("i", function).accumulator
-        found = accumulators_of(accumulator, [pa.array([None, 3], pa.int32())])
-        assert [part.to_pylist() for part in found] == [[None, 3], [True, True]]
-
-
 def test_a_mean_has_the_sum_and_the_number_of_its_values():
     accumulator = source("small", "mean").accumulator
-    sums = pa.array([Decimal("3.50"), None], pa.decimal128(38, 2))
-    found = accumulators_of(accumulator, [sums, pa.array([2, 0])])
+    sums = pa.array([Decimal("3.50"), Decimal("0.00")], pa.decimal128(38, 2))
+    found = accumulators_of(accumulator, [sums, pa.array([False, True]), pa.array([2, 0])])
     assert [part.to_pylist() for part in found] == [[Decimal("3.50"), None], [2, 0]]
 
 
-@pytest.mark.parametrize("function", ["count", "sum", "mean", "min", "first", "stddev"])
-@pytest.mark.parametrize("column", ["i", "l", "d", "small"])
+def test_a_sum_of_few_digits_is_a_long_without_its_scale():
+    accumulator = source("tiny", "sum").accumulator
+    [found] = accumulators_of(accumulator, [pa.array([350, None, -1])])
+    assert found.to_pylist() == [Decimal("3.50"), None, Decimal("-0.01")]
+
+
+@pytest.mark.parametrize("function", ["count", "sum", "mean", "min", "first", "last", "stddev"])
+@pytest.mark.parametrize("column", ["i", "l", "d", "tiny", "small"])
 def test_accumulators_have_the_types_of_the_state(column, function):
-    one = source(column, function)
-    texts = expressions_of(one.accumulator, column)
-    types = {"count(": pa.int64(), "sum(": pa.int64(), "avg(": pa.float64(), "var_pop(": pa.float64()}
-    if column == "d" or function == "mean":
-        types["sum("] = pa.float64()
-    if column == "small":
-        types["sum("] = pa.decimal128(38, 2)
-    own = arrow_schema(StructType([SCHEMA[column]])).field(0).type
-    empty = [pa.array([], types.get(text[: text.index("(") + 1], own)) for text in texts]
-    fields = arrow_schema(StructType(list(one.accumulator.fields)))
-    assert [part.type for part in accumulators_of(one.accumulator, empty)] == fields.types
+    accumulator = source(column, function).accumulator
+    functions = functions_of(accumulator, column, nullable=True)
+    buffers = [field for one in functions for field in one.buffer]
+    empty = [pa.array([], arrow_type(dtype)) for dtype in buffers]
+    assert [part.type for part in accumulators_of(accumulator, empty)] == [
+        arrow_type(field.dataType) for field in accumulator.fields
+    ]
+
+
+def test_what_spark_computes_once_is_named_once():
+    """Spark counts a column that has no nulls as it counts all rows: the buffers would be fewer than expected."""
+    columns = {"n": ("*", "count"), "i": ("i", "count"), "of": ("l", "count"), "sum": ("l", "sum")}
+    rows = StructType([SCHEMA["k"], StructField("a", IntegerType(), False), SCHEMA["l"]])
+    aggregates = plan("op", SCHEMA, ["k"], columns)
+    names = [one.expression and ("a" if "`i`" in one.expression else "l") for one in aggregates.sources]
+    found = sql_partials(aggregates, rows, ["k"], names)
+    texts = [function.text for function in found.functions]
+    assert texts == ["count(1)", "count(`l`)", "sum(shiftright(`l`, 32))", f"sum(`l` & {0xFFFFFFFF})"]
+    assert found.functions[0] == ALL_ROWS
+    assert len(set(found.schema.names)) == len(found.schema.names)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +168,8 @@ def test_accumulators_have_the_types_of_the_state(column, function):
 )
 def test_what_sql_cannot_combine_or_would_sort_stays_in_python(column, function):
     aggregates = plan("op", SCHEMA, ["k"], {"n": ("*", "count"), "c": (column, function)})
-    found = sql_partials(aggregates, StructType([SCHEMA["k"]]), [None, "a"])
+    rows = StructType([SCHEMA["k"], StructField("a", SCHEMA[column].dataType)])
+    found = sql_partials(aggregates, rows, ["k"], [None, "a"])
     assert isinstance(found, str)
     assert column in found
     assert SCHEMA[column].dataType.simpleString() in found
@@ -168,6 +178,6 @@ def test_what_sql_cannot_combine_or_would_sort_stays_in_python(column, function)
 @pytest.mark.parametrize("key", ["many", "wide"])
 def test_keys_that_spark_would_compare_in_another_way_stay_in_python(key):
     aggregates = plan("op", SCHEMA, [key], {"n": ("*", "count")})
-    found = sql_partials(aggregates, StructType([SCHEMA[key]]), [None])
+    found = sql_partials(aggregates, SCHEMA, [key], [None])
     assert isinstance(found, str)
     assert repr(key) in found
