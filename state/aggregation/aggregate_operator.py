@@ -125,10 +125,6 @@ class Aggregation:
             *(F.expr(expression).alias(name) for name, expression in self.inputs.items()),
         )
 
-    def key(self, schema: StructType) -> StructType:
-        """Return the schema of the key columns, given that of the rows."""
-        return StructType([schema[name] for name in self.by])
-
 
 def aggregation(
     schema: StructType,
