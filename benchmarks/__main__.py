@@ -18,6 +18,7 @@ BENCHMARKS = {
     "repetition": "rows a second of running aggregates over rows a key, beside Spark's own count",
     "checkpoint_cost": "what checkpoints cost a running stream, and what they write",
     "scale": "the coordinator's own time and memory with 10 to 10,000 shards",
+    "hosts": "messages, bytes and the coordinator's own time with 200 to 2,000 state hosts, some of which are lost",
     "latency": "the smallest batch, beside native queries with state and without",
     "sinks": "rows a second and seconds to a reader of every sink, beside Spark's own",
     "aggregate": "where the time of running aggregates goes, beside Spark's own count",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -45,6 +46,9 @@ class ShardAssignment:
     resume_point: ResumePoint | None = None
     """What the shards' changelogs add to it; None: nothing."""
     _owners: dict[ShardId, _Owned] = attrs.field(factory=dict)
+    """Changed by ``_put`` alone."""
+    _shares: Counter[str] = attrs.field(factory=Counter, init=False)
+    """How many shards each host owns. When many hosts are lost at once, no one looks through all shards for each."""
     _unread: set[ShardId] = attrs.field(init=False)
     """The shards whose source nobody has read as a whole since the restore."""
 
@@ -82,7 +86,7 @@ class ShardAssignment:
             else:
                 raise StateLostError(shard.uid, shard.shard, f"its state host {host} no longer has it")
         for shard in mine:
-            self._owners[shard] = _Owned(host, batch)
+            self._put(shard, _Owned(host, batch))
         granted = {shard.shard: self.sources.get(shard) for shard in mine}
         return ClaimAnswer(granted, elsewhere, self.resume_point)
 
@@ -90,7 +94,7 @@ class ShardAssignment:
         """Take a shard from a host that could not open it: its state is its source's, as before."""
         owned = self._owners.get(shard)
         if owned is not None and owned.host == host:
-            del self._owners[shard]
+            self._put(shard, None)
 
     def read(self, shards: Iterable[ShardId]) -> None:
         """Record that every byte of the sources of shards was read, and is as it was written."""
@@ -109,12 +113,24 @@ class ShardAssignment:
 
     def owners(self) -> frozenset[str]:
         """The hosts that own a shard."""
-        return frozenset(owned.host for owned in self._owners.values())
+        return frozenset(host for host, share in self._shares.items() if share)
+
+    def owns(self, host: str) -> bool:
+        """Whether a host owns a shard."""
+        return self._shares[host] > 0
 
     @property
     def complete(self) -> bool:
         """Whether the state of every shard is known: a host has it, or it is exactly its source."""
         return self.resume_point is None or next(self.unowned(), None) is None
+
+    def _put(self, shard: ShardId, owned: _Owned | None) -> None:
+        """Give a shard another owner, or none."""
+        if (before := self._owners.pop(shard, None)) is not None:
+            self._shares[before.host] -= 1
+        if owned is not None:
+            self._owners[shard] = owned
+            self._shares[owned.host] += 1
 
     def unowned(self) -> Iterator[ShardId]:
         """The shards without an owner: their state is still their source's, and what their changelogs add to it."""

@@ -152,6 +152,8 @@ class CheckpointStateMachine:
     history: History = attrs.field(init=False)
     failures: FailureCounter = attrs.field(init=False)
     queue: RequestQueue = attrs.field(init=False)
+    _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
+    """The host of each executor: there is one at a time."""
     _requests: int = attrs.field(default=0, init=False)
     """How many requests there have been."""
     _last_completed_at: float | None = attrs.field(default=None, init=False)
@@ -424,22 +426,23 @@ class CheckpointStateMachine:
         self._advance(now)
 
     def _host_joined(self, hello: HostHello) -> None:
-        replaced = [
-            h.host for h in self.hosts.values() if h.executor == hello.executor and h.host != hello.host
-        ]
+        before = self._host_of.get(hello.executor)
         self.hosts[hello.host] = hello
-        for host in replaced:
-            del self.hosts[host]
-        if any(self._owns_state(host) for host in replaced):
-            self._out.append(GoBack(f"a new state host took the place of one on {hello.machine}"))
+        self._host_of[hello.executor] = hello.host
+        if before is not None and before != hello.host:
+            self.hosts.pop(before, None)
+            if self._owns_state(before):
+                self._out.append(GoBack(f"a new state host took the place of one on {hello.machine}"))
 
     def _host_left(self, hello: HostHello) -> None:
         self.hosts.pop(hello.host, None)
+        if self._host_of.get(hello.executor) == hello.host:
+            del self._host_of[hello.executor]
         if self._owns_state(hello.host):
             self._out.append(GoBack(f"state host {hello.host} on {hello.machine} is gone"))
 
     def _owns_state(self, host: str) -> bool:
-        return any(host in query.assignment.owners() for query in self.queries.values())
+        return any(query.assignment.owns(host) for query in self.queries.values())
 
     # --- requests and time ----------------------------------------------------------------------------------
 

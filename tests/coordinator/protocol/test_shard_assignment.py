@@ -30,6 +30,18 @@ def test_the_first_host_that_claims_a_shard_owns_it_and_others_are_sent_there() 
     assert list(assignment.unowned()) == [SHARDS[3]]
 
 
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.booleans()), max_size=30))
+def test_a_host_owns_something_as_long_as_it_has_a_shard(steps: list[tuple[str, int, bool]]) -> None:
+    assignment = ShardAssignment(SHARDS)
+    for host, number, claims in steps:
+        if claims:
+            assignment.claim(host, [SHARDS[number]], 0, LIVING)
+        else:
+            assignment.give_up(host, SHARDS[number])
+        owners = assignment.by_owner()
+        assert {one for one in LIVING if assignment.owns(one)} == assignment.owners() == owners.keys()
+
+
 # H8
 def test_each_shard_is_restored_from_exactly_its_own_handle() -> None:
     assignment = ShardAssignment(SHARDS, {shard: source(shard.shard) for shard in SHARDS[:3]})

@@ -1580,6 +1580,19 @@ def test_a_new_host_of_an_executor_takes_the_place_of_the_old_one_and_its_state_
     assert set(bench.machine.hosts) == {"a2", "b"}
 
 
+def test_a_new_host_replaces_the_newest_of_its_executor_that_has_not_left() -> None:
+    bench = Bench(claimed=False)
+    bench(on.HostJoined(hello("a2", "a")))
+    # What the host before has left open ends later, and does not end the one that is there.
+    bench(on.HostLeft(hello("a")))
+    bench.claim("a2", "up", (0, 1))
+    (back,) = bench(on.HostJoined(hello("a3", "a")))
+    assert isinstance(back, do.GoBack)
+    bench(on.HostLeft(hello("a3", "a")))
+    assert bench(on.HostJoined(hello("a4", "a"))) == []
+    assert set(bench.machine.hosts) == {"a4", "b"}
+
+
 def test_a_host_that_opens_its_stream_again_has_lost_nothing() -> None:
     bench = Bench()
     assert bench(on.HostJoined(hello("a"))) == []
