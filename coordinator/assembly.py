@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..state.host.versions import versions_of
 from ..state.local import changelog
 from ..state.local.directories import CACHE, private_directory, runtime_directory
 from ..state.local.processes import lives, started_at
@@ -166,6 +167,7 @@ def assemble(
         changelogs=str(changelogs) if may_go_on else None,
         identity=server.identity,
         ports=config.port_range,
+        versions={} if is_here(spark) else versions_of(),
     )
     local_recovery = LocalRecovery.begin(
         directories.base,

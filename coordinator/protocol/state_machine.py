@@ -725,7 +725,9 @@ class CheckpointStateMachine:
         A decline can be late, as any failure: a host that has acknowledged and got no answer declines afterwards, and
         the manifest may be durable by then.
         """
-        self._failed(decline.checkpoint, Reason.DECLINED, decline.error, now)
+        host = self.hosts.get(decline.host)
+        where = f"state host {decline.host} on {host.machine}: " if host else ""
+        self._failed(decline.checkpoint, Reason.DECLINED, where + decline.error, now)
 
     def _failed(self, checkpoint: int, reason: Reason, detail: str, now: float) -> None:
         pending = self.pending.get(checkpoint)

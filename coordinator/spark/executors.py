@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ...state.host.versions import SAME, versions_of
 from ..errors import SetupError
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 PACKAGES: Final = ("chandy", "rocksdict", "pyarrow")
 """What state hosts and tasks cannot do without."""
-SAME: Final = ("chandy", "rocksdict")
-"""What must have one version everywhere: messages and files of state go from one to the other."""
 _TASKS_PER_CORE: Final = 2
 
 
@@ -35,7 +33,7 @@ class Found:
 def check_executors(spark: SparkSession) -> None:
     """Check the executors that are there now, by a job of a second.
 
-    An executor that joins later is not looked at: its tasks fail by themselves.
+    An executor that joins later checks itself before it starts its state host.
 
     Raises:
         SetupError: one lacks a package, or has another version of it than the driver. The error names it.
@@ -48,13 +46,8 @@ def check_executors(spark: SparkSession) -> None:
 
 def versions_here() -> dict[str, str | None]:
     """Return the versions of the packages in this process."""
-    found: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    found = versions_of(PACKAGES)
+    return {name: found.get(name) for name in PACKAGES}
 
 
 def judge(found: Iterable[Found], driver: Mapping[str, str | None]) -> None:

@@ -21,6 +21,7 @@ from ..local.locks import locked
 from ..rpc.client import TaskClient
 from ..rpc.messages import Endpoint
 from .host_config import LOG, READY, SPARE, START_LOCK, HostConfig
+from .versions import check_same, versions_of
 
 DISCOVERY_FOLDER: Final = "meet"
 """Name of the folder of all discovery directories in the runtime directory."""
@@ -62,7 +63,8 @@ def connect(endpoint: Endpoint, root: str | None = None, lease_seconds: float = 
         lease_seconds: how long a host that is started here keeps running without its coordinator.
 
     Raises:
-        HostStartError: no host could be started, or the path of the runtime directory is too long for its socket.
+        HostStartError: no host could be started, this executor has another version of Chandy or RocksDB than the
+            driver, or the path of the runtime directory is too long for its socket.
         UnsafeDirectoryError: the runtime directory does not belong to this user alone.
     """
     config = _config(endpoint, root, lease_seconds)
@@ -107,6 +109,8 @@ def _start_unless_listening(config: HostConfig) -> None:
         with contextlib.suppress(FileNotFoundError), locked(directory / START_LOCK):
             if not is_listening(path):
                 path.unlink(missing_ok=True)
+                if driver := config.endpoint.versions:
+                    check_same(driver, versions_of(driver))
                 _start(config, directory)
 
 

@@ -45,6 +45,8 @@ class Endpoint:
     """What processes on other machines prove themselves with. None: all processes are on the coordinator's machine."""
     ports: PortRange | None = None
     """Where a state host may listen for processes on other machines. None: on any port."""
+    versions: dict[str, str] = attrs.field(factory=dict)
+    """The driver's versions, by package, of what must be the same on every executor. Empty: there is one machine."""
 
 
 # --- task -> state host -------------------------------------------------------------------------------------

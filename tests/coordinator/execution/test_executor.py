@@ -505,7 +505,7 @@ def test_a_savepoint_that_is_declined_fails_with_the_cause_and_its_folder_is_emp
     order = setup.host.ordered(1)
     eventually(lambda: bool(LocalStore(tmp_path / "target").list("checkpoints/1/")))
     setup.executor.decline(Decline("host", 1, order.query_id, "the disk is full"))
-    assert "the disk is full" in str(setup.error(future))
+    assert "state host host on machine: the disk is full" in str(setup.error(future))
     eventually(lambda: not LocalStore(tmp_path / "target").list())
 
 

@@ -756,7 +756,7 @@ def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected() -> No
     assert (reject.error.id, reject.error.reason, reject.error.detail) == (
         1,
         Reason.DECLINED,
-        "no space left",
+        "state host a on machine: no space left",
     )
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, ROOT, False)]
     assert bench.machine.pending == {}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 from chandy.state.errors import HostStartError, UnsafeDirectoryError
 from chandy.state.host import discovery
 from chandy.state.host.discovery import connect, executor_identity, keep_spare, start_host
+from chandy.state.host.versions import check_same, versions_of
 from chandy.state.local.changelog import admit
 from chandy.state.local.directories import private_directory, runtime_directory
 from chandy.state.local.locks import acquire, remove_unless_held, try_acquire
@@ -35,6 +37,24 @@ def test_a_host_that_was_started_ahead_is_the_one_that_tasks_find(coordinator: A
     assert start_host(coordinator.endpoint, str(coordinator.directory / "executor")) == address
     assert coordinator.connect().address == address
     assert len(coordinator.hellos) == 1
+
+
+def test_an_executor_with_another_version_than_the_driver_starts_no_host(coordinator: Any) -> None:
+    endpoint = attrs.evolve(coordinator.endpoint, versions={**versions_of(), "rocksdict": "0.0.1"})
+    with pytest.raises(
+        HostStartError, match=r"expected rocksdict 0\.0\.1, which the driver has, found rocksdict"
+    ) as caught:
+        connect(endpoint, str(coordinator.directory / "executor"))
+    assert socket.gethostname() in str(caught.value)
+    assert coordinator.hellos == []
+    same = attrs.evolve(coordinator.endpoint, versions=versions_of())
+    start_host(same, str(coordinator.directory / "executor"))
+    assert len(coordinator.hellos) == 1
+
+
+def test_a_package_without_a_version_is_not_compared() -> None:
+    check_same({"chandy": "1.0", "rocksdict": "0.3"}, {"rocksdict": "0.3"})
+    assert versions_of(["no-such-package"]) == {}
 
 
 def test_a_spare_process_becomes_the_next_host_and_logs_like_any_other(coordinator: Any) -> None:
