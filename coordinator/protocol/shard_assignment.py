@@ -45,7 +45,7 @@ class ShardAssignment:
     """Where a shard's state comes from; a shard that is not here starts empty."""
     resume_point: ResumePoint | None = None
     """What the shards' changelogs add to it; None: nothing."""
-    _owners: dict[ShardId, _Owned] = attrs.field(factory=dict)
+    _owners: dict[ShardId, _Owned] = attrs.field(factory=dict, init=False)
     """Changed by ``_put`` alone."""
     _shares: Counter[str] = attrs.field(factory=Counter, init=False)
     """How many shards each host owns. When many hosts are lost at once, no one looks through all shards for each."""
