@@ -71,9 +71,7 @@ class LoopbackMachine:
         # Again until there is no new one, for a process may have just forked.
         told: set[int] = set()
         while (
-            found := {
-                int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if self._owns(path)
-            }
+            found := {int(path.name) for path in Path("/proc").glob("[0-9]*") if self.owns(int(path.name))}
             - told
         ):
             for pid in found:
@@ -81,9 +79,11 @@ class LoopbackMachine:
                     os.kill(pid, number)
             told |= found
 
-    def _owns(self, environ: Path) -> bool:
+    def owns(self, pid: int) -> bool:
+        """Return whether a process descends from one that was started here."""
         try:
-            return f"{_MARK}={self._env[_MARK]}".encode() in environ.read_bytes().split(b"\0")
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            return f"{_MARK}={self._env[_MARK]}".encode() in environ.split(b"\0")
         except OSError:
             return False
 

@@ -37,10 +37,17 @@ class Machine(Protocol):
 
 
 class Machines(Protocol):
-    """Several machines, and this process at ``address`` beside them. A context manager."""
+    """Several machines, and this process beside them. A context manager."""
 
-    address: str
-    machines: Sequence[Machine]
+    @property
+    def address(self) -> str:
+        """The address of this process."""
+        ...
+
+    @property
+    def machines(self) -> Sequence[Machine]:
+        """All machines that there have been, in their order; those that were killed, too."""
+        ...
 
     def add(self, name: str) -> Machine:
         """Put one more machine beside the others."""

@@ -8,18 +8,18 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from benchmarks.cluster import namespaces
-from benchmarks.cluster.loopback import Loopback
+from benchmarks.cluster import choice
+from benchmarks.cluster.loopback import LoopbackMachine
 from benchmarks.cluster.machine import Machine, Machines
 from benchmarks.cluster.standalone import SOON, Standalone, wait_for
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
+from chandy.state.rpc.messages import HostHello
 
 from ..integration import drivers, support
 
@@ -40,9 +40,13 @@ class Cluster:
     is_isolated: bool
     """Whether machines have a network of their own."""
 
-    def machine_of(self, host: str) -> Machine:
-        """Return the machine with a host name."""
-        return next(one for one in self.machines.machines if one.name == host)
+    def machine_of(self, host: HostHello) -> Machine:
+        """Return the machine that a state host runs on."""
+        if self.is_isolated:
+            return next(one for one in self.machines.machines if one.name == host.machine)
+        # All have one name here, and one list of processes.
+        loopback = (one for one in self.machines.machines if isinstance(one, LoopbackMachine))
+        return next(one for one in loopback if one.owns(host.pid))
 
     def replace(self, machine: Machine) -> None:
         """Start a worker on a new machine in the place of one that was lost."""
@@ -57,17 +61,18 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    is_isolated = namespaces.are_permitted()
+    is_isolated = choice.are_isolated()
     if not is_isolated:
         warnings.warn(
-            "no namespaces are permitted here: machines share one network and one disk", stacklevel=1
+            "machines share one network and one disk: no namespaces are permitted here, or CHANDY_MACHINES=loopback",
+            stacklevel=1,
         )
     names = ["m1", "m2", "m3"]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="chandy-shared-", ignore_cleanup_errors=True) as folder:
         shared = Path(folder)
         visible = [shared, Path(__file__).parents[2], Path(sys.prefix)]
-        machines: Any = (namespaces.Network if is_isolated else Loopback)(names, visible)
+        machines = choice.machines(names, visible, isolated=is_isolated)
         with machines, Standalone(machines, shared / "logs") as standalone:
             settings = {
                 **standalone.session_settings(),

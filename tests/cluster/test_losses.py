@@ -109,7 +109,7 @@ def test_what_is_lost_is_lost_once(cluster: Cluster, stream: Stream, loss: str) 
     if not cluster.is_isolated and loss != "machine":
         pytest.skip("processes of all machines are in one list here")
     before = stream.hosts()
-    machine = cluster.machine_of(before[0].machine)
+    machine = cluster.machine_of(before[0])
     LOSSES[loss](cluster, machine)
     stream.add(3)
     stream.await_all()
@@ -170,17 +170,18 @@ def test_a_stream_that_loses_something_again_and_again_is_exact(cluster: Cluster
         owner = chance.choice(stream.hosts())
         loss = chance.choice(sorted(LOSSES) if cluster.is_isolated else ["machine"])
         stream.add(1)
-        LOSSES[loss](cluster, cluster.machine_of(owner.machine))
+        machine = cluster.machine_of(owner)
+        LOSSES[loss](cluster, machine)
         stream.add(2)
         stream.await_all()
         if chance.random() < 0.5:
             stream.coordinator.checkpoint().result(60)
-        replaced(cluster, cluster.machine_of(owner.machine), loss)
+        replaced(cluster, machine, loss)
 
 
 def isolated(cluster: Cluster, stream: Stream) -> NamespaceMachine:
     """Return a machine that has shards and a network of its own."""
-    machine = cluster.machine_of(stream.hosts()[0].machine)
+    machine = cluster.machine_of(stream.hosts()[0])
     if not isinstance(machine, NamespaceMachine):
         pytest.skip("machines share one network here")
     return machine
