@@ -11,8 +11,8 @@ OLDER := 4.1 4.2
 # asterisks, that a folder might hide a package. None here can: no folder is named chandy. This one warning alone is off.
 UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 
-.PHONY: demo demo-kafka test test-kills test-servers test-cluster test-yarn test-compat $(OLDER:%=compat-%) unit lint types \
-  docs bench clean
+.PHONY: demo demo-kafka demo-cluster test test-kills test-servers test-cluster test-yarn test-compat \
+  $(OLDER:%=compat-%) unit lint types docs bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
@@ -20,6 +20,10 @@ demo: $(STAMP) java
 # The same with Kafka and PostgreSQL, which are killed, too. It starts both; Maven fetches Kafka.
 demo-kafka: $(STAMP) java
 	$(RUN) benchmarks.kafka_demo
+
+# The same on three machines made on this one: a fourth joins, and one loses its power.
+demo-cluster: $(STAMP) java
+	$(RUN) benchmarks.cluster_demo
 
 # Spark wants the machine for itself; what needs no Spark runs on all cores.
 test: java unit

@@ -33,11 +33,11 @@ from .lives import Event, Life, await_hosts, runtime
 from .screen import Screen
 from .watching import DriverFailedError, Patience, Watch
 
-PLAIN_WIDTH = 120
+PLAIN_WIDTH: Final = 120
 """The width of tables if the output is not a terminal."""
 SHOWN_DIFFERENCES = 20
-_START: Final = "starting Python"
-_PHASES: Final = {
+STARTING: Final = "starting Python"
+PHASES: Final = {
     "process": "starting Spark",
     "session": "starting the coordinator",
     "coordinator": "starting the query",
@@ -81,6 +81,12 @@ class Course:
         return self.days[days - 1].date if days else ""
 
 
+def demo_console() -> Console:
+    """Return the console of a demo."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)
+
+
 class DemoScreen(Screen):
     """Shows days, and how checkpoints end."""
 
@@ -111,7 +117,7 @@ class Story:
     newest_batch: int = -1
     days: int = 0
     """The number of processed days."""
-    phase: str = _START
+    phase: str = STARTING
     """What the driver is doing."""
     moments: dict[str, float] = attrs.field(factory=dict)
     """The times of the second driver's phases, in seconds since 1970."""
@@ -121,7 +127,7 @@ class Story:
 
     def next_life(self) -> None:
         """Prepare for the second driver. The first one is dead."""
-        self.phase = _START
+        self.phase = STARTING
         self.moments.clear()
 
     def take(self, life: int, event: Event, screen: DemoScreen) -> None:
@@ -141,7 +147,7 @@ class Story:
                 if name == "coordinator":
                     self.restored = event
                 self.moments[name] = event["at"]
-                self.phase = _PHASES.get(name, self.phase)
+                self.phase = PHASES.get(name, self.phase)
                 screen.phase(self.phase)
 
 
@@ -181,9 +187,7 @@ def main(
     give_up: float,
 ) -> None:
     """Kill the driver of a stream of 336,776 flights half-way, continue, and check every aircraft."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH, highlight=False)
+    console = demo_console()
     began = time.monotonic()
     # Resolve symbolic links, because paths of sockets must be short.
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
@@ -220,7 +224,7 @@ def main(
         raise SystemExit(2)
     seconds = time.monotonic() - began
     console.print(f"{seconds:.0f} s altogether, {story.newest_batch + 1} batches; nothing is left running.")
-    if story.result["sink_differs"] or story.result["state_differs"] or story.result["repeated"]:
+    if not is_exact(story.result):
         raise SystemExit(1)
 
 
@@ -250,7 +254,7 @@ class Stage:
 
         def doing() -> str:
             date = course.date_after(story.days)
-            return f"{story.phase}, after {date}" if story.phase == _PHASES["query"] and date else story.phase
+            return f"{story.phase}, after {date}" if story.phase == PHASES["query"] and date else story.phase
 
         return Watch(name, life, self.log, doing, screen.note, self.patience)
 
@@ -312,18 +316,25 @@ def _way_on(restored: Event, in_place: bool) -> str:
 
 
 def _show(console: Console, story: Story, killed_at: float) -> None:
-    for table in (
-        _checkpoints(story.checkpoints),
-        _recovery(story, killed_at),
-        _worst(story.result["worst"]),
-    ):
+    taken = [(f"{('first', 'second')[life - 1]} driver", event) for life, event in story.checkpoints]
+    show(console, [checkpoint_table(taken), _recovery(story, killed_at)], story.result)
+
+
+def show(console: Console, tables: Iterable[Table], result: Event) -> None:
+    """Print tables, the aircraft with the worst delays, and whether the result is exact."""
+    for shown in (*tables, _worst(result["worst"])):
         console.print()
-        console.print(table)
+        console.print(shown)
     console.print()
-    _verdict(console, story.result)
+    _verdict(console, result)
 
 
-def _table(
+def is_exact(result: Event) -> bool:
+    """Return whether the result of the stream is that of the batch job."""
+    return not (result["sink_differs"] or result["state_differs"] or result["repeated"])
+
+
+def table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1
 ) -> Table:
     """Return a table whose first ``left`` columns are text. The others are numbers."""
@@ -335,10 +346,11 @@ def _table(
     return table
 
 
-def _checkpoints(taken: Sequence[tuple[int, Event]]) -> Table:
+def checkpoint_table(taken: Sequence[tuple[str, Event]]) -> Table:
+    """Return a table of checkpoints, each with who has taken it."""
     rows = [
         [
-            f"{('first', 'second')[life - 1]} driver",
+            by,
             event["kind"],
             event["status"],
             str(event["id"]),
@@ -347,10 +359,10 @@ def _checkpoints(taken: Sequence[tuple[int, Event]]) -> Table:
             decimal(event["new_bytes"]),
             str(event["shards"]),
         ]
-        for life, event in taken
+        for by, event in taken
     ]
     columns = ["taken by", "kind", "status", "id", "trigger to end", "size", "new bytes", "shards"]
-    return _table("Checkpoints", columns, rows, left=3)
+    return table("Checkpoints", columns, rows, left=3)
 
 
 def _recovery(story: Story, killed_at: float) -> Table:
@@ -377,7 +389,7 @@ def _recovery(story: Story, killed_at: float) -> Table:
     total = sum(seconds for _, seconds in steps)
     rows: list[list[str | Text]] = [[step, f"{seconds:.2f} s"] for step, seconds in steps]
     rows.append([Text(f"from the kill {end}", "bold"), Text(f"{total:.2f} s", "bold")])
-    return _table("Recovery", ["step", "time"], rows)
+    return table("Recovery", ["step", "time"], rows)
 
 
 def _worst(worst: Sequence[tuple[str, Sequence[Any]]]) -> Table:
@@ -386,7 +398,7 @@ def _worst(worst: Sequence[tuple[str, Sequence[Any]]]) -> Table:
         for aircraft, values in worst
     ]
     columns = ["aircraft", "flights", "departed", "mean delay", "worst delay"]
-    return _table("Latest aircraft, of those with 100 departures or more", columns, rows)
+    return table("Latest aircraft, of those with 100 departures or more", columns, rows)
 
 
 def _verdict(console: Console, result: Event) -> None:

@@ -36,7 +36,7 @@ PIPELINE, QUERY, UID = "flights", "delays", "delays"
 SAVEPOINT = "three-quarters"
 SHARDS = 16
 _POLL_SECONDS = 0.1
-_CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_SECONDS = 60.0
 
 
 @attrs.frozen
@@ -104,7 +104,7 @@ def main(
     try:
         _run(Work(folder, storage), days, days_per_batch, checkpoint_after, savepoint_after)
     except Exception as error:
-        say(FAILED, why=_first_line(error))
+        say(FAILED, why=first_line(error))
         raise
 
 
@@ -122,16 +122,7 @@ def _run(
             restored=restored.id if restored else None,
             batch=restored.batches[QUERY] if restored else None,
         )
-        totals = coordinator.transform_with_state(
-            flights.stream(spark, work.days, days_per_batch),
-            key=[flights.KEY],
-            processor=flights.AircraftDelays(),
-            output=flights.OUTPUT,
-            uid=UID,
-            shards=SHARDS,
-        )
-        writer = totals.writeStream.outputMode("append").format("parquet").option("path", str(work.output))
-        query = coordinator.start(writer, name=QUERY)
+        query = start(coordinator, spark, work, days_per_batch)
         say("query", guarantee=str(query.guarantee), in_place=coordinator.recoveries[0].in_place)
         told: set[int] = set()
         asked = []
@@ -144,17 +135,33 @@ def _run(
             if savepoint_after is not None and position is not None and position.days >= savepoint_after:
                 savepoint_after = None
                 asked.append(coordinator.savepoint(SAVEPOINT))
-            _tell_checkpoints(coordinator, told)
-        concurrent.futures.wait(asked, timeout=_CHECKPOINT_SECONDS)
-        last = coordinator.checkpoint().result(timeout=_CHECKPOINT_SECONDS)
-        _tell_checkpoints(coordinator, told)
-        _tell_recovery(coordinator.recoveries[0])
+            tell_checkpoints(coordinator, told)
+        concurrent.futures.wait(asked, timeout=CHECKPOINT_SECONDS)
+        last = coordinator.checkpoint().result(timeout=CHECKPOINT_SECONDS)
+        tell_checkpoints(coordinator, told)
+        tell_recovery(coordinator.recoveries[0])
     say("stopped")
-    _tell_result(spark, work, last.id)
+    tell_result(spark, work, last.id)
     spark.stop()
 
 
-def _first_line(error: BaseException) -> str:
+def start(
+    coordinator: CheckpointCoordinator, spark: SparkSession, work: Work, days_per_batch: int
+) -> CheckpointedQuery:
+    """Start the demo's query."""
+    totals = coordinator.transform_with_state(
+        flights.stream(spark, work.days, days_per_batch),
+        key=[flights.KEY],
+        processor=flights.AircraftDelays(),
+        output=flights.OUTPUT,
+        uid=UID,
+        shards=SHARDS,
+    )
+    writer = totals.writeStream.outputMode("append").format("parquet").option("path", str(work.output))
+    return coordinator.start(writer, name=QUERY)
+
+
+def first_line(error: BaseException) -> str:
     """Return an error as one line: its class and the first line of its message."""
     lines = str(error).strip().splitlines()
     return ": ".join([type(error).__name__, *lines[:1]])
@@ -196,11 +203,12 @@ class QueryEndedError(Exception):
     """The query ended before the end of its input."""
 
     def __init__(self, done: int, days: int, cause: BaseException | None) -> None:
-        why = "it was stopped" if cause is None else _first_line(cause)
+        why = "it was stopped" if cause is None else first_line(cause)
         super().__init__(f"the query ended after {done} of {days} days: {why}")
 
 
-def _tell_checkpoints(coordinator: CheckpointCoordinator, told: set[int]) -> None:
+def tell_checkpoints(coordinator: CheckpointCoordinator, told: set[int]) -> None:
+    """Report the checkpoints that have ended and whose ids are not in ``told``, where they are added."""
     for one in reversed(coordinator.statistics().checkpoints):
         if one.completed_at is not None and one.id not in told:
             told.add(one.id)
@@ -217,14 +225,15 @@ def _tell_checkpoints(coordinator: CheckpointCoordinator, told: set[int]) -> Non
             )
 
 
-def _tell_recovery(recovery: RecoveryMetrics) -> None:
+def tell_recovery(recovery: RecoveryMetrics) -> None:
+    """Report a recovery."""
     say("recovery", **attrs.asdict(recovery))
 
 
 # --- the check ----------------------------------------------------------------------------------------------
 
 
-def _tell_result(spark: SparkSession, work: Work, checkpoint: int) -> None:
+def tell_result(spark: SparkSession, work: Work, checkpoint: int) -> None:
     """Compare the output and the state of the pipeline with the result of a plain batch job."""
     columns = ("flights", "departed", "total_delay", "worst_delay", "mean_delay")
     given = spark.read.schema(flights.INPUT).parquet(str(work.days))
