@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.cluster.machine import Machine
 from benchmarks.cluster.namespaces import NamespaceMachine
-from chandy.coordinator import CheckpointCoordinator
+from chandy.coordinator import CheckpointCoordinator, CheckpointError
 from chandy.state.rpc.messages import HostHello
 
 from ..coordinator.channels.test_interleavings import listed, local
@@ -161,6 +161,21 @@ def test_a_machine_that_freezes_for_longer_than_its_lease_counts_no_more(
     stream.await_all()
     assert not frozen & {hello.host for hello in stream.hosts()}
     stream.coordinator.checkpoint().result(60)
+
+
+def test_a_disk_that_is_full_on_one_machine_fails_checkpoints_with_its_name_and_loses_nothing(
+    cluster: Cluster, stream: Stream
+) -> None:
+    machine = isolated(cluster, stream)
+    used = machine.run("df", "--output=used", "--block-size=1K", "/tmp").split()[-1]
+    machine.run("mount", "-o", f"remount,size={used}k", "/tmp")
+    try:
+        with pytest.raises(CheckpointError, match=f"on {machine.name}: .*No space left on device"):
+            stream.coordinator.checkpoint().result(60)
+    finally:
+        machine.run("mount", "-o", "remount,size=4g", "/tmp")
+    stream.add(2)
+    stream.await_all()
 
 
 def test_a_stream_that_loses_something_again_and_again_is_exact(cluster: Cluster, stream: Stream) -> None:
