@@ -19,11 +19,21 @@ class AssignedShard:
     """Host name of the machine that has it. None: no task has needed it yet, so its state is in the checkpoint."""
     executor: str | None
     """The executor that the state host was started for: its machine and its directory. It may have ended since."""
+    term: int = 0
+    """The number of its owner's term, which rises whenever it gets another owner; 0: it has none."""
+    size: int | None = None
+    """Bytes in the latest checkpoint; None: it is in none."""
+    moves_to: str | None = None
+    """Host name of the machine that it is about to move to."""
+    progress: str | None = None
+    """How far its move is."""
 
 
 def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...]:
     """Return the shards of all running queries, sorted."""
     found: list[AssignedShard] = []
+    sizes = machine.sizes()
+    moves = {(move.query, move.shard): move for move in machine.moves.under_way.values()}
     for name, query in sorted(machine.queries.items()):
         owners = {
             shard: machine.hosts.get(host)
@@ -32,6 +42,19 @@ def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...
         }
         for shard in sorted({*owners, *query.assignment.shards}):
             owner = owners.get(shard)
-            where = (owner.machine, owner.executor) if owner else (None, None)
-            found.append(AssignedShard(name, shard.uid, shard.shard, *where))
+            move = moves.get((name, shard))
+            target = machine.hosts.get(move.target) if move else None
+            found.append(
+                AssignedShard(
+                    query=name,
+                    operator=shard.uid,
+                    shard=shard.shard,
+                    machine=owner.machine if owner else None,
+                    executor=owner.executor if owner else None,
+                    term=query.assignment.owner_term(shard),
+                    size=sizes.get((name, shard)),
+                    moves_to=target.machine if target else None,
+                    progress=move.phase.value if move and target else None,
+                )
+            )
     return tuple(found)

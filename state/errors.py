@@ -51,6 +51,16 @@ class ShardMissingError(StateError):
 
 
 @attrs.define(eq=False)
+class MoveGivenUpError(StateError):
+    """A move of a shard has ended before the shard was here."""
+
+    move: int
+
+    def __str__(self) -> str:
+        return f"move {self.move} was given up; its shard stays where it was"
+
+
+@attrs.define(eq=False)
 class ShardClosedError(StateError):
     """A shard was used after it was closed."""
 

@@ -33,6 +33,8 @@ from ...state.rpc.messages import (
     Decline,
     HostHello,
     HostPulse,
+    MoveReport,
+    MoveStep,
     Order,
     ShardId,
     ShardNotOpened,
@@ -64,6 +66,7 @@ from ..protocol import host_watch
 from ..protocol import instructions as do
 from ..protocol.errors import CheckpointError, HostDismissedError
 from ..protocol.event_log import EventLog, LoggedEvent
+from ..protocol.moves import HAND_OVER_SECONDS
 from ..protocol.reasons import Reason
 from ..protocol.requests import Request
 from ..protocol.state_machine import CheckpointStateMachine, Outcome
@@ -198,6 +201,8 @@ class CheckpointExecutor:
         self._is_looking = False
         self._order_streams = OrderStreams()
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        """Notified after every event."""
         self._wakes: list[threading.Event] = []
         self._closing = threading.Event()
         self._closed = threading.Event()
@@ -253,7 +258,9 @@ class CheckpointExecutor:
         """Pass an event on, with the lock held; the caller queues the instructions before it lets the lock go."""
         now = self._clock()
         self._log.add(event, now)
-        return self._machine.handle(event, now)
+        outcome = self._machine.handle(event, now)
+        self._changed.notify_all()
+        return outcome
 
     def _queue(self, instructions: Iterable[do.Instruction]) -> None:
         for instruction in instructions:
@@ -263,6 +270,11 @@ class CheckpointExecutor:
         """Return a value of the state machine. ``value`` must not change anything."""
         with self._lock:
             return value(self._machine)
+
+    def wait_until(self, holds: Callable[[CheckpointStateMachine], bool], seconds: float) -> bool:
+        """Wait until something holds of the state machine; return whether it does now."""
+        with self._lock:
+            return self._changed.wait_for(lambda: holds(self._machine), seconds)
 
     @property
     def events(self) -> tuple[LoggedEvent, ...]:
@@ -303,7 +315,7 @@ class CheckpointExecutor:
     # --- Control: what state hosts ask ----------------------------------------------------------------------
 
     def ask(self, ask: AskBatch) -> BatchAnswer:
-        """Answer "begin batch".
+        """Answer "begin batch". While a shard of the query is handed over to another host, there is no answer.
 
         Raises:
             FencedError: another coordinator has taken the pipeline over.
@@ -314,7 +326,10 @@ class CheckpointExecutor:
         if self._looked_at < held_since or self._clock() - self._looked_at > self._trusts_look:
             self._look_for_successor()
         self._check_not_dismissed(ask.host)
-        answer = self._handle(on.BatchAsked(ask))
+        while (answer := self._handle(on.BatchAsked(ask))) is None:
+            # The move may have set a deadline.
+            self._look_again()
+            self.wait_until(lambda machine: not machine.holds(ask.query_id), HAND_OVER_SECONDS)
         # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
         return attrs.evolve(answer, times=self._progress.times(ask.query_id, ask.batch))
 
@@ -333,6 +348,13 @@ class CheckpointExecutor:
         """Record that a host cannot do its part of a checkpoint."""
         log.warning("a state host declined", checkpoint=decline.checkpoint, error=decline.error)
         self.handle(on.Declined(decline))
+
+    def moved(self, report: MoveReport) -> None:
+        """Record how far a move is."""
+        self._check_not_dismissed(report.host)
+        if report.step is MoveStep.FAILED:
+            log.warning("a shard stays where it is", move=report.move, host=report.host, why=report.why)
+        self.handle(on.MoveReported(report))
 
     def pulse(self, pulse: HostPulse) -> None:
         """Record that a host lives."""

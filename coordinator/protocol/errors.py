@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ...storage.errors import ChandyError, FailureCode
+from ...storage.errors import ChandyError, FailureCode, RefusedError
 from .reasons import Reason
 
 
@@ -68,6 +68,25 @@ class HostDismissedError(ChandyError):
             f"state host {self.host} has been silent for longer than host_timeout and was taken for lost; nothing that "
             "it does counts, and it ends by itself"
         )
+
+
+@attrs.define(eq=False)
+class ShardMovingError(ChandyError):
+    """A task that Spark has given up wants a shard that is moving to another host."""
+
+    uid: str
+    shard: int
+
+    def __str__(self) -> str:
+        return (
+            f"shard {self.shard} of operator {self.uid!r} is moving to another state host, and only a task whose batch "
+            "is over can want it now; nothing that the task does counts"
+        )
+
+
+@attrs.define(eq=False)
+class DrainError(RefusedError):
+    """A machine cannot be drained, or was not drained in time."""
 
 
 @attrs.define(eq=False)

@@ -19,6 +19,7 @@ from ...state.rpc.messages import (
     ClaimShards,
     Decline,
     HostHello,
+    MoveReport,
     RestoreSource,
     ResumePoint,
     ShardId,
@@ -91,6 +92,20 @@ class HostLeft(Event[None]):
     """What it reported when it joined."""
 
 
+@attrs.frozen
+class MoveReported(Event[None]):
+    """The host that a shard moves to is so far, or has failed."""
+
+    report: MoveReport
+
+
+@attrs.frozen
+class DrainRequested(Event[None]):
+    """A machine is to have no shards from now on, as long as it has state hosts."""
+
+    machine: str
+
+
 # --- requests and time --------------------------------------------------------------------------------------
 
 
@@ -141,8 +156,8 @@ class PlanningDone(Event[None]):
 
 
 @attrs.frozen
-class BatchAsked(Event[BatchAnswer]):
-    """A state host asks which barriers are ahead of a batch."""
+class BatchAsked(Event[BatchAnswer | None]):
+    """A state host asks which barriers are ahead of a batch. None: a shard is being handed over; ask again then."""
 
     ask: AskBatch
 

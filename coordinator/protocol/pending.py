@@ -58,6 +58,8 @@ class AckResult(enum.StrEnum):
     """It was acknowledged before. The first acknowledgement counts, and its files are the same."""
     UNKNOWN = "unknown"
     """Its sender takes no part in this checkpoint."""
+    FENCED = "fenced"
+    """Its sender had the shard in an older term."""
 
 
 @attrs.define
@@ -155,6 +157,11 @@ class PendingCheckpoint:
         self.handles[shard] = handle
         self.new_bytes += new_bytes
         return AckResult.ACCEPTED
+
+    def waits_for(self, query: str, shard: ShardId) -> bool:
+        """Whether a shard's host has been told to take its snapshot, and has not acknowledged."""
+        part = self.parts.get(query)
+        return part is not None and part.wanted is not None and shard in part.wanted
 
     def acknowledge_query(self, progress: QueryRecord, new_bytes: int) -> AckResult:
         """Record that a query's progress at the cut is durable."""

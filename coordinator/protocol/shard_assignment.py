@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from ...state.rpc.messages import ClaimAnswer, HostHello, RestoreSource, ResumePoint, ShardId
+from ...state.rpc.messages import FIRST_TERM, ClaimAnswer, HostHello, RestoreSource, ResumePoint, ShardId
 from .errors import StateLostError
 
 
 @attrs.define
 class _Owned:
     host: str
-    since: int
-    """The batch in which the shard was granted."""
+    since: int | None
+    """The batch in which the shard was granted; None: it moved here, and is nowhere else any more."""
+    term: int
 
 
 @attrs.frozen
@@ -36,8 +37,11 @@ class ShardLocations:
 class ShardAssignment:
     """The owners of the shards of one query, for as long as its Spark id stays the same.
 
-    The first host that claims a shard owns it until the host is lost. With it the state since the latest checkpoint
-    is lost, so no other host may claim the shard: the pipeline must go back.
+    The first host that claims a shard owns it until it moves (``moves``) or the host is lost. With a host the state
+    since the latest checkpoint is lost, so no other host may claim the shard: the pipeline must go back.
+
+    Every owner has the shard in a term of its own, and the terms of a shard rise. What comes from an owner of an older
+    term does not count.
     """
 
     shards: tuple[ShardId, ...] = ()
@@ -47,6 +51,8 @@ class ShardAssignment:
     """What the shards' changelogs add to it; None: nothing."""
     _owners: dict[ShardId, _Owned] = attrs.field(factory=dict, init=False)
     """Changed by ``_put`` alone."""
+    _terms: dict[ShardId, int] = attrs.field(factory=dict, init=False)
+    """The newest term of each shard that has had an owner."""
     _shares: Counter[str] = attrs.field(factory=Counter, init=False)
     """How many shards each host owns. When many hosts are lost at once, no one looks through all shards for each."""
     _unread: set[ShardId] = attrs.field(init=False)
@@ -56,7 +62,13 @@ class ShardAssignment:
         self._unread = {shard for shard in self.shards if shard in self.sources}
 
     def claim(
-        self, host: str, wanted: Sequence[ShardId], batch: int, living: Mapping[str, HostHello]
+        self,
+        host: str,
+        wanted: Sequence[ShardId],
+        batch: int,
+        living: Mapping[str, HostHello],
+        aside: Mapping[int, int] | None = None,
+        instead: str | None = None,
     ) -> ClaimAnswer:
         """Grant shards that have no owner.
 
@@ -65,30 +77,58 @@ class ShardAssignment:
             wanted: the shards it wants.
             batch: the newest batch of the query.
             living: the hosts that live, by id.
+            aside: by shard the term in which the host could serve what it has set aside in a move.
+            instead: the host that gets shards without an owner; None: the one that claims them.
 
         Raises:
             StateLostError: a shard's owner is gone, or no longer has the shard.
         """
         place = living[host].place if host in living else ""
         mine: list[ShardId] = []
+        kept: list[int] = []
         elsewhere: dict[int, str] = {}
         for shard in wanted:
             owned = self._owners.get(shard)
-            if owned is None:
+            if owned is None and instead is not None:
+                elsewhere[shard.shard] = living[instead].address_from(place)
+            elif owned is None:
                 mine.append(shard)
             elif owned.host not in living:
                 raise StateLostError(shard.uid, shard.shard, f"its state host {owned.host} is gone")
             elif owned.host != host:
                 elsewhere[shard.shard] = living[owned.host].address_from(place)
+            elif (aside or {}).get(shard.shard) == owned.term:
+                kept.append(shard.shard)
             elif owned.since == batch:
                 # A host whose restore failed asks again in the same batch.
                 mine.append(shard)
             else:
                 raise StateLostError(shard.uid, shard.shard, f"its state host {host} no longer has it")
         for shard in mine:
-            self._put(shard, _Owned(host, batch))
+            owned = self._owners.get(shard)
+            self._put(shard, _Owned(host, batch, owned.term if owned else self.raise_term(shard)))
         granted = {shard.shard: self.sources.get(shard) for shard in mine}
-        return ClaimAnswer(granted, elsewhere, self.resume_point)
+        terms = {shard.shard: term for shard in mine if (term := self.owner_term(shard)) > FIRST_TERM}
+        return ClaimAnswer(granted, elsewhere, self.resume_point, tuple(kept), terms)
+
+    def raise_term(self, shard: ShardId) -> int:
+        """Return a term of a shard that nobody has had, for its next owner."""
+        self._terms[shard] = self._terms.get(shard, FIRST_TERM - 1) + 1
+        return self._terms[shard]
+
+    def hand_over(self, shard: ShardId, host: str, term: int) -> None:
+        """Make another host, which has all that the owner had, the owner of a shard."""
+        self._put(shard, _Owned(host, None, term))
+
+    def owner_term(self, shard: ShardId) -> int:
+        """Return the term of a shard's owner; 0: it has none."""
+        owned = self._owners.get(shard)
+        return owned.term if owned else 0
+
+    def is_owner(self, shard: ShardId, host: str, term: int) -> bool:
+        """Whether a host has a shard in a term."""
+        owned = self._owners.get(shard)
+        return owned is not None and (owned.host, owned.term) == (host, term)
 
     def give_up(self, host: str, shard: ShardId) -> None:
         """Take a shard from a host that could not open it: its state is its source's, as before."""
@@ -120,9 +160,14 @@ class ShardAssignment:
         return self._shares[host] > 0
 
     @property
+    def is_owned(self) -> bool:
+        """Whether every shard has an owner."""
+        return len(self._owners) == len(self.shards)
+
+    @property
     def complete(self) -> bool:
         """Whether the state of every shard is known: a host has it, or it is exactly its source."""
-        return self.resume_point is None or next(self.unowned(), None) is None
+        return self.resume_point is None or self.is_owned
 
     def _put(self, shard: ShardId, owned: _Owned | None) -> None:
         """Give a shard another owner, or none."""

@@ -31,6 +31,8 @@ from ...state.rpc.messages import (
     CompleteOrder,
     Decline,
     HostHello,
+    MoveReport,
+    MoveStep,
     ReleaseOrder,
     RestoreSource,
     ShardId,
@@ -40,7 +42,7 @@ from ...storage.manifest import CheckpointKind, Handle, Manifest
 from ...storage.retention import deletable
 from ...storage.retention import dropped as dropped_ids
 from . import requests
-from .errors import CheckpointError, StaleQueryError, StateLostError
+from .errors import CheckpointError, DrainError, ShardMovingError, StaleQueryError, StateLostError
 from .events import (
     Acked,
     Answer,
@@ -52,10 +54,12 @@ from .events import (
     CutChosen,
     Declined,
     Discarded,
+    DrainRequested,
     Event,
     Finalized,
     HostJoined,
     HostLeft,
+    MoveReported,
     NotFinalized,
     PlanningDone,
     ProgressStored,
@@ -93,6 +97,7 @@ from .instructions import (
     StoreProgress,
 )
 from .limits import Limits
+from .moves import HAND_OVER_SECONDS, Move, MovePhase, Moves, settled
 from .pending import AckResult, PendingCheckpoint, Phase
 from .query_state import QueryState
 from .reasons import Reason
@@ -152,6 +157,7 @@ class CheckpointStateMachine:
     history: History = attrs.field(init=False)
     failures: FailureCounter = attrs.field(init=False)
     queue: RequestQueue = attrs.field(init=False)
+    moves: Moves = attrs.field(factory=Moves, init=False)
     _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
     """The host of each executor: there is one at a time."""
     _requests: int = attrs.field(default=0, init=False)
@@ -184,8 +190,10 @@ class CheckpointStateMachine:
             DefinitionError: a query that is added cannot read what it says.
             StaleQueryError: a batch or a claim belongs to a run of a query that is over.
             StateLostError: the state of a shard that is claimed is lost; the pipeline must go back.
+            ShardMovingError: a shard that is claimed is being handed over.
+            DrainError: a machine cannot be drained.
             CheckpointStateError: the event does not fit the phase of its checkpoint.
-            Nothing has changed after the first three.
+            Nothing has changed after any other than a ``CheckpointStateError``.
         """
         # The type of an event says which answer its method returns.
         answer = cast(Answer, self._change(event, now))
@@ -208,7 +216,11 @@ class CheckpointStateMachine:
             case HostJoined(hello):
                 self._host_joined(hello)
             case HostLeft(hello):
-                self._host_left(hello)
+                self._host_left(hello, now)
+            case MoveReported(report):
+                self._move_reported(report, now)
+            case DrainRequested(machine):
+                self._drain(machine)
             case CheckpointRequested(kind, target, of_stop):
                 return self._request(kind, target, now, of_stop=of_stop)
             case ScheduleStarted(chance):
@@ -266,16 +278,46 @@ class CheckpointStateMachine:
         times += [self._waits_until(request) for request in self.queue if not self._waits_for_output(request)]
         if self.closed is None and self.schedule.next_at is not None:
             times.append(self.schedule.next_at)
+        if (deadline := self.moves.next_deadline()) is not None:
+            times.append(deadline)
         return min(times, default=None)
 
     def waiting_for_commits(self) -> dict[str, int]:
-        """The oldest cut by query that is not known to have committed."""
+        """The oldest cut by query, or batch after which a shard moves, that is not known to have committed."""
         waiting: dict[str, int] = {}
         for pending in self.pending.values():
             for name, part in pending.parts.items():
                 if not pending.has_committed(name):
                     waiting[name] = min(part.cut, waiting.get(name, part.cut))
+        for name, query in self.queries.items():
+            if query.committed < query.gate.passed and self.moves.of(name, MovePhase.READY):
+                waiting.setdefault(name, query.gate.passed)
         return waiting
+
+    def holds(self, query_id: str) -> bool:
+        """Whether the next batch of the query with this Spark id waits for a shard that is being handed over."""
+        query = self._run(query_id)
+        return query is not None and self.moves.holds(query.name)
+
+    def shards_on(self, machine: str) -> list[tuple[str, ShardId, MovePhase | None]]:
+        """The shards on a machine, each after the name of its query, and how far its move is; None: it stays."""
+        moves = {(move.query, move.shard): move.phase for move in self.moves.under_way.values()}
+        return [
+            (name, shard, moves.get((name, shard)))
+            for name, query in self.queries.items()
+            for host, shards in query.assignment.by_owner().items()
+            if host in self.hosts and self.hosts[host].machine == machine
+            for shard in shards
+        ]
+
+    def sizes(self) -> dict[tuple[str, ShardId], int]:
+        """Bytes of each shard in the checkpoint that the state grew from, by the name of its query."""
+        manifest = self._base_manifest
+        return {
+            (operator.query, ShardId(operator.uid, number)): handle.size if handle else 0
+            for operator in (manifest.operators if manifest else ())
+            for number, handle in enumerate(operator.shards)
+        }
 
     def has_checkpoint_of(self, batches: Mapping[str, int]) -> bool:
         """Whether the checkpoint that the state grew from has all batches of queries up to these; -1: there is none."""
@@ -393,6 +435,7 @@ class CheckpointStateMachine:
 
     def _add_query(self, added: QueryAdded) -> None:
         self.check_reads(added.name, added.reads)
+        self._give_up_moves(lambda move: move.query == added.name)
         shards = tuple(ShardId(op.uid, number) for op in added.operators for number in range(len(op.shards)))
         self.queries[added.name] = QueryState(
             added.name,
@@ -413,6 +456,7 @@ class CheckpointStateMachine:
             if name in pending.parts or pending.phase is Phase.PLANNING:
                 detail = f"query {name!r} could not be started"
                 self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now)
+        self._give_up_moves(lambda move: move.query == name)
         self.queries.pop(name, None)
         self._advance(now)
 
@@ -427,17 +471,26 @@ class CheckpointStateMachine:
 
     def _host_joined(self, hello: HostHello) -> None:
         before = self._host_of.get(hello.executor)
+        is_new = hello.host not in self.hosts
         self.hosts[hello.host] = hello
         self._host_of[hello.executor] = hello.host
+        # As long as shards have no owner, the host gets its part of them when its tasks begin.
+        assignments = [query.assignment for query in self.queries.values() if query.assignment.shards]
+        if is_new and assignments and all(assignment.is_owned for assignment in assignments):
+            self.moves.is_uneven = True
         if before is not None and before != hello.host:
             self.hosts.pop(before, None)
+            self._give_up_moves(lambda move: before in (move.owner, move.target))
             if self._owns_state(before):
                 self._out.append(GoBack(f"a new state host took the place of one on {hello.machine}"))
 
-    def _host_left(self, hello: HostHello) -> None:
+    def _host_left(self, hello: HostHello, now: float) -> None:
         self.hosts.pop(hello.host, None)
         if self._host_of.get(hello.executor) == hello.host:
             del self._host_of[hello.executor]
+        if self.moves.draining:
+            self.moves.draining &= {one.machine for one in self.hosts.values()}
+        self._end_moves(lambda move: hello.host in (move.owner, move.target), now)
         if self._owns_state(hello.host):
             self._out.append(GoBack(f"state host {hello.host} on {hello.machine} is gone"))
 
@@ -488,6 +541,7 @@ class CheckpointStateMachine:
             if now >= self._waits_until(request) and not self._waits_for_output(request):
                 self.queue.remove(request)
                 self._reject(request, self._why_expired(), self._why_requests_wait())
+        self._end_moves(lambda move: move.deadline is not None and now >= move.deadline, now)
         if self.closed is None and self.schedule.due(now):
             self.schedule.ticked(now)
             self._request_periodic(now)
@@ -604,10 +658,12 @@ class CheckpointStateMachine:
 
     # --- batches --------------------------------------------------------------------------------------------
 
-    def _ask(self, ask: AskBatch, now: float) -> BatchAnswer:
+    def _ask(self, ask: AskBatch, now: float) -> BatchAnswer | None:
         query = self._query(ask.query_id, ask.batch)
         # Spark begins a batch only after its predecessor has committed.
         self._committed(query, ask.batch - 1, now)
+        if ask.batch > query.gate.passed and self.moves.holds(query.name):
+            return None
         barriers = query.gate.passes(ask.batch)
         orders = (
             self.pending[barrier.checkpoint].parts[query.name].orders.get(ask.host)
@@ -619,10 +675,23 @@ class CheckpointStateMachine:
     def _claim(self, claim: ClaimShards, now: float) -> ClaimAnswer:
         query = self._query(claim.query_id, None)
         wanted = [ShardId(claim.uid, shard) for shard in claim.shards]
-        answer = query.assignment.claim(claim.host, wanted, query.gate.passed, self.hosts)
+        moving = {move.shard for move in self.moves.of(query.name, MovePhase.HANDING_OVER)}
+        for shard in wanted:
+            if shard in moving:
+                raise ShardMovingError(shard.uid, shard.shard)
+        answer = query.assignment.claim(
+            claim.host, wanted, query.gate.passed, self.hosts, claim.aside, self._instead_of(claim.host)
+        )
         # Requests may have waited for these shards.
         self._advance(now)
         return answer
+
+    def _instead_of(self, host: str) -> str | None:
+        """The host that gets the shards that one on a drained machine claims."""
+        hello = self.hosts.get(host)
+        if hello is None or hello.machine not in self.moves.draining:
+            return None
+        return min(self.moves.may_have_shards(self.hosts), default=None)
 
     def _shards_read(self, query_id: str, shards: Sequence[ShardId]) -> None:
         if (query := self._run(query_id)) is not None:
@@ -644,15 +713,26 @@ class CheckpointStateMachine:
 
     def _committed(self, query: QueryState, batch: int, now: float) -> None:
         query.committed = max(query.committed, batch)
+        if self.moves.holds(query.name):
+            # Whoever has a shard when it is handed over takes its snapshots.
+            return
         for pending in list(self.pending.values()):
             part = pending.parts.get(query.name)
             if part is None or part.cut > query.committed or pending.has_committed(query.name):
                 continue
             self._collect(pending, query, now)
+        if query.committed >= query.gate.passed:
+            self._out.extend(self.moves.hand_over(query, self._is_awaited, now + HAND_OVER_SECONDS))
+
+    def _is_awaited(self, query: str, shard: ShardId) -> bool:
+        """Whether a pending checkpoint waits for a shard's snapshot, which its host has been told to take."""
+        return any(pending.waits_for(query, shard) for pending in self.pending.values())
 
     def _collect(self, pending: PendingCheckpoint, query: QueryState, now: float) -> None:
         """Tell the participants: they are known once the cut of the query has committed."""
         assignment, cut = query.assignment, pending.parts[query.name].cut
+        # A savepoint may be gone when the shard is restored from it.
+        follow = () if pending.is_savepoint else self.moves.follow(query.name, pending.id)
         orders = {
             host: SnapshotOrder(
                 checkpoint=pending.id,
@@ -665,6 +745,7 @@ class CheckpointStateMachine:
                 triggered_at=pending.triggered_at,
                 seconds_left=max(0.0, pending.deadline - now),
                 is_savepoint=pending.is_savepoint,
+                follow=tuple(shard for shard in follow if shard in shards),
             )
             for host, shards in assignment.by_owner().items()
         }
@@ -685,6 +766,85 @@ class CheckpointStateMachine:
             StoreProgress(pending.id, query.name, cut, pending.root, record.files if record else None)
         )
 
+    # --- moves ----------------------------------------------------------------------------------------------
+
+    def _drain(self, machine: str) -> None:
+        others = {hello.machine for hello in self.hosts.values() if hello.machine not in self.moves.draining}
+        known = {hello.machine for hello in self.hosts.values()}
+        if machine not in known:
+            found = f"state hosts on {', '.join(sorted(known)) or 'no machine'}"
+            advice = "see coordinator.assignment() for the names"
+            raise DrainError(
+                f"machine {machine!r} cannot be drained", "one that has a state host", found, advice
+            )
+        if not others - {machine}:
+            raise DrainError(
+                f"machine {machine!r} cannot be drained",
+                "another machine with a state host, which is not drained itself",
+                "none",
+                "add an executor elsewhere first",
+            )
+        self.moves.draining.add(machine)
+        self._give_up_moves(lambda move: self.hosts[move.target].machine == machine)
+        self._plan_moves()
+
+    def _plan_moves(self) -> None:
+        if self.suspended or self.closed is not None:
+            return
+        if len(self.hosts) > 1:
+            self.moves.plan(self.queries, self.hosts, self.sizes())
+
+    def _open_moves(self, now: float) -> None:
+        self._out.extend(self.moves.open(self.queries, self.hosts, now + self.limits.timeout))
+
+    def _moves_stored(self, manifest: Manifest, now: float) -> None:
+        """Go on with the moves whose shards a completed checkpoint has, and see whether there are more to make."""
+        cuts = {query.name: query.batch for query in manifest.queries}
+        self.moves.stored(
+            manifest.id,
+            {
+                (operator.query, ShardId(operator.uid, number)): RestoreSource(
+                    self.root, manifest.id, cuts[operator.query], handle
+                )
+                for operator in manifest.operators
+                for number, handle in enumerate(operator.shards)
+                if handle is not None and self.moves.of(operator.query, MovePhase.STORING)
+            },
+        )
+        self._plan_moves()
+        self._open_moves(now)
+
+    def _move_reported(self, report: MoveReport, now: float) -> None:
+        match report.step:
+            case MoveStep.OPENED:
+                if (move := self.moves.opened(report)) is not None:
+                    query = self.queries[move.query]
+                    self._committed(query, query.committed, now)
+            case MoveStep.TAKEN:
+                if (move := self.moves.taken(report)) is not None:
+                    query = self.queries[move.query]
+                    query.assignment.hand_over(move.shard, move.target, move.term)
+                    self._out.extend(settled(move, query, move.target))
+                    self._moves_ended(now)
+            case MoveStep.FAILED:
+                self._end_moves(lambda move: (move.id, move.target) == (report.move, report.host), now)
+
+    def _give_up_moves(self, which: Callable[[Move], bool]) -> None:
+        self._out.extend(self.moves.give_up(which, self.queries))
+
+    def _end_moves(self, which: Callable[[Move], bool], now: float) -> None:
+        if any(map(which, self.moves.under_way.values())):
+            # The next checkpoint sees what still has to move, and where to.
+            self.moves.is_uneven = True
+            self._give_up_moves(which)
+            self._moves_ended(now)
+
+    def _moves_ended(self, now: float) -> None:
+        """Go on with what has waited for moves: snapshots, and other moves."""
+        for query in self.queries.values():
+            self._committed(query, query.committed, now)
+        self._open_moves(now)
+
     # --- acknowledgements -----------------------------------------------------------------------------------
 
     def _ack(self, ack: Ack, now: float) -> tuple[AckResult, ...]:
@@ -695,7 +855,12 @@ class CheckpointStateMachine:
                 self._discard_late(ack.checkpoint)
             return tuple(AckResult.UNKNOWN for _ in ack.snapshots)
         results = []
+        assignment = self.queries[name].assignment
         for snapshot in ack.snapshots:
+            shard = snapshot.shard
+            if pending.waits_for(name, shard) and not assignment.is_owner(shard, ack.host, snapshot.term):
+                results.append(AckResult.FENCED)
+                continue
             result = pending.acknowledge_shard(name, snapshot.shard, snapshot.handle, snapshot.new_bytes)
             if result is AckResult.ACCEPTED:
                 pending.snapshots.append((snapshot, now))
@@ -766,6 +931,7 @@ class CheckpointStateMachine:
             self._retain()
             if manifest.unverified:
                 self._read_back(manifest)
+            self._moves_stored(manifest, now)
         request = pending.request if is_awaited else None
         queries = {query.name for query in manifest.queries if query.outputs}
         if queries and not pending.is_savepoint:
@@ -864,6 +1030,7 @@ class CheckpointStateMachine:
         del self.pending[pending.id]
         is_awaited = pending.is_awaited
         self._moved_at = now
+        self.moves.not_stored(pending.id)
         pending.move(Phase.ABORTED, reason)
         self._lift(pending)
         latest = self.completed[-1].id if self.completed else None
@@ -906,6 +1073,8 @@ class CheckpointStateMachine:
     def _suspend(self, cause: str, now: float) -> None:
         """End pending checkpoints; requests that wait are kept until ``Restored``, but for those of a stop."""
         self.suspended = True
+        self.moves.is_uneven = False
+        self._give_up_moves(lambda move: True)
         for pending in self._revocable:
             self._abort(pending, Reason.JOB_FAILOVER, cause, now)
         for request in self.queue:
@@ -928,6 +1097,7 @@ class CheckpointStateMachine:
         """Accept no more requests, and end those that wait and the pending checkpoints."""
         self.closed = reason
         self.schedule.stop()
+        self._give_up_moves(lambda move: True)
         for request in self.queue.clear():
             self._reject(request, reason, "the coordinator is stopping")
         for pending in self._revocable:

@@ -100,6 +100,25 @@ class ShardBatches(Generic[T]):
                 "this checkpoint cannot complete, the next one can",
             )
 
+    def seal(self, batch: int) -> None:
+        """Make the state exactly that after a batch, which has committed, for the host that the shard moves to.
+
+        Raises:
+            ShardRefusedError: a later batch has begun here: the move was given up. Or as for ``cut``.
+        """
+        if self.begun is not None and self.begun > batch:
+            raise ShardRefusedError(
+                f"shard {self._shard} cannot be handed over",
+                f"to stop after batch {batch}",
+                f"that batch {self.begun} has begun",
+                "it stays where it is",
+            )
+        self.cut(batch)
+
+    def take_over(self, position: int) -> None:
+        """Stand where another host has sealed the shard, all of whose batches were replayed here."""
+        self.position = position
+
     def replay(self, batch: int, changes: T | None) -> None:
         """Apply a batch that has committed in an earlier life of the shard."""
         self.staged = Staged(batch, changes)

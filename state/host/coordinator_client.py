@@ -26,6 +26,7 @@ from ..rpc.messages import (
     Endpoint,
     HostHello,
     HostPulse,
+    MoveReport,
     Order,
     ShardNotOpened,
     ShardsRestored,
@@ -66,6 +67,9 @@ class CoordinatorClient:
 
     def decline(self, decline: Decline) -> None:  # noqa: D102 - see Control
         self.client.tell("decline", decline)
+
+    def moved(self, report: MoveReport) -> None:  # noqa: D102 - see Control
+        self.client.tell("moved", report)
 
     def pulse(self, pulse: HostPulse) -> None:
         """Tell the coordinator that the host lives."""

@@ -23,6 +23,7 @@ from ..local.directories import HOSTS
 from ..local.locks import acquire, remove_unless_held, try_acquire
 from ..local.workspace import ALIVE, Workspace
 from ..rpc.addresses import bind_address, location, own_address, place, serve
+from ..rpc.client import HostClient
 from ..rpc.messages import HostHello
 from ..rpc.tls import SCHEME
 from .coordinator_client import CoordinatorClient, Lease, OrderStream, Pulse
@@ -67,6 +68,7 @@ def run(config: HostConfig) -> NoReturn:
             memory,
             FileCache(cache),
             changelogs=None if changelogs is None else Path(changelogs),
+            fetch=HostClient(config.endpoint.token, config.endpoint.identity).hand_over,
         )
         # The socket gets its final name, which tasks look for, when the coordinator knows this host.
         hidden = directory / _HIDDEN_SOCKET

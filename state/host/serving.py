@@ -19,6 +19,7 @@ from ..rpc.messages import (
     AskBatches,
     AskHost,
     BeginTask,
+    HandOver,
     HostName,
     OpenShards,
     ReadValues,
@@ -26,7 +27,22 @@ from ..rpc.messages import (
 )
 from ..rpc.metrics import BatchMetrics, OperatorMetrics
 from ..rpc.tls import Identity
-from ..rpc.wire import ANSWER, APPLY, COMMIT, FETCH, ROWS, SCAN, SIZE, STAGED, Page, messages, runs
+from ..rpc.wire import (
+    ANSWER,
+    APPLY,
+    BATCHES,
+    COMMIT,
+    FETCH,
+    POSITION,
+    ROWS,
+    SCAN,
+    SIZE,
+    STAGED,
+    Page,
+    messages,
+    pack_batches,
+    runs,
+)
 from .changes import Changes
 from .shard import Shard
 from .state_host import StateHost
@@ -76,6 +92,14 @@ class HostServer(ActionServer):
                         measured = from_json(OperatorMetrics, value.removeprefix(COMMIT))
                         self._state_host.metrics(task, access.commit(measured))
                         writer.write_metadata(STAGED)
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
+        """Serve another host that takes a shard over, as described in ``wire``. The ticket is its ``HandOver``."""
+        with handler_errors("hand over"):
+            position, batches = self._state_host.hand_over(from_json(HandOver, ticket.ticket))
+            schema = BATCHES.with_metadata({POSITION: str(position).encode()})
+            rows = (some.replace_schema_metadata(schema.metadata) for some in pack_batches(batches))
+            return flight.GeneratorStream(schema, rows)
 
 
 class _Access:

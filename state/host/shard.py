@@ -7,7 +7,9 @@ import threading
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
+from ..errors import ShardRefusedError
 from ..local.changelog import Changelog
+from ..rpc.messages import FIRST_TERM
 from ..rpc.metrics import OperatorMetrics
 from .batches import NOTHING, ShardBatches
 from .cache import MISSING, Value, lookup
@@ -15,6 +17,7 @@ from .changes import Changes
 from .levels import Levels
 from .memory import Memory
 from .shard_snapshot import Snapshot
+from .tail import Tail
 
 
 class Shard:
@@ -50,10 +53,13 @@ class Shard:
         self.name = name
         self.directory = directory
         self.levels = Levels(name, directory, memory)
+        self.term = FIRST_TERM
+        """The term in which this host has it."""
         self._memory = memory
         self._changelog = changelog
+        self._tail: Tail | None = None
         self._lock = threading.Lock()
-        self._batches = ShardBatches(name, max(position, self.levels.changed_by), self.levels.add)
+        self._batches = ShardBatches(name, max(position, self.levels.changed_by), self._apply)
 
     @property
     def position(self) -> int:
@@ -145,12 +151,13 @@ class Shard:
 
     # --- a snapshot -----------------------------------------------------------------------------------------
 
-    def snapshot(self, directory: Path, cut: int) -> Snapshot:
+    def snapshot(self, directory: Path, cut: int, *, follow: bool = False) -> Snapshot:
         """Fix the state after batch ``cut``, which has committed. Nothing is written yet.
 
         Args:
             directory: a new directory for the files.
             cut: the batch.
+            follow: whether to keep the batches that follow, for ``hand_over``.
 
         Raises:
             ShardRefusedError: a later batch is part of the state already, or the state would lack a batch up to the
@@ -160,6 +167,8 @@ class Shard:
             self.levels.check()
             self._batches.cut(cut)
             taken = self.levels.snapshot(directory)
+            if follow:
+                self._tail = Tail(self.name)
             if self._changelog is not None:
                 self._changelog.cut()
             return taken
@@ -169,6 +178,51 @@ class Shard:
         with self._lock:
             if self._changelog is not None:
                 self._changelog.forget(cut)
+
+    # --- a move ---------------------------------------------------------------------------------------------
+
+    def hand_over(self, after: int, cut: int | None) -> tuple[int, list[tuple[int, dict[bytes, Value]]]]:
+        """Return the batches after one that have been applied since a snapshot with ``follow``.
+
+        Args:
+            after: the batch.
+            cut: the batch after which the shard moves; the caller sees to it that none begins here any more. None: it
+                does not move yet.
+
+        Returns:
+            The last batch that the state contains, and the batches with their changes.
+
+        Raises:
+            ShardRefusedError: a batch after the cut has begun, or they were not kept.
+        """
+        with self._lock:
+            self.levels.check()
+            if cut is not None:
+                self._batches.seal(cut)
+            if self._tail is None:
+                raise ShardRefusedError(
+                    f"shard {self.name} cannot be handed over",
+                    "that its batches were kept since the checkpoint that it moves with",
+                    "that they were not",
+                    "it stays where it is",
+                )
+            return self._batches.position, self._tail.after(after)
+
+    def take_over(self, batches: Iterable[tuple[int, dict[bytes, Value]]], position: int) -> None:
+        """Apply what the owner has handed over, and stand where it stands."""
+        self.replay(batches)
+        with self._lock:
+            self._batches.take_over(position)
+
+    def stop_following(self) -> None:
+        """Give up what was kept for ``hand_over``."""
+        with self._lock:
+            self._tail = None
+
+    def _apply(self, batch: int, changes: Changes) -> None:
+        self.levels.add(batch, changes)
+        if self._tail is not None:
+            self._tail.add(batch, changes.entries)
 
     # --- the end --------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import ShardMissingError
 from ..rpc.messages import (
+    FIRST_TERM,
     ClaimShards,
     Control,
     RestoreSource,
@@ -66,6 +67,8 @@ class ShardTable:
         self._open_shard = open_shard
         self._lock = threading.Lock()
         self._shards: dict[ShardKey, _Claimed] = {}
+        self._aside: dict[ShardKey, Shard] = {}
+        """Shards that are moving, as they are between two batches. The coordinator says who may serve them."""
         self._pool = ThreadPoolExecutor(_RESTORES, "chandy-restore")
         self._releasing = ThreadPoolExecutor(1, "chandy-release")
 
@@ -131,22 +134,72 @@ class ShardTable:
         Raises:
             ChandyError: a restore failed.
         """
-        return _shards(self._found(query_id, uid))
+        with self._lock:
+            # What is set aside is the state after the last batch, wherever the shard goes.
+            aside = [
+                shard for key, shard in self._aside.items() if (key.query_id, key.uid) == (query_id, uid)
+            ]
+        return [*_shards(self._found(query_id, uid)), *aside]
 
     def opened(self, query_id: str, uid: str) -> list[Shard]:
         """Return the operator's shards that are open on this host now."""
         found = self._found(query_id, uid)
         return _shards(future for future in found if future.done() and future.exception() is None)
 
+    # --- moves ----------------------------------------------------------------------------------------------
+
+    def held(self, key: ShardKey) -> Shard:
+        """Return a shard that the coordinator takes for this host's, whether it is set aside or not.
+
+        Raises:
+            ShardMissingError: it is not here.
+        """
+        with self._lock:
+            aside = self._aside.get(key)
+        return aside or self.get(key)
+
+    def set_aside(self, key: ShardKey, shard: Shard) -> None:
+        """Let no task have a shard until the coordinator has said whose it is."""
+        with self._lock:
+            self._shards.pop(key, None)
+            before, self._aside[key] = self._aside.get(key), shard
+        if before is not None and before is not shard:
+            self._destroy(before)
+
+    def settle(self, key: ShardKey, term: int | None) -> None:
+        """Keep a shard that was set aside if it is this host's in this term, else delete it; None: it is not."""
+        with self._lock:
+            shard = self._aside.pop(key, None)
+            if shard is None:
+                return
+            is_own = shard.term == term
+            if is_own and key in self._shards:
+                # A claim is under way, and its answer will say the same.
+                self._aside[key] = shard
+            elif is_own:
+                self._keep(key, shard, _Claimed(RestoreTally()))
+        if not is_own:
+            self._destroy(shard)
+
+    def _keep(self, key: ShardKey, shard: Shard, claimed: _Claimed) -> None:
+        self._shards[key] = claimed
+        claimed.found.set_result(shard)
+
+    def _destroy(self, shard: Shard) -> None:
+        self._releasing.submit(shard.destroy)
+
     def release(self, query_id: str) -> list[ShardKey]:
         """Give up the shards of a query that has ended and return their keys. They are deleted in the background."""
         with self._lock:
             released = {key: self._shards.pop(key) for key in list(self._shards) if key.query_id == query_id}
+            aside = {key: self._aside.pop(key) for key in list(self._aside) if key.query_id == query_id}
+        for shard in aside.values():
+            self._destroy(shard)
         for one in released.values():
             # A shard that is being restored is deleted as soon as it is open. This must not happen on this thread,
             # which may be the one that renews the host's lease: deleting a shard waits until it has been written.
             one.found.add_done_callback(lambda found: self._releasing.submit(_destroy, found))
-        return list(released)
+        return [*released, *aside]
 
     def close(self) -> None:
         """Close every shard. The files stay, except those of released shards."""
@@ -154,9 +207,13 @@ class ShardTable:
         with self._lock:
             futures = [one.found for one in self._shards.values()]
             self._shards.clear()
+            aside = list(self._aside.values())
+            self._aside.clear()
+        for shard in aside:
+            shard.close()
         for future in futures:
-            if future.done() and future.exception() is None and isinstance(shard := future.result(), Shard):
-                shard.close()
+            if future.done() and future.exception() is None and isinstance(found := future.result(), Shard):
+                found.close()
         self._releasing.shutdown(wait=True)
 
     def _found(self, query_id: str, uid: str) -> list[Future[Shard | _Elsewhere]]:
@@ -167,8 +224,10 @@ class ShardTable:
 
     def _claim(self, query_id: str, uid: str, missing: dict[ShardKey, _Claimed], tally: RestoreTally) -> None:
         wanted = tuple(sorted(key.shard for key in missing))
+        with self._lock:
+            aside = {key.shard: self._aside[key].term for key in missing if key in self._aside}
         try:
-            answer = self._control.claim(ClaimShards(self._host, query_id, uid, wanted))
+            answer = self._control.claim(ClaimShards(self._host, query_id, uid, wanted, aside))
         except Exception as error:  # noqa: BLE001 - the tasks that wait for the shard get it
             for key, one in missing.items():
                 self._forget(key, one)
@@ -177,7 +236,10 @@ class ShardTable:
         tally.granted(len(answer.granted))
         for key, one in missing.items():
             if key.shard in answer.granted:
-                self._pool.submit(self._open, key, answer.granted[key.shard], answer.resume_point, one)
+                term = answer.terms.get(key.shard, FIRST_TERM)
+                self._pool.submit(self._open, key, answer.granted[key.shard], answer.resume_point, one, term)
+                continue
+            if key.shard in answer.kept and self._takes_back(key, one):
                 continue
             self._forget(key, one)
             if key.shard in answer.elsewhere:
@@ -185,11 +247,25 @@ class ShardTable:
             else:
                 one.found.set_exception(ShardMissingError(str(key), self._host))
 
+    def _takes_back(self, key: ShardKey, claimed: _Claimed) -> bool:
+        """Let the tasks that wait for a shard have what was set aside; return whether it was still there."""
+        with self._lock:
+            shard = self._aside.pop(key, None)
+            if shard is not None:
+                self._keep(key, shard, claimed)
+        return shard is not None
+
     def _open(
-        self, key: ShardKey, source: RestoreSource | None, resume_point: ResumePoint | None, claimed: _Claimed
+        self,
+        key: ShardKey,
+        source: RestoreSource | None,
+        resume_point: ResumePoint | None,
+        claimed: _Claimed,
+        term: int,
     ) -> None:
         try:
             shard = self._open_shard(key, source, resume_point, claimed.tally)
+            shard.term = term
         except Exception as error:  # noqa: BLE001 - the tasks that wait for the shard get it
             _log.warning("shard not restored", shard=str(key), query_id=key.query_id, error=repr(error))
             # First: who claims it next must not find that this host owns it.

@@ -72,7 +72,8 @@ class SnapshotTask:
                     future.set_exception(CancelledError())
             directory = self._directory / str(len(self._taken))
         if first:
-            self._take(shard, directory, future)
+            follow = ShardId(key.uid, key.shard) in self.accepted.order.follow
+            self._take(shard, directory, future, follow=follow)
         else:
             future.exception()
         return future
@@ -87,10 +88,10 @@ class SnapshotTask:
         # A snapshot that is being written just now deletes its own files.
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _take(self, shard: Shard, directory: Path, future: Future[LocalSnapshot]) -> None:
+    def _take(self, shard: Shard, directory: Path, future: Future[LocalSnapshot], *, follow: bool) -> None:
         started, begin = time.time(), time.monotonic()
         try:
-            snapshot = shard.snapshot(directory, self.accepted.order.cut)
+            snapshot = shard.snapshot(directory, self.accepted.order.cut, follow=follow)
         except Exception as error:  # noqa: BLE001 - the order is declined with it
             future.set_exception(error)
             return
@@ -253,7 +254,7 @@ class SnapshotManager:
             stored = writer.finish()
         for key, names in files.items():
             self._drop_hashes(key, names)
-        return tuple(_snapshot(key, taken[key], stored[str(key)], order) for key in files)
+        return tuple(_snapshot(key, taken[key], stored[str(key)], order, shards[key].term) for key in files)
 
     def _drop_hashes(self, key: ShardKey, names: Container[str]) -> None:
         """Drop the hashes of files that a shard no longer has."""
@@ -271,7 +272,7 @@ class SnapshotManager:
 
 
 def _snapshot(
-    key: ShardKey, local: LocalSnapshot, stored: StoredSnapshot, order: SnapshotOrder
+    key: ShardKey, local: LocalSnapshot, stored: StoredSnapshot, order: SnapshotOrder, term: int
 ) -> ShardSnapshot:
     return ShardSnapshot(
         shard=ShardId(key.uid, key.shard),
@@ -280,4 +281,5 @@ def _snapshot(
         start_delay=local.started - order.triggered_at,
         sync_seconds=local.sync_seconds,
         async_seconds=time.monotonic() - local.ended,
+        term=term,
     )

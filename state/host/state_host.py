@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from ...storage.errors import ChandyError
 from ...storage.files import FileCache
 from ...storage.logs import logger
 from ...storage.open import open_store
@@ -19,6 +20,7 @@ from ...storage.store import Store
 from ..errors import ChangelogBrokenError, ShardMissingError, ShardRefusedError
 from ..local.changelog import Changelog, read, shard_folder
 from ..rpc.messages import (
+    FIRST_TERM,
     AbortOrder,
     AskAccount,
     AskBatches,
@@ -26,22 +28,28 @@ from ..rpc.messages import (
     Begun,
     CompleteOrder,
     Control,
+    HandOver,
     Heartbeat,
+    OpenAhead,
     OpenShards,
     Order,
     ReadValues,
     ReleaseOrder,
     RestoreSource,
     ResumePoint,
+    Settle,
     SnapshotOrder,
     StopOrder,
+    TakeOver,
     TaskFailure,
     Values,
 )
 from ..rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
+from .arrivals import Arrivals, Fetch
 from .batch_answers import BatchAnswers
 from .batch_metrics import RecentBatches
 from .batches import NOTHING, check_together
+from .cache import Value
 from .memory import Memory
 from .restoring import RestoreLog, RestoreTally
 from .shard import Shard
@@ -64,6 +72,7 @@ class StateHost:
         cache: FileCache,
         open_store: Callable[[str], Store] = open_store,
         changelogs: Path | None = None,
+        fetch: Fetch | None = None,
     ) -> None:
         """Start without shards.
 
@@ -75,6 +84,7 @@ class StateHost:
             cache: the machine's cache of files.
             open_store: opens the store at a URI.
             changelogs: the folder of all changelogs, which outlive the host. None: no changelogs.
+            fetch: asks another host for a shard that moves here. None: there is no other.
         """
         self.stopped = threading.Event()
         """Set when the coordinator has ordered the process to end."""
@@ -88,11 +98,16 @@ class StateHost:
         self._numbers = itertools.count()
         self._answers = BatchAnswers(host, control.ask)
         self._table = ShardTable(host, control, self._open_shard)
+        self._arrivals = (
+            None
+            if fetch is None
+            else Arrivals(host, control, self._open_arrival, fetch, self._table.set_aside)
+        )
         self._lock = threading.Lock()
         self._metrics: defaultdict[tuple[str, str], OperatorMetrics] = defaultdict(OperatorMetrics)
         self._recent = RecentBatches()
         self._snapshots = SnapshotManager(
-            host, control, self._table.get, directory / "snapshots", open_store, cache
+            host, control, self._table.held, directory / "snapshots", open_store, cache
         )
 
     def begin(self, task: BeginTask) -> Begun:
@@ -114,7 +129,8 @@ class StateHost:
         for found in shards.values():
             found.begin(task.batch)
         fresh = [key.shard for key, found in shards.items() if found.position == NOTHING]
-        return Begun(acquired.elsewhere, answer.times, tuple(fresh))
+        terms = {key.shard: found.term for key, found in shards.items() if found.term > FIRST_TERM}
+        return Begun(acquired.elsewhere, answer.times, tuple(fresh), terms)
 
     def open(self, request: OpenShards) -> None:
         """Start to open shards that tasks will need soon."""
@@ -124,9 +140,31 @@ class StateHost:
         """Return the task's shards, which must have been begun here.
 
         Raises:
-            ShardMissingError: one is not here.
+            ShardMissingError: one is not here, or not in the term in which it was begun.
         """
-        return {shard: self._table.get(ShardKey(task.query_id, task.uid, shard)) for shard in task.shards}
+        found = {shard: self._table.get(ShardKey(task.query_id, task.uid, shard)) for shard in task.shards}
+        for number, shard in found.items():
+            if shard.term != task.terms.get(number, FIRST_TERM):
+                raise ShardMissingError(
+                    f"{shard.name} in term {task.terms.get(number, FIRST_TERM)}", self._host
+                )
+        return found
+
+    def hand_over(self, request: HandOver) -> tuple[int, list[tuple[int, dict[bytes, Value]]]]:
+        """Return where a shard that moves stands, and its batches. With a cut no task gets it here from now on.
+
+        Raises:
+            ShardMissingError: the shard is not here, or in another term.
+            ShardRefusedError: a batch after the cut has begun, or the batches were not kept.
+        """
+        key = ShardKey(request.query_id, request.shard.uid, request.shard.shard)
+        shard = self._table.held(key)
+        if shard.term != request.term:
+            raise ShardMissingError(f"{key} in term {request.term}", self._host)
+        found = shard.hand_over(request.after, request.cut)
+        if request.cut is not None:
+            self._table.set_aside(key, shard)
+        return found
 
     def read(self, request: ReadValues) -> Values:
         """Return the values of keys that the operator's shards here have. The caller need not know a key's shard."""
@@ -171,10 +209,21 @@ class StateHost:
             case CompleteOrder(checkpoint):
                 for key, cut in self._snapshots.complete(checkpoint):
                     with contextlib.suppress(ShardMissingError):
-                        self._table.get(key).durable(cut)
+                        self._table.held(key).durable(cut)
             case AbortOrder(checkpoint):
                 self._snapshots.abort(checkpoint)
+            case OpenAhead() if self._arrivals is not None:
+                key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
+                # What was here of it before is not what comes.
+                self._snapshots.forget([key])
+                self._arrivals.open(order)
+            case TakeOver() if self._arrivals is not None:
+                self._arrivals.take_over(order)
+            case Settle():
+                self._settle(order)
             case ReleaseOrder(query_id):
+                if self._arrivals is not None:
+                    self._arrivals.release(query_id)
                 self._snapshots.forget(self._table.release(query_id))
                 self._answers.forget(query_id)
                 self._recent.forget(query_id)
@@ -188,7 +237,25 @@ class StateHost:
 
     def close(self) -> None:
         """Close all shards. The caller deletes the directory."""
+        if self._arrivals is not None:
+            self._arrivals.close()
         self._table.close()
+
+    def _settle(self, order: Settle) -> None:
+        """Do what the end of a move means for this host, as its owner, its target, or both."""
+        if self._arrivals is not None:
+            self._arrivals.settle(order)
+        key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
+        is_own = order.owner == self._host
+        self._table.settle(key, order.term if is_own else None)
+        if not is_own:
+            self._snapshots.forget([key])
+        else:
+            with contextlib.suppress(ChandyError):
+                self._table.held(key).stop_following()
+
+    def _open_arrival(self, key: ShardKey, source: RestoreSource) -> Shard:
+        return self._open_shard(key, source, None, RestoreTally())
 
     def _open_shard(
         self,

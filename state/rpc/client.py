@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, repeat
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -18,11 +18,13 @@ from ..errors import HostLostError, ShardMissingError, StateAccessError
 from ..format.arrow import BYTES, from_numpy
 from .access import Entries, ShardColumn
 from .calls import ActionClient
-from .messages import BatchTimes, BeginTask, Begun, TaskFailure
+from .messages import BatchTimes, BeginTask, Begun, HandOver, TaskFailure
 from .metrics import OperatorMetrics
 from .tls import Identity
-from .wire import APPLY, COMMIT, FETCH, REQUEST, SCAN, Page, messages
+from .wire import APPLY, COMMIT, FETCH, POSITION, REQUEST, SCAN, Page, messages, unpack_batches
 
+_HAND_OVER_SECONDS: Final = 30.0
+"""How long a host may take to send what another one does not have of a shard yet."""
 _HOPS: Final = 4
 """How often the owner of a shard is looked for before the search is given up."""
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -48,6 +50,7 @@ class TaskClient:
         """
         owners: dict[str, list[int]] = {}
         fresh: set[int] = set()
+        terms: dict[int, int] = {}
         times = BatchTimes()
         pending = {self.address: task.shards}
         for _ in range(_HOPS):
@@ -57,13 +60,14 @@ class TaskClient:
                 here = [shard for shard in shards if shard not in begun.elsewhere]
                 owners.setdefault(address, []).extend(here)
                 fresh.update(begun.fresh)
+                terms.update(begun.terms)
                 # The same on every host: they come from the coordinator.
                 times = begun.times
                 for shard, other in begun.elsewhere.items():
                     elsewhere.setdefault(other, []).append(shard)
             if not elsewhere:
                 exchanges = {
-                    _Exchange(self._client(address), _with_shards(task, tuple(here))): here
+                    _Exchange(self._client(address), _with_shards(task, tuple(here), terms)): here
                     for address, here in owners.items()
                     if here
                 }
@@ -95,6 +99,34 @@ class TaskClient:
             client = ActionClient(address, self._token, HostLostError, identity=self._identity)
             self._clients[address] = client
         return client
+
+
+class HostClient:
+    """Asks another state host for a shard that moves from there."""
+
+    def __init__(self, token: str, identity: Identity | None) -> None:
+        self._token = token
+        self._identity = identity
+
+    def hand_over(
+        self, address: str, request: HandOver
+    ) -> tuple[int, list[tuple[int, dict[bytes, bytes | None]]]]:
+        """Return the last batch that the shard contains, and its batches with their changes.
+
+        Raises:
+            HostLostError: the host does not answer.
+            ChandyError: it does not have the shard, or cannot hand it over.
+        """
+        client = ActionClient(
+            address, self._token, HostLostError, identity=self._identity, timeout=_HAND_OVER_SECONDS
+        )
+        try:
+            with client.errors():
+                reader = client.flight.do_get(flight.Ticket(to_json(request)), client.options)
+                position = int(reader.schema.metadata[POSITION])
+                return position, list(unpack_batches(chunk.data for chunk in reader))
+        finally:
+            client.close()
 
 
 class BatchAccess:
@@ -313,5 +345,8 @@ def _joined(parts: list[pa.Array]) -> pa.Array:
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
-def _with_shards(task: BeginTask, shards: tuple[int, ...]) -> BeginTask:
-    return BeginTask(task.query_id, task.batch, task.uid, shards)
+def _with_shards(
+    task: BeginTask, shards: tuple[int, ...], terms: Mapping[int, int] = MappingProxyType({})
+) -> BeginTask:
+    own = {shard: terms[shard] for shard in shards if shard in terms}
+    return BeginTask(task.query_id, task.batch, task.uid, shards, own)

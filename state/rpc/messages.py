@@ -5,7 +5,8 @@ A state host knows nothing about barriers. It follows orders; the coordinator th
 
 from __future__ import annotations
 
-from typing import Protocol
+from enum import StrEnum
+from typing import Final, Protocol
 
 import attrs
 
@@ -13,6 +14,9 @@ from ...storage.errors import FailureCode
 from ...storage.manifest import Handle
 from .addresses import PortRange
 from .tls import Identity
+
+FIRST_TERM: Final = 1
+"""The term of a shard that has had one owner. Every other owner gets a higher one, which fences the ones before."""
 
 
 @attrs.frozen(order=True)
@@ -61,6 +65,8 @@ class BeginTask:
     batch: int
     uid: str
     shards: tuple[int, ...]
+    terms: dict[int, int] = attrs.field(factory=dict)
+    """The terms in which they began; a shard that is not here is in its first. A host refuses any other."""
 
 
 @attrs.frozen
@@ -93,6 +99,8 @@ class Begun:
     times: BatchTimes = BatchTimes()
     fresh: tuple[int, ...] = ()
     """Shards that no batch has ever been applied to."""
+    terms: dict[int, int] = attrs.field(factory=dict)
+    """The terms of shards that are not in their first."""
 
 
 @attrs.frozen
@@ -172,6 +180,8 @@ class SnapshotOrder:
     duration because the clocks of two machines differ."""
     is_savepoint: bool = False
     """Whether the order is for a savepoint, which is self-contained and has a store of its own."""
+    follow: tuple[ShardId, ...] = ()
+    """Shards that are about to move: keep the batches that follow the snapshot, until another host has them."""
 
 
 @attrs.frozen
@@ -198,6 +208,42 @@ class ReleaseOrder:
 
 
 @attrs.frozen
+class OpenAhead:
+    """Another host's shard is about to move here: restore it from a checkpoint, and follow its owner."""
+
+    move: int
+    query_id: str
+    shard: ShardId
+    source: RestoreSource
+    owner: str
+    """Arrow Flight location of the host that has the shard."""
+    owner_term: int
+    """The term of that host."""
+
+
+@attrs.frozen
+class TakeOver:
+    """Take the rest of a shard over from its owner, which is between two batches."""
+
+    move: int
+    cut: int
+    """The batch after which the shard moves. It has committed, and the next one waits."""
+    term: int
+    """The term in which the shard would be served here."""
+
+
+@attrs.frozen
+class Settle:
+    """A move is over, or was given up: who has set the shard aside keeps it in this term, or deletes it."""
+
+    query_id: str
+    shard: ShardId
+    owner: str
+    """Id of the host that has the shard now."""
+    term: int
+
+
+@attrs.frozen
 class StopOrder:
     """The coordinator stops: end the process."""
 
@@ -207,7 +253,17 @@ class Heartbeat:
     """The coordinator is alive."""
 
 
-Order = SnapshotOrder | CompleteOrder | AbortOrder | ReleaseOrder | StopOrder | Heartbeat
+Order = (
+    SnapshotOrder
+    | CompleteOrder
+    | AbortOrder
+    | ReleaseOrder
+    | OpenAhead
+    | TakeOver
+    | Settle
+    | StopOrder
+    | Heartbeat
+)
 
 # --- state host -> coordinator ------------------------------------------------------------------------------
 
@@ -278,6 +334,8 @@ class ClaimShards:
     query_id: str
     uid: str
     shards: tuple[int, ...]
+    aside: dict[int, int] = attrs.field(factory=dict)
+    """Those that it has as they are, set aside in a move, and the term in which it could serve each."""
 
 
 @attrs.frozen
@@ -320,6 +378,10 @@ class ClaimAnswer:
     """By shard the address of the host that owns it."""
     resume_point: ResumePoint | None = None
     """What the changelogs of the granted shards lead to from there. None: changelogs are not used."""
+    kept: tuple[int, ...] = ()
+    """Those that the host has set aside, and serves as they are."""
+    terms: dict[int, int] = attrs.field(factory=dict)
+    """The terms of granted shards that are not in their first."""
 
 
 @attrs.frozen
@@ -367,6 +429,8 @@ class ShardSnapshot:
     """Seconds from the trigger to the start of the synchronous part, by the clocks of driver and host."""
     sync_seconds: float
     async_seconds: float
+    term: int = FIRST_TERM
+    """The term in which its host had the shard."""
 
 
 @attrs.frozen
@@ -387,6 +451,46 @@ class Decline:
     checkpoint: int
     query_id: str
     error: str
+
+
+class MoveStep(StrEnum):
+    """How far the host that a shard moves to has come."""
+
+    OPENED = "opened"
+    """It follows the owner."""
+    TAKEN = "taken"
+    """It has all that the owner had."""
+    FAILED = "failed"
+
+
+@attrs.frozen
+class MoveReport:
+    """The host that a shard moves to says how far it is."""
+
+    host: str
+    move: int
+    step: MoveStep
+    term: int = 0
+    """That of the order to take over."""
+    why: str = ""
+    """Why it failed."""
+
+
+# --- state host -> state host -------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class HandOver:
+    """A request for the batches of a shard that is about to move."""
+
+    query_id: str
+    shard: ShardId
+    term: int
+    """That of the owner, which refuses any other."""
+    after: int
+    """The last batch that is known already."""
+    cut: int | None = None
+    """The batch after which the owner serves the shard no more. None: it goes on."""
 
 
 class Control(Protocol):
@@ -418,4 +522,8 @@ class Control(Protocol):
 
     def report(self, failure: TaskFailure) -> None:
         """Record that a processor raised."""
+        ...
+
+    def moved(self, report: MoveReport) -> None:
+        """Record how far a move of a shard to this host is."""
         ...

@@ -11,11 +11,14 @@ is:
 * ``COMMIT``, followed by the task's ``OperatorMetrics`` as JSON; no rows. The host stages all collected changes and
   answers with the metadata ``STAGED``. A stream that ends without it changes nothing, because a client that was killed
   looks exactly like one that has finished.
+
+Between two hosts the batches of a shard that moves go as a stream of ``BATCHES`` rows. The metadata of its schema has
+the last batch that the shard contains (``POSITION``). The rows of a batch are adjacent, and the batches are in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self
 
 import attrs
@@ -27,6 +30,9 @@ from .access import Entries, ShardColumn
 
 REQUEST: Final = pa.schema([("shard", pa.int32()), ("key", BYTES), ("value", BYTES)])
 ANSWER: Final = pa.schema([("value", BYTES)])
+
+BATCHES: Final = pa.schema([("batch", pa.int64()), ("key", BYTES), ("value", BYTES)])
+POSITION: Final = b"position"
 
 FETCH: Final = b"fetch"
 SCAN: Final = b"scan"
@@ -89,6 +95,34 @@ class Page:
         shards = np.frombuffer(metadata, "<i4", offset=1)
         column, rows = batch.column(0), len(shards)
         return cls(Entries(shards, column.slice(0, rows), column.slice(rows)), bool(metadata[0]))
+
+
+def pack_batches(batches: Iterable[tuple[int, Mapping[bytes, bytes | None]]]) -> Iterator[pa.RecordBatch]:
+    """Yield batches with their changes as ``BATCHES`` rows."""
+    for batch, entries in batches:
+        keys, values = pa.array(list(entries), BYTES), pa.array(list(entries.values()), BYTES)
+        for start, stop in messages(keys, values):
+            rows = stop - start
+            number = pa.repeat(pa.scalar(batch, pa.int64()), rows)
+            yield pa.record_batch(
+                [number, keys.slice(start, rows), values.slice(start, rows)], schema=BATCHES
+            )
+
+
+def unpack_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[bytes, bytes | None]]]:
+    """Yield the batches that ``pack_batches`` packed. One without changes is left out."""
+    known: tuple[int, dict[bytes, bytes | None]] | None = None
+    for some in rows:
+        batch = some.column(0)[0].as_py()
+        entries = dict(zip(some.column(1).to_pylist(), some.column(2).to_pylist(), strict=True))
+        if known is not None and known[0] == batch:
+            known[1].update(entries)
+            continue
+        if known is not None:
+            yield known
+        known = batch, entries
+    if known is not None:
+        yield known
 
 
 def _offsets(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

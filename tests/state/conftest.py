@@ -31,6 +31,7 @@ from chandy.state.rpc.messages import (
     Heartbeat,
     HostHello,
     HostPulse,
+    MoveReport,
     Order,
     ShardNotOpened,
     ShardsRestored,
@@ -93,6 +94,7 @@ class FakeCoordinator(FakeControl):
             "ack": Call(Ack, self.ack),
             "decline": Call(Decline, self.decline),
             "report": Call(TaskFailure, self.report),
+            "moved": Call(MoveReport, self.moved),
             "pulse": Call(HostPulse, self.pulses.append),
             "orders": Stream(HostHello, self.orders),
         }

@@ -15,6 +15,7 @@ from chandy.state.rpc.messages import (
     ClaimAnswer,
     ClaimShards,
     Decline,
+    MoveReport,
     RestoreSource,
     ResumePoint,
     ShardId,
@@ -37,6 +38,8 @@ class FakeControl:
         self.given_up: queue.Queue[ShardNotOpened] = queue.Queue()
         self.acks: queue.Queue[Ack] = queue.Queue()
         self.declines: queue.Queue[Decline] = queue.Queue()
+        self.moves: queue.Queue[MoveReport] = queue.Queue()
+        self.kept: tuple[int, ...] = ()
         self.reports: list[TaskFailure] = []
         self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
         self.times: dict[int, BatchTimes] = {}
@@ -60,9 +63,11 @@ class FakeControl:
         assert self.claim_gate.wait(DEADLINE)
         if self.refusal:
             raise self.refusal
-        granted = {shard: self.sources.get(shard) for shard in claim.shards if shard not in self.elsewhere}
+        apart = {*self.elsewhere, *self.kept}
+        granted = {shard: self.sources.get(shard) for shard in claim.shards if shard not in apart}
         elsewhere = {s: a for s, a in self.elsewhere.items() if s in claim.shards}
-        return ClaimAnswer(granted, elsewhere, self.resume_point)
+        kept = tuple(shard for shard in self.kept if shard in claim.shards)
+        return ClaimAnswer(granted, elsewhere, self.resume_point, kept)
 
     def restored(self, restored: ShardsRestored) -> None:
         self.told.put(restored)
@@ -75,6 +80,9 @@ class FakeControl:
 
     def decline(self, decline: Decline) -> None:
         self.declines.put(decline)
+
+    def moved(self, report: MoveReport) -> None:
+        self.moves.put(report)
 
     def report(self, failure: TaskFailure) -> None:
         self.reports.append(failure)

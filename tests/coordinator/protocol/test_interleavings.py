@@ -42,6 +42,7 @@ from chandy.coordinator.execution import commit
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import state_machine as state_machine_module
+from chandy.coordinator.protocol.errors import ShardMovingError
 from chandy.coordinator.protocol.event_log import LoggedEvent, replay
 from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
 from chandy.coordinator.protocol.pending import Phase as PendingPhase
@@ -70,13 +71,18 @@ from chandy.state.rpc.messages import (
     CompleteOrder,
     Decline,
     HostHello,
+    MoveReport,
+    MoveStep,
+    OpenAhead,
     Order,
     ReleaseOrder,
     RestoreSource,
     ResumePoint,
+    Settle,
     ShardId,
     ShardSnapshot,
     SnapshotOrder,
+    TakeOver,
 )
 from chandy.storage import collect
 from chandy.storage.catalog import Catalog
@@ -231,7 +237,10 @@ def get_files(store: TroubledStore, handle: Handle, cached: bool = False) -> Fil
 class ModelShard:
     """The product's batches over a list of tables that are merged now and then."""
 
+    term = 1
+
     def __init__(self, files: Files, position: int) -> None:
+        self.tail: list[tuple[int, State]] | None = None
         self.tables = {name: content for name, content in files.items() if name.endswith(".sst")}
         self.batches: ShardBatches[State] = ShardBatches("shard", position, self.apply)
         self.begin = self.batches.begin
@@ -242,6 +251,8 @@ class ModelShard:
         return state_of(self.tables).get(key, [])
 
     def apply(self, batch: int, changes: State) -> None:
+        if self.tail is not None:
+            self.tail.append((batch, changes))
         if changes:
             self._write(changes)
         if len(self.tables) > 3:
@@ -253,8 +264,21 @@ class ModelShard:
         for batch, changes in batches:
             self.batches.replay(batch, changes)
 
-    def checkpoint(self, cut: int) -> Files:
+    def hand_over(self, after: int, cut: int | None) -> tuple[int, list[tuple[int, State]]]:
+        if cut is not None:
+            self.batches.seal(cut)
+        if self.tail is None:
+            raise ShardRefusedError("nothing was kept", "a tail", "none")
+        return self.batches.position, [one for one in self.tail if one[0] > after]
+
+    def take_over(self, batches: list[tuple[int, State]], position: int) -> None:
+        self.replay(batches)
+        self.batches.take_over(position)
+
+    def checkpoint(self, cut: int, follow: bool = False) -> Files:
         self.batches.cut(cut)
+        if follow:
+            self.tail = []
         return {**self.tables, "MANIFEST-1": json.dumps(sorted(self.tables)).encode()}
 
     def close(self) -> None:
@@ -285,6 +309,9 @@ class RealShard:
         for name, content in files.items():
             (directory / name).write_bytes(content)
         self.shard = Shard("shard", directory, self.memory, position)
+        self.hand_over = self.shard.hand_over
+        self.take_over = self.shard.take_over
+        self.term = 1
         self.begin = self.shard.begin
         self.reached = self.shard.reached
 
@@ -305,9 +332,9 @@ class RealShard:
     def entries(changes: State) -> dict[bytes, bytes | None]:
         return {str(key).encode(): json.dumps(value).encode() for key, value in changes.items()}
 
-    def checkpoint(self, cut: int) -> Files:
+    def checkpoint(self, cut: int, follow: bool = False) -> Files:
         place = self.folder / str(next(_unique))
-        files = self.shard.snapshot(place, cut).files()
+        files = self.shard.snapshot(place, cut, follow=follow).files()
         return {name: path.read_bytes() for name, path in files.items()}
 
     def close(self) -> None:
@@ -332,7 +359,12 @@ class Task:
 
     accepted: AcceptedOrder
     taken: dict[ShardKey, Files] = attrs.field(factory=dict)
+    terms: dict[ShardKey, int] = attrs.field(factory=dict)
     error: ChandyError | None = None
+
+
+class HeldError(Exception):
+    """The next batch of a query waits for a shard that is being handed over."""
 
 
 class Host:
@@ -342,6 +374,10 @@ class Host:
         self.life, self.name = life, name
         self.mailbox: deque[Order] = deque()
         self.shards: dict[tuple[str, ShardId], Any] = {}
+        self.aside: dict[tuple[str, ShardId], tuple[int, Any]] = {}
+        """With the term in which each could be served."""
+        self.arriving: dict[int, tuple[OpenAhead, Any, int]] = {}
+        """By move the shard, and the last batch that it has."""
         self.orders = SnapshotOrders()
         self.bases = SnapshotBases()
         self.tasks: dict[AcceptedOrder, Task] = {}
@@ -353,13 +389,98 @@ class Host:
         for order in orders:
             self.accept(order)
         if (query_id, shard) not in self.shards:
-            claim = ClaimShards(self.name, query_id, shard.uid, (shard.shard,))
-            answer = self.life.handle(on.ShardsClaimed(claim))
-            if answer.elsewhere:
-                return self.life.hosts[answer.elsewhere[shard.shard]].begin(query_id, batch, shard)
-            self.open(query_id, shard, answer.granted[shard.shard], answer.resume_point)
+            elsewhere = self.claim(query_id, shard)
+            if elsewhere is not None:
+                return self.life.hosts[elsewhere].begin(query_id, batch, shard)
         self.ready(orders, batch, query_id, shard)
         return self
+
+    def claim(self, query_id: str, shard: ShardId) -> str | None:
+        """Make a shard this host's, or return who has it."""
+        aside = self.aside.get((query_id, shard))
+        terms = {} if aside is None else {shard.shard: aside[0]}
+        answer = self.life.handle(
+            on.ShardsClaimed(ClaimShards(self.name, query_id, shard.uid, (shard.shard,), terms))
+        )
+        if shard.shard in answer.elsewhere:
+            return answer.elsewhere[shard.shard]
+        if shard.shard in answer.kept:
+            self.keep(query_id, shard)
+        else:
+            self.open(query_id, shard, answer.granted[shard.shard], answer.resume_point)
+            self.shards[query_id, shard].term = answer.terms.get(shard.shard, 1)
+        return None
+
+    def keep(self, query_id: str, shard: ShardId) -> None:
+        term, kept = self.aside.pop((query_id, shard))
+        kept.term = term
+        self.shards[query_id, shard] = kept
+
+    # --- moves
+
+    def hand_over(self, order: OpenAhead, after: int, cut: int | None) -> tuple[int, list[Any]]:
+        """What another host gets that this host's shard moves to."""
+        key = order.query_id, order.shard
+        aside = self.aside.get(key)
+        here = self.shards.get(key) or (aside[1] if aside else None)
+        if here is None or here.term != order.owner_term:
+            raise ShardMissingError(str(order.shard), self.name)
+        position, batches = here.hand_over(after, cut)
+        if cut is not None and key in self.shards:
+            self.aside[key] = here.term, self.shards.pop(key)
+        return position, batches
+
+    def open_ahead(self, order: OpenAhead) -> Iterator[None]:
+        yield
+        try:
+            files = self.life.files(order.source.root, order.source.handle)
+        except AssertionError:
+            # Retention was faster.
+            self.life.reports.append(MoveReport(self.name, order.move, MoveStep.FAILED))
+            return
+        shard = self.life.world.shard(files, order.source.batch)
+        yield
+        self.arriving[order.move] = order, shard, order.source.batch
+        if self.pull(order.move, None) is not None:
+            self.life.reports.append(MoveReport(self.name, order.move, MoveStep.OPENED))
+
+    def pull(self, move: int, cut: int | None) -> int | None:
+        order, shard, after = self.arriving[move]
+        try:
+            owner = self.life.hosts[order.owner]
+            position, batches = owner.hand_over(order, after, cut)
+        except (KeyError, ChandyError) as error:
+            self.life.reports.append(MoveReport(self.name, move, MoveStep.FAILED, why=str(error)))
+            return None
+        if cut is None:
+            shard.replay(batches)
+        else:
+            shard.take_over(batches, position)
+        self.arriving[move] = order, shard, max([after, *(batch for batch, _ in batches)])
+        return position
+
+    def take_over(self, order: TakeOver) -> Iterator[None]:
+        yield
+        if order.move in self.arriving and self.pull(order.move, order.cut) is not None:
+            yield
+            if order.move in self.arriving:
+                opened, shard, _ = self.arriving.pop(order.move)
+                self.aside[opened.query_id, opened.shard] = order.term, shard
+                key = ShardKey(opened.query_id, opened.shard.uid, opened.shard.shard)
+                self.bases.add_restored(key, opened.source)
+                self.life.reports.append(MoveReport(self.name, order.move, MoveStep.TAKEN, order.term))
+
+    def settle(self, order: Settle) -> None:
+        key = order.query_id, order.shard
+        for move, (opened, shard, _) in list(self.arriving.items()):
+            if (opened.query_id, opened.shard) == key:
+                del self.arriving[move]
+                shard.close()
+        if key in self.aside:
+            if (order.owner, order.term) == (self.name, self.aside[key][0]):
+                self.keep(*key)
+            else:
+                self.aside.pop(key)[1].close()
 
     def ready(self, orders: tuple[SnapshotOrder, ...], batch: int, query_id: str, shard: ShardId) -> None:
         """First the snapshots ahead of the batch, then the batch."""
@@ -411,10 +532,13 @@ class Host:
         if not task.accepted.begin(key):
             return
         try:
-            shard = self.shards.get((key.query_id, ShardId(key.uid, key.shard)))
+            known = ShardId(key.uid, key.shard)
+            _, aside = self.aside.get((key.query_id, known), (0, None))
+            shard = self.shards.get((key.query_id, known), aside)
             if shard is None:
                 raise ShardMissingError(str(key), self.name)
-            task.taken[key] = shard.checkpoint(task.accepted.order.cut)
+            task.taken[key] = shard.checkpoint(task.accepted.order.cut, known in task.accepted.order.follow)
+            task.terms[key] = shard.term if shard is not aside else self.aside[key.query_id, known][0]
         except ChandyError as error:
             task.error = task.error or error
 
@@ -436,7 +560,7 @@ class Host:
             {str(key): self.bases.base(key, order) for key in task.taken},
         )
         snapshots = tuple(
-            ShardSnapshot(ShardId(key.uid, key.shard), stored[str(key)], 1, 0.0, 0.0, 0.0)
+            ShardSnapshot(ShardId(key.uid, key.shard), stored[str(key)], 1, 0.0, 0.0, 0.0, task.terms[key])
             for key in accepted.shards
         )
         if accepted.succeed():
@@ -457,7 +581,15 @@ class Host:
                     changelog = self.life.world.changelogs.get((key.query_id, shard), {})
                     for batch in [batch for batch in changelog if batch <= cut]:
                         del changelog[batch]
+            case OpenAhead():
+                self.life.moving.append(self.open_ahead(order))
+            case TakeOver():
+                self.life.moving.append(self.take_over(order))
+            case Settle():
+                self.settle(order)
             case ReleaseOrder(query_id):
+                for key in [key for key in self.aside if key[0] == query_id]:
+                    self.aside.pop(key)[1].close()
                 released = [key for key in self.shards if key[0] == query_id]
                 for key in released:
                     self.shards.pop(key).close()
@@ -571,6 +703,12 @@ class Life:
         self.fails_late = False
         """Whether the driver cannot read its files after a cut was chosen."""
         self.messages: list[Ack | Decline] = []
+        self.reports: list[MoveReport] = []
+        """What the targets of moves say, on its way."""
+        self.moving: list[Iterator[None]] = []
+        """What they do."""
+        self.owned: dict[tuple[str, ShardId, int], str] = {}
+        """By run, shard and term its one owner."""
         self.hosts: dict[str, Host] = {}
         self.runs: dict[str, Run] = {}
         self.attempts: list[Attempt] = []
@@ -605,10 +743,27 @@ class Life:
         self.outcomes_of_events.append(None)
         outcome = self.machine.handle(event, self.events[-1].at)
         self.outcomes_of_events[-1] = outcome
+        self.check_owners()
         if isinstance(outcome.answer, Request):
             self.asked.append(outcome.answer)
         self.take(outcome.instructions)
         return outcome.answer
+
+    def check_owners(self) -> None:
+        """A term of a shard has one owner, and the host that has a shard takes its snapshot, it alone."""
+        for query in self.machine.queries.values():
+            owners = query.assignment._owners
+            for shard, owned in owners.items():
+                first = self.owned.setdefault((query.query_id, shard, owned.term), owned.host)
+                assert first == owned.host, "a term has two owners"
+            for pending in self.machine.pending.values():
+                if (part := pending.parts.get(query.name)) is None or part.wanted is None:
+                    continue
+                ordered = [shard for order in part.orders.values() for shard in order.shards]
+                assert len(ordered) == len(set(ordered)), "a checkpoint takes a shard twice"
+                for host, order in part.orders.items():
+                    for shard in part.wanted & set(order.shards) & owners.keys():
+                        assert owners[shard].host == host, "a checkpoint does not take a shard where it is"
 
     @property
     def unanswered(self) -> list[Request]:
@@ -807,14 +962,17 @@ class Life:
     # --- hosts ----------------------------------------------------------------------------------------------
 
     def join(self, executor: str) -> None:
+        """A host on a machine with the name of its executor."""
         name = f"{executor}{next(_unique)}"
         for old in [host for host in self.hosts if host[0] == executor]:
             del self.hosts[old]
         self.hosts[name] = Host(self, name)
-        self.handle(on.HostJoined(HostHello(name, name, "machine", executor, 1)))
+        self.handle(on.HostJoined(HostHello(name, name, executor, executor, 1)))
 
     def ask(self, ask: AskBatch) -> tuple[SnapshotOrder, ...]:
         answer = self.handle(on.BatchAsked(ask))
+        if answer is None:
+            raise HeldError
         ahead = {order.checkpoint for order in answer.orders}
         first = self.answers.setdefault((ask.query_id + ask.host, ask.batch), ahead)
         # Those that have ended may be missing from a later answer.
@@ -986,7 +1144,7 @@ class Life:
         try:
             first = self.hosts[names[host % len(names)]]
             held = tuple((first.begin(run.query_id, run.planned, shard), shard) for shard in shards)
-        except StaleQueryError:
+        except (StaleQueryError, ShardMovingError, HeldError):
             return None
         except (StateLostError, CannotGoBackError, ShardMissingError) as error:
             self.task_failed(run, error)
@@ -1045,6 +1203,10 @@ class Life:
                 self.notice_commits()
             if self.messages and "messages" not in hold:
                 self.receive(self.messages.pop(0))
+            elif self.reports and "moves" not in hold and "messages" not in hold:
+                self.handle(on.MoveReported(self.reports.pop(0)))
+            elif self.moving and "moves" not in hold and "orders" not in hold:
+                self.move(0)
             elif "works" not in hold and (ready := [n for n, one in enumerate(self.works) if not hangs(one)]):
                 self.work(self.works, ready[0])
             elif "manifests" not in hold and self.manifests and not self.manifests[0].hangs:
@@ -1056,6 +1218,12 @@ class Life:
                 host.store(task)
             else:
                 return
+
+    def move(self, number: int) -> None:
+        """Let the target of a move take its next step."""
+        work = self.moving[number % len(self.moving)]
+        if next(work, self) is self:
+            self.moving.remove(work)
 
     @property
     def open_tasks(self) -> list[tuple[Host, Task]]:
@@ -1423,7 +1591,7 @@ class Machine(RuleBasedStateMachine):
         life = self.world.life
         for name in list(life.hosts):
             del life.hosts[name]
-            life.handle(on.HostLeft(HostHello(name, name, "machine", name[0], 1)))
+            life.handle(on.HostLeft(HostHello(name, name, name[0], name[0], 1)))
         life.join("a")
         life.join("b")
 
@@ -1563,7 +1731,7 @@ class Machine(RuleBasedStateMachine):
         for name in [name for name in life.hosts if name[0] == executor]:
             del life.hosts[name]
             if noticed:
-                life.handle(on.HostLeft(HostHello(name, name, "machine", executor, 1)))
+                life.handle(on.HostLeft(HostHello(name, name, executor, executor, 1)))
         life.join(executor)
 
     @rule(query=QUERY, chance=SMALL)
@@ -1610,14 +1778,13 @@ class Machine(RuleBasedStateMachine):
         first = life.hosts[sorted(life.hosts)[host % len(life.hosts)]]
         for shard in shards_of(query):
             if (run.query_id, shard) not in first.shards:
-                claim = ClaimShards(first.name, run.query_id, shard.uid, (shard.shard,))
                 try:
-                    answer = life.handle(on.ShardsClaimed(claim))
+                    first.claim(run.query_id, shard)
+                except ShardMovingError:
+                    continue
                 except StateLostError as error:
                     life.task_failed(run, error)
                     return
-                if shard.shard in answer.granted:
-                    first.open(run.query_id, shard, answer.granted[shard.shard], answer.resume_point)
         life.handle(on.Tick())
 
     @rule(hold=HOLD, before=HOLD, gives_up=st.booleans(), chance=SMALL)
@@ -1714,7 +1881,7 @@ class Machine(RuleBasedStateMachine):
         for one in world.every_life:
             one.check_replay()
         for host in life.hosts.values():
-            for shard in host.shards.values():
+            for shard in [*host.shards.values(), *(aside for _, aside in host.aside.values())]:
                 shard.close()
 
 

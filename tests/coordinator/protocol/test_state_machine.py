@@ -1501,7 +1501,7 @@ def test_the_assignment_names_the_machine_of_each_shard_that_has_been_claimed() 
     bench.claim("b", "up", (0,))
     assert assigned_shards(bench.machine) == (
         AssignedShard("down", "down-op", 0, None, None),
-        AssignedShard("up", "up-op", 0, "machine", "b"),
+        AssignedShard("up", "up-op", 0, "machine", "b", term=1),
         AssignedShard("up", "up-op", 1, None, None),
     )
 

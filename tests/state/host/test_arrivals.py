@@ -1,0 +1,230 @@
+"""A shard moves from one host to another, with real RocksDB and Flight. Only the coordinator is a plain object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+from chandy.state.errors import CannotGoBackError, ShardMissingError, ShardRefusedError
+from chandy.state.host.changes import Changes
+from chandy.state.host.memory import Memory
+from chandy.state.host.serving import HostServer
+from chandy.state.host.state_host import StateHost
+from chandy.state.host.tail import Tail
+from chandy.state.rpc.client import HostClient
+from chandy.state.rpc.messages import (
+    BeginTask,
+    HandOver,
+    MoveReport,
+    MoveStep,
+    OpenAhead,
+    ReadValues,
+    RestoreSource,
+    Settle,
+    ShardId,
+    TakeOver,
+)
+from chandy.storage.files import FileCache
+
+from ...waiting import DEADLINE
+from ..fake_control import FakeControl, order
+
+SHARD = ShardId("op", 0)
+TOKEN = "secret"
+
+
+class Pair:
+    """The owner of a shard and the host that it moves to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = f"file://{directory / 'store'}"
+        self.controls = {name: FakeControl() for name in ("owner", "target")}
+        self.hosts = {
+            name: StateHost(
+                name,
+                control,
+                directory / name,
+                Memory(32 << 20),
+                FileCache(directory / name / "cache"),
+                fetch=HostClient(TOKEN, None).hand_over,
+            )
+            for name, control in self.controls.items()
+        }
+        self.server = HostServer(f"grpc+unix://{directory}/owner.sock", TOKEN, "owner", self.hosts["owner"])
+        self.address = f"grpc+unix://{directory}/owner.sock"
+
+    def run(self, name: str, batch: int, values: dict[bytes, bytes | None], term: int = 1) -> None:
+        """Run a batch on a host, whose term of the shard must be this one."""
+        begun = self.hosts[name].begin(BeginTask("q", batch, "op", (0,)))
+        assert begun.terms == ({0: term} if term > 1 else {})
+        task = BeginTask("q", batch, "op", (0,), begun.terms)
+        for shard in self.hosts[name].shards(task).values():
+            changes = Changes(shard.name)
+            changes.add(list(values), list(values.values()))
+            shard.stage(batch, changes)
+
+    def value(self, name: str, key: bytes) -> str | None:
+        return self.hosts[name].read(ReadValues("q", "op", (key.hex(),), 10**6)).values[0]
+
+    def checkpoint(self, checkpoint: int, cut: int) -> RestoreSource:
+        """Take a checkpoint on the owner, which keeps what follows."""
+        taken = order(self.store, checkpoint, cut, (0,), follow=(SHARD,))
+        self.hosts["owner"].obey(taken)
+        (snapshot,) = self.controls["owner"].acked().snapshots
+        return RestoreSource(self.store, checkpoint, cut, snapshot.handle)
+
+    def open_ahead(self, source: RestoreSource) -> MoveReport:
+        self.hosts["target"].obey(OpenAhead(1, "q", SHARD, source, self.address, 1))
+        return self.reported()
+
+    def take_over(self, cut: int, term: int = 2) -> MoveReport:
+        self.hosts["target"].obey(TakeOver(1, cut, term))
+        return self.reported()
+
+    def reported(self) -> MoveReport:
+        return self.controls["target"].moves.get(timeout=DEADLINE)
+
+    def settle(self, owner: str, term: int) -> None:
+        for host in self.hosts.values():
+            host.obey(Settle("q", SHARD, owner, term))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    made.server.shutdown()
+    for host in made.hosts.values():
+        host.close()
+
+
+def moved(pair: Pair) -> None:
+    """Let the shard move after batch 3."""
+    pair.run("owner", 0, {b"a": b"0", b"b": b"0"})
+    source = pair.checkpoint(1, 0)
+    pair.run("owner", 1, {b"a": b"1", b"c": b"1"})
+    pair.run("owner", 2, {b"b": None, b"c": b"2"})
+    assert pair.open_ahead(source) == MoveReport("target", 1, MoveStep.OPENED)
+    pair.run("owner", 3, {b"a": b"3"})
+    assert pair.take_over(3) == MoveReport("target", 1, MoveStep.TAKEN, 2)
+
+
+def test_a_shard_that_has_moved_has_every_batch(pair: Pair) -> None:
+    moved(pair)
+    pair.settle("target", 2)
+    assert [pair.value("target", key) for key in (b"a", b"b", b"c")] == [b"3".hex(), None, b"2".hex()]
+    pair.run("target", 4, {b"a": b"4"}, term=2)
+    assert pair.value("target", b"a") == b"4".hex()
+
+
+def test_its_former_owner_serves_it_no_more(pair: Pair) -> None:
+    moved(pair)
+    pair.settle("target", 2)
+    with pytest.raises(ShardMissingError):
+        pair.hosts["owner"].shards(BeginTask("q", 3, "op", (0,)))
+    pair.controls["owner"].elsewhere = {0: "the target"}
+    assert pair.hosts["owner"].begin(BeginTask("q", 4, "op", (0,))).elsewhere == {0: "the target"}
+
+
+def test_a_task_finds_it_before_the_new_owner_is_told_that_it_is_the_owner(pair: Pair) -> None:
+    moved(pair)
+    pair.controls["target"].kept = (0,)
+    pair.run("target", 4, {b"a": b"4"}, term=2)
+    assert pair.controls["target"].claims[-1].aside == {0: 2}
+    # The word comes late, and changes nothing.
+    pair.settle("target", 2)
+    assert pair.value("target", b"a") == b"4".hex()
+
+
+def test_a_move_that_is_given_up_leaves_the_shard_with_its_owner(pair: Pair) -> None:
+    moved(pair)
+    pair.settle("owner", 1)
+    pair.run("owner", 4, {b"a": b"4"})
+    assert pair.value("owner", b"a") == b"4".hex()
+    assert pair.value("target", b"a") is None
+
+
+def test_a_sealed_shard_comes_back_to_its_owner_by_a_claim(pair: Pair) -> None:
+    moved(pair)
+    pair.controls["owner"].kept = (0,)
+    pair.run("owner", 4, {b"a": b"4"})
+    assert pair.controls["owner"].claims[-1].aside == {0: 1}
+    assert pair.value("owner", b"a") == b"4".hex()
+
+
+def test_a_snapshot_of_a_shard_that_is_set_aside_is_taken(pair: Pair) -> None:
+    moved(pair)
+    pair.hosts["target"].obey(order(pair.store, 2, 3, (0,)))
+    (snapshot,) = pair.controls["target"].acked().snapshots
+    assert snapshot.term == 2
+
+
+def test_a_call_of_another_term_is_refused(pair: Pair) -> None:
+    moved(pair)
+    pair.settle("target", 2)
+    with pytest.raises(ShardMissingError):
+        pair.hosts["target"].shards(BeginTask("q", 3, "op", (0,)))
+    with pytest.raises(ShardMissingError):
+        pair.hosts["owner"].hand_over(HandOver("q", SHARD, 2, 0))
+
+
+def test_a_shard_is_not_handed_over_once_the_next_batch_has_begun(pair: Pair) -> None:
+    pair.run("owner", 0, {b"a": b"0"})
+    source = pair.checkpoint(1, 0)
+    pair.run("owner", 1, {b"a": b"1"})
+    assert pair.open_ahead(source).step is MoveStep.OPENED
+    pair.run("owner", 2, {b"a": b"2"})
+    report = pair.take_over(1)
+    assert (report.step, "batch 2 has begun" in report.why) == (MoveStep.FAILED, True)
+    pair.run("owner", 3, {b"a": b"3"})
+    assert pair.value("owner", b"a") == b"3".hex()
+
+
+def test_a_late_attempt_at_the_last_batch_changes_nothing(pair: Pair) -> None:
+    pair.run("owner", 0, {b"a": b"0"})
+    source = pair.checkpoint(1, 0)
+    pair.run("owner", 1, {b"a": b"1"})
+    (shard,) = pair.hosts["owner"].shards(BeginTask("q", 1, "op", (0,))).values()
+    assert pair.open_ahead(source).step is MoveStep.OPENED
+    assert pair.take_over(1).step is MoveStep.TAKEN
+    changes = Changes(shard.name)
+    changes.add([b"a"], [b"late"])
+    with pytest.raises(ShardRefusedError):
+        shard.stage(1, changes)
+    with pytest.raises(CannotGoBackError):
+        shard.begin(1)
+    pair.settle("target", 2)
+    assert pair.value("target", b"a") == b"1".hex()
+
+
+def test_a_target_that_cannot_restore_says_so(pair: Pair) -> None:
+    pair.run("owner", 0, {b"a": b"0"})
+    source = pair.checkpoint(1, 0)
+    gone = attrs.evolve(source, root=pair.store + "-gone")
+    assert pair.open_ahead(gone).step is MoveStep.FAILED
+    assert pair.take_over(0).step is MoveStep.FAILED
+
+
+def test_a_shard_that_comes_back_is_what_it_was_elsewhere(pair: Pair) -> None:
+    """What its first owner knew of its files is of another RocksDB, which has used the same names."""
+    moved(pair)
+    pair.settle("target", 2)
+    pair.run("target", 4, {b"a": b"4"}, term=2)
+    taken = order(pair.store, 2, 4, (0,))
+    pair.hosts["target"].obey(taken)
+    (snapshot,) = pair.controls["target"].acked().snapshots
+    assert ShardId("op", 0) == snapshot.shard
+    assert not pair.hosts["owner"]._snapshots._hashes
+
+
+def test_a_tail_that_is_too_long_is_not_handed_over() -> None:
+    tail = Tail("op/0", limit=1000)
+    tail.add(1, {b"a": b"1"})
+    assert tail.after(0) == [(1, {b"a": b"1"})]
+    assert tail.after(1) == []
+    tail.add(2, {b"a": b"x" * 1000})
+    with pytest.raises(ShardRefusedError, match="cannot be handed over"):
+        tail.after(0)
