@@ -37,6 +37,7 @@ from .config import CheckpointConfig
 from .connectors.recognition import sources_of
 from .durations import Duration, seconds
 from .errors import ArgumentError, ChandyError, CoordinatorStoppedError, SetupError, WriterError
+from .execution.draining import drain
 from .operators import KeyedStream, taken
 from .protocol.events import Published, ScheduleStarted
 from .protocol.statistics import Statistics
@@ -572,6 +573,24 @@ class CheckpointCoordinator:
     def assignment(self) -> tuple[AssignedShard, ...]:
         """Return which machine has which shard of the running queries, sorted by query, operator and shard."""
         return self._executor.read(assigned_shards)
+
+    def drain(self, machine: str, timeout: Duration = "10 min") -> None:
+        """Move all shards of a machine to others, while the queries run, and return when it has none.
+
+        Before maintenance: afterwards no state is lost with the machine. It gets no shards as long as it has a state
+        host. Shards move with a checkpoint, which this takes, and then between two batches: a query whose batches take
+        long keeps its shards as long. Tasks go on to run on the machine until its executors end.
+
+        Args:
+            machine: its host name, as in ``assignment``.
+            timeout: how long to wait. What has not moved by then still does.
+
+        Raises:
+            DrainError: the machine has no state host, no other machine has one, or the time was too short.
+            ConfigError: the timeout is no duration.
+        """
+        self._check_running()
+        drain(self._executor, machine, seconds(timeout))
 
     def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
         """Return the progress that a ``StreamingQueryListener`` was given, with Chandy's operators.

@@ -13,6 +13,7 @@ from ..state.errors import StateSchemaError as StateSchemaError
 from ..storage.errors import ChandyError, RefusedError
 from .protocol.errors import CheckpointError as CheckpointError
 from .protocol.errors import CheckpointStateError as CheckpointStateError
+from .protocol.errors import DrainError as DrainError
 from .protocol.errors import StaleQueryError as StaleQueryError
 from .protocol.errors import StateLostError as StateLostError
 
@@ -24,6 +25,7 @@ __all__ = [
     "CheckpointStateError",
     "ConfigError",
     "CoordinatorStoppedError",
+    "DrainError",
     "IncompleteDirectoryError",
     "PipelineFailedError",
     "PipelineNameError",

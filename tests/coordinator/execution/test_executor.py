@@ -146,14 +146,18 @@ class FakeHost:
     """A state host that reads its orders; the test answers them."""
 
     def __init__(
-        self, executor: CheckpointExecutor, name: str = "host", spark_executor: str = "executor"
+        self,
+        executor: CheckpointExecutor,
+        name: str = "host",
+        spark_executor: str = "executor",
+        machine: str = "machine",
     ) -> None:
         self.name, self.executor = name, executor
         self.heard: list[Order] = []
         self.on_order: Callable[[Order], None] = lambda order: None
         self.welcomed = threading.Event()
         self.leave = threading.Event()
-        hello = HostHello(name, f"address-{name}", "machine", spark_executor, 1)
+        hello = HostHello(name, f"address-{name}", machine, spark_executor, 1)
         self.thread = threading.Thread(target=self._listen, args=(hello,), daemon=True)
         self.thread.start()
         assert self.welcomed.wait(DEADLINE)

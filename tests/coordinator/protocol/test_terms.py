@@ -1,0 +1,184 @@
+"""What becomes of batches, acknowledgements and claims while shards move, and which machines can be drained."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from chandy.coordinator.assigned_shard import assigned_shards
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.errors import DrainError, ShardMovingError
+from chandy.coordinator.protocol.moves import HAND_OVER_SECONDS
+from chandy.coordinator.protocol.pending import AckResult
+from chandy.state.rpc.messages import (
+    Ack,
+    AskBatch,
+    BatchAnswer,
+    ClaimShards,
+    HostHello,
+    MoveReport,
+    MoveStep,
+    OpenAhead,
+    Settle,
+    ShardId,
+    SnapshotOrder,
+    TakeOver,
+)
+
+from .test_state_machine import Bench
+
+SHARD = ShardId("up-op", 0)
+
+
+def hello(host: str, machine: str) -> HostHello:
+    return HostHello(host, f"address-{host}", machine, host, 1)
+
+
+def drained() -> Bench:
+    """Host a is on machine one, which is drained, b on machine two. A checkpoint has completed since."""
+    bench = Bench()
+    bench(on.HostJoined(hello("a", "one")))
+    bench(on.HostJoined(hello("b", "two")))
+    bench(on.DrainRequested("one"))
+    bench.completed()
+    return bench
+
+
+def opened() -> Bench:
+    """The target follows the owner."""
+    bench = drained()
+    bench(on.MoveReported(MoveReport("b", 1, MoveStep.OPENED)))
+    return bench
+
+
+def test_a_shard_moves_with_a_checkpoint_and_the_owner_keeps_what_follows() -> None:
+    bench = drained()
+    follow = {host: order.follow for host, order in bench.orders(SnapshotOrder) if order.query == "up"}
+    assert follow == {"a": (SHARD,), "b": ()}
+    ((host, order),) = bench.orders(OpenAhead)
+    assert (host, order.shard, order.owner, order.source.checkpoint) == ("b", SHARD, "address-a", 1)
+
+
+def test_the_next_batch_waits_until_the_target_has_the_shard() -> None:
+    bench = opened()
+    assert bench.orders(TakeOver) == [("b", TakeOver(1, 4, 2))]
+    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) is None
+    # Of another query nothing waits.
+    assert bench.answer(on.BatchAsked(AskBatch("b", "down-id", 5))) == BatchAnswer()
+    bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
+    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+    settled = Settle("up-id", SHARD, "b", 2)
+    assert bench.orders(Settle) == [("a", settled), ("b", settled)]
+    (shard,) = [one for one in assigned_shards(bench.machine) if (one.operator, one.shard) == ("up-op", 0)]
+    assert (shard.machine, shard.term, shard.moves_to) == ("two", 2, None)
+
+
+def test_a_shard_does_not_move_while_a_batch_runs() -> None:
+    bench = drained()
+    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+    bench(on.MoveReported(MoveReport("b", 1, MoveStep.OPENED)))
+    assert bench.orders(TakeOver) == []
+    assert bench.machine.waiting_for_commits() == {"up": 5}
+    bench(on.BatchCommitted("up", 5))
+    assert bench.orders(TakeOver) == [("b", TakeOver(1, 5, 2))]
+
+
+def test_a_target_that_is_too_slow_gets_nothing() -> None:
+    bench = opened()
+    bench.now += HAND_OVER_SECONDS
+    bench(on.Tick())
+    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+    bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
+    assert bench.machine.shards_on("one") == [("up", SHARD, None)]
+    answer = bench.answer(on.ShardsClaimed(ClaimShards("a", "up-id", "up-op", (0,), {0: 1})))
+    assert answer.kept == (0,)
+
+
+def test_nobody_gets_a_shard_while_it_is_handed_over() -> None:
+    bench = opened()
+    with pytest.raises(ShardMovingError):
+        bench.claim("a", "up", (0,))
+
+
+def test_a_claim_after_the_move_is_told_where_the_shard_is() -> None:
+    bench = opened()
+    bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
+    late = bench.answer(on.ShardsClaimed(ClaimShards("a", "up-id", "up-op", (0,), {0: 1})))
+    assert (late.elsewhere, late.kept) == ({0: "address-b"}, ())
+    mine = bench.answer(on.ShardsClaimed(ClaimShards("b", "up-id", "up-op", (0,), {0: 2})))
+    assert mine.kept == (0,)
+
+
+def test_an_acknowledgement_of_an_older_term_does_not_count() -> None:
+    bench = opened()
+    bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
+    bench.request()
+    bench.plan(2)
+    ((_, order),) = [(h, o) for h, o in bench.orders(SnapshotOrder) if o.checkpoint == 2 and o.query == "up"]
+    assert set(order.shards) == {SHARD, ShardId("up-op", 1)}
+    zombie = bench.ack_of("a", attrs.evolve(order, shards=(SHARD,)))
+    assert bench.ack(zombie) == (AckResult.FENCED,)
+    assert bench.ack(attrs.evolve(zombie, host="b")) == (AckResult.FENCED,)
+    (snapshot,) = zombie.snapshots
+    right = Ack("b", 2, "up-id", (attrs.evolve(snapshot, term=2),))
+    assert bench.ack(right) == (AckResult.ACCEPTED,)
+
+
+def test_a_checkpoint_waits_for_the_end_of_a_move_and_a_move_for_the_snapshot() -> None:
+    bench = opened()
+    bench.request()
+    bench.plan(2)
+    assert "up" not in {order.query for _, order in bench.orders(SnapshotOrder) if order.checkpoint == 2}
+    bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
+    assert ("b", "up") in {(h, o.query) for h, o in bench.orders(SnapshotOrder) if o.checkpoint == 2}
+
+    bench = drained()
+    bench.request()
+    bench.plan(2)
+    bench(on.MoveReported(MoveReport("b", 1, MoveStep.OPENED)))
+    assert bench.orders(TakeOver) == []
+    bench.acknowledge(2)
+    bench.finalize(2)
+    bench(on.BatchCommitted("up", 4))
+    assert len(bench.orders(TakeOver)) == 1
+
+
+def test_the_loss_of_the_target_ends_a_move_and_that_of_the_owner_goes_back() -> None:
+    bench = opened()
+    bench(on.HostJoined(hello("c", "three")))
+    bench(on.HostLeft(hello("b", "two")))
+    assert not bench.machine.moves.under_way
+    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+
+
+def test_shards_that_a_drained_machine_claims_go_elsewhere() -> None:
+    bench = Bench(claimed=False)
+    bench(on.HostJoined(hello("a", "one")))
+    bench(on.HostJoined(hello("b", "two")))
+    bench(on.DrainRequested("one"))
+    answer = bench.answer(on.ShardsClaimed(ClaimShards("a", "up-id", "up-op", (0,))))
+    assert (answer.granted, answer.elsewhere) == ({}, {0: "address-b"})
+    # A machine that has left and comes back under its name is like any other.
+    bench(on.HostLeft(hello("a", "one")))
+    bench(on.HostJoined(hello("a2", "one")))
+    answer = bench.answer(on.ShardsClaimed(ClaimShards("a2", "up-id", "up-op", (0,))))
+    assert list(answer.granted) == [0]
+
+
+def test_a_machine_that_is_not_there_or_is_the_last_one_cannot_be_drained() -> None:
+    bench = drained()
+    with pytest.raises(DrainError, match="'nowhere' cannot be drained: expected one that has a state host"):
+        bench(on.DrainRequested("nowhere"))
+    with pytest.raises(DrainError, match="expected another machine"):
+        bench(on.DrainRequested("two"))
+
+
+def test_a_host_that_joins_when_all_shards_have_owners_gets_its_part() -> None:
+    bench = Bench()
+    bench.completed()
+    assert not bench.machine.moves.under_way
+    bench(on.HostJoined(hello("c", "three")))
+    bench.completed()
+    bench.completed()
+    ((host, _),) = bench.orders(OpenAhead)
+    assert host == "c"
