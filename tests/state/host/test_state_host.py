@@ -810,7 +810,7 @@ def test_a_snapshot_whose_order_ends_while_it_is_taken_is_given_up_at_once(
     shard = setup.state_host.shards(setup.task(0))[0]
     right = shard.snapshot
 
-    def late(directory: Path, cut: int) -> Snapshot:
+    def late(directory: Path, cut: int, **more: Any) -> Snapshot:
         taken = right(directory, cut)
         end(accepted)
         task.give_up()
