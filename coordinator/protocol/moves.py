@@ -125,7 +125,7 @@ class Moves:
     ) -> None:
         """Plan the moves that a join or a drain calls for, besides those that are under way."""
         eligible = self.may_have_shards(hosts)
-        if not (self.is_uneven or self.draining) or not eligible:
+        if not eligible:
             return
         owners = {
             (name, shard): owner

@@ -791,7 +791,7 @@ class CheckpointStateMachine:
     def _plan_moves(self) -> None:
         if self.suspended or self.closed is not None:
             return
-        if len(self.hosts) > 1:
+        if len(self.hosts) > 1 and (self.moves.is_uneven or self.moves.draining):
             self.moves.plan(self.queries, self.hosts, self.sizes())
 
     def _open_moves(self, now: float) -> None:
