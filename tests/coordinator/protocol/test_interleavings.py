@@ -1869,6 +1869,11 @@ class Machine(RuleBasedStateMachine):
             life.runs[query].stands = False
             life.batch(query, 3, 0)
             life.batch(query, 3, 0)
+            for _ in range(5):
+                # A batch that has met a move goes on when the move is over.
+                if life.runs[query].planned > life.runs[query].committed:
+                    life.quiet()
+                    life.batch(query, 3, 0)
         assert not life.lost
         outcome = self.outcome(life)
         while isinstance(outcome, CheckpointError) and outcome.reason is Reason.IO_EXCEPTION:
