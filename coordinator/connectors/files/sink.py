@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 ATTEMPTS: Final = 20
 """How often an entry is tried while other sinks of the directory are faster."""
 
+_Change = Callable[[FileLog, Entry], tuple[Entry, list[str]] | None]
+"""Returns from the newest entry what is known with the next one, and all lines that it has; None: nothing to do."""
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY}
 """What a local or mounted file system may get over."""
 
@@ -232,29 +234,41 @@ class _Committer(Committer):
         raise self._sink.busy()
 
     @override
-    def rewind(self, epoch: int | None) -> None:
-        """Take back what was published after an epoch, with an entry that repeats all other files.
-
-        The files themselves stay until the next epoch is published.
+    def check_rewind(self, epoch: int | None) -> None:
+        """Check whether what was published after an epoch can be taken back.
 
         Raises:
             As in the contract. ``RewindError`` if what the epoch stands for was itself taken back before, or if an
             older version has written the log, which does not say what files are whose.
         """
-        self._replace(lambda log, known: self._without(log, known, epoch))
+        self._check(lambda log, known: self._without(log, known, epoch))
+
+    @override
+    def rewind(self, epoch: int | None) -> None:
+        """Take back what was published after an epoch, with an entry that repeats all other files.
+
+        The files themselves stay until the next epoch is published.
+        """
+        self._replace(lambda log, known: self._without(log, self._settled(log, known), epoch))
+
+    @override
+    def check_bring_back(self, epoch: int) -> None:
+        self._check(lambda log, known: self._with(log, known, epoch))
 
     @override
     def bring_back(self, epoch: int) -> None:
         """Publish again what was last taken back, up to an epoch, with the very files."""
         self._replace(lambda log, known: self._with(log, known, epoch))
 
-    def _replace(self, change: Callable[[FileLog, Entry], tuple[Entry, list[str]] | None]) -> None:
-        """Create an entry that replaces all before it.
+    def _check(self, change: _Change) -> None:
+        """Check that an entry can be created that replaces all before it."""
+        log = self._sink.within(self._log)
+        self._look(log)
+        with self._sink.explained():
+            change(log, self._newest)
 
-        Args:
-            change: returns from the newest entry what is known with the next one, and the lines that there are then;
-                None: there is nothing to do.
-        """
+    def _replace(self, change: _Change) -> None:
+        """Create an entry that replaces all before it."""
         log = self._sink.within(self._log)
         for _ in range(ATTEMPTS):
             self._look(log)
@@ -270,15 +284,17 @@ class _Committer(Committer):
             return
         raise self._sink.busy()
 
+    def _settled(self, log: FileLog, known: Entry) -> Entry:
+        """Delete what was taken back before something else was published: it is not to come again."""
+        rewinds = known.rewinds.get(self._fence.writer, Rewinds())
+        return known if rewinds.is_last(self._own.epoch) else delete_removed(log, known, self._fence.writer)
+
     def _without(self, log: FileLog, known: Entry, epoch: int | None) -> tuple[Entry, list[str]] | None:
         published, writer = self._own.epoch, self._fence.writer
         if published is None or (epoch is not None and published <= epoch):
             return None
         lines = [(line, file_of(line)) for line in log.lines(known.number)]
         rewinds = known.rewinds.get(writer, Rewinds())
-        if not rewinds.is_last(published):
-            # What was taken back before is not to come again.
-            known = delete_removed(log, known, writer)
         own = {file.epoch for _, file in lines if file.writer == writer}
         if not all(file.writer for _, file in lines) or not rewinds.can_go_back(epoch, own):
             raise RewindError(published, epoch)

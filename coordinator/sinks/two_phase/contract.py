@@ -180,23 +180,42 @@ class Committer(abc.ABC):
         """
         raise NotImplementedError("a sink with publish='batch' has a committer that can upsert")
 
+    def check_rewind(self, epoch: int | None) -> None:
+        """Check that ``rewind`` takes back what was published after an epoch. Nothing is changed.
+
+        A start checks all sinks of its query before one of them takes anything back.
+
+        Raises:
+            RewindError: the target cannot do that.
+            TargetUnavailableError: as for ``commit``.
+        """
+        if type(self).rewind is Committer.rewind:
+            raise RewindError(self.position, epoch)
+
     def rewind(self, epoch: int | None) -> None:
         """Take back all that was published after an epoch. None: all of it.
 
         It may come again, and it may name an epoch that had no rows and was never published.
 
         Raises:
-            RewindError: the target cannot do that. Nothing has changed.
-            TargetUnavailableError: as for ``commit``.
+            As ``check_rewind``. Nothing has changed then.
         """
         raise RewindError(self.position, epoch)
+
+    def check_bring_back(self, epoch: int) -> None:
+        """Check that ``bring_back`` publishes up to an epoch. Nothing is changed.
+
+        Raises:
+            As ``check_rewind``.
+        """
+        if type(self).bring_back is Committer.bring_back:
+            raise RewindError(self.position, epoch)
 
     def bring_back(self, epoch: int) -> None:
         """Publish again what ``rewind`` took back, up to an epoch, if nothing was published since. It may come again.
 
         Raises:
-            RewindError: the target cannot do that. Nothing has changed.
-            TargetUnavailableError: as for ``commit``.
+            As ``check_rewind``. Nothing has changed then.
         """
         raise RewindError(self.position, epoch)
 

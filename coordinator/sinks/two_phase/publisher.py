@@ -92,6 +92,13 @@ class Publisher:
             self._known = self._patiently(lambda committer: committer.position, seconds)
         return self._known
 
+    def check_rewind(self, epoch: int | None, seconds: float) -> None:
+        """Check that ``rewind`` would take back what was published after an epoch; nothing is changed.
+
+        Args and raises as ``rewind``.
+        """
+        self._asked(lambda committer: committer.check_rewind(epoch), seconds)
+
     def rewind(self, epoch: int | None, seconds: float) -> int | None:
         """Take back what was published after an epoch, and return the newest that the target still has.
 
@@ -103,8 +110,14 @@ class Publisher:
             RewindError: the target cannot do that. It has what it had.
             TargetUnavailableError: it is still not there.
         """
-
         return self._moved(lambda committer: committer.rewind(epoch), seconds)
+
+    def check_bring_back(self, epoch: int, seconds: float) -> None:
+        """Check that ``bring_back`` would publish up to an epoch; nothing is changed.
+
+        Args and raises as ``bring_back``.
+        """
+        self._asked(lambda committer: committer.check_bring_back(epoch), seconds)
 
     def bring_back(self, epoch: int, seconds: float) -> int | None:
         """Publish again what was taken back, up to an epoch, and return the newest that the target has then.
@@ -117,6 +130,10 @@ class Publisher:
             As ``rewind``.
         """
         return self._moved(lambda committer: committer.bring_back(epoch), seconds)
+
+    def _asked(self, check: Callable[[Committer], None], seconds: float) -> None:
+        with self._typed():
+            self._patiently(check, seconds)
 
     def _moved(self, move: Callable[[Committer], None], seconds: float) -> int | None:
         def act(committer: Committer) -> None:

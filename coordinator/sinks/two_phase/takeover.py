@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -15,7 +16,7 @@ from ....storage.manifest import EpochRecord, OutputRecord
 from ....storage.open import open_store
 from ..sink import Beginning
 from .contract import Epoch, Fence
-from .epochs import Ahead, Lost, where_to_begin
+from .epochs import Ahead, Lost, Publish, where_to_begin
 from .errors import OutputAheadError, OutputLostError, RewindError
 from .policy import OutputPolicy
 from .publisher import Publisher
@@ -51,8 +52,9 @@ class TakeOver:
         positions = {
             uid: self._begun(publisher, records.get(uid)) for uid, publisher in self.publishers.items()
         }
-        # All that may be refused comes before anything is published: no target is to be ahead for nothing.
-        left = {uid: self._settle(uid, records.get(uid), positions, beginning) for uid in self.publishers}
+        # All that may be refused comes before anything is changed: no target is to go back, or ahead, for nothing.
+        steps = {uid: self._decide(uid, records.get(uid), positions, beginning) for uid in self.publishers}
+        left = {uid: step() for uid, step in steps.items()}
         for uid, epochs in left.items():
             self._publish_now(uid, [Epoch(epoch, beginning.root) for epoch in epochs])
         return {uid: epochs[-1].id if epochs else positions[uid] for uid, epochs in left.items()}
@@ -74,26 +76,54 @@ class TakeOver:
                     raise
                 log.error("rows are lost", sink=uid, epoch=epoch.id, rows=epoch.rows, error=str(error))
 
-    def _settle(
+    def _decide(
         self, uid: str, record: OutputRecord | None, positions: dict[str, int | None], beginning: Beginning
-    ) -> tuple[EpochRecord, ...]:
-        """Return what is left to publish, behind the position that the target has then."""
+    ) -> Callable[[], tuple[EpochRecord, ...]]:
+        """Return the step that brings a target to the checkpoint, and returns what is left to publish then.
+
+        Raises:
+            ChandyError: the target does not fit. Nothing is changed.
+        """
+        publisher, move = self.publishers[uid], None
         where = where_to_begin(record, beginning.checkpoint, positions[uid])
-        if isinstance(where, Ahead) and beginning.checkpoint is None:
-            # Nobody has asked to take anything back.
-            return self._anew(uid, record, where.position, beginning)
-        if isinstance(where, Ahead) and self.may_take_back:
-            try:
-                positions[uid] = self.publishers[uid].rewind(where.common, _BEGIN_SECONDS)
-            except RewindError:
-                return self._repeat(uid, record, where.position, beginning)
-            where = where_to_begin(record, beginning.checkpoint, positions[uid])
-        elif isinstance(where, Lost):
-            # An earlier life may have gone back, and have ended before it had a checkpoint of its own.
-            with contextlib.suppress(RewindError):
-                positions[uid] = self.publishers[uid].bring_back(where.expected, _BEGIN_SECONDS)
-                where = where_to_begin(record, beginning.checkpoint, positions[uid])
-        match where:
+        with contextlib.suppress(RewindError):
+            if isinstance(where, Lost):
+                # An earlier life may have gone back, and have ended before it had a checkpoint of its own.
+                publisher.check_bring_back(where.expected, _BEGIN_SECONDS)
+                move = partial(publisher.bring_back, where.expected, _BEGIN_SECONDS)
+            elif isinstance(where, Ahead) and beginning.checkpoint is not None and self.may_take_back:
+                # Without a checkpoint, nobody has asked to take anything back.
+                publisher.check_rewind(where.common, _BEGIN_SECONDS)
+                move = partial(publisher.rewind, where.common, _BEGIN_SECONDS)
+        if move is not None:
+            return partial(self._moved, move, uid, record, positions, beginning)
+        left = self._left(uid, record, positions[uid], beginning)
+        return lambda: left
+
+    def _moved(
+        self,
+        move: Callable[[], int | None],
+        uid: str,
+        record: OutputRecord | None,
+        positions: dict[str, int | None],
+        beginning: Beginning,
+    ) -> tuple[EpochRecord, ...]:
+        # A sink may have no check of its own.
+        with contextlib.suppress(RewindError):
+            positions[uid] = move()
+        return self._left(uid, record, positions[uid], beginning)
+
+    def _left(
+        self, uid: str, record: OutputRecord | None, position: int | None, beginning: Beginning
+    ) -> tuple[EpochRecord, ...]:
+        """Return what is left to publish, if the target stays where it is.
+
+        Raises:
+            ChandyError: it does not fit the checkpoint, and the user has not accepted that.
+        """
+        match where_to_begin(record, beginning.checkpoint, position):
+            case Ahead(published) if beginning.checkpoint is None:
+                return self._anew(uid, record, published, beginning)
             case Ahead(published):
                 return self._repeat(uid, record, published, beginning)
             case Lost(expected, found, left):
@@ -101,8 +131,8 @@ class TakeOver:
                     raise self._lost(uid, expected, found, beginning)
                 self.publishers[uid].accept_loss(found)
                 return left
-            case _:
-                return where.epochs
+            case Publish(epochs):
+                return epochs
 
     def _anew(
         self, uid: str, record: OutputRecord | None, published: int, beginning: Beginning

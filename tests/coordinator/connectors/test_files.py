@@ -267,8 +267,11 @@ def test_what_was_taken_back_is_not_brought_back_once_something_is_published(
         committer.bring_back(4)
     publish(pipeline, committer, 4)
     committer.rewind(1)
-    with pytest.raises(RewindError):
-        committer.bring_back(5)
+    for step in (committer.bring_back, committer.check_bring_back):
+        with pytest.raises(RewindError):
+            step(5)
+    committer.check_bring_back(4)
+    assert keys(directory, settled=False) == [1]
     committer.bring_back(4)
     assert keys(directory, settled=False) == [1, 4]
 
@@ -294,8 +297,9 @@ def test_an_earlier_life_takes_nothing_back(directory: Directory, pipeline: Pipe
     zombie = pipeline.recover()
     publish(pipeline, zombie, 1, 2, 3)
     publish(pipeline, pipeline.recover(2), 4)
-    with pytest.raises(FencedError):
-        zombie.rewind(1)
+    for step in (zombie.check_rewind, zombie.rewind):
+        with pytest.raises(FencedError):
+            step(1)
     assert keys(directory) == [1, 2, 3, 4]
 
 
@@ -337,7 +341,11 @@ def test_what_was_taken_back_cannot_be_gone_back_to(directory: Directory, pipeli
     for gone in (10, 8, 6):
         with pytest.raises(RewindError, match=f"epoch 12 cannot be taken back to {gone}"):
             committer.rewind(gone)
+        with pytest.raises(RewindError, match=f"epoch 12 cannot be taken back to {gone}"):
+            committer.check_rewind(gone)
         assert keys(directory) == [1, 2, 3, 4, 5, 11, 12]
+    committer.check_rewind(11)
+    assert keys(directory) == [1, 2, 3, 4, 5, 11, 12]
     committer.rewind(11)
     committer.rewind(5)
     committer.rewind(3)

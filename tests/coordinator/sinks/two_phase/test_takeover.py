@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import attrs
@@ -12,7 +13,7 @@ import pytest
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sinks.sink import Beginning
 from chandy.coordinator.sinks.two_phase.contract import Epoch, Fence, TwoPhaseSink, WriteContext
-from chandy.coordinator.sinks.two_phase.errors import OutputAheadError
+from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputLostError
 from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.takeover import TakeOver
@@ -51,14 +52,8 @@ class Pipeline:
         may_take_back: bool = True,
     ) -> Publisher:
         """Begin a life with the sink brought to a checkpoint."""
-        fence = Fence("p", "q", self.sink.uid, self.store.uri, generation)
-        publisher = Publisher(self.sink, fence, on_failure=lambda error: None)
-        take_over = TakeOver({self.sink.uid: publisher}, fence, POLICY, first_epoch, may_take_back)
-        owner = SinkOwner(self.store.uri, "p")
-        take_over.run(
-            Beginning(
-                owner, None, directory=self.root, checkpoint=checkpoint, outputs=outputs, root=self.store.uri
-            )
+        (publisher,) = begin_all(
+            [self], generation, checkpoint, first_epoch, *outputs, may_take_back=may_take_back
         )
         return publisher
 
@@ -69,6 +64,36 @@ class Pipeline:
 
     def record(self, published: int | None, epochs: Iterable[Epoch] = ()) -> OutputRecord:
         return OutputRecord(self.sink.uid, tuple(epoch.record for epoch in epochs), published)
+
+
+def begin_all(
+    pipelines: Sequence[Pipeline],
+    generation: int,
+    checkpoint: int | None,
+    first_epoch: int,
+    *outputs: OutputRecord,
+    may_take_back: bool = True,
+) -> list[Publisher]:
+    """Begin a life of a query with several sinks: pipelines with the same root."""
+    one = pipelines[0]
+    fence = Fence("p", "q", "", one.store.uri, generation)
+    publishers = {
+        other.sink.uid: Publisher(
+            other.sink, attrs.evolve(fence, sink=other.sink.uid), on_failure=lambda error: None
+        )
+        for other in pipelines
+    }
+    TakeOver(publishers, fence, POLICY, first_epoch, may_take_back).run(
+        Beginning(
+            SinkOwner(one.store.uri, "p"),
+            None,
+            directory=one.root,
+            checkpoint=checkpoint,
+            outputs=outputs,
+            root=one.store.uri,
+        )
+    )
+    return list(publishers.values())
 
 
 @pytest.fixture
@@ -151,3 +176,37 @@ def test_a_target_that_cannot_take_back_refuses(tmp_path: Path) -> None:
     pipeline.begin(1, None, 1).publish_now([pipeline.epoch(1), pipeline.epoch(2)], 60)
     with pytest.raises(OutputAheadError, match="restore that one or a newer one"):
         pipeline.begin(2, 1, 3, pipeline.record(1))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_no_sink_takes_anything_back_if_another_one_of_the_query_refuses(
+    pipeline: Pipeline, directory: Directory, tmp_path: Path, first: int
+) -> None:
+    both = [pipeline, Pipeline(tmp_path, SqliteSink(tmp_path / "out.db", ("k", "v")))]
+    for one, publisher in zip(both, begin_all(both, 1, None, 1), strict=True):
+        publisher.publish_now([one.epoch(1), one.epoch(2)], 60)
+    entries = directory.entries()
+    in_order = both if first == 0 else both[::-1]
+    with pytest.raises(OutputAheadError, match="sink 'sqlite'"):
+        begin_all(in_order, 2, 1, 3, *(one.record(1) for one in both))
+    assert sorted(directory.rows()) == [(1, "a"), (2, "a")]
+    assert directory.entries()[: len(entries)] == entries
+    # So the life that goes on from the latest checkpoint finds what it left.
+    begin_all(in_order, 3, 2, 3, *(one.record(2) for one in both))
+    assert sorted(directory.rows()) == [(1, "a"), (2, "a")]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_no_sink_brings_anything_back_if_another_one_of_the_query_has_lost_its_output(
+    tmp_path: Path, first: int
+) -> None:
+    directories = [Directory(str(tmp_path / name)) for name in ("one", "two")]
+    both = [Pipeline(tmp_path, one.sink(uid)) for one, uid in zip(directories, ("one", "two"), strict=True)]
+    for one, publisher in zip(both, begin_all(both, 1, None, 1), strict=True):
+        publisher.publish_now([one.epoch(number) for number in (1, 2, 3)], 60)
+    begin_all(both, 2, 1, 4, *(one.record(1) for one in both))
+    shutil.rmtree(tmp_path / "two")
+    in_order = both if first == 0 else both[::-1]
+    with pytest.raises(OutputLostError, match="sink 'two'"):
+        begin_all(in_order, 3, 3, 4, *(one.record(3) for one in both))
+    assert directories[0].rows() == [(1, "a")]
