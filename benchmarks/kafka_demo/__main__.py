@@ -110,6 +110,26 @@ class Story:
                 screen.phase(self.phase)
 
 
+@attrs.frozen
+class Outcome:
+    """What came of the demo."""
+
+    findings: tuple[Finding, ...]
+    """What readers of each target see."""
+    differing: int
+    """Rows that are in one target and not in the other."""
+    lag: int
+    """Flights that the consumer group has not read, as lag tools show it."""
+    spared: tuple[str, ...]
+    """What was never killed: then the demo shows less than it says."""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether everything was killed, and every flight counted once."""
+        right = all(finding.is_right for finding in self.findings)
+        return right and not self.differing and not self.lag and not self.spared
+
+
 @click.command()
 @click.option("--keep", is_flag=True, help="Keep the work folder for inspection.")
 @click.option(
@@ -125,7 +145,7 @@ def main(keep: bool, limit: int | None) -> None:
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
     ended = True
     try:
-        findings, lag, differing = _run(console, folder, limit)
+        outcome = _run(console, folder, limit)
     except NoJavaServerError as error:
         console.print(Text(_missing(error), "red"), soft_wrap=True)
         raise SystemExit(2) from None
@@ -145,7 +165,7 @@ def main(keep: bool, limit: int | None) -> None:
         console.print(Text(f"A state host still runs; its log is below {runtime(folder)}", "red"))
         raise SystemExit(2)
     console.print(f"{time.monotonic() - began:.0f} s altogether; nothing is left running.")
-    if differing or lag or not all(finding.is_right for finding in findings):
+    if not outcome.is_right:
         raise SystemExit(1)
 
 
@@ -156,8 +176,8 @@ def _missing(error: NoJavaServerError) -> str:
     )
 
 
-def _run(console: Console, folder: Path, limit: int | None) -> tuple[list[Finding], int, int]:
-    """Run the demo and show what came of it; return the findings, the lag at the end, and how many rows differ."""
+def _run(console: Console, folder: Path, limit: int | None) -> Outcome:
+    """Run the demo, and show what came of it."""
     with _servers(console, folder) as (broker, database, jars):
         flights = read_flights().slice(0, limit)
         total = len(flights)
@@ -181,14 +201,18 @@ def _run(console: Console, folder: Path, limit: int | None) -> tuple[list[Findin
             "PostgreSQL table": [row[0] for row in database.execute(f"SELECT value FROM {TOTALS}")],
         }
         lag = total - sum(kafka_server.group_offsets(broker.servers, GROUP, FLIGHTS).values())
-    findings = [check(target, found, expected) for target, found in rows.items()]
-    differing = differing_rows(*rows.values())
-    for table in (_kills(kills), _findings(findings)):
+    outcome = Outcome(
+        tuple(check(target, found, expected) for target, found in rows.items()),
+        differing_rows(*rows.values()),
+        lag,
+        tuple(kill.what for kill in kills if not kill.at),
+    )
+    for table in (_kills(kills), _findings(outcome.findings)):
         console.print()
         console.print(table)
     console.print()
-    _verdict(console, findings, differing, lag, total, story)
-    return findings, lag, differing
+    _verdict(console, outcome, total, story)
+    return outcome
 
 
 @contextlib.contextmanager
@@ -286,7 +310,7 @@ def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.1f} s"
 
 
-def _findings(findings: list[Finding]) -> Table:
+def _findings(findings: tuple[Finding, ...]) -> Table:
     table = Table(title="What readers see", title_justify="left", title_style="bold")
     table.add_column("target")
     for column in ("rows", "rows twice", "flights counted", "aircraft that differ"):
@@ -302,26 +326,27 @@ def _findings(findings: list[Finding]) -> Table:
     return table
 
 
-def _verdict(
-    console: Console, findings: list[Finding], differing: int, lag: int, flights: int, story: Story
-) -> None:
-    for finding in findings:
+def _verdict(console: Console, outcome: Outcome, flights: int, story: Story) -> None:
+    for finding in outcome.findings:
         if finding.is_right:
             text = f"all {flights:,} flights are counted once in the {finding.target}"
             console.print(Text(f"  {text}", "bold green"))
         else:
             some = ", ".join(finding.differing[:_SHOWN])
             console.print(Text(f"  the {finding.target} is wrong: {some}", "bold red"))
-    if differing:
-        console.print(Text(f"  {differing:,} rows are in one target and not in the other", "bold red"))
+    if outcome.differing:
+        text = f"{outcome.differing:,} rows are in one target and not in the other"
+        console.print(Text(f"  {text}", "bold red"))
     else:
         console.print(Text("  both targets have the same rows", "bold green"))
-    if lag:
-        console.print(Text(f"  the group {GROUP} shows a lag of {lag:,} flights", "bold red"))
+    if outcome.lag:
+        console.print(Text(f"  the group {GROUP} shows a lag of {outcome.lag:,} flights", "bold red"))
     else:
         console.print(
             Text(f"  the group {GROUP} shows no lag, after {story.checkpoints} checkpoints", "bold green")
         )
+    for what in outcome.spared:
+        console.print(Text(f"  {what}: not killed, because the stream ended before", "bold red"))
 
 
 if __name__ == "__main__":

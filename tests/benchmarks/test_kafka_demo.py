@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.kafka_demo import __main__ as demo
-from benchmarks.kafka_demo.__main__ import Kill
+from benchmarks.kafka_demo.__main__ import Kill, Outcome
 from benchmarks.kafka_demo.check import check, differing_rows
 from benchmarks.kafka_demo.driver import flights_read
 from benchmarks.kafka_demo.flow import Places, answer, records
@@ -91,6 +91,15 @@ def test_a_kill_is_followed_by_what_comes_after_it_alone() -> None:
     kill.take({"event": "checkpoint", "at": 106.0, "status": "failed"})
     kill.take({"event": "checkpoint", "at": 107.0, "status": "completed"})
     assert (kill.up, kill.batch, kill.checkpoint) == (3.0, 4.0, 7.0)
+
+
+def test_all_must_be_killed_and_every_flight_counted_once() -> None:
+    right, wrong = check("t", RIGHT, EXPECTED), check("t", RIGHT[1:], EXPECTED)
+    assert Outcome((right, right), differing=0, lag=0, spared=()).is_right
+    assert not Outcome((right, wrong), differing=0, lag=0, spared=()).is_right
+    assert not Outcome((right, right), differing=1, lag=0, spared=()).is_right
+    assert not Outcome((right, right), differing=0, lag=3, spared=()).is_right
+    assert not Outcome((right, right), differing=0, lag=0, spared=("Kafka",)).is_right
 
 
 def test_a_driver_is_told_all_places() -> None:
