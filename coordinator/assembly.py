@@ -262,6 +262,7 @@ def assemble(
         ),
         adopter=Adopter(
             spark,
+            storage,
             pipeline.life(executor.read(lambda machine: machine.versions)),
             point,
             adoptions,

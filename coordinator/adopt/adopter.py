@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ...state.operators.ticks import TICKS
+from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ...storage.manifest import OperatorRecord
 from ..errors import AdoptionError, IncompleteDirectoryError
@@ -30,8 +31,9 @@ from ..spark.plain_checkpoint import (
 )
 from ..spark.progress import Files
 from ..spark.writer_facts import WriterFacts
-from . import adopted_store, keyed_state
+from . import adopted_store, adopters, keyed_state
 from .adopted_store import Adopted, AdoptionRecord, Life
+from .adopters import AdoptedBy
 from .findings import Adoption, StoredState, Target, examine, matched
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class Adopter:
     """Adopts queries for one life of a pipeline."""
 
     spark: SparkSession
+    storage: str
+    """The URI that pipelines are given, for the record of who has adopted what."""
     life: Life
     restored: RestorePoint | None
     """The checkpoint that the life begins from. What it has is not adopted again."""
@@ -92,7 +96,8 @@ class Adopter:
             successor: the query.
 
         Raises:
-            AdoptionError: the checkpoint does not fit, or is another one than was adopted before.
+            AdoptionError: the checkpoint does not fit, is another one than was adopted before, went on since, or was
+                adopted by another query of the storage.
             FencedError: another driver has taken the pipeline over.
         """
         if self.restored is not None and self.restored.has(successor.name):
@@ -101,6 +106,7 @@ class Adopter:
                 checkpoint=self.restored.manifest.id,
                 path=path,
             )
+            self._warn_if_moved(path, successor.name)
             return
         adopted = self._adopt(path, successor.name, self._target(successor), successor.facts, successor.sink)
         self.adoptions.add(successor.name, adopted.point)
@@ -123,6 +129,7 @@ class Adopter:
         known = adopted_store.find(self.life.root, query)
         if known is not None:
             _check_known(known, path, query, target.operators)
+            self._record(known.source.query_id, path, query)
             log.info(
                 "goes on from what it has adopted before", query=query, adopted=known.point.root, path=path
             )
@@ -137,15 +144,56 @@ class Adopter:
                 " ".join(report.obstacles),
                 "coordinator.adoption(path, writer) says so without starting anything",
             )
+        self._record(found.query_id, path, query)
         adopted = self._take(found, query, target, facts, sink, stored)
         for line in report.takes:
             log.info("adopted", query=query, what=line)
         return adopted
 
+    def _record(self, query_id: str, path: str, query: str) -> None:
+        """Record that a query adopts one of plain Spark, which nobody else of the storage may have done."""
+        own = AdoptedBy(self.life.pipeline, query)
+        if (by := adopters.record(self.storage, query_id, own)) != own:
+            raise AdoptionError(
+                f"query {query!r} cannot adopt the checkpoint in {path}",
+                "one that no other query has adopted",
+                f"that {by} has",
+                adopters.way_out(self.storage, query_id),
+            )
+
+    def _rival(self, query_id: str, query: str) -> str:
+        """Return what to say if another query has adopted this one, "" if none has. The name "" is not known yet."""
+        by = adopters.find(self.storage, query_id)
+        if by is None or (by.pipeline == self.life.pipeline and query in ("", by.query)):
+            return ""
+        return f"{by} has adopted it: {adopters.way_out(self.storage, query_id)}."
+
+    def _warn_if_moved(self, path: str, query: str) -> None:
+        """Say so if plain Spark has gone on with a query that goes on here from checkpoints of its own."""
+        try:
+            known, now = adopted_store.find(self.life.root, query), read_checkpoint(path)
+        except ChandyError:
+            # Nothing of it is needed any more.
+            return
+        if known is not None and now.query_id == known.source.query_id and _has_moved(known.source, now):
+            log.warning(
+                "plain Spark has gone on with the query after it was adopted: what it reads is processed twice",
+                query=query,
+                path=path,
+                adopted_batch=known.source.committed,
+                newest_batch=now.planned,
+            )
+
     def _examine(
         self, found: PlainCheckpoint, target: Target | None, stored: dict[int, StoredState]
     ) -> Adoption:
-        return examine(found, target, stored, runs_here=active.is_running(self.spark, found.query_id))
+        return examine(
+            found,
+            target,
+            stored,
+            runs_here=active.is_running(self.spark, found.query_id),
+            rival=self._rival(found.query_id, "" if target is None else target.query),
+        )
 
     def _stored(self, found: PlainCheckpoint, target: Target | None) -> dict[int, StoredState]:
         """Read the schemas of the state that operators of Chandy would take over."""
@@ -252,7 +300,7 @@ def _check_known(known: Adopted, path: str, query: str, operators: tuple[Operato
             "another one",
             advice,
         )
-    if now is not None and (now.committed, now.planned) != (source.committed, source.planned):
+    if now is not None and _has_moved(source, now):
         raise AdoptionError(
             f"query {query!r} cannot go on from what it has adopted",
             f"the checkpoint in {path} as it was, with batch {source.committed} as the newest",
@@ -270,6 +318,11 @@ def _check_known(known: Adopted, path: str, query: str, operators: tuple[Operato
             "others",
             advice,
         )
+
+
+def _has_moved(source: AdoptionRecord, now: PlainCheckpoint) -> bool:
+    """Return whether plain Spark has gone on with a query since it was adopted."""
+    return (now.committed, now.planned) != (source.committed, source.planned)
 
 
 def _bare(record: OperatorRecord) -> OperatorRecord:

@@ -113,6 +113,7 @@ def examine(
     stored: Mapping[int, StoredState] | None = None,
     *,
     runs_here: bool = False,
+    rival: str = "",
 ) -> Adoption:
     """Say what is taken over, and what is in the way.
 
@@ -121,9 +122,12 @@ def examine(
         target: the query that is to go on from it; None: it is not known yet.
         stored: what its ``transformWithState`` operators have stored, by their number.
         runs_here: whether a query of this Spark application runs in the checkpoint.
+        rival: says which other query has adopted the checkpoint, and what to do; "": none has.
     """
     stored = stored or {}
     obstacles = [] if not runs_here else ["A query of this application is running in it: stop it first."]
+    if rival:
+        obstacles.append(f"{rival[0].upper()}{rival[1:]}")
     takes, notes = _progress(found), []
     if found.operators and found.committed >= 0:
         takes += _state_sentences(found, target, stored)

@@ -83,11 +83,13 @@ def make(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
     """Makes coordinators on one storage; stops those that a test leaves running."""
     made: list[CheckpointCoordinator] = []
 
-    def new(pipeline: str = "p", *, restore: str | int = "latest", **config: Any) -> CheckpointCoordinator:
+    def new(
+        pipeline: str = "p", *, storage: str = "store", restore: str | int = "latest", **config: Any
+    ) -> CheckpointCoordinator:
         chosen = CheckpointConfig(**{"interval": None, "restart": NoRestart()} | config)
         made.append(
             CheckpointCoordinator(
-                spark, pipeline=pipeline, storage=str(tmp_path / "store"), config=chosen, restore=restore
+                spark, pipeline=pipeline, storage=str(tmp_path / storage), config=chosen, restore=restore
             )
         )
         return made[-1]

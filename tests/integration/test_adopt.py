@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from chandy.coordinator import CheckpointCoordinator
-from chandy.coordinator.adopt import adopted_store
+from chandy.coordinator.adopt import adopted_store, adopters
 from chandy.coordinator.errors import AdoptionError, SinkTakenError
 from chandy.coordinator.spark import progress
 from chandy.storage.verification import verify
@@ -39,6 +39,8 @@ pytestmark = pytest.mark.spark
 # Workers do not have the tests' modules: what the tests define travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+GONE_ON = "plain Spark has gone on with the query after it was adopted"
+"""What the log says."""
 TIMED = "id long, k string, t timestamp"
 Build = Callable[[SparkSession, Path], DataFrame]
 
@@ -128,27 +130,68 @@ class Case:
         self.spark, self.build = spark, build
         self.inputs, self.out, self.old = folder / "events", folder / "out", folder / "old"
         self._whole = folder / "whole"
+        self._files = 0
 
-    def add(self, files: range) -> None:
-        for number in files:
-            add_file(self.inputs, number)
+    def add(self, files: int) -> None:
+        """Add files of events."""
+        for _ in range(files):
+            add_file(self.inputs, self._files)
+            self._files += 1
 
     def writer(self, out: Path | None = None) -> DataStreamWriter:
         return into(self.build(self.spark, self.inputs), out or self.out)
 
-    def uninterrupted(self) -> Counter[tuple[Any, ...]]:
-        """The output of a plain query over all files."""
-        plain(self.writer(self._whole), self._whole.with_name("whole-checkpoint"))
-        return rows(self.spark, self._whole)
+    def plain(self) -> None:
+        """Let plain Spark run the query over what is there, and stop it."""
+        plain(self.writer(), self.old)
+
+    @property
+    def newest(self) -> int:
+        """The newest batch that plain Spark has committed."""
+        return progress.newest_committed(self.old)
+
+    def interrupt(self) -> int:
+        """Leave the newest batch as a kill does between the sink's commit and the commit log; return its number."""
+        newest = self.newest
+        (self.old / "commits" / str(newest)).unlink()
+        return newest
 
     def start(self, coordinator: CheckpointCoordinator) -> Any:
         return coordinator.start(self.writer(), name="q", adopt=str(self.old))
 
+    def run(self, coordinator: CheckpointCoordinator) -> Any:
+        """Start the query, and wait until it has processed all that is there."""
+        query = self.start(coordinator)
+        query.processAllAvailable()
+        return query
+
     def check(self) -> None:
-        """Compare what readers see with what the uninterrupted query has."""
-        expected = self.uninterrupted()
+        """Compare what readers see with what a query of plain Spark gives out that nobody interrupts."""
+        plain(self.writer(self._whole), self._whole.with_name("whole-checkpoint"))
+        expected = rows(self.spark, self._whole)
         assert expected
         assert rows(self.spark, self.out) == expected
+
+
+Begin = Callable[[Build, int], Case]
+"""Makes a query that plain Spark has run over so many files, and that has stopped."""
+
+
+@pytest.fixture
+def begin(spark: SparkSession, tmp_path: Path) -> Begin:
+    def new(build: Build, files: int) -> Case:
+        case = Case(spark, tmp_path, build)
+        case.add(files)
+        case.plain()
+        return case
+
+    return new
+
+
+@pytest.fixture
+def stopped(begin: Begin) -> Case:
+    """A query with state of Spark's own, which plain Spark has run over four files."""
+    return begin(windows, 4)
 
 
 # --- stateless queries, and Spark's own state ---------------------------------------------------------------
@@ -167,7 +210,7 @@ class Case:
 def test_an_adopted_query_gives_out_what_an_uninterrupted_one_does(
     build: Build,
     provider: str,
-    spark: SparkSession,
+    begin: Begin,
     settings: dict[str, str],
     make: Make,
     tmp_path: Path,
@@ -175,18 +218,16 @@ def test_an_adopted_query_gives_out_what_an_uninterrupted_one_does(
 ) -> None:
     for name, value in PROVIDERS[provider].items():
         settings[STREAMING + name] = value
-    case = Case(spark, tmp_path, build)
-    case.add(range(5))
-    plain(case.writer(), case.old)
-    before, newest = contents(case.old), progress.newest_committed(case.old)
+    case = begin(build, 5)
+    before, newest = contents(case.old), case.newest
 
     coordinator = make()
     report = coordinator.adoption(str(case.old), case.writer())
     assert report.is_possible, report
     assert not (tmp_path / "store" / "p" / adopted_store.FOLDER).exists()
-    case.add(range(5, 8))
-    query = case.start(coordinator)
-    query.processAllAvailable()
+    assert not (tmp_path / "store" / adopters.FOLDER).exists()
+    case.add(3)
+    query = case.run(coordinator)
     first = min(progress["batchId"] for progress in query.recentProgress)
     assert first == newest + 1
     taken = coordinator.stop()
@@ -194,102 +235,87 @@ def test_an_adopted_query_gives_out_what_an_uninterrupted_one_does(
     assert verify(coordinator._taken.catalog.store, coordinator._taken.catalog.latest()).ok
 
     # Adopted once: from now on the pipeline's own checkpoint counts.
-    case.add(range(8, 10))
+    case.add(2)
     with caplog.at_level(logging.INFO):
         again = make()
-        case.start(again).processAllAvailable()
+        case.run(again)
     assert "nothing is adopted" in caplog.text
+    assert GONE_ON not in caplog.text
     again.stop()
     case.check()
     check_untouched(case.old, before)
 
 
-def test_a_batch_that_was_planned_runs_again_with_its_offsets(
-    spark: SparkSession, make: Make, tmp_path: Path
-) -> None:
-    case = Case(spark, tmp_path, windows)
-    case.add(range(4))
-    plain(case.writer(), case.old)
-    # As a kill leaves it between the sink's commit and the commit log.
-    newest = progress.newest_committed(case.old)
-    (case.old / "commits" / str(newest)).unlink()
-    planned = (case.old / "offsets" / str(newest)).read_text()
+def test_a_batch_that_was_planned_runs_again_with_its_offsets(stopped: Case, make: Make) -> None:
+    newest = stopped.interrupt()
+    planned = (stopped.old / "offsets" / str(newest)).read_text()
 
     coordinator = make()
-    assert f"Batch {newest} was planned" in str(coordinator.adoption(str(case.old)))
-    case.add(range(4, 6))
-    case.start(coordinator).processAllAvailable()
+    assert f"Batch {newest} was planned" in str(coordinator.adoption(str(stopped.old)))
+    stopped.add(2)
+    stopped.run(coordinator)
     run = coordinator._supervisor._runs.get("q")
     assert run is not None
     assert (run.directory / "offsets" / str(newest)).read_text() == planned
     coordinator.stop()
-    case.check()
+    stopped.check()
 
 
 def test_a_query_that_never_committed_begins_with_the_batch_that_was_planned(
     spark: SparkSession, make: Make, tmp_path: Path
 ) -> None:
     case = Case(spark, tmp_path, distinct)
-    case.add(range(2))
+    case.add(2)
 
     def fail(frame: DataFrame, batch: int) -> None:
         raise RuntimeError("made to fail")
 
     with pytest.raises(Exception, match="made to fail"):
         plain(distinct(spark, case.inputs).writeStream.foreachBatch(fail), case.old)
-    assert (progress.newest_planned(case.old), progress.newest_committed(case.old)) == (0, -1)
+    assert (progress.newest_planned(case.old), case.newest) == (0, -1)
     coordinator = make()
-    case.start(coordinator).processAllAvailable()
+    case.run(coordinator)
     coordinator.stop()
     case.check()
 
 
 def test_before_its_first_checkpoint_it_begins_again_where_it_was_adopted(
-    spark: SparkSession, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stopped: Case, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    case = Case(spark, tmp_path, windows)
-    case.add(range(4))
-    plain(case.writer(), case.old)
-    case.add(range(4, 6))
+    stopped.add(2)
     for _ in range(2):
         coordinator = make()
-        case.start(coordinator).processAllAvailable()
+        stopped.run(coordinator)
         coordinator.stop(checkpoint=False)
     # It needs the old directory no more.
-    case.old.rename(tmp_path / "gone")
+    stopped.old.rename(tmp_path / "gone")
     with caplog.at_level(logging.INFO):
         coordinator = make()
-        query = case.start(coordinator)
+        query = stopped.start(coordinator)
     assert "goes on from what it has adopted before" in caplog.text
     query.processAllAvailable()
     coordinator.stop()
-    case.check()
+    stopped.check()
 
 
-def test_a_killed_driver_resumes_behind_what_it_has_adopted(
-    spark: SparkSession, make: Make, tmp_path: Path
-) -> None:
-    case = Case(spark, tmp_path, windows)
-    case.add(range(4))
-    plain(case.writer(), case.old)
-    case.add(range(4, 6))
+def test_a_killed_driver_resumes_behind_what_it_has_adopted(stopped: Case, make: Make) -> None:
+    stopped.add(2)
     coordinator = make()
-    case.start(coordinator).processAllAvailable()
+    stopped.run(coordinator)
     stood = progress.newest_committed(coordinator._supervisor._runs.all()[0].directory)
     crash(coordinator)
-    case.add(range(6, 8))
+    stopped.add(2)
     after = make()
-    query = case.start(after)
-    query.processAllAvailable()
+    query = stopped.run(after)
     assert in_place(after) == [True]
     assert min(progress["batchId"] for progress in query.recentProgress) == stood + 1
     after.stop()
-    case.check()
+    stopped.check()
 
 
 def test_a_query_that_was_killed_goes_on(spark: SparkSession, make: Make, tmp_path: Path) -> None:
     case = Case(spark, tmp_path, windows)
-    case.add(range(5))
+    case.add(5)
     code = f"""
 import sys
 from pathlib import Path
@@ -306,40 +332,94 @@ test_adopt.into(df, Path({str(case.out)!r})).option("checkpointLocation", {str(c
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     coordinator = make()
-    case.add(range(5, 8))
-    case.start(coordinator).processAllAvailable()
+    case.add(3)
+    case.run(coordinator)
     coordinator.stop()
     case.check()
 
 
+# --- what is adopted once -----------------------------------------------------------------------------------
+
+
+def nowhere(case: Case) -> DataStreamWriter:
+    """The query with a sink in which nobody can leave a mark."""
+    return case.build(case.spark, case.inputs).writeStream.foreachBatch(lambda frame, batch: frame.collect())
+
+
+@pytest.mark.parametrize(
+    ("writer", "storage", "error"),
+    [(Case.writer, "elsewhere", SinkTakenError), (nowhere, "store", AdoptionError)],
+    ids=["by its output", "by the storage"],
+)
 def test_of_two_pipelines_that_adopt_a_query_at_once_one_goes_on_and_the_other_is_told_so(
-    spark: SparkSession, make: Make, tmp_path: Path
+    writer: Callable[[Case], DataStreamWriter],
+    storage: str,
+    error: type[Exception],
+    stopped: Case,
+    make: Make,
 ) -> None:
-    case = Case(spark, tmp_path, windows)
-    case.add(range(4))
-    plain(case.writer(), case.old)
-    case.add(range(4, 6))
-    coordinators = [make(), make(pipeline="other")]
+    stopped.add(2)
+    coordinators = [make(), make(pipeline="other", storage=storage)]
     begin = threading.Barrier(2)
 
     def adopt(coordinator: CheckpointCoordinator) -> Any:
         begin.wait()
         try:
-            return case.start(coordinator)
-        except SinkTakenError as error:
-            return error
+            return coordinator.start(writer(stopped), name="q", adopt=str(stopped.old))
+        except error as refused:
+            return refused
 
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(adopt, coordinators))
-    refused = [one for one in outcomes if isinstance(one, SinkTakenError)]
+    refused = [one for one in outcomes if isinstance(one, error)]
     assert len(refused) == 1
     winner = coordinators[1 - outcomes.index(refused[0])]
-    assert f"that of query 'q' of pipeline {winner._pipeline!r}" in str(refused[0])
+    assert f"query 'q' of pipeline {winner._pipeline!r}" in str(refused[0]).lower()
     for one in outcomes:
         if one is not refused[0]:
             one.processAllAvailable()
     winner.stop()
-    case.check()
+    if writer is Case.writer:
+        stopped.check()
+
+
+def test_a_query_that_another_one_has_adopted_is_refused_until_that_is_given_up(
+    stopped: Case, make: Make, tmp_path: Path
+) -> None:
+    first, old = make(), str(stopped.old)
+    first.start(nowhere(stopped), name="q", adopt=old).processAllAvailable()
+    first.stop()
+    other = make(pipeline="other")
+    for coordinator, name in ((make(), "another"), (other, "q")):
+        report = coordinator.adoption(old, nowhere(stopped), name=name)
+        assert "Query 'q' of pipeline 'p' has adopted it" in " ".join(report.obstacles)
+        with pytest.raises(
+            AdoptionError, match=r"[Qq]uery 'q' of pipeline 'p' has adopted it.* delete "
+        ) as refused:
+            coordinator.start(nowhere(stopped), name=name, adopt=old)
+    named = re.search(r"delete (\S+);", str(refused.value))
+    assert named is not None
+    Path(named[1].removeprefix("file://")).unlink()
+    other.start(nowhere(stopped), name="q", adopt=old).processAllAvailable()
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_query_that_plain_spark_goes_on_with_after_its_adoption_is_noticed_at_the_next_start(
+    has_checkpoint: bool, stopped: Case, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator, old = make(), str(stopped.old)
+    coordinator.start(nowhere(stopped), name="q", adopt=old).processAllAvailable()
+    coordinator.stop(checkpoint=has_checkpoint)
+    stopped.add(1)
+    stopped.plain()
+    again = make()
+    if not has_checkpoint:
+        with pytest.raises(AdoptionError, match="plain Spark has gone on with it"):
+            again.start(nowhere(stopped), name="q", adopt=old)
+        return
+    # What the pipeline has is right all the same.
+    again.start(nowhere(stopped), name="q", adopt=old).processAllAvailable()
+    assert GONE_ON in caplog.text
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
@@ -347,7 +427,7 @@ def test_of_two_pipelines_that_adopt_a_query_at_once_one_goes_on_and_the_other_i
 
 def test_a_query_that_runs_here_is_refused(spark: SparkSession, make: Make, tmp_path: Path) -> None:
     case = Case(spark, tmp_path, mapped)
-    case.add(range(1))
+    case.add(1)
     query = case.writer().option("checkpointLocation", str(case.old)).start()
     coordinator = make()
     try:
@@ -356,15 +436,13 @@ def test_a_query_that_runs_here_is_refused(spark: SparkSession, make: Make, tmp_
             case.start(coordinator)
     finally:
         query.stop()
-    case.start(coordinator).processAllAvailable()
+    case.run(coordinator)
 
 
 def test_another_source_or_output_is_refused_and_nothing_is_changed(
-    spark: SparkSession, make: Make, tmp_path: Path
+    spark: SparkSession, begin: Begin, make: Make, tmp_path: Path
 ) -> None:
-    case = Case(spark, tmp_path, mapped)
-    case.add(range(2))
-    plain(case.writer(), case.old)
+    case = begin(mapped, 2)
     before = contents(tmp_path / "out"), contents(case.old)
     coordinator = make()
     two = case.build(spark, case.inputs).union(case.build(spark, case.inputs))
@@ -380,21 +458,6 @@ def test_another_source_or_output_is_refused_and_nothing_is_changed(
     with pytest.raises(AdoptionError, match="no directory"):
         coordinator.start(case.writer(), name="q", adopt=str(tmp_path / "nowhere"))
     assert (contents(tmp_path / "out"), contents(case.old)) == before
-
-
-def test_a_checkpoint_that_went_on_after_its_adoption_is_refused(
-    spark: SparkSession, make: Make, tmp_path: Path
-) -> None:
-    case = Case(spark, tmp_path, mapped)
-    case.add(range(1))
-    plain(case.writer(), case.old)
-    coordinator = make()
-    case.start(coordinator).processAllAvailable()
-    coordinator.stop(checkpoint=False)
-    case.add(range(1, 2))
-    plain(case.writer(), case.old)
-    with pytest.raises(AdoptionError, match="plain Spark has gone on with it"):
-        case.start(make())
 
 
 def test_state_that_spark_has_and_the_query_has_not_is_refused(

@@ -207,6 +207,10 @@ class Into:
         writer = totals.writeStream.format("parquet").option("path", str(self.out))
         return coordinator.start(writer, name="q", adopt=str(self.old))
 
+    def adopt(self, coordinator: CheckpointCoordinator) -> None:
+        """Start the adopting query, and wait until it has processed all that is there."""
+        self.adopting(coordinator).processAllAvailable()
+
     def check(self, rows_per_file: int = 7) -> None:
         """Each file's batch has one row for each key, and the last ones are the totals."""
         found = self.spark.read.parquet(str(self.out))
@@ -214,13 +218,19 @@ class Into:
         assert found.count() == found.distinct().count() == rows_per_file * self.events.files
 
 
-@pytest.mark.compat
-def test_the_values_are_there_before_a_batch_and_in_every_checkpoint_after(
-    spark: SparkSession, make: Make, events: Events, tmp_path: Path
-) -> None:
+@pytest.fixture
+def pair(spark: SparkSession, events: Events, tmp_path: Path) -> Into:
+    """The plain query has run over three files, and has stopped."""
     events.add(3)
     pair = Into(spark, events, tmp_path)
     pair.plain()
+    return pair
+
+
+@pytest.mark.compat
+def test_the_values_are_there_before_a_batch_and_in_every_checkpoint_after(
+    pair: Into, spark: SparkSession, make: Make, events: Events, tmp_path: Path
+) -> None:
     coordinator = make()
     pair.adopting(coordinator)
     for key, total in events.totals(spark).items():
@@ -232,39 +242,33 @@ def test_the_values_are_there_before_a_batch_and_in_every_checkpoint_after(
     coordinator.stop()
     events.add(2)
     again = make()
-    pair.adopting(again).processAllAvailable()
+    pair.adopt(again)
     again.stop()
     pair.check()
 
 
 def test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_counted_once(
-    spark: SparkSession, make: Make, events: Events, tmp_path: Path
+    pair: Into, make: Make, events: Events
 ) -> None:
-    events.add(3)
-    pair = Into(spark, events, tmp_path)
-    pair.plain()
     newest = progress.newest_committed(pair.old)
     (pair.old / "commits" / str(newest)).unlink()
     events.add(1)
     coordinator = make()
-    pair.adopting(coordinator).processAllAvailable()
+    pair.adopt(coordinator)
     coordinator.stop()
     pair.check()
 
 
 def test_a_killed_driver_resumes_its_shards_behind_what_they_have_adopted(
-    spark: SparkSession, make: Make, events: Events, tmp_path: Path
+    pair: Into, make: Make, events: Events
 ) -> None:
-    events.add(3)
-    pair = Into(spark, events, tmp_path)
-    pair.plain()
     events.add(2)
     coordinator = make()
-    pair.adopting(coordinator).processAllAvailable()
+    pair.adopt(coordinator)
     crash(coordinator)
     events.add(2)
     after = make()
-    pair.adopting(after).processAllAvailable()
+    pair.adopt(after)
     assert in_place(after) == [True]
     after.stop()
     pair.check()
@@ -281,11 +285,8 @@ class Other(Totals):
 
 
 def test_state_that_the_operator_does_not_declare_as_it_was_is_named(
-    spark: SparkSession, make: Make, events: Events, tmp_path: Path
+    pair: Into, spark: SparkSession, make: Make, events: Events
 ) -> None:
-    events.add(1)
-    pair = Into(spark, events, tmp_path)
-    pair.plain()
     coordinator = make()
     stream = events.stream(spark)
     for uid, key, processor, why in [

@@ -83,6 +83,11 @@ def test_an_interrupted_batch_is_told(committed: int, planned: int, said: str) -
     assert found.is_possible
 
 
+def test_a_query_that_another_one_has_adopted_is_in_the_way() -> None:
+    found = examine(checkpoint(), target(), rival="query 'q' has adopted it: go on with that one.")
+    assert found.obstacles == ("Query 'q' has adopted it: go on with that one.",)
+
+
 def test_a_query_that_runs_here_is_in_the_way() -> None:
     found = examine(checkpoint(), target(), runs_here=True)
     assert found.obstacles == ("A query of this application is running in it: stop it first.",)
