@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import attrs
 from typing_extensions import override
@@ -21,6 +21,7 @@ from ...sinks.two_phase.together import check_publish
 from ..record import check_record
 from .passing import PASSING
 from .schema import check_schema, fit, reading
+from .upserting import Mode, check_mode, last_by_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,7 @@ class DeltaSink(StagedSink):
     """Options of delta-rs for the store that the table is in, such as credentials and the endpoint."""
     uid: str = attrs.field(default="sink", kw_only=True)
     """Names the sink in its query. Keep it across restarts."""
-    mode: Literal["append", "upsert"] = attrs.field(
+    mode: Mode = attrs.field(
         default="append", kw_only=True, validator=attrs.validators.in_(("append", "upsert"))
     )
     """Whether rows are added, or replace those with the same ``key``."""
@@ -87,13 +88,7 @@ class DeltaSink(StagedSink):
     target: ClassVar[str] = "Delta"
 
     def __attrs_post_init__(self) -> None:
-        if (self.mode == "upsert") != bool(self.key):
-            raise OutputError(
-                f"{self.name} cannot be used as a sink",
-                'key columns with mode="upsert", and none with mode="append"',
-                f"mode={self.mode!r} and key={self.key!r}",
-                'set key=("id",), say, or leave it out',
-            )
+        check_mode(self.name, self.mode, self.key)
         check_publish(f"DeltaSink for {self.table}", self.publish, self.mode)
 
     @property
@@ -321,28 +316,6 @@ class _Committer(Committer):
             .when_not_matched_insert_all()
             .execute()
         )
-
-
-def last_by_key(rows: pa.Table, key: tuple[str, ...], target: str) -> pa.Table:
-    """Return the last row of each key, in the order of the rows.
-
-    Raises:
-        OutputError: a row has a null in its key. Such a row equals no other, and would be added again and again.
-    """
-    import pyarrow as pa
-
-    for name in key:
-        if nulls := rows.column(name).null_count:
-            raise OutputError(
-                f"{target} refuses rows",
-                f"key column {name!r} to be never null",
-                f"{nulls} rows of {rows.num_rows} where it is",
-                "filter them in the query, or choose another key",
-            )
-    number = "_chandy_number"
-    numbered = rows.select(list(key)).append_column(number, pa.array(range(rows.num_rows), pa.int64()))
-    last = numbered.group_by(list(key)).aggregate([(number, "max")]).column(f"{number}_max")
-    return rows.take(last.combine_chunks().sort())
 
 
 def _commit_nothing(table: DeltaTable, properties: CommitProperties) -> None:

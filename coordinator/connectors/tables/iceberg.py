@@ -19,12 +19,13 @@ from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from .bounded import within
 from .passing import PASSING
-from .schema import check_schema, reading
+from .schema import check_schema, fit, reading
+from .upserting import Mode, check_mode, last_by_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ _NOT_PERMITTED = re.compile(
 
 @attrs.frozen
 class IcebergSink(StagedSink):
-    """Appends the rows of each checkpoint to an Iceberg table, in one commit of the table.
+    """Appends the rows of each checkpoint to an Iceberg table, or replaces rows by key, in one commit of the table.
 
     Any reader of Iceberg sees whole epochs alone. Other programs may write into the table at the same time.
 
@@ -50,6 +51,10 @@ class IcebergSink(StagedSink):
     rows again.
 
     One staged file at a time is in memory; of a table with partitions, a whole epoch is.
+
+    With ``mode="upsert"`` a row replaces the one with the same key, and of rows of one epoch with one key the last one
+    counts. It is PyIceberg's upsert: it compares rows one by one in Python, and no two rows of the table may have one
+    key. It suits epochs of thousands of keys, not of millions, and has a whole epoch in memory.
     """
 
     catalog: Mapping[str, str] = attrs.field(repr=False)
@@ -59,6 +64,12 @@ class IcebergSink(StagedSink):
     """The table with its namespace, such as ``flights.delays``."""
     uid: str = attrs.field(default="sink", kw_only=True)
     """Names the sink in its query. Keep it across restarts."""
+    mode: Mode = attrs.field(
+        default="append", kw_only=True, validator=attrs.validators.in_(("append", "upsert"))
+    )
+    """Whether rows are added, or replace those with the same ``key``. A column that only the table has becomes null."""
+    key: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=tuple[str, ...])
+    """The columns that name a row, for ``mode="upsert"``."""
     catalog_name: str = attrs.field(default="default", kw_only=True)
     """The catalog's name. It is a part of the names of tables in SQL catalogs."""
     create_table: bool = attrs.field(default=True, kw_only=True)
@@ -68,6 +79,9 @@ class IcebergSink(StagedSink):
     as ``s3.request-timeout``."""
 
     target: ClassVar[str] = "Iceberg"
+
+    def __attrs_post_init__(self) -> None:
+        check_mode(self.name, self.mode, self.key)
 
     @property
     def name(self) -> str:
@@ -83,6 +97,13 @@ class IcebergSink(StagedSink):
             SetupError: PyIceberg is not installed.
             TargetUnavailableError: its catalog cannot be reached.
         """
+        if unknown := [one for one in self.key if one not in schema.names]:
+            raise OutputError(
+                f"{self.name} cannot be written",
+                f"key columns among the rows' columns: {', '.join(schema.names)}",
+                ", ".join(unknown),
+                "correct `key` of the sink",
+            )
         with self.connected() as catalog:
             try:
                 found = self.load(catalog)
@@ -106,7 +127,7 @@ class IcebergSink(StagedSink):
                 table = self.load(catalog)
                 found = _position(table, fence)
                 own = found.taken_by(fence) if found else Position.first(fence)
-                if own == found or self.append(table, own, None, fence):
+                if own == found or self.put(table, own, None, fence):
                     return _Committer(self, catalog, fence, own)
             raise self.busy()
         except BaseException:
@@ -157,7 +178,7 @@ class IcebergSink(StagedSink):
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
 
-    def append(self, table: Table, new: Position, epoch: Epoch | None, fence: Fence) -> bool:
+    def put(self, table: Table, new: Position, epoch: Epoch | None, fence: Fence) -> bool:
         """Commit the rows of an epoch, or none, and a position; return False if another commit was faster.
 
         The commit requires that the table's newest snapshot is the one that this version of the table has. So each
@@ -168,18 +189,36 @@ class IcebergSink(StagedSink):
         transaction = table.transaction()
         schema = _schema_of(table)
         with self.explained():
-            if epoch is None or not epoch.rows:
+            if (
+                epoch is None
+                or not epoch.rows
+                or not self._add(transaction, table, schema, StagedRows(epoch))
+            ):
                 transaction.append(schema.empty_table())
-            else:
-                with reading(StagedRows(epoch), schema, self.name) as rows:
-                    # PyIceberg streams into tables without partitions alone.
-                    transaction.append(rows.read_all() if table.spec().fields else rows)
             transaction.set_properties({_property(fence): to_json(new).decode()})
             try:
                 self._bounded(transaction.commit_transaction)
             except CommitFailedException:
                 return False
         return True
+
+    def _add(self, transaction: Transaction, table: Table, schema: pa.Schema, staged: StagedRows) -> bool:
+        """Add rows to a transaction; return whether they make a snapshot."""
+        if self.mode == "upsert":
+            return self._upsert(transaction, schema, staged)
+        with reading(staged, schema, self.name) as rows:
+            # PyIceberg streams into tables without partitions alone.
+            transaction.append(rows.read_all() if table.spec().fields else rows)
+        return True
+
+    def _upsert(self, transaction: Transaction, schema: pa.Schema, staged: StagedRows) -> bool:
+        import pyarrow as pa
+
+        tables = [fit(rows, schema, self.name) for rows in staged.tables()]
+        rows = last_by_key(pa.concat_tables(tables), self.key, self.name)
+        done = transaction.upsert(rows, join_cols=list(self.key))
+        # Rows that are there as they are to be change nothing.
+        return bool(done.rows_updated or done.rows_inserted)
 
     def busy(self) -> TargetUnavailableError:
         """Return the error for a table whose other writers were faster each time."""
@@ -230,7 +269,7 @@ class _Committer(Committer):
             table = self._sink.load(self._catalog)
             # After a conflict, the record says whether it was another writer of the table, or a later life of this one.
             check_record(_position(table, self._fence), self._own, self._fence, self._sink.name)
-            if self._sink.append(table, new, epoch, self._fence):
+            if self._sink.put(table, new, epoch, self._fence):
                 self._own = new
                 return
         raise self._sink.busy()

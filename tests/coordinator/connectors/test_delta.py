@@ -12,7 +12,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from chandy.coordinator.connectors.tables.delta import DeltaSink, last_by_key
+from chandy.coordinator.connectors.tables.delta import DeltaSink
+from chandy.coordinator.connectors.tables.upserting import last_by_key
 from chandy.coordinator.errors import ChandyError
 from chandy.coordinator.sinks.two_phase.contract import Epoch
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError

@@ -19,6 +19,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from chandy.coordinator.connectors.tables.iceberg import IcebergSink
 from chandy.coordinator.errors import ChandyError
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
+from chandy.storage.errors import FencedError
 
 from .conformance import SCHEMA, Pipeline, Row, Target
 from .files_of_others import open_folder, read_only
@@ -59,6 +60,11 @@ class Table(Target):
         self.catalog().load_table(self.name).append(data)
 
 
+class UpsertTable(Table):
+    def sink(self, uid: str = "out") -> IcebergSink:
+        return attrs.evolve(super().sink(uid), mode="upsert", key=["k"])
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return Table(tmp_path / "lake").make()
@@ -73,6 +79,59 @@ class TestIceberg(RaceConformance):
     @pytest.fixture
     def target(self, table: Table) -> Target:
         return table
+
+
+class TestUpsert(RaceConformance):
+    """Rows whose keys differ arrive as with appending."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return UpsertTable(tmp_path / "lake").make()
+
+
+def test_a_row_replaces_the_one_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = UpsertTable(tmp_path / "lake").make()
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")]))
+    committer.commit(pipeline.epoch(2, [(2, "c"), (3, "d")], [(3, "e")]))
+    assert sorted(table.rows()) == [(1, "a"), (2, "c"), (3, "e")]
+    within_the_next_commits(monkeypatch, [lambda: table.add((100, "other"))])
+    committer.commit(pipeline.epoch(3, [(1, "f"), (100, "g")]))
+    assert sorted(table.rows()) == [(1, "f"), (2, "c"), (3, "e"), (100, "g")]
+
+
+def test_rows_that_change_nothing_move_the_position_and_keep_the_fence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = UpsertTable(tmp_path / "lake").make()
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    zombie = pipeline.recover(1)
+    zombie.commit(pipeline.epoch(1, [(1, "a")]))
+    zombie.commit(pipeline.epoch(2, [(1, "a")]))
+    assert pipeline.recover(1).position == 2
+    within_the_next_commits(monkeypatch, [lambda: pipeline.recover(2)])
+    with pytest.raises(FencedError):
+        zombie.commit(pipeline.epoch(3, [(1, "a")]))
+    assert pipeline.recover(2).position == 2
+
+
+def test_a_key_has_several_columns_or_names_what_is_wrong_with_it(table: Table, tmp_path: Path) -> None:
+    sink = attrs.evolve(table.sink(), mode="upsert", key=["k", "v"])
+    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a"), (1, "b")]))
+    committer.commit(pipeline.epoch(2, [(1, "a"), (2, "a")]))
+    assert sorted(table.rows()) == [(1, "a"), (1, "b"), (2, "a")]
+    with pytest.raises(OutputError, match="key columns among the rows' columns: k, v, found x"):
+        attrs.evolve(sink, key=["x"]).check(SCHEMA)
+    with pytest.raises(OutputError, match='key columns with mode="upsert"'):
+        attrs.evolve(sink, key=[])
+    # Of two rows with one key in the table, nobody knows which one is meant.
+    by_number = attrs.evolve(pipeline, sink=attrs.evolve(sink, key=["k"], uid="other"))
+    with pytest.raises(OutputError, match="duplicate rows"):
+        by_number.recover().commit(by_number.epoch(3, [(1, "c")]))
+    assert sorted(table.rows()) == [(1, "a"), (1, "b"), (2, "a")]
 
 
 def test_a_commit_waits_for_other_writers_of_the_table(
