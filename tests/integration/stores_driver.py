@@ -1,7 +1,8 @@
 """A driver of its own for each test of a store: credentials are in its environment before Spark starts.
 
-Runs a pipeline on the store that the command line names, stops it, restores it from its latest checkpoint and from a
-savepoint whose pipeline is gone, and prints ``done`` if all answers were right.
+Does what the command line says on the store that it names, and prints ``done`` if all answers were right. ``run``: runs
+a pipeline, stops it, restores it from its latest checkpoint and from a savepoint whose pipeline is gone.
+``write_state``: writes savepoints from rows, each from the one before, which is in another place and then deleted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from chandy.coordinator.query import CheckpointedQuery
+from chandy.state import SavepointWriter, read_state
 from chandy.storage.catalog import Catalog
+from chandy.storage.layout import is_shared
 from chandy.storage.open import open_store
 from chandy.storage.savepoint import read_savepoint
 from chandy.storage.uri import join_uri
@@ -94,9 +97,43 @@ def run(spark: SparkSession, storage: str, folder: Path) -> None:
     assert open_store(savepoint.uri).list() == []
 
 
+def write_state(spark: SparkSession, storage: str, folder: Path) -> None:
+    # Enough of it that files of shards are objects of their own, which services copy.
+    numbers = spark.range(8_000).selectExpr("id", "sha2(cast(id AS string), 512) AS text")
+    first = (
+        SavepointWriter.new(spark, "p")
+        .with_operator("stays", query="q", key="id long", shards=2)
+        .with_state("stays", "text", numbers)
+        .with_operator("changes", query="q", key="id long", shards=2)
+        .with_state("changes", "text", numbers.limit(0))
+        .write(str(folder / "first"))
+    )
+    expected = dict[int, str]()
+    places = [join_uri(storage, "second"), join_uri(storage, "third"), str(folder / "fourth")]
+    for number, place in enumerate(places):
+        rows = spark.createDataFrame([(number, place)], "id long, text string")
+        expected[number] = place
+        made = (
+            SavepointWriter.from_existing(spark, first)
+            .with_state("changes", "text", rows, mode="merge")
+            .write(place)
+        )
+        before = open_store(first)
+        assert any(is_shared(key) for key in before.list())
+        before.delete_all(before.list())
+        store = open_store(made)
+        assert verify(store, read_savepoint(store)).ok
+        stays = read_state(spark, made, operator="stays").select("id", "text")
+        assert stays.exceptAll(numbers).isEmpty()
+        assert stays.count() == numbers.count()
+        changes = read_state(spark, made, operator="changes").select("id", "text")
+        assert dict(map(tuple, changes.collect())) == expected
+        first = made
+
+
 if __name__ == "__main__":
-    place, storage = Path(sys.argv[1]), sys.argv[2]
+    place, storage, what = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     spark = session(place)
-    run(spark, storage, place)
+    {"run": run, "write_state": write_state}[what](spark, storage, place)
     print("done", flush=True)
     spark.stop()

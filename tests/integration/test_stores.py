@@ -12,6 +12,7 @@ import pytest
 
 # Fixtures.
 from ..storage.conftest import hdfs, hdfs_uri, moto, s3_keys, s3_uri  # noqa: F401
+from ..storage.servers import Server
 
 pytestmark = pytest.mark.spark
 
@@ -22,9 +23,19 @@ def test_a_pipeline_runs_stops_and_is_restored_on_a_real_server(
 ) -> None:
     server = request.getfixturevalue(backend)
     uri = (s3_uri if backend == "moto" else hdfs_uri)(server, uuid.uuid4().hex)
-    command = [sys.executable, "-m", "tests.integration.stores_driver", str(tmp_path), uri]
+    check_driver("run", uri, tmp_path)
+
+
+@pytest.mark.server
+def test_savepoints_are_written_from_rows_to_real_s3_and_back(moto: Server, tmp_path: Path) -> None:  # noqa: F811
+    check_driver("write_state", s3_uri(moto, uuid.uuid4().hex), tmp_path)
+
+
+def check_driver(what: str, uri: str, folder: Path) -> None:
+    """Have a driver of its own do something on a store."""
+    command = [sys.executable, "-m", "tests.integration.stores_driver", str(folder), uri, what]
     root = Path(__file__).parents[2]
-    with (tmp_path / "log").open("wb") as log:
+    with (folder / "log").open("wb") as log:
         driver = subprocess.run(
             command,
             cwd=root,
@@ -34,4 +45,4 @@ def test_a_pipeline_runs_stops_and_is_restored_on_a_real_server(
             check=False,
             timeout=300,
         )
-    assert driver.stdout.decode().split()[-1:] == ["done"], (tmp_path / "log").read_text()[-5000:]
+    assert driver.stdout.decode().split()[-1:] == ["done"], (folder / "log").read_text()[-5000:]
