@@ -241,11 +241,13 @@ class FileLog:
             modified: seconds since 1970.
 
         Raises:
-            ObjectExistsError: somebody else has.
+            ObjectExistsError: somebody else has, or the entry before is not there any more.
             OutputError: the log has a gap.
             StorageError: the directory cannot be read or written.
         """
         number = following(known.number)
+        if known.number >= 0:
+            self._check_there(known.number)
         added = [line_of(file, modified) for file in files]
         if is_compacted(number):
             added = self._kept(self.lines(known.number), modified) + added
@@ -285,6 +287,14 @@ class FileLog:
             with contextlib.suppress(ObjectExistsError):
                 # Its name alone is read.
                 self.store.create(key_of(missing), encode((), EMPTY, self.directory, 0.0))
+
+    def _check_there(self, number: int) -> None:
+        """Check that nobody has put the log back or deleted it: what follows would be behind a gap."""
+        try:
+            self.store.stat(key_of(number))
+        except ObjectMissingError as error:
+            # What there is instead is for the caller to read, as after another one's entry.
+            raise ObjectExistsError(self.store.uri, key_of(following(number))) from error
 
     def _create(self, new: Entry, lines: Sequence[str], modified: float) -> Entry:
         key = key_of(new.number)

@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -464,6 +465,26 @@ def test_a_log_that_was_set_back_makes_the_position_lower(directory: Directory, 
     committer.commit(pipeline.epoch(2, [(2, "b")]))
     Path(directory.path, "_spark_metadata", "21").unlink()
     assert pipeline.recover(2).position == 1
+
+
+@pytest.mark.parametrize("published", [3, 9, 10, 11])
+@pytest.mark.parametrize("stays", [None, 2])
+def test_a_log_that_was_set_back_meanwhile_gets_no_entry_behind_a_gap(
+    directory: Directory, pipeline: Pipeline, published: int, stays: int | None
+) -> None:
+    committer = pipeline.recover()
+    publish(pipeline, committer, *range(1, (stays or 0) + 1))
+    backup = f"{directory.path}-backup"
+    shutil.copytree(directory.path, backup)
+    publish(pipeline, committer, *range((stays or 0) + 1, published + 1))
+    shutil.rmtree(directory.path)
+    if stays:
+        shutil.copytree(backup, directory.path)
+    with pytest.raises(TargetUnavailableError, match="has the record"):
+        committer.commit(pipeline.epoch(published + 1, [(0, "behind a gap")]))
+    assert keys(directory, settled=False) == list(range(1, (stays or 0) + 1))
+    # By that the publisher knows that something is lost.
+    assert pipeline.recover().position == stays
 
 
 def test_a_directory_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Path) -> None:
