@@ -1,4 +1,4 @@
-"""What every sink whose target has no server of its own must do when lives of a pipeline meet there."""
+"""What a sink must do when lives of a pipeline meet at its target, as processes or within one step."""
 
 from __future__ import annotations
 
@@ -39,19 +39,23 @@ def within_the_next_commits(monkeypatch: pytest.MonkeyPatch, steps: list[Callabl
     monkeypatch.setattr(StagedRows, "files", disturbed)
 
 
-class RaceConformance(SinkConformance):
-    """The tests. A subclass has the fixture ``target``."""
+class LivesConformance(SinkConformance):
+    """Lives that are processes of their own. A subclass has the fixture ``target``."""
 
     rounds: ClassVar[int] = int(os.environ.get("CHANDY_ROUNDS", "5"))
     """Lives that are killed or frozen."""
 
-    # It needs no server, but as much of the machine.
+    # Where it needs no server, it needs as much of the machine.
     @pytest.mark.server
     def test_lives_that_are_killed_or_frozen_at_random_moments_publish_each_epoch_once(
         self, target: Target, pipeline: Pipeline, tmp_path: Path
     ) -> None:
         position = check_lives(pipeline, self.rounds, tmp_path / "log")
         assert sorted(target.rows()) == rows_up_to(position)
+
+
+class RaceConformance(LivesConformance):
+    """Lives that meet within one step. A subclass has the fixture ``target``."""
 
     @pytest.mark.parametrize("published", [None, 1])
     def test_a_life_that_is_overtaken_within_its_commit_publishes_nothing(

@@ -28,10 +28,11 @@ from chandy.storage.manifest import EpochRecord, Handle
 from ...storage.servers import free_port
 from ...waiting import DEADLINE, eventually
 from .batch_conformance import BatchConformance
-from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
+from .conformance import SCHEMA, Pipeline, Row, Target
 from .postgres_proxy import Link, Proxy
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
+from .races import LivesConformance
 
 pytestmark = pytest.mark.server
 
@@ -76,7 +77,7 @@ class Table(Target):
         return self.server.execute(f"SELECT k, v FROM {self.sql}")
 
 
-class TestConformance(SinkConformance):
+class TestConformance(LivesConformance):
     @pytest.fixture
     def target(self, postgres: PostgresServer) -> Table:
         return Table.make(postgres)
