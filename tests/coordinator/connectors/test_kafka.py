@@ -34,9 +34,10 @@ from chandy.storage.manifest import EpochRecord, Handle
 
 from ...storage.servers import free_port
 from ...waiting import eventually
-from .conformance import Row, SinkConformance, Target
+from .conformance import Row, Target
 from .kafka_broker import PASSWORD, START, STRANGER, Broker, Proxy, ends_a_transaction, new_topic, read
 from .kafka_broker import kafka as kafka
+from .races import LivesConformance
 
 pytestmark = pytest.mark.server
 
@@ -78,7 +79,7 @@ class KafkaTarget(Target):
         ]
 
 
-class TestConformance(SinkConformance):
+class TestConformance(LivesConformance):
     @pytest.fixture
     def target(self, kafka: Broker) -> KafkaTarget:
         return KafkaTarget(kafka, new_topic(kafka), f"positions-{uuid.uuid4().hex[:8]}")
