@@ -178,6 +178,15 @@ def creates_managed_table(writer: DataStreamWriter, sink: SinkFacts) -> bool:
     return not spark._jsparkSession.sessionState().catalog().tableExists(_own_table(spark, sink.table))
 
 
+def chosen_sink(writer: DataStreamWriter) -> str:
+    """Return what a writer was told to write to, such as ``foreachBatch`` or ``parquet in /out``; "" if to nothing."""
+    chosen = str(field(writer._jwrite, "source"))
+    path = _get(field(writer._jwrite, "extraOptions"), "path")
+    if path is not None:
+        return f"{chosen} in {path}"
+    return "" if chosen == writer._spark.conf.get("spark.sql.sources.default") else chosen
+
+
 def _with_scheme(spark: Any, path: str) -> str:
     settings = spark._jsparkSession.sessionState().newHadoopConf()
     if has_scheme(path) or is_local(str(settings.get("fs.defaultFS", "file:///"))):

@@ -385,8 +385,21 @@ def test_what_cannot_be_a_transactional_query_is_refused_before_it_starts(
         coordinator.start(events.stream(spark).writeStream, sink=[], name="none")
     with pytest.raises(WriterError, match="found str"):
         coordinator.start(events.stream(spark).writeStream, sink=["parquet"], name="text")  # type: ignore[list-item]
-    with pytest.raises(WriterError, match="either a sink or a table"):
+    with pytest.raises(WriterError, match="sink= and table t"):
         coordinator.start(events.stream(spark).writeStream, sink=sink, name="both", table="t")
+    for change, found in (
+        (lambda writer: writer.foreachBatch(lambda rows, batch: None), "foreach_?[bB]atch"),
+        (lambda writer: writer.format("console"), "console"),
+        (lambda writer: writer.option("path", "/out"), "parquet in /out"),
+    ):
+        with pytest.raises(WriterError, match=f"sink= and {found}"):
+            coordinator.start(change(events.stream(spark).writeStream), sink=sink, name="both")
+    # A start that was refused may be repeated with the same writer.
+    writer = events.stream(spark).writeStream.option("checkpointLocation", str(tmp_path / "own"))
+    fits = SqliteSink(tmp_path / "fits.db", ("k", "v"))
+    for _ in range(2):
+        with pytest.raises(WriterError, match="checkpointLocation"):
+            coordinator.start(writer, sink=fits, name="both")
 
 
 def test_a_sink_that_is_gone_with_unpublished_output_is_missed(

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import attrs
 from typing_extensions import override
@@ -21,6 +22,7 @@ from ....storage.manifest import EpochRecord, Handle, OutputRecord
 from ....storage.open import open_store
 from ...errors import WriterError
 from ...spark.arrow import arrow_schema
+from ...spark.plan import chosen_sink
 from ..guarantee import Guarantee
 from ..place import Output
 from ..sink import Beginning, Sink
@@ -146,13 +148,10 @@ class TransactionalSink(Sink):
             made_of: returns what the sink takes of a batch; None: the batch itself.
 
         Raises:
-            WriterError: the query is to write a table, too.
+            WriterError: the query is to write something else, too.
             ChandyError: a target cannot take the rows, see ``TwoPhaseSink.check``.
         """
-        if table is not None:
-            raise WriterError(
-                "the query cannot be started", "either a sink or a table", "both", "leave out one of them"
-            )
+        _check_writes_nothing_else(writer, table)
         schema = arrow_schema(rows)
         for sink in self._sinks.values():
             sink.check(schema)
@@ -160,6 +159,7 @@ class TransactionalSink(Sink):
             writer.foreachBatch(self.take)
         else:
             writer.foreachBatch(lambda given, batch: self.take(made_of(given), batch))
+        _attached.add(writer)
 
     def check_mode(self, mode: str) -> None:
         """Check that the targets take what a query gives out in an output mode.
@@ -413,3 +413,18 @@ class TransactionalSink(Sink):
                 open_store(self._fence.store).within(_FORGET_SECONDS).delete_all(keys)
         except (ChandyError, OSError) as error:
             log.warning("cannot delete what is not needed; `chandy gc` can", error=str(error))
+
+
+_attached: Final = WeakSet[Any]()
+"""Writers that call a sink with each batch. A start that has failed may be repeated with the same one."""
+
+
+def _check_writes_nothing_else(writer: DataStreamWriter, table: str | None) -> None:
+    chosen = f"table {table}" if table is not None else "" if writer in _attached else chosen_sink(writer)
+    if chosen:
+        raise WriterError(
+            "the query cannot be started",
+            "either sink= or what Spark writes to",
+            f"sink= and {chosen}",
+            "leave out one of them; foreachBatch and a sink are two queries",
+        )
