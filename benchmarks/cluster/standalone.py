@@ -74,7 +74,8 @@ class Standalone:
         try:
             with urllib.request.urlopen(self._state, timeout=5) as answer:
                 return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
-        except OSError:
+        except (OSError, ValueError):
+            # It may answer with nothing while it starts.
             return 0
 
     def start_worker(self, machine: Machine) -> subprocess.Popen[bytes]:
