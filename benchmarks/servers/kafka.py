@@ -66,6 +66,8 @@ class Broker:
     def frozen(self) -> Iterator[None]:
         """Stop its process for the length of the ``with``: it accepts connections and answers nobody."""
         os.kill(self.pid, signal.SIGSTOP)
+        # On a busy machine its threads go on for a moment.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
         try:
             yield
         finally:
