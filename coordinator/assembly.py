@@ -50,7 +50,7 @@ from .recovery.local_host import is_here, leave_to_tasks, local_host
 from .recovery.local_recovery import LocalRecovery
 from .recovery.query_directories import QueryDirectories
 from .recovery.remote_directories import RemoteDirectories
-from .recovery.remote_hosts import start_remote_hosts
+from .recovery.remote_hosts import RemoteHosts
 from .recovery.runs import Runs
 from .recovery.standby import Standby
 from .recovery.supervisor import Supervisor
@@ -207,8 +207,9 @@ def assemble(
         token=token,
         on_failed=leave,
     )
+    anchors = Anchors(spark) if not session.is_local_mode(spark) and can_place(spark) else None
     executor = CheckpointExecutor(
-        _state_machine(pipeline, config),
+        _state_machine(pipeline, config, follows_tasks=anchors is not None),
         catalog=catalog,
         store=catalog.store,
         progress=runs,
@@ -233,12 +234,11 @@ def assemble(
     pipeline.leadership.listen(supervisor.must_fail)
     server.answer(executor)
     partitioning: Partitioning = by_id
+    if anchors is not None:
+        made.callback(anchors.close)
+        partitioning = anchors.partition
     if not session.is_local_mode(spark):
-        start_remote_hosts(spark, endpoint)
-        if can_place(spark):
-            anchors = Anchors(spark)
-            made.callback(anchors.close)
-            partitioning = anchors.partition
+        made.callback(RemoteHosts.begin(spark, endpoint).close)
     abandon = partial(_abandon, executor, server)
     # A driver that ends without stop must not hang on the hosts' open streams.
     atexit.register(abandon)
@@ -324,7 +324,9 @@ def _make_cache(cache: Path) -> None:
         )
 
 
-def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> CheckpointStateMachine:
+def _state_machine(
+    pipeline: TakenPipeline, config: CheckpointConfig, *, follows_tasks: bool
+) -> CheckpointStateMachine:
     """Make the protocol of a pipeline's checkpoints, which goes on after the restored one."""
     point = pipeline.point
     restored = frozenset(query.name for query in point.manifest.queries) if point else frozenset()
@@ -338,6 +340,7 @@ def _state_machine(pipeline: TakenPipeline, config: CheckpointConfig) -> Checkpo
         base=pipeline.base,
         required=frozenset() if config.allow_non_restored else restored,
         versions=_versions(),
+        follows_tasks=follows_tasks,
     )
 
 

@@ -22,7 +22,7 @@ the shard. Nothing would have to be held, but if the target failed then, the sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -86,6 +86,9 @@ class Move:
 class Moves:
     """The moves of a pipeline."""
 
+    follows_tasks: bool = False
+    """Whether a task runs where it ran in the batch before, so that its shards are best where it is. If not, each host
+    is to have as many shards as any other."""
     draining: set[str] = attrs.field(factory=set)
     """Host names of machines that are to have no shards."""
     is_uneven: bool = False
@@ -121,11 +124,12 @@ class Moves:
         self,
         queries: Mapping[str, QueryState],
         hosts: Mapping[str, HostHello],
-        sizes: Mapping[tuple[str, ShardId], int],
+        sizes: Callable[[], Mapping[tuple[str, ShardId], int]],
     ) -> None:
-        """Plan the moves that a join or a drain calls for, besides those that are under way."""
+        """Plan the moves that tasks, a join or a drain call for, besides those that are under way."""
         eligible = self.may_have_shards(hosts)
-        if not eligible:
+        needed = self._needed_elsewhere(queries, eligible)
+        if not eligible or not (needed or self.draining or self.is_uneven):
             return
         owners = {
             (name, shard): owner
@@ -136,14 +140,27 @@ class Moves:
         # As it will be when what is under way has moved.
         moving = {(one.query, one.shard): one.target for one in self.under_way.values()}
         wanted = wanted_owners(
-            owners | {shard: moving[shard] for shard in moving if shard in owners}, eligible, sizes
+            owners | {shard: moving[shard] for shard in moving if shard in owners}, eligible, sizes()
         )
         for (name, shard), owner in owners.items():
             target = wanted[name, shard]
+            if self.follows_tasks and owner in eligible:
+                target = needed.get((name, shard), owner)
             if target != owner and owner in hosts and (name, shard) not in moving:
                 self._ids += 1
                 self.under_way[self._ids] = Move(self._ids, name, shard, owner, target)
         self.is_uneven = False
+
+    def _needed_elsewhere(
+        self, queries: Mapping[str, QueryState], eligible: Collection[str]
+    ) -> dict[tuple[str, ShardId], str]:
+        """Return the shards that are to follow their tasks, and the host beside which these run."""
+        return {
+            (name, shard): host
+            for name, query in (queries.items() if self.follows_tasks else ())
+            for shard, host in query.assignment.needed_elsewhere(query.gate.passed).items()
+            if host in eligible
+        }
 
     # --- how far --------------------------------------------------------------------------------------------
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import attrs
 
 from ...state.rpc.messages import FIRST_TERM, ClaimAnswer, HostHello, RestoreSource, ResumePoint, ShardId
 from .errors import StateLostError
+
+STAYS: Final = 8
+"""A task that runs beside a host without its shard in so many batches in a row stays there. By chance, one of three
+machines has the same task so often once in two thousand times."""
 
 
 @attrs.define
@@ -17,6 +22,21 @@ class _Owned:
     since: int | None
     """The batch in which the shard was granted; None: it moved here, and is nowhere else any more."""
     term: int
+
+
+@attrs.frozen
+class _Asked:
+    """A host that does not have a shard has asked for it, in some batches in a row."""
+
+    host: str
+    batch: int
+    """The latest of them."""
+    times: int
+
+    def again(self, host: str, batch: int) -> _Asked:
+        """Return what another question makes of it."""
+        in_a_row = host == self.host and batch - self.batch in (0, 1)
+        return _Asked(host, batch, self.times + batch - self.batch if in_a_row else 1)
 
 
 @attrs.frozen
@@ -55,6 +75,8 @@ class ShardAssignment:
     """The newest term of each shard that has had an owner."""
     _shares: Counter[str] = attrs.field(factory=Counter, init=False)
     """How many shards each host owns. When many hosts are lost at once, no one looks through all shards for each."""
+    _asked: dict[ShardId, _Asked] = attrs.field(factory=dict, init=False)
+    """Who has asked last for a shard of another host."""
     _unread: set[ShardId] = attrs.field(init=False)
     """The shards whose source nobody has read as a whole since the restore."""
 
@@ -97,6 +119,8 @@ class ShardAssignment:
                 raise StateLostError(shard.uid, shard.shard, f"its state host {owned.host} is gone")
             elif owned.host != host:
                 elsewhere[shard.shard] = living[owned.host].address_from(place)
+                asked = self._asked.get(shard)
+                self._asked[shard] = asked.again(host, batch) if asked else _Asked(host, batch, 1)
             elif (aside or {}).get(shard.shard) == owned.term:
                 kept.append(shard.shard)
             elif owned.since == batch:
@@ -116,8 +140,22 @@ class ShardAssignment:
         self._terms[shard] = self._terms.get(shard, FIRST_TERM - 1) + 1
         return self._terms[shard]
 
+    def needed_elsewhere(self, batch: int) -> dict[ShardId, str]:
+        """Return the shards whose tasks stay beside a host that does not have them, and that host.
+
+        Args:
+            batch: the newest batch of the query.
+        """
+        return {
+            shard: asked.host
+            for shard, asked in self._asked.items()
+            # The tasks of the newest batch may not have asked yet.
+            if asked.times >= STAYS and batch - asked.batch <= 1
+        }
+
     def hand_over(self, shard: ShardId, host: str, term: int) -> None:
         """Make another host, which has all that the owner had, the owner of a shard."""
+        self._asked.pop(shard, None)
         self._put(shard, _Owned(host, None, term))
 
     def owner_term(self, shard: ShardId) -> int:

@@ -146,6 +146,8 @@ class CheckpointStateMachine:
     required: frozenset[str] = frozenset()
     """Queries that the restored checkpoint has: there is no checkpoint without them."""
     versions: dict[str, str] = attrs.field(factory=dict)
+    follows_tasks: bool = False
+    """See ``Moves``."""
     queries: dict[str, QueryState] = attrs.field(factory=dict, init=False)
     hosts: dict[str, HostHello] = attrs.field(factory=dict, init=False)
     pending: dict[int, PendingCheckpoint] = attrs.field(factory=dict, init=False)
@@ -157,7 +159,7 @@ class CheckpointStateMachine:
     history: History = attrs.field(init=False)
     failures: FailureCounter = attrs.field(init=False)
     queue: RequestQueue = attrs.field(init=False)
-    moves: Moves = attrs.field(factory=Moves, init=False)
+    moves: Moves = attrs.field(init=False)
     _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
     """The host of each executor: there is one at a time."""
     _requests: int = attrs.field(default=0, init=False)
@@ -178,6 +180,7 @@ class CheckpointStateMachine:
         self.history = History(limits.history)
         self.failures = FailureCounter(limits.tolerable_failures)
         self.queue = RequestQueue(limits.max_queued)
+        self.moves = Moves(self.follows_tasks)
 
     def handle(self, event: Event[Answer], now: float) -> Outcome[Answer]:
         """Handle an event. Nothing else changes the state machine.
@@ -791,8 +794,8 @@ class CheckpointStateMachine:
     def _plan_moves(self) -> None:
         if self.suspended or self.closed is not None:
             return
-        if len(self.hosts) > 1 and (self.moves.is_uneven or self.moves.draining):
-            self.moves.plan(self.queries, self.hosts, self.sizes())
+        if len(self.hosts) > 1:
+            self.moves.plan(self.queries, self.hosts, self.sizes)
 
     def _open_moves(self, now: float) -> None:
         self._out.extend(self.moves.open(self.queries, self.hosts, now + self.limits.timeout))

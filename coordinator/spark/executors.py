@@ -30,6 +30,13 @@ class Found:
     """By package; empty: it is there, without a version; None: it is not there."""
 
 
+def executor_addresses(spark: SparkSession) -> frozenset[str]:
+    """Return an address of each executor that Spark has now, and the driver's own."""
+    return frozenset(
+        str(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ")).split()
+    )
+
+
 def check_executors(spark: SparkSession) -> None:
     """Check the executors that are there now, by a job of a second.
 

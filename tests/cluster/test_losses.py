@@ -14,6 +14,7 @@ import pytest
 from benchmarks.cluster.machine import Machine
 from benchmarks.cluster.namespaces import NamespaceMachine
 from chandy.coordinator import CheckpointCoordinator, CheckpointError
+from chandy.coordinator.protocol import shard_assignment
 from chandy.state.rpc.messages import HostHello
 
 from ..coordinator.channels.test_interleavings import listed, local
@@ -192,6 +193,40 @@ def test_a_stream_that_loses_something_again_and_again_is_exact(cluster: Cluster
         if chance.random() < 0.5:
             stream.coordinator.checkpoint().result(60)
         replaced(cluster, machine, loss)
+
+
+def test_a_machine_is_drained_and_another_joins_while_the_query_runs(
+    cluster: Cluster, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_assignment, "STAYS", 2)
+    coordinator = stream.coordinator
+    (query,) = coordinator.queries
+    life = query.id, query.runId
+    owner = stream.hosts()[0]
+    machine = cluster.machine_of(owner)
+    stream.add(1)
+    coordinator.drain(owner.machine, timeout="2 min")
+    assert owner.machine not in {shard.machine for shard in coordinator.assignment()}
+    assert {shard.term for shard in coordinator.assignment()} == {1, 2}
+    stream.add(2)
+    stream.await_all()
+    # The machine leaves, and loses nothing.
+    machine.kill()
+    stream.add(1)
+    stream.await_all()
+    # Another one joins. It has a state host before it has a task.
+    cluster.replace(machine)
+    name = cluster.machines.machines[-1].name
+    hosts = coordinator._executor
+    eventually(
+        lambda: name in hosts.read(lambda state: {hello.machine for hello in state.hosts.values()}),
+        "a state host on the machine that has joined",
+    )
+    stream.add(1)
+    stream.await_all()
+    # The query has not restarted, and no batch has run again.
+    assert (query.id, query.runId) == life
+    assert not coordinator.recoveries
 
 
 def isolated(cluster: Cluster, stream: Stream) -> NamespaceMachine:

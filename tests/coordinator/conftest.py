@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from chandy.coordinator import assembly
@@ -11,4 +13,4 @@ from chandy.coordinator import assembly
 def _no_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions are stand-ins here: they have no executors to look at, nor to start state hosts beside."""
     monkeypatch.setattr(assembly, "check_executors", lambda spark: None)
-    monkeypatch.setattr(assembly, "start_remote_hosts", lambda spark, endpoint: None)
+    monkeypatch.setattr(assembly.RemoteHosts, "begin", lambda spark, endpoint: ExitStack())

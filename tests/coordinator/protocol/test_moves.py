@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import shard_assignment
 from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.moves import MOVES_AT_A_TIME, MovePhase, Moves
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
@@ -37,6 +38,8 @@ class MovingMachine(Machine):
 
     moved: ClassVar[int] = 0
     """How many shards have moved in all examples."""
+    place = 0
+    """Which hosts the tasks of batches run beside."""
 
     # What has nothing to do with moves, and would leave them little room.
     a_savepoint_is_asked_for = a_pipeline_stops_with_a_savepoint = None
@@ -54,7 +57,7 @@ class MovingMachine(Machine):
                 life.recover()
             for query in ("orders", "totals"):
                 life.runs[query].stands = False
-                life.batch(query, 3, 0)
+                life.batch(query, 3, self.place)
             life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
             life.quiet(hold)
             self.check_moves(life)
@@ -174,6 +177,29 @@ def test_the_promises_are_kept_while_shards_move() -> None:
     effort = settings(EFFORT, max_examples=examples(10), stateful_step_count=25)
     run_state_machine_as_test(Counted, settings=effort)
     assert Counted.moved, "the examples must move shards"
+
+
+def test_the_promises_are_kept_while_shards_follow_their_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Following(MovingMachine):
+        moved = 0
+        a_machine_is_drained = None
+
+        @rule(place=st.integers(0, 2), rounds=st.integers(2, 5))
+        def tasks_move(self, place: int, rounds: int) -> None:
+            self.place = place
+            self.busy("", rounds)
+
+    right = CheckpointStateMachine.__attrs_post_init__
+
+    def made(machine: CheckpointStateMachine) -> None:
+        machine.follows_tasks = True
+        right(machine)
+
+    monkeypatch.setattr(CheckpointStateMachine, "__attrs_post_init__", made)
+    monkeypatch.setattr(shard_assignment, "STAYS", 2)
+    effort = settings(EFFORT, max_examples=examples(10), stateful_step_count=25)
+    run_state_machine_as_test(Following, settings=effort)
+    assert Following.moved, "the examples must move shards"
 
 
 def walk(steps: int, upto: int, early: bool) -> None:

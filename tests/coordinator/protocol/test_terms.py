@@ -10,6 +10,7 @@ from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.errors import DrainError, ShardMovingError
 from chandy.coordinator.protocol.moves import HAND_OVER_SECONDS
 from chandy.coordinator.protocol.pending import AckResult
+from chandy.coordinator.protocol.shard_assignment import STAYS
 from chandy.state.rpc.messages import (
     Ack,
     AskBatch,
@@ -24,8 +25,9 @@ from chandy.state.rpc.messages import (
     SnapshotOrder,
     TakeOver,
 )
+from chandy.storage.manifest import QueryRecord
 
-from .test_state_machine import Bench
+from .test_state_machine import Bench, handle
 
 SHARD = ShardId("up-op", 0)
 
@@ -182,3 +184,80 @@ def test_a_host_that_joins_when_all_shards_have_owners_gets_its_part() -> None:
     bench.completed()
     ((host, _),) = bench.orders(OpenAhead)
     assert host == "c"
+
+
+def asks_for_batches(bench: Bench, host: str, batches: range) -> None:
+    """A task beside a host wants a shard of host a, batch after batch."""
+    for batch in batches:
+        assert bench.answer(on.BatchAsked(AskBatch(host, "up-id", batch))) == BatchAnswer()
+        bench.claim(host, "up", (0,))
+        # An attempt that runs again changes nothing.
+        bench.claim(host, "up", (0,))
+
+
+def following() -> Bench:
+    bench = Bench()
+    bench.machine.moves.follows_tasks = True
+    bench(on.HostJoined(hello("c", "three")))
+    return bench
+
+
+def planned(bench: Bench) -> list[tuple[ShardId, str]]:
+    """Complete a checkpoint of the newest batches; return what is to move then, and where to."""
+    checkpoint, newest = bench.machine.next_id, bench.machine.queries["up"].gate.passed
+    bench.request()
+    bench(on.CutChosen(checkpoint, "down", 4))
+    bench(on.CutChosen(checkpoint, "up", newest))
+    bench(on.PlanningDone(checkpoint))
+    bench(on.BatchCommitted("up", newest))
+    for ack in bench.acks(checkpoint):
+        bench.ack(ack)
+    for query, batch in (("down", 4), ("up", newest)):
+        bench(on.ProgressStored(checkpoint, QueryRecord(query, batch, handle(query)), 1))
+    bench.finalize(checkpoint)
+    return [(move.shard, move.target) for move in bench.machine.moves.under_way.values()]
+
+
+def test_a_shard_follows_its_task_when_that_has_moved_for_good() -> None:
+    bench = following()
+    asks_for_batches(bench, "c", range(5, 5 + STAYS - 1))
+    assert planned(bench) == []
+    asks_for_batches(bench, "c", range(4 + STAYS, 5 + STAYS))
+    assert planned(bench) == [(SHARD, "c")]
+
+
+def test_a_task_that_was_elsewhere_only_now_and_then_leaves_its_shard_where_it_is() -> None:
+    bench = following()
+    asks_for_batches(bench, "c", range(5, 5 + STAYS - 1))
+    asks_for_batches(bench, "b", range(4 + STAYS, 5 + STAYS))
+    asks_for_batches(bench, "c", range(5 + STAYS, 4 + 2 * STAYS))
+    assert planned(bench) == []
+    # It ran where its shard is for two batches, whose claims nobody sees.
+    asks_for_batches(bench, "c", range(6 + 2 * STAYS, 5 + 3 * STAYS))
+    assert planned(bench) == []
+
+
+def test_a_task_that_is_back_beside_its_shard_leaves_it_there() -> None:
+    bench = following()
+    asks_for_batches(bench, "c", range(5, 5 + STAYS))
+    for batch in (5 + STAYS, 6 + STAYS):
+        bench.answer(on.BatchAsked(AskBatch("a", "up-id", batch)))
+    assert planned(bench) == []
+
+
+def test_shards_that_follow_their_tasks_are_not_spread_when_a_host_joins_nor_go_to_a_drained_machine() -> (
+    None
+):
+    bench = following()
+    assert planned(bench) == []
+    bench(on.HostJoined(hello("a", "one")))
+    bench(on.HostJoined(hello("b", "two")))
+    bench(on.DrainRequested("three"))
+    asks_for_batches(bench, "c", range(5, 6 + STAYS))
+    assert planned(bench) == []
+
+
+def test_without_such_tasks_nothing_follows() -> None:
+    bench = Bench()
+    asks_for_batches(bench, "b", range(5, 6 + STAYS))
+    assert planned(bench) == []
