@@ -226,7 +226,7 @@ def test_a_machine_is_drained_and_another_joins_while_the_query_runs(
     stream.await_all()
     # The query has not restarted, and no batch has run again.
     assert (query.id, query.runId) == life
-    assert not coordinator.recoveries
+    assert [one.cause for one in coordinator.recoveries] == ["start"]
 
 
 def isolated(cluster: Cluster, stream: Stream) -> NamespaceMachine:
