@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hdfs_native import WriteOptions
 from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
@@ -34,6 +36,10 @@ _DEFAULTS = {
     "dfs.client.failover.sleep.base.millis": "100",
     "dfs.client.failover.sleep.max.millis": "1000",
 }
+_PATIENCE: Final = 60.0
+"""Seconds that a read may take, besides those for its bytes: the client has no limit, and was seen to wait for ever."""
+_SLOWEST: Final = 1024 * 1024
+"""Bytes a second of the slowest network that is waited for."""
 _FINAL = (
     "AccessControlException",
     "QuotaExceededException",
@@ -78,13 +84,23 @@ class HdfsStore(Store):
 
     @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        with self._explained("read", key):
-            reader = self._client.read(self._path(key))
+        client = self._client
+
+        def read() -> bytes:
+            reader = client.read(self._path(key))
             # The client panics if it reads past the end.
             begin = min(offset, len(reader))
             end = len(reader) if length is None else min(begin + length, len(reader))
             data: bytes = reader.read_range(begin, end - begin) if end > begin else b""
             return data
+
+        with self._explained("read", key):
+            try:
+                return _within(_PATIENCE + (PART if length is None else length) / _SLOWEST, read)
+            except TimeoutError:
+                # The next attempt has connections of its own.
+                self._connected = None
+                raise
 
     @override
     def write(self, key: str, data: bytes) -> None:
@@ -243,6 +259,29 @@ class HdfsStore(Store):
             raise StoreFailedError(
                 self.uri, key, operation, _first_line(error), transient=not final
             ) from error
+
+
+def _within(seconds: float, read: Callable[[], bytes]) -> bytes:
+    """Return what a read returns.
+
+    Raises:
+        TimeoutError: it takes longer. It goes on in its thread, which ends with the process at the latest.
+    """
+    found: Future[bytes] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(read())
+        except BaseException as error:  # noqa: BLE001 - a panic of the client, too, is for the caller
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="chandy-hdfs", daemon=True).start()
+    try:
+        return found.result(seconds)
+    except TimeoutError as error:
+        if found.done():
+            raise
+        raise TimeoutError(f"no answer within {seconds:.0f} s") from error
 
 
 def _stat(status: Any) -> ObjectStat:
