@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,9 +85,7 @@ class HdfsStore(Store):
 
     @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        client = self._client
-
-        def read() -> bytes:
+        def read(client: Any) -> bytes:
             reader = client.read(self._path(key))
             # The client panics if it reads past the end.
             begin = min(offset, len(reader))
@@ -96,7 +95,8 @@ class HdfsStore(Store):
 
         with self._explained("read", key):
             try:
-                return _within(_PATIENCE + (PART if length is None else length) / _SLOWEST, read)
+                seconds = _PATIENCE + (PART if length is None else length) / _SLOWEST
+                return _within(seconds, partial(read, self._client))
             except TimeoutError:
                 # The next attempt has connections of its own.
                 self._connected = None
