@@ -678,13 +678,13 @@ class CheckpointCoordinator:
         """Keep what the stopped queries have committed since the latest checkpoint; say so if that fails."""
         stand = self._supervisor.stand()
         if self._executor.read(
-            lambda machine: machine.closed is not None or machine.has_checkpoint_of(stand)
+            lambda machine: machine.closed is not None or machine.retained.base_has(stand)
         ):
             return None
         try:
             return self._executor.request(CheckpointKind.MANUAL, of_stop=True).result(timeout)
         except (ChandyError, TimeoutError) as error:
-            if (latest := self._executor.read(lambda machine: machine.checkpoint_of(stand))) is not None:
+            if latest := self._executor.read(lambda machine: machine.retained.base_with(stand)):
                 log.warning(
                     "the last checkpoint is complete; the next start publishes its output", id=latest.id
                 )

@@ -147,7 +147,7 @@ class Crowd:
             for host in gone:
                 self._handle(on.HostLeft(self.machine.hosts[host]))
             assert self._carried(do.GoBack)
-            self._go_back(self.machine.completed[-1])
+            self._go_back(self.machine.retained.manifests[-1])
             self._claim_all()
 
     def grow(self, number: int) -> None:

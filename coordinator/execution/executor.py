@@ -752,7 +752,7 @@ class CheckpointExecutor:
         if not isinstance(error, ObjectMissingError):
             return True
         key = error.key
-        return self.read(lambda machine: any(key in manifest.keys() for manifest in machine.completed))  # noqa: SIM118
+        return self.read(lambda machine: machine.retained.needs(key))
 
     def _finalize(self, order: do.Finalize) -> None:
         manifest = self.read(lambda machine: machine.manifest(order.checkpoint, self._clock()))

@@ -14,7 +14,7 @@ up. While a target stays away, checkpoints complete until ``Limits.max_unpublish
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, cast
 
 import attrs
@@ -39,8 +39,6 @@ from ...state.rpc.messages import (
     SnapshotOrder,
 )
 from ...storage.manifest import CheckpointKind, Handle, Manifest
-from ...storage.retention import deletable
-from ...storage.retention import dropped as dropped_ids
 from . import requests
 from .errors import CheckpointError, DrainError, ShardMovingError, StaleQueryError, StateLostError
 from .events import (
@@ -82,7 +80,6 @@ from .failures import FailureCounter
 from .instructions import (
     ChooseCut,
     CopyShards,
-    Discard,
     DiscardAborted,
     FailPipeline,
     Finalize,
@@ -99,9 +96,11 @@ from .instructions import (
 from .limits import Limits
 from .moves import HAND_OVER_SECONDS, Move, MovePhase, Moves, settled
 from .pending import AckResult, PendingCheckpoint, Phase
+from .publication import Publication, Publications
 from .query_state import QueryState
 from .reasons import Reason
 from .requests import Request, RequestQueue
+from .retained import RetainedCheckpoints
 from .schedule import Schedule
 from .shard_assignment import ShardAssignment, ShardLocations
 from .statistics import History, ShardStatistics
@@ -117,19 +116,6 @@ class Outcome(Generic[Answer]):
 
 
 @attrs.define
-class _Publishing:
-    """A completed checkpoint whose output is being published."""
-
-    manifest: Manifest
-    queries: set[str]
-    """The queries whose sinks have not published all of it."""
-    deadline: float
-    """When its request is answered all the same."""
-    request: Request | None
-    """The request that waits for it."""
-
-
-@attrs.define
 class CheckpointStateMachine:
     """The checkpoints of one pipeline, from request to outcome."""
 
@@ -139,10 +125,10 @@ class CheckpointStateMachine:
     """URI of the pipeline's own store."""
     limits: Limits
     next_id: int
-    completed: tuple[Manifest, ...] = ()
-    """The retained checkpoints, oldest first; savepoints are never among them."""
-    base: int | None = None
-    """The completed checkpoint that the current state grew from."""
+    _completed: tuple[Manifest, ...] = ()
+    """The completed checkpoints that there are at the start, oldest first; ``retained`` has them from then on."""
+    _base: int | None = None
+    """The one of them that the state grows from."""
     required: frozenset[str] = frozenset()
     """Queries that the restored checkpoint has: there is no checkpoint without them."""
     versions: dict[str, str] = attrs.field(factory=dict)
@@ -160,6 +146,8 @@ class CheckpointStateMachine:
     failures: FailureCounter = attrs.field(init=False)
     queue: RequestQueue = attrs.field(init=False)
     moves: Moves = attrs.field(init=False)
+    retained: RetainedCheckpoints = attrs.field(init=False)
+    publications: Publications = attrs.field(init=False)
     _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
     """The host of each executor: there is one at a time."""
     _requests: int = attrs.field(default=0, init=False)
@@ -167,11 +155,6 @@ class CheckpointStateMachine:
     _last_completed_at: float | None = attrs.field(default=None, init=False)
     _moved_at: float = attrs.field(default=-math.inf, init=False)
     """When a checkpoint last began or ended, or the pipeline was restored: requests that wait have come closer."""
-    _deleting: dict[tuple[int, ...], frozenset[str]] = attrs.field(factory=dict, init=False)
-    """Dropped checkpoints that are not deleted yet, as they were dropped together, and the objects that go, too."""
-    _publishing: dict[int, _Publishing] = attrs.field(factory=dict, init=False)
-    _undecided: dict[int, Manifest] = attrs.field(factory=dict, init=False)
-    """Checkpoints of which nobody knows whether their manifest was written: nothing that they name is deleted."""
     _out: list[Instruction] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -181,6 +164,8 @@ class CheckpointStateMachine:
         self.failures = FailureCounter(limits.tolerable_failures)
         self.queue = RequestQueue(limits.max_queued)
         self.moves = Moves(self.follows_tasks)
+        self.retained = RetainedCheckpoints(limits.retained, self._completed, self._base)
+        self.publications = Publications(limits.max_unpublished)
 
     def handle(self, event: Event[Answer], now: float) -> Outcome[Answer]:
         """Handle an event. Nothing else changes the state machine.
@@ -277,7 +262,7 @@ class CheckpointStateMachine:
     def next_deadline(self) -> float | None:
         """When ``Tick`` is due at the earliest; None: not before another event."""
         times = [pending.deadline for pending in self.pending.values() if pending.is_awaited]
-        times += [one.deadline for one in self._publishing.values() if one.request is not None]
+        times += self.publications.deadlines()
         times += [self._waits_until(request) for request in self.queue if not self._waits_for_output(request)]
         if self.closed is None and self.schedule.next_at is not None:
             times.append(self.schedule.next_at)
@@ -315,25 +300,12 @@ class CheckpointStateMachine:
 
     def sizes(self) -> dict[tuple[str, ShardId], int]:
         """Bytes of each shard in the checkpoint that the state grew from, by the name of its query."""
-        manifest = self._base_manifest
+        manifest = self.retained.base_manifest
         return {
             (operator.query, ShardId(operator.uid, number)): handle.size if handle else 0
             for operator in (manifest.operators if manifest else ())
             for number, handle in enumerate(operator.shards)
         }
-
-    def has_checkpoint_of(self, batches: Mapping[str, int]) -> bool:
-        """Whether the checkpoint that the state grew from has all batches of queries up to these; -1: there is none."""
-        return _has(self._base_manifest, batches)
-
-    def checkpoint_of(self, batches: Mapping[str, int]) -> Manifest | None:
-        """The checkpoint that the state grew from, if there is one and it has all batches of queries up to these."""
-        base = self._base_manifest
-        return base if _has(base, batches) else None
-
-    @property
-    def _base_manifest(self) -> Manifest | None:
-        return next((manifest for manifest in self.completed if manifest.id == self.base), None)
 
     def check_reads(self, name: str, reads: tuple[str, ...]) -> None:
         """Check that a query can read the output of others.
@@ -415,14 +387,9 @@ class CheckpointStateMachine:
         """When a request that waits fails, unless a checkpoint begins or ends before."""
         return max(request.created_at, self._moved_at) + self._timeout(request)
 
-    @property
-    def is_output_full(self) -> bool:
-        """Whether as many checkpoints as may wait have output that is not published."""
-        return len(self._publishing) >= self.limits.max_unpublished
-
     def _waits_for_output(self, request: Request) -> bool:
         """Whether a request waits, for as long as it takes, until the queries go on: nobody asked for it."""
-        return request.is_periodic and self.is_output_full
+        return request.is_periodic and self.publications.are_full
 
     def _query(self, query_id: str, batch: int | None) -> QueryState:
         query = self._run(query_id)
@@ -538,8 +505,8 @@ class CheckpointStateMachine:
         """Expire what is overdue, and trigger what is due."""
         for pending in [one for one in self.pending.values() if one.is_awaited and now >= one.deadline]:
             self._expire(pending, now)
-        for publishing in [one for one in self._publishing.values() if now >= one.deadline]:
-            self._answer(publishing)
+        for publication in self.publications.overdue(now):
+            self._answer(publication)
         for request in self.queue:
             if now >= self._waits_until(request) and not self._waits_for_output(request):
                 self.queue.remove(request)
@@ -567,19 +534,17 @@ class CheckpointStateMachine:
         if self.suspended:
             return Reason.JOB_FAILOVER
         # Whose target stays away has no participant that failed.
-        return Reason.TOO_MANY_REQUESTS if self.is_output_full else Reason.EXPIRED
+        return Reason.TOO_MANY_REQUESTS if self.publications.are_full else Reason.EXPIRED
 
     def _why_requests_wait(self) -> str:
         if self.suspended:
             return "the pipeline has been going back to a checkpoint for longer than the request may wait"
         if not self._state_is_known:
             return "no state host has opened the shards that have changelogs"
-        if self.is_output_full:
-            return f"{len(self._publishing)} checkpoints have output that its targets have not taken yet"
-        if self._deletions > self.limits.max_concurrent:
-            return (
-                f"{self._deletions} dropped checkpoints are still to be deleted, which the store does not do"
-            )
+        if self.publications.are_full:
+            return f"{len(self.publications.under_way)} checkpoints have output that its targets have not taken yet"
+        if (deletions := self.retained.deletions) > self.limits.max_concurrent:
+            return f"{deletions} dropped checkpoints are still to be deleted, which the store does not do"
         pending = ", ".join(f"{one.id} ({one.phase})" for one in self.pending.values())
         return f"no checkpoint could begin before these have ended: {pending}"
 
@@ -603,8 +568,8 @@ class CheckpointStateMachine:
                 triggering=any(p.phase is Phase.PLANNING for p in self.pending.values()),
                 last_completed_at=self._last_completed_at,
                 min_pause=self.limits.min_pause,
-                deletions_waiting=self._deletions,
-                is_output_full=self.is_output_full,
+                deletions_waiting=self.retained.deletions,
+                is_output_full=self.publications.are_full,
             )
             match decision:
                 case requests.Start(request):
@@ -627,13 +592,13 @@ class CheckpointStateMachine:
             id=self.next_id,
             request=request,
             root=request.target or self.root,
-            base=None if request.is_savepoint else self.base,
+            base=None if request.is_savepoint else self.retained.base,
             triggered_at=now,
             deadline=now + self._timeout(request),
         )
         self.next_id += 1
         self._moved_at = now
-        pending.doomed.update(*self._deleting.values())
+        pending.doomed |= self.retained.being_deleted()
         self.pending[pending.id] = pending
         order = downstream_first({name: query.reads for name, query in self.queries.items()})
         self._out.append(ChooseCut(pending.id, order, pending.root, pending.is_savepoint))
@@ -763,7 +728,7 @@ class CheckpointStateMachine:
                 pending.acknowledge_shard(query.name, shard, source.handle if source else None)
         if to_copy:
             self._out.append(CopyShards(pending.id, query.name, tuple(to_copy), pending.root))
-        base = next((m for m in self.completed if m.id == pending.base), None)
+        base = self.retained.find(pending.base)
         record = next((q for q in base.queries if q.name == query.name), None) if base else None
         self._out.append(
             StoreProgress(pending.id, query.name, cut, pending.root, record.files if record else None)
@@ -905,8 +870,7 @@ class CheckpointStateMachine:
 
     def _discard_late(self, checkpoint: int) -> None:
         """Delete what was stored for a checkpoint that has ended."""
-        completed = any(manifest.id == checkpoint for manifest in self.completed)
-        if 0 < checkpoint < self.next_id and not completed and checkpoint not in self._undecided:
+        if 0 < checkpoint < self.next_id and not self.retained.may_exist(checkpoint):
             self._out.append(DiscardAborted(checkpoint, self.root, is_savepoint=False))
 
     # --- outcomes -------------------------------------------------------------------------------------------
@@ -926,8 +890,7 @@ class CheckpointStateMachine:
         if not pending.is_savepoint:
             self.failures.completed(manifest.id)
             self._last_completed_at = now
-            self.base = manifest.id
-            self.completed = tuple(sorted((*self.completed, manifest), key=lambda m: m.id))
+            self.retained.add(manifest)
             self._send_all(CompleteOrder(manifest.id))
             for older in [p for p in self.pending.values() if p.id < manifest.id and not p.is_savepoint]:
                 self._abort(older, Reason.SUBSUMED, f"checkpoint {manifest.id} completed first", now)
@@ -938,12 +901,11 @@ class CheckpointStateMachine:
         request = pending.request if is_awaited else None
         queries = {query.name for query in manifest.queries if query.outputs}
         if queries and not pending.is_savepoint:
-            publishing = _Publishing(manifest, queries, pending.deadline, request)
-            self._publishing[manifest.id] = publishing
+            publication = self.publications.begin(manifest, queries, pending.deadline, request)
             self._out.append(Publish(manifest.id, tuple(sorted(queries))))
             if self.closed is not None:
                 # Nobody looks at deadlines any more, and the next start publishes what is left.
-                self._answer(publishing)
+                self._answer(publication)
         elif request is not None:
             self._out.append(Resolve(request, manifest, pending.root))
         self._count(
@@ -958,45 +920,30 @@ class CheckpointStateMachine:
         self._advance(now)
 
     def _published(self, checkpoint: int, query: str, now: float) -> None:
-        if (publishing := self._publishing.get(checkpoint)) is None:
-            return
-        publishing.queries.discard(query)
-        if not publishing.queries:
-            del self._publishing[checkpoint]
-            self._answer(publishing)
+        if (publication := self.publications.published(checkpoint, query)) is not None:
+            self._answer(publication)
             self._moved_at = now
             self._advance(now)
 
-    def _answer(self, publishing: _Publishing) -> None:
+    def _answer(self, publication: Publication) -> None:
         """Answer the request of a completed checkpoint, whether its output is published or not."""
-        request, publishing.request = publishing.request, None
-        if request is not None:
-            self._out.append(Resolve(request, publishing.manifest, self.root))
+        if (request := publication.take_request()) is not None:
+            self._out.append(Resolve(request, publication.manifest, self.root))
 
     def _not_finalized(self, event: NotFinalized, now: float) -> None:
         """Abort a checkpoint without a manifest. If there may be one, all that it names stays."""
         pending = self.pending[event.manifest.id]
         if not event.is_known and not pending.is_savepoint:
-            self._undecided[pending.id] = event.manifest
+            self.retained.leave_undecided(event.manifest)
         self._abort(pending, event.reason, event.detail, now, discards=event.is_known)
         self._advance(now)
 
     def _retain(self) -> None:
-        in_use = {p.base for p in self.pending.values() if p.base is not None}
-        if self.base is not None:
-            in_use.add(self.base)
-        verified = [m.id for m in self.completed if not m.unverified]
-        unverified = [m.id for m in self.completed if m.unverified]
-        ids = dropped_ids(verified, self.limits.retained, in_use, unverified)
-        if ids:
-            dropped = tuple(m for m in self.completed if m.id in ids)
-            self.completed = tuple(m for m in self.completed if m.id not in ids)
-            kept = (*self.completed, *self._undecided.values())
-            doomed = deletable(dropped, kept)
-            self._deleting[tuple(m.id for m in dropped)] = doomed
+        bases = [pending.base for pending in self.pending.values() if pending.base is not None]
+        if (discard := self.retained.drop(bases)) is not None:
             for pending in self.pending.values():
-                pending.doomed |= doomed
-            self._out.append(Discard(dropped, kept))
+                pending.doomed |= self.retained.being_deleted()
+            self._out.append(discard)
 
     def _read_back(self, manifest: Manifest) -> None:
         """Have the driver read what a checkpoint has taken over from the restored one and nobody has read.
@@ -1018,14 +965,9 @@ class CheckpointStateMachine:
                 query.verified()
 
     def _discarded(self, checkpoints: tuple[int, ...], now: float) -> None:
-        del self._deleting[checkpoints]
+        self.retained.deleted(checkpoints)
         self._moved_at = now
         self._advance(now)
-
-    @property
-    def _deletions(self) -> int:
-        """How many dropped checkpoints are not deleted yet."""
-        return sum(map(len, self._deleting))
 
     def _abort(
         self, pending: PendingCheckpoint, reason: Reason, detail: str, now: float, *, discards: bool = True
@@ -1036,8 +978,8 @@ class CheckpointStateMachine:
         self.moves.not_stored(pending.id)
         pending.move(Phase.ABORTED, reason)
         self._lift(pending)
-        latest = self.completed[-1].id if self.completed else None
-        self._send_all(AbortOrder(pending.id, latest))
+        latest = self.retained.latest
+        self._send_all(AbortOrder(pending.id, latest.id if latest else None))
         if discards:
             self._out.append(DiscardAborted(pending.id, pending.root, pending.is_savepoint))
         if is_awaited:
@@ -1105,13 +1047,8 @@ class CheckpointStateMachine:
             self._reject(request, reason, "the coordinator is stopping")
         for pending in self._revocable:
             self._abort(pending, reason, "the coordinator is stopping", now)
-        for publishing in self._publishing.values():
-            self._answer(publishing)
-
-
-def _has(manifest: Manifest | None, batches: Mapping[str, int]) -> bool:
-    at = {query.name: query.batch for query in manifest.queries} if manifest else {}
-    return all(batch <= at.get(name, -1) for name, batch in batches.items())
+        for publication in self.publications.under_way.values():
+            self._answer(publication)
 
 
 def _part(source: RestoreSource, keys: Collection[str]) -> RestoreSource:

@@ -208,7 +208,7 @@ def _damaged(catalog: Catalog, found: DamagedError, checkpoint: int | None) -> D
 
 def base_point(protocol: CheckpointStateMachine) -> RestorePoint | None:
     """Return the checkpoint that a pipeline's state grew from, if it is one of its own."""
-    manifest = next((m for m in protocol.completed if m.id == protocol.base), None)
+    manifest = protocol.retained.base_manifest
     return RestorePoint(manifest, protocol.root) if manifest else None
 
 
@@ -217,7 +217,7 @@ def suspect(protocol: CheckpointStateMachine, restored: RestorePoint) -> Restore
 
     That is the restored one, or the latest, which has taken its bytes over, if retention has dropped the restored one.
     """
-    if restored.is_savepoint or any(m.id == restored.manifest.id for m in protocol.completed):
+    if restored.is_savepoint or protocol.retained.find(restored.manifest.id) is not None:
         return restored
     return base_point(protocol) or restored
 

@@ -48,6 +48,7 @@ from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
 from chandy.coordinator.protocol.pending import Phase as PendingPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
+from chandy.coordinator.protocol.retained import RetainedCheckpoints
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
 from chandy.coordinator.recovery import decisions, resume, rollback
@@ -1380,13 +1381,15 @@ class World:
                 )
         machine = self.life.machine
         bases = 1 + machine.limits.max_concurrent
-        assert len(machine.completed) <= max(len(self.life.found), 2 * retained + bases), "too many are kept"
+        assert len(machine.retained.manifests) <= max(len(self.life.found), 2 * retained + bases), (
+            "too many are kept"
+        )
 
     # --- promises -------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """The four promises, as far as the store can tell them."""
-        retained = [manifest.id for manifest in self.life.machine.completed]
+        retained = [manifest.id for manifest in self.life.machine.retained.manifests]
         seen = [store.version for store in self.stores.values()], retained
         if seen == self.seen:
             return
@@ -1396,7 +1399,7 @@ class World:
         newest = max(self.announced, default=0)
         assert (latest.id if latest else 0) >= newest, "a completed checkpoint is not the latest"
         # Those that were announced are restored in any case, and what a restart now would restore.
-        points = [(manifest, ROOT) for manifest in self.life.machine.completed]
+        points = [(manifest, ROOT) for manifest in self.life.machine.retained.manifests]
         points += [(latest, ROOT)] if latest else []
         # A folder with a manifest is a savepoint, also if nobody waited for it any more.
         elsewhere = [(root, store) for root, store in self.stores.items() if MANIFEST in store.objects]
@@ -2175,14 +2178,14 @@ def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_forget_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
-    right = CheckpointStateMachine._discarded
+    right = RetainedCheckpoints.deleted
 
-    def discarded(machine: CheckpointStateMachine, checkpoints: tuple[int, ...], now: float) -> None:
-        doomed = machine._deleting[checkpoints]
-        right(machine, checkpoints, now)
-        machine._deleting[()] = machine._deleting.get((), frozenset()) | doomed
+    def deleted(retained: RetainedCheckpoints, ids: tuple[int, ...]) -> None:
+        doomed = retained._deleting[ids]
+        right(retained, ids)
+        retained._deleting[()] = retained._deleting.get((), frozenset()) | doomed
 
-    patch.setattr(CheckpointStateMachine, "_discarded", discarded)
+    patch.setattr(RetainedCheckpoints, "deleted", deleted)
 
 
 def wait_for_a_manifest_for_ever(patch: pytest.MonkeyPatch) -> None:

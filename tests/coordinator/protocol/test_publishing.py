@@ -51,7 +51,7 @@ def test_publishing_begins_once_the_manifest_is_durable_and_not_before() -> None
     bench.finalize(1)
     assert bench.of(do.Publish) == [do.Publish(1, ("down", "up"))]
     assert bench.counts() == (1, 0)
-    assert bench.machine.base == 1
+    assert bench.machine.retained.base == 1
 
 
 def test_a_request_is_answered_once_all_queries_have_published() -> None:
@@ -118,7 +118,7 @@ def test_checkpoints_complete_while_a_target_is_away_up_to_as_many_as_may_wait()
         bench.request()
         bench.complete(checkpoint)
     assert [one.checkpoint for one in bench.of(do.Publish)] == [1, 2]
-    assert bench.machine.is_output_full
+    assert bench.machine.publications.are_full
     third = bench.request()
     assert list(bench.machine.pending) == []
     bench.published(1)
@@ -188,7 +188,7 @@ def test_a_savepoint_publishes_nothing_and_is_answered_at_once() -> None:
     request = bench.request(CheckpointKind.SAVEPOINT)
     bench.complete(1)
     assert (bench.of(do.Publish), bench.answered) == ([], [request])
-    assert not bench.machine.is_output_full
+    assert not bench.machine.publications.are_full
 
 
 def test_going_back_ends_nothing_that_is_being_published() -> None:

@@ -526,7 +526,7 @@ def test_a_savepoint_between_does_not_make_the_first_checkpoint_an_increment() -
     bench.completed()
     assert {order.base for _, order in bench.orders(SnapshotOrder)} == {None}
     # What was restored is never in the list of what retention may drop.
-    assert [m.id for m in bench.machine.completed] == [2]
+    assert [m.id for m in bench.machine.retained.manifests] == [2]
 
 
 def test_a_checkpoint_builds_on_the_one_before_it() -> None:
@@ -857,7 +857,7 @@ def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable() -> Non
     bench.acknowledge(1)
     assert bench.machine.manifest(1, bench.now) is not None
     assert bench.of(do.Resolve) == bench.orders(CompleteOrder) == []
-    assert (bench.machine.completed, bench.machine.base) == ((), None)
+    assert (bench.machine.retained.manifests, bench.machine.retained.base) == ((), None)
 
 
 # D2
@@ -871,8 +871,8 @@ def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_befo
     assert bench.reasons() == [Reason.FINALIZE_CHECKPOINT_FAILURE]
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(2, ROOT, False)]
     assert bench.of(do.Discard) == []
-    assert [m.id for m in bench.machine.completed] == [1]
-    assert bench.machine.base == 1
+    assert [m.id for m in bench.machine.retained.manifests] == [1]
+    assert bench.machine.retained.base == 1
     assert bench.machine.failures.count == 1
 
 
@@ -920,7 +920,7 @@ def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> N
     bench.plan(1)
     bench.acknowledge(1)
     assert bench(on.HostLeft(hello("a"))) == [do.GoBack("state host a on machine is gone")]
-    assert bench.finalize(1) in bench.machine.completed
+    assert bench.finalize(1) in bench.machine.retained.manifests
     assert bench.orders(CompleteOrder) == [("b", CompleteOrder(1))]
 
 
@@ -938,7 +938,7 @@ def test_two_checkpoints_with_interleaved_acknowledgements_complete_each_with_it
     for number in (1, 2):
         keys = bench.finalize(number).keys()
         assert keys == {str(number), f"progress-{number}"}
-    assert [m.id for m in bench.machine.completed] == [1, 2]
+    assert [m.id for m in bench.machine.retained.manifests] == [1, 2]
 
 
 # --- failures that come late --------------------------------------------------------------------------------
@@ -981,7 +981,7 @@ def test_nothing_is_deleted_of_a_checkpoint_whose_manifest_is_being_written(
     bench(late)
     assert bench.of(do.DiscardAborted) == []
     bench.finalize(1)
-    assert [manifest.id for manifest in bench.machine.completed] == [1]
+    assert [manifest.id for manifest in bench.machine.retained.manifests] == [1]
 
 
 def test_the_timeout_ends_a_request_whose_manifest_is_being_written() -> None:
@@ -1008,7 +1008,7 @@ def test_an_overdue_checkpoint_whose_manifest_appears_is_the_latest_and_nobody_i
     bench.finalize(1)
     assert bench.of(do.Resolve) == []
     assert len(bench.of(do.Reject)) == 1
-    assert bench.machine.base == 1
+    assert bench.machine.retained.base == 1
     assert bench.machine.failures.count == 0
     assert bench.completed().id == 2
 
@@ -1159,7 +1159,7 @@ def test_a_savepoint_subsumes_nothing_is_not_retained_and_sends_no_notice() -> N
     bench.plan(1)
     bench.completed(kind=CheckpointKind.SAVEPOINT)
     assert list(bench.machine.pending) == [1]
-    assert (bench.machine.completed, bench.machine.base) == ((), None)
+    assert (bench.machine.retained.manifests, bench.machine.retained.base) == ((), None)
     assert bench.orders(CompleteOrder) == []
     assert [resolve.root for resolve in bench.of(do.Resolve)] == ["file:///savepoint"]
 
@@ -1233,7 +1233,7 @@ def test_exactly_the_newest_remain_and_exactly_the_dropped_are_discarded() -> No
         bench.completed()
         for discard in bench.of(do.Discard)[-1:]:
             bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped)))
-    assert [m.id for m in bench.machine.completed] == [4, 5]
+    assert [m.id for m in bench.machine.retained.manifests] == [4, 5]
     dropped = [[m.id for m in discard.dropped] for discard in bench.of(do.Discard)]
     assert dropped == [[1], [2], [3]]
     assert [[m.id for m in d.kept] for d in bench.of(do.Discard)] == [[2, 3], [3, 4], [4, 5]]
@@ -1244,9 +1244,9 @@ def test_a_savepoint_between_neither_pushes_a_checkpoint_out_nor_is_ever_dropped
     bench = Bench(retained=1)
     bench.completed()
     bench.completed(kind=CheckpointKind.SAVEPOINT)
-    assert [m.id for m in bench.machine.completed] == [1]
+    assert [m.id for m in bench.machine.retained.manifests] == [1]
     bench.completed()
-    assert [m.id for m in bench.machine.completed] == [3]
+    assert [m.id for m in bench.machine.retained.manifests] == [3]
     assert [[m.id for m in d.dropped] for d in bench.of(do.Discard)] == [[1]]
 
 
@@ -1259,7 +1259,7 @@ def restored_bench(**config: Any) -> Bench:
 
 def verification(bench: Bench) -> list[tuple[int, bool]]:
     """The retained checkpoints, and whether each is verified."""
-    return [(manifest.id, not manifest.unverified) for manifest in bench.machine.completed]
+    return [(manifest.id, not manifest.unverified) for manifest in bench.machine.retained.manifests]
 
 
 def test_a_checkpoint_with_bytes_that_nobody_has_read_since_the_restore_takes_no_verified_ones_place() -> (
@@ -1363,10 +1363,10 @@ def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:
         bench.plan(number)
     bench.acknowledge(2)
     bench.finalize(2)
-    assert [m.id for m in bench.machine.completed] == [1, 2]
+    assert [m.id for m in bench.machine.retained.manifests] == [1, 2]
     bench.acknowledge(3)
     bench.finalize(3)
-    assert [m.id for m in bench.machine.completed] == [3]
+    assert [m.id for m in bench.machine.retained.manifests] == [3]
 
 
 def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> None:
@@ -1404,7 +1404,7 @@ def test_what_is_being_deleted_is_forgotten_once_it_is_deleted_although_there_is
             discard = bench.of(do.Discard)[-2]
             bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped)))
     assert len(bench.of(do.Discard)) == 49
-    assert bench.machine._deletions == 1
+    assert bench.machine.retained.deletions == 1
     # The bytes of checkpoint 1 were deleted long ago: now they are there again.
     bench.request()
     bench.plan(51)

@@ -1,0 +1,100 @@
+"""The completed checkpoints of a pipeline: which are kept, and which objects go with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import attrs
+
+from ...storage.manifest import Manifest
+from ...storage.retention import deletable, dropped
+from .instructions import Discard
+
+
+@attrs.define
+class RetainedCheckpoints:
+    """The completed checkpoints that a pipeline keeps, oldest first; savepoints are never among them."""
+
+    limit: int
+    """How many to keep; see ``retention.dropped``."""
+    manifests: tuple[Manifest, ...] = ()
+    base: int | None = None
+    """The one that the current state grew from."""
+    _deleting: dict[tuple[int, ...], frozenset[str]] = attrs.field(factory=dict, init=False)
+    """Dropped checkpoints that are not deleted yet, as they were dropped together, and the objects that go, too."""
+    _undecided: dict[int, Manifest] = attrs.field(factory=dict, init=False)
+    """Checkpoints of which nobody knows whether their manifest was written: nothing that they name is deleted."""
+
+    def find(self, id: int | None) -> Manifest | None:
+        """Return a checkpoint that is kept."""
+        return next((manifest for manifest in self.manifests if manifest.id == id), None)
+
+    @property
+    def latest(self) -> Manifest | None:
+        """The newest of them."""
+        return self.manifests[-1] if self.manifests else None
+
+    @property
+    def base_manifest(self) -> Manifest | None:
+        """The manifest of the base."""
+        return self.find(self.base)
+
+    def base_has(self, batches: Mapping[str, int]) -> bool:
+        """Whether the base has all batches of queries up to these; -1: there is none."""
+        base = self.base_manifest
+        at = {query.name: query.batch for query in base.queries} if base else {}
+        return all(batch <= at.get(name, -1) for name, batch in batches.items())
+
+    def base_with(self, batches: Mapping[str, int]) -> Manifest | None:
+        """Return the manifest of the base if it has all batches of queries up to these."""
+        return self.base_manifest if self.base_has(batches) else None
+
+    def add(self, manifest: Manifest) -> None:
+        """Keep a checkpoint that has completed. The state grows from it now."""
+        self.base = manifest.id
+        self.manifests = tuple(sorted((*self.manifests, manifest), key=lambda one: one.id))
+
+    def leave_undecided(self, manifest: Manifest) -> None:
+        """Delete nothing of a checkpoint whose manifest may have been written."""
+        self._undecided[manifest.id] = manifest
+
+    def needs(self, key: str) -> bool:
+        """Whether a checkpoint that is kept has this object."""
+        return any(key in manifest.keys() for manifest in self.manifests)  # noqa: SIM118
+
+    def may_exist(self, id: int) -> bool:
+        """Whether a checkpoint is kept, or may have completed."""
+        return id in self._undecided or self.find(id) is not None
+
+    def drop(self, bases: Collection[int]) -> Discard | None:
+        """Drop the checkpoints that are too many, but none that a pending one builds on.
+
+        Args:
+            bases: ids of the bases of pending checkpoints.
+        """
+        ids = dropped(
+            [one.id for one in self.manifests if not one.unverified],
+            self.limit,
+            [*bases, *([] if self.base is None else [self.base])],
+            [one.id for one in self.manifests if one.unverified],
+        )
+        if not ids:
+            return None
+        gone = tuple(one for one in self.manifests if one.id in ids)
+        self.manifests = tuple(one for one in self.manifests if one.id not in ids)
+        kept = (*self.manifests, *self._undecided.values())
+        self._deleting[ids] = deletable(gone, kept)
+        return Discard(gone, kept)
+
+    def deleted(self, ids: tuple[int, ...]) -> None:
+        """Record that checkpoints which were dropped together are deleted."""
+        del self._deleting[ids]
+
+    def being_deleted(self) -> frozenset[str]:
+        """Return the objects that go with dropped checkpoints."""
+        return frozenset[str]().union(*self._deleting.values())
+
+    @property
+    def deletions(self) -> int:
+        """How many dropped checkpoints are not deleted yet."""
+        return sum(map(len, self._deleting))
