@@ -52,6 +52,7 @@ _SHARED: Final = (
 _TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 _TRANSACTION_MS: Final = 300_000
 """For how long the broker keeps a transaction of a publisher that has died, and at most one of any."""
+_LINGER_MS: Final = 100
 _BUFFER_KB: Final = 65_536
 _log = logger(__name__)
 
@@ -125,6 +126,8 @@ class Cluster:
             # A topic that comes into being by a mistake in its name has the wrong settings.
             "allow.auto.create.topics": False,
             "queue.buffering.max.kbytes": _BUFFER_KB,
+            # Fuller requests. Nothing waits for it: the end of an epoch is flushed, which sends what there is.
+            "linger.ms": _LINGER_MS,
             _TRANSACTION_TIMEOUT: _TRANSACTION_MS,
         }
         fixed = {

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _TURN: Final = 0.1
 """Seconds for which the client is waited for at a time."""
+_LOOK: Final = 256
+"""How many messages are sent between two looks at what was not delivered. A look lets other threads go first, which
+takes longer than to send a message."""
 
 
 class TransactionalProducer:
@@ -35,6 +38,7 @@ class TransactionalProducer:
         self._heard = Heard()
         self._failed: tuple[Failure, Delivered | None] | None = None
         self._partitions: dict[str, int] = {}
+        self._sent = 0
         self._producer = cluster.producer(transactional_id, self._heard, self._delivered)
         try:
             self._call("did not begin", self._producer.init_transactions, cluster.timeout)
@@ -68,7 +72,9 @@ class TransactionalProducer:
                     self.flush()
                 self._look()
                 raise self._cluster.error(what, error, self._heard) from None
-        self._look()
+        self._sent += 1
+        if self._sent % _LOOK == 0:
+            self._look()
 
     def flush(self) -> None:
         """Wait until the cluster has all that was sent."""
