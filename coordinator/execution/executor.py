@@ -387,19 +387,21 @@ class CheckpointExecutor:
         if hello.host in self._dismissed:
             yield StopOrder()
             return
-        with self._lock:
-            self._streams[hello.host] = stream
-            self._hellos[hello.host] = hello
-            self._hosts.heard(hello.host, self._clock())
-            self._queue(self._change(on.HostJoined(hello)).instructions)
         # A stream is read by threads of the server, which know no names.
         told = log.bind(pipeline=self._machine.pipeline, host=hello.host, machine=hello.machine)
-        told.info("state host connected", pid=hello.pid)
-        try:
-            yield from self._order_streams.orders(hello.host)
-        finally:
-            if not self._closed.is_set():
-                self._stream_ended(hello, stream, told)
+        # As soon as the state machine knows a host, it may have orders for it.
+        with self._order_streams.connected(hello.host) as orders:
+            with self._lock:
+                self._streams[hello.host] = stream
+                self._hellos[hello.host] = hello
+                self._hosts.heard(hello.host, self._clock())
+                self._queue(self._change(on.HostJoined(hello)).instructions)
+            told.info("state host connected", pid=hello.pid)
+            try:
+                yield from orders
+            finally:
+                if not self._closed.is_set():
+                    self._stream_ended(hello, stream, told)
 
     def _stream_ended(self, hello: HostHello, stream: object, told: BoundLogger) -> None:
         with self._lock:

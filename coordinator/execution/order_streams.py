@@ -5,11 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ...state.rpc.messages import Heartbeat, Order, StopOrder
 
 HEARTBEAT_SECONDS = 0.5
 """The longest time without an order to a host. It is also how soon the loss of a host is noticed."""
+
+Mailbox = queue.SimpleQueue[Order]
 
 
 class OrderStreams:
@@ -17,7 +20,8 @@ class OrderStreams:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._mailboxes: dict[str, queue.SimpleQueue[Order]] = {}
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._stopped = False
 
     def send(self, host: str, order: Order) -> None:
         """Put an order into a host's mailbox, or drop it if the host is gone."""
@@ -27,31 +31,38 @@ class OrderStreams:
             mailbox.put(order)
 
     def stop_all(self) -> None:
-        """Tell every host to stop."""
+        """Tell every host to stop, also those that connect from now on."""
         with self._lock:
-            mailboxes = list(self._mailboxes.values())
-        for mailbox in mailboxes:
-            mailbox.put(StopOrder())
+            self._stopped = True
+            for mailbox in self._mailboxes.values():
+                mailbox.put(StopOrder())
 
-    def orders(self, host: str) -> Iterator[Order]:
-        """Yield the orders to one host until it is told to stop.
+    @contextmanager
+    def connected(self, host: str) -> Iterator[Iterator[Order]]:
+        """Give a host a mailbox, and yield the orders that come into it until the host is told to stop.
 
-        The host has a mailbox exactly as long as this iterator lives.
+        The mailbox is there before the first order is read, so nothing that is sent meanwhile is lost.
         """
-        mailbox: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        mailbox: Mailbox = queue.SimpleQueue()
         with self._lock:
             self._mailboxes[host] = mailbox
+            if self._stopped:
+                mailbox.put(StopOrder())
         try:
-            yield Heartbeat()
-            while True:
-                try:
-                    order = mailbox.get(timeout=HEARTBEAT_SECONDS)
-                except queue.Empty:
-                    order = Heartbeat()
-                yield order
-                if isinstance(order, StopOrder):
-                    return
+            yield _orders(mailbox)
         finally:
             with self._lock:
                 if self._mailboxes.get(host) is mailbox:
                     del self._mailboxes[host]
+
+
+def _orders(mailbox: Mailbox) -> Iterator[Order]:
+    """Yield what comes into a mailbox up to the order to stop, and heartbeats meanwhile."""
+    order: Order = Heartbeat()
+    yield order
+    while not isinstance(order, StopOrder):
+        try:
+            order = mailbox.get(timeout=HEARTBEAT_SECONDS)
+        except queue.Empty:
+            order = Heartbeat()
+        yield order

@@ -254,8 +254,9 @@ class Setup:
         self.store.open.set()
         self.queries.may_plan.set()
         self.executor.close()
-        self.host.leave.set()
+        # Its stream ends with the order to stop.
         self.host.thread.join(DEADLINE)
+        assert not self.host.thread.is_alive(), "the host was not told to stop"
 
 
 class HeldStore(LocalStore):
@@ -544,6 +545,22 @@ def test_requests_while_it_closes_all_come_to_an_end(setup: Setup) -> None:
     }
 
 
+def test_an_order_to_a_host_that_has_only_just_joined_reaches_it(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = setup.executor._change
+
+    def order_at_once(event: on.Event[Any]) -> Any:
+        outcome = change(event)
+        if isinstance(event, on.HostJoined):
+            setup.executor._order_streams.send(event.hello.host, AbortOrder(7, None))
+        return outcome
+
+    monkeypatch.setattr(setup.executor, "_change", order_at_once)
+    host = FakeHost(setup.executor, "new", "new")
+    eventually(lambda: host.heard == [AbortOrder(7, None)])
+
+
 # I1
 def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_stored(setup: Setup) -> None:
     pending, queued = setup.request(), setup.request()
@@ -553,7 +570,7 @@ def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_st
     assert [setup.error(future).reason for future in (pending, queued)] == [Reason.COORDINATOR_SHUTDOWN] * 2
     # That its id was used remains.
     assert setup.store.list("checkpoints/") == [trigger_key(1)]
-    eventually(lambda: setup.host.heard[-1] == StopOrder())
+    assert setup.host.heard[-1] == StopOrder()
     # Messages that come later change nothing and raise nothing.
     setup.host.acknowledge(1)
     setup.executor.decline(Decline("host", 1, "id", "late"))
