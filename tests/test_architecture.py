@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "face"),
     ("coordinator",),
     ("assembly", "warm_up"),
+    ("driver",),
     ("taken_pipeline",),
     ("config", "differences", "export", "lookup", "operators"),
     ("adopt", "batch_aggregate"),

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from chandy.coordinator import assembly
+from chandy.coordinator import assembly, driver
 
 
 @pytest.fixture(autouse=True)
 def _no_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions are stand-ins here: they have no executors to look at, nor to start state hosts beside."""
-    monkeypatch.setattr(assembly, "check_executors", lambda spark: None)
+    monkeypatch.setattr(driver, "check_executors", lambda spark: None)
     monkeypatch.setattr(assembly.RemoteHosts, "begin", lambda spark, endpoint: ExitStack())

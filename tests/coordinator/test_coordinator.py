@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from chandy.coordinator import assembly
+from chandy.coordinator import assembly, driver
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
@@ -352,7 +353,7 @@ def test_a_stop_whose_last_checkpoint_fails_or_takes_too_long_ends_and_says_so(
 @pytest.fixture
 def on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The only state host would be on this machine; without operators there is none."""
-    monkeypatch.setattr(assembly, "is_here", lambda spark: True)
+    monkeypatch.setattr(driver, "is_here", lambda spark: True)
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -416,19 +417,20 @@ def test_an_address_that_is_not_the_drivers_is_refused_before_anybody_is_fenced(
 
 
 @pytest.mark.parametrize(
-    "part",
+    ("module", "part"),
     [
-        "Catalog",
-        "CheckpointStateMachine",
-        "QueryDirectories",
-        "Ticks",
-        "Supervisor",
-        "CheckpointExecutor",
-        "Lookup",
+        (driver, "Catalog"),
+        (assembly, "CheckpointStateMachine"),
+        (driver, "QueryDirectories"),
+        (assembly, "Ticks"),
+        (assembly, "Supervisor"),
+        (assembly, "CheckpointExecutor"),
+        (assembly, "Lookup"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_coordinator_that_cannot_be_made_leaves_nothing_running(
-    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services: list[Service] = []
 
@@ -439,8 +441,8 @@ def test_a_coordinator_that_cannot_be_made_leaves_nothing_running(
     def fails(*_: object, **__: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(assembly, "listen", listening)
-    monkeypatch.setattr(assembly, part, fails)
+    monkeypatch.setattr(driver, "listen", listening)
+    monkeypatch.setattr(module, part, fails)
     before = threads()
     with pytest.raises(OSError, match="no space left"):
         made(cluster(), tmp_path)
