@@ -35,7 +35,7 @@ from ..state.rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from ..state.rpc.tls import Identity
 from ..storage.files import FileCache
 from ..storage.open import open_store
-from ..storage.snapshots import restore_files
+from ..storage.restore import restore_files
 from .errors import ArgumentError, PipelineNameError, QueryNotRunningError, StateUnreachableError
 from .execution.executor import CheckpointExecutor
 from .protocol.shard_assignment import ShardLocations

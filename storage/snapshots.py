@@ -1,4 +1,4 @@
-"""Storing the files of snapshots, and restoring them."""
+"""Storing the files of snapshots: large ones by their hash, small ones in packs, nothing twice."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import shutil
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping
 from concurrent.futures import Executor, Future, wait
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, TemporaryDirectory
-from typing import IO, TypeVar
+from typing import IO
 
 import attrs
 
-from .errors import DamagedError, StorageError
+from .errors import StorageError
 from .files import FileCache, copy_hashed, file_sha256, is_bookkeeping, is_immutable
 from .keys import validate_key
 from .layout import PACK, is_shared, shared_key
 from .logs import logger, named_pool
 from .manifest import FileRef, Handle
 from .packs import packs_to_keep
+from .restore import THREADS, restore_files
 from .store import Store
 from .transfer import PART
 
@@ -33,13 +32,6 @@ PACK_BELOW = 64 * 1024
 PACK_IN_MEMORY = 2 * PART
 """Bytes up to which a pack is built in memory. A larger one is built on disk."""
 
-THREADS = 4
-"""Default number of files that are transferred at a time."""
-
-_GAP = 64 * 1024
-"""Bytes between two files of a pack that are cheaper to read than a second request."""
-
-T = TypeVar("T")
 _log = logger(__name__)
 
 KnownHashes = MutableMapping[tuple[str, int], str]
@@ -307,86 +299,6 @@ class SnapshotWriter:
             self._store.upload(path, self._pack_key)
 
 
-def _shared(handle: Handle) -> set[tuple[str, int]]:
-    """Return the SHA-256 and size of the shared files of a snapshot."""
-    return {(file.sha256, file.size) for file in handle.files if is_shared(file.key)}
-
-
-def _packed(handle: Handle) -> dict[tuple[str, int], FileRef]:
-    """Return the packed files of a snapshot by SHA-256 and size."""
-    return {(file.sha256, file.size): file for file in handle.files if not is_shared(file.key)}
-
-
-def _identity(name: str, path: Path, known: KnownHashes) -> tuple[str, int]:
-    """Return a file's SHA-256 and size. An immutable file is hashed once."""
-    size = path.stat().st_size
-    if not is_immutable(name):
-        return file_sha256(path), size
-    if (name, size) not in known:
-        known[name, size] = file_sha256(path)
-    return known[name, size], size
-
-
-def _stored(files: list[tuple[FileRef, int]]) -> StoredSnapshot:
-    refs = sorted((file for file, _ in files), key=lambda file: file.name)
-    return StoredSnapshot(Handle(tuple(refs)), sum(new for _, new in files))
-
-
-@attrs.frozen
-class RestoreReport:
-    """How many files and bytes a restore took from where."""
-
-    files: int
-    bytes: int
-    """Bytes of all files."""
-    cached_bytes: int
-    """Bytes that came from the cache."""
-    downloaded_bytes: int
-    """Bytes that came from the store."""
-    unread_bytes: int = 0
-    """Bytes that came from a copy in the cache, so that nobody has read them in the store."""
-
-
-def restore_files(
-    store: Store,
-    handle: Handle,
-    directory: Path,
-    cache: FileCache | None = None,
-    threads: int = THREADS,
-    progress: Callable[[int], None] | None = None,
-) -> RestoreReport:
-    """Restore a snapshot's files into a directory. Each file is verified before it gets its name.
-
-    Immutable files may be hard links to those of the store or the cache, so nobody may change them in place. All others
-    are private copies. After an error, the directory has only complete files.
-
-    Args:
-        store: the store that the handle's keys are relative to.
-        handle: the files.
-        directory: is created if it is missing. Existing files of the same names are replaced.
-        cache: is asked for immutable files before the store, and given those that it does not have.
-        threads: files that are transferred at a time.
-        progress: called from several threads with the bytes that were just restored. They add up to ``handle.size``.
-
-    Raises:
-        DamagedError: the store has other bytes than were written. Names the object and the file.
-        ObjectMissingError: the store does not have an object.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    whole = [file for file in handle.files if is_shared(file.key)]
-    ranges = _ranges(file for file in handle.files if not is_shared(file.key))
-    jobs = [partial(_restore_range, store, run, directory) for run in ranges]
-    jobs += [partial(_restore_whole, store, file, directory, cache) for file in whole]
-    sizes = [sum(file.size for file in run) for run in ranges] + [file.size for file in whole]
-    if progress:
-        jobs = [partial(_with_progress, job, size, progress) for job, size in zip(jobs, sizes, strict=True)]
-    found = _in_parallel(jobs, threads)
-    if cache and whole:
-        cache.trim()
-    cached, unread = (sum(part) for part in zip(*found, strict=True)) if found else (0, 0)
-    return RestoreReport(len(handle.files), handle.size, cached, handle.size - cached, unread)
-
-
 def copy_snapshot(
     source: Store,
     handle: Handle,
@@ -418,94 +330,26 @@ def copy_snapshot(
     writer.add(group, {file.name: scratch / file.name for file in small})
 
 
-def _with_progress(job: Callable[[], T], size: int, progress: Callable[[int], None]) -> T:
-    result = job()
-    progress(size)
-    return result
+def _shared(handle: Handle) -> set[tuple[str, int]]:
+    """Return the SHA-256 and size of the shared files of a snapshot."""
+    return {(file.sha256, file.size) for file in handle.files if is_shared(file.key)}
 
 
-def _in_parallel(jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Run jobs. At the first error, drop those that have not begun, wait for the others, and raise it."""
-    pool = named_pool(threads, "chandy-restore")
-    try:
-        return [future.result() for future in [pool.submit(job) for job in jobs]]
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _packed(handle: Handle) -> dict[tuple[str, int], FileRef]:
+    """Return the packed files of a snapshot by SHA-256 and size."""
+    return {(file.sha256, file.size): file for file in handle.files if not is_shared(file.key)}
 
 
-def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCache | None) -> tuple[int, int]:
-    """Restore a file that is an object of its own; return how many of its bytes came from the cache, and unread."""
-    with _placed(directory, file) as path:
-        if cache and is_immutable(file.name) and cache.take(file.sha256, file.size, path):
-            return file.size, 0 if store.is_same_file(file.key, path) else file.size
-        sha256 = store.download(file.key, path, file.size)
-        if is_immutable(file.name):
-            _verify(store, file, path.stat().st_size, sha256 or file_sha256(path))
-            if cache:
-                cache.put(file.sha256, path)
-        elif sha256 is None:
-            # It is a hard link to the store's file, which must not change when this one does.
-            downloaded = path.rename(path.with_name(path.name + "-shared"))
-            try:
-                _verify(store, file, *copy_hashed(downloaded, path))
-            finally:
-                downloaded.unlink(missing_ok=True)
-        else:
-            _verify(store, file, path.stat().st_size, sha256)
-        return 0, 0
+def _identity(name: str, path: Path, known: KnownHashes) -> tuple[str, int]:
+    """Return a file's SHA-256 and size. An immutable file is hashed once."""
+    size = path.stat().st_size
+    if not is_immutable(name):
+        return file_sha256(path), size
+    if (name, size) not in known:
+        known[name, size] = file_sha256(path)
+    return known[name, size], size
 
 
-def _restore_range(store: Store, files: list[FileRef], directory: Path) -> tuple[int, int]:
-    """Restore files that are close together in a pack."""
-    start = files[0].offset
-    end = max(file.offset + file.size for file in files)
-    data = store.read(files[0].key, start, end - start)
-    for file in files:
-        content = data[file.offset - start : file.offset - start + file.size]
-        _verify(store, file, len(content), hashlib.sha256(content).hexdigest())
-        with _placed(directory, file) as path:
-            path.write_bytes(content)
-    return 0, 0
-
-
-def _ranges(files: Iterable[FileRef]) -> list[list[FileRef]]:
-    """Return the files of packs in runs to read at once. A run is of one pack, without large gaps and not too long."""
-    runs: list[list[FileRef]] = []
-    end = 0
-    for file in sorted(files, key=lambda file: (file.key, file.offset)):
-        first = runs[-1][0] if runs else None
-        if (
-            first is not None
-            and first.key == file.key
-            and file.offset <= end + _GAP
-            and file.offset + file.size <= first.offset + PART
-        ):
-            runs[-1].append(file)
-            end = max(end, file.offset + file.size)
-        else:
-            runs.append([file])
-            end = file.offset + file.size
-    return runs
-
-
-@contextmanager
-def _placed(directory: Path, file: FileRef) -> Iterator[Path]:
-    """Yield a temporary path, and give what is there the file's name afterwards, unless there was an error."""
-    target = directory / validate_key(file.name)
-    temporary = directory / f".restore-{uuid.uuid4().hex}"
-    try:
-        yield temporary
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _verify(store: Store, file: FileRef, size: int, sha256: str) -> None:
-    if (size, sha256) != (file.size, file.sha256):
-        raise DamagedError(
-            store.uri,
-            file.key,
-            f"{file.size} bytes with SHA-256 {file.sha256} for the file {file.name!r}",
-            f"{size} bytes with SHA-256 {sha256}",
-        )
+def _stored(files: list[tuple[FileRef, int]]) -> StoredSnapshot:
+    refs = sorted((file for file, _ in files), key=lambda file: file.name)
+    return StoredSnapshot(Handle(tuple(refs)), sum(new for _, new in files))

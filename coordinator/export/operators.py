@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ...state.reader.by_key import StoredKeys
 from ...storage.manifest import OperatorRecord
-from ...storage.snapshots import restore_files
+from ...storage.restore import restore_files
 from ...storage.store import Store
 from .contents import ExportedOperator
 

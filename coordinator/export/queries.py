@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ...storage.manifest import OperatorRecord, QueryRecord
-from ...storage.snapshots import restore_files
+from ...storage.restore import restore_files
 from ...storage.store import Store
 from ..recovery.restore_point import SINK, WORKING
 from ..sinks.file_sink_log import LOG, contents

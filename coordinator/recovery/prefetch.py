@@ -17,7 +17,7 @@ from ...storage.files import FileCache
 from ...storage.layout import is_shared
 from ...storage.logs import carried, logger
 from ...storage.manifest import FileRef, Handle
-from ...storage.snapshots import restore_files
+from ...storage.restore import restore_files
 
 log = logger(__name__)
 

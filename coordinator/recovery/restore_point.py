@@ -24,7 +24,7 @@ from ...storage.locate import find
 from ...storage.logs import logger
 from ...storage.manifest import CheckpointKind, Manifest, OperatorRecord, OutputRecord
 from ...storage.open import open_store
-from ...storage.snapshots import restore_files
+from ...storage.restore import restore_files
 from ...storage.verification import missing_object, newest_intact, verify
 from ..errors import RestoreError
 from ..protocol.state_machine import CheckpointStateMachine

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from ...storage.manifest import Handle, QueryRecord
-from ...storage.snapshots import restore_files
+from ...storage.restore import restore_files
 from ...storage.store import Store
 
 _NOTHING: Final = "-"

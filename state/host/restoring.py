@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...storage.logs import logger
-from ...storage.snapshots import RestoreReport
+from ...storage.restore import RestoreReport
 from ..rpc.messages import ShardsRestored
 
 _log = logger(__name__)

@@ -15,7 +15,7 @@ from ...storage.errors import ChandyError
 from ...storage.files import FileCache
 from ...storage.logs import logger
 from ...storage.open import open_store
-from ...storage.snapshots import restore_files
+from ...storage.restore import restore_files
 from ...storage.store import Store
 from ..errors import ChangelogBrokenError, ShardMissingError, ShardRefusedError
 from ..local.changelog import Changelog, read, shard_folder

@@ -24,7 +24,7 @@ from rocksdict import Rdict
 from ...storage.files import FileCache, is_immutable
 from ...storage.locate import Located
 from ...storage.manifest import Handle, OperatorRecord, StateKind
-from ...storage.snapshots import restore_files
+from ...storage.restore import restore_files
 from ...storage.store import Store
 from ..errors import NoSuchStateError
 from ..format import keyspace, parts

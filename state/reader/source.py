@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from ...storage.locate import LATEST, locate
 from ...storage.manifest import CheckpointKind, Handle, OperatorRecord
 from ...storage.open import open_store
-from ...storage.snapshots import restore_files
+from ...storage.restore import restore_files
 from ..errors import NoSuchStateError, invalid_argument
 from .stored import TIMERS, StoredState
 

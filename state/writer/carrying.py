@@ -11,7 +11,8 @@ import attrs
 from ...storage.layout import pack_key
 from ...storage.locate import Located
 from ...storage.manifest import Handle, QueryRecord
-from ...storage.snapshots import SnapshotWriter, StoredSnapshot, copy_snapshot, restore_files
+from ...storage.restore import restore_files
+from ...storage.snapshots import SnapshotWriter, StoredSnapshot, copy_snapshot
 from ...storage.store import Store
 from ...storage.verification import check
 

@@ -17,7 +17,8 @@ from ...storage.codec import to_json
 from ...storage.layout import pack_key
 from ...storage.manifest import Handle, StateKind
 from ...storage.open import open_store
-from ...storage.snapshots import SnapshotWriter, Source, StoredSnapshot, restore_files
+from ...storage.restore import restore_files
+from ...storage.snapshots import SnapshotWriter, Source, StoredSnapshot
 from ..errors import StateTypeError
 from ..format import keyspace
 from ..format.keys import KeyCodec

@@ -15,8 +15,9 @@ from chandy.storage import ObjectStat, OutcomeUnknownError, StorageError, Store,
 from chandy.storage.catalog import Catalog
 from chandy.storage.collect import discard, discard_aborted
 from chandy.storage.manifest import Handle, Manifest, OperatorRecord
+from chandy.storage.restore import restore_files
 from chandy.storage.retrying import RetryingStore, RetryPolicy
-from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.snapshots import SnapshotWriter
 from chandy.storage.verification import verify
 
 from ..builders import make_manifest

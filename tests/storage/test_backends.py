@@ -18,9 +18,10 @@ from chandy.storage import hdfs as hdfs_module
 from chandy.storage.errors import ObjectExistsError
 from chandy.storage.manifest import CheckpointKind, Handle
 from chandy.storage.open import open_store
+from chandy.storage.restore import restore_files
 from chandy.storage.retrying import RetryingStore
 from chandy.storage.savepoint import commit_savepoint, read_savepoint
-from chandy.storage.snapshots import PACK_BELOW, SnapshotWriter, Source, restore_files
+from chandy.storage.snapshots import PACK_BELOW, SnapshotWriter, Source
 from chandy.storage.transfer import PART, PARTS_AT_A_TIME
 from chandy.storage.verification import verify
 

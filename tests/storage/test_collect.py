@@ -16,8 +16,9 @@ from chandy.storage.collect import GRACE_SECONDS, collect_garbage, discard, disc
 from chandy.storage.errors import NotDeletedError, StoreFailedError
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import EpochRecord, FileRef, Handle, Manifest, OutputRecord, QueryRecord
+from chandy.storage.restore import restore_files
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint, read_savepoint
-from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.snapshots import SnapshotWriter
 from chandy.storage.store import ObjectStat
 from chandy.storage.verification import verify
 

@@ -24,7 +24,8 @@ from chandy.storage.catalog import Catalog
 from chandy.storage.collect import collect_garbage
 from chandy.storage.manifest import Handle
 from chandy.storage.open import open_store
-from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.restore import restore_files
+from chandy.storage.snapshots import SnapshotWriter
 from chandy.storage.verification import verify
 
 from ..builders import MemoryStore, make_manifest

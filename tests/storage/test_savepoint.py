@@ -18,6 +18,7 @@ from chandy.storage.layout import (
 )
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import Manifest
+from chandy.storage.restore import restore_files
 from chandy.storage.savepoint import (
     claim_savepoint,
     commit_savepoint,
@@ -25,7 +26,7 @@ from chandy.storage.savepoint import (
     discard_savepoint,
     read_savepoint,
 )
-from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.snapshots import SnapshotWriter
 from chandy.storage.verification import verify
 
 from ..builders import make_manifest

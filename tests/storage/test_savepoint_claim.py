@@ -14,9 +14,10 @@ from chandy.storage.collect import collect_garbage, discard
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import CheckpointKind, Manifest
 from chandy.storage.open import open_store
+from chandy.storage.restore import restore_files
 from chandy.storage.savepoint import claim_savepoint, commit_savepoint, read_savepoint
 from chandy.storage.savepoint_claim import claim_restored, drop_claimed
-from chandy.storage.snapshots import SnapshotWriter, Source, restore_files
+from chandy.storage.snapshots import SnapshotWriter, Source
 from chandy.storage.verification import verify
 
 from ..builders import make_manifest

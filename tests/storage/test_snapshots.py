@@ -29,15 +29,8 @@ from chandy.storage.files import FileCache, file_sha256
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import FileRef, Handle, Manifest
 from chandy.storage.packs import MOST_PACKS
-from chandy.storage.snapshots import (
-    PACK_BELOW,
-    THREADS,
-    SnapshotWriter,
-    Source,
-    StoredSnapshot,
-    copy_snapshot,
-    restore_files,
-)
+from chandy.storage.restore import THREADS, restore_files
+from chandy.storage.snapshots import PACK_BELOW, SnapshotWriter, Source, StoredSnapshot, copy_snapshot
 
 from ..builders import MemoryStore, make_manifest
 from ..effort import examples

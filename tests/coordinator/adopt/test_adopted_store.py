@@ -15,7 +15,8 @@ from chandy.storage.collect import collect_garbage
 from chandy.storage.errors import DamagedError
 from chandy.storage.manifest import OperatorRecord, StateRecord
 from chandy.storage.open import open_store
-from chandy.storage.snapshots import SnapshotWriter, restore_files
+from chandy.storage.restore import restore_files
+from chandy.storage.snapshots import SnapshotWriter
 
 SOURCE = AdoptionRecord("/old", "5f3a", 7, 8)
 OPERATOR = OperatorRecord("totals", "", "{}", {"total": StateRecord(("{}",))}, (None,) * 3)

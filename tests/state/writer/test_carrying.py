@@ -18,7 +18,8 @@ from chandy.storage.layout import STAGED, pack_key
 from chandy.storage.locate import Located
 from chandy.storage.manifest import EpochRecord, FileRef, Handle, OutputRecord, QueryRecord
 from chandy.storage.open import open_store
-from chandy.storage.snapshots import PACK_BELOW, SnapshotWriter, restore_files
+from chandy.storage.restore import restore_files
+from chandy.storage.snapshots import PACK_BELOW, SnapshotWriter
 from chandy.storage.store import Store
 from chandy.storage.verification import verify
 

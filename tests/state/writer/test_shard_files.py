@@ -27,7 +27,8 @@ from chandy.state.writer.shard_files import ShardFiles, WrittenState
 from chandy.storage.codec import from_json
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import Handle, StateKind, StateRecord
-from chandy.storage.snapshots import StoredSnapshot, restore_files
+from chandy.storage.restore import restore_files
+from chandy.storage.snapshots import StoredSnapshot
 
 from ..pipeline import KEY, SHARDS, Pipeline, shard_of
 from ..reader.checkpoints import Checkpoints
