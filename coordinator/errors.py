@@ -191,14 +191,14 @@ class QueryNotRunningError(ChandyError):
     """Name of the operator's query; empty if it has not been started."""
 
     def __str__(self) -> str:
-        query = (
-            f"expected query {self.query!r} to run, found it stopped or going back to a checkpoint"
+        why = (
+            f"query {self.query!r} has stopped or is going back to a checkpoint"
             if self.query
-            else "expected its query to run, found none started"
+            else "its query has not been started"
         )
         return (
-            f"operator {self.uid!r} cannot be asked: {query}; start the query, or read a checkpoint with "
-            "chandy.state.read_state"
+            f"cannot read the state of operator {self.uid!r}: {why}; start the query, or read a checkpoint with "
+            "chandy.read_state"
         )
 
 

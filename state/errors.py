@@ -47,7 +47,7 @@ class ShardMissingError(StateError):
     host: str
 
     def __str__(self) -> str:
-        return f"expected state host {self.host} to have shard {self.shard}, but it does not; begin the batch first"
+        return f"state host {self.host} does not hold shard {self.shard}; begin the batch first"
 
 
 @attrs.define(eq=False)

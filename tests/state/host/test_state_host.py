@@ -729,7 +729,7 @@ def test_an_order_whose_cut_has_passed_is_declined_and_the_batch_goes_on(setup: 
 def test_an_order_for_a_shard_that_is_not_here_is_declined(setup: Setup) -> None:
     setup.run(0, {b"a": b"0"})
     setup.state_host.obey(setup.order(1, 0, (0, 7)))
-    assert setup.declined().startswith("ShardMissingError: expected state host host to have shard op/7")
+    assert setup.declined().startswith("ShardMissingError: state host host does not hold shard op/7")
 
 
 @pytest.mark.parametrize(("seconds_left", "attempts"), [(0.0, ""), (1000.0, " (5 attempts)")])
