@@ -63,7 +63,8 @@ def decode_manifest(data: bytes, store: str, key: str) -> Manifest:
     schema = document.get("schema") if isinstance(document, dict) else None
     if type(schema) is not int or schema < 1 or "manifest" not in document:
         raise DamagedError(store, key, "a manifest with its schema version", f"{data[:60]!r}")
-    if schema > SCHEMA_VERSION:
+    # A newer version says what this one cannot read. What this one can read has a known schema, and a changed byte.
+    if schema > SCHEMA_VERSION and not _is_known(document["manifest"]):
         raise SchemaTooNewError(store, key, schema, SCHEMA_VERSION)
     # All bytes are compared, so that even a change that means nothing in JSON is found.
     body = data[len(_HEAD) : -len(_tail(schema, _sha256(b"")))]
@@ -77,6 +78,14 @@ def decode_manifest(data: bytes, store: str, key: str) -> Manifest:
         # The SHA-256 is that of the body alone.
         raise DamagedError(store, key, f"schema {manifest.schema}", f"schema {schema}")
     return manifest
+
+
+def _is_known(body: object) -> bool:
+    try:
+        structure(Manifest, body)
+    except CodecError:
+        return False
+    return True
 
 
 # The document is put together around the JSON of its body. The manifest of many shards has megabytes, and encoding them
