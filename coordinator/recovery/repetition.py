@@ -19,6 +19,8 @@ _LENGTH: Final = 20_000
 _IDS: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|\d+")
 _PYTHON: Final = "Traceback (most recent call last)"
 _JAVA_FRAME: Final = re.compile(r"^\s+at \S.*$", re.MULTILINE)
+# With the lines of code below it, which are indented further.
+_PYTHON_FRAME: Final = re.compile(r'^( +)File "[^"\n]*", line \d+.*(?:\n\1 .*)*$', re.MULTILINE)
 _PASSING: Final = re.compile(
     r"\b\w*(?:Connect|Disconnect|Timeout|TimedOut|Socket|Network|UnknownHost|NoRouteToHost|Unavailable|Throttl|SlowDown"
     r"|BrokenPipe|Retr[iy]|Interrupted|Unreachable|RateLimit|TooManyRequests|Deadlock)\w*\b"
@@ -65,6 +67,7 @@ def place_of(batch: int, text: str, traceback: str | None) -> Place | None:
     # The machine that a task ran on comes before the traceback.
     raised = text[text.find(_PYTHON) :] if _PYTHON in text else text
     error = _JAVA_FRAME.sub("", (raised if traceback is None else traceback)[:_LENGTH])
-    if not error or _PASSING.search(error):
+    # What was raised counts, not the names of the code that it came through.
+    if not error or _PASSING.search(_PYTHON_FRAME.sub("", error)):
         return None
     return Place(batch, _IDS.sub("#", error), traceback is not None or _PYTHON in text)

@@ -6,6 +6,7 @@ import pytest
 
 from chandy.coordinator.recovery.repetition import Place, Repetition, place_of
 
+TRACEBACK = "Traceback (most recent call last):"
 IDS = ("9b2f6c1e-2a53-4d7b-9a51-0c8c1be5a1f2", "11111111-2a53-4d7b-9a51-0c8c1be5a1f2")
 
 
@@ -86,6 +87,19 @@ def test_trouble_with_something_outside_is_never_the_same(error: str) -> None:
 )
 def test_what_a_program_does_wrong_is(error: str) -> None:
     assert place_of(7, of_spark(error, 0), None) is not None
+
+
+def test_the_code_that_an_exception_came_through_does_not_make_it_pass_by_itself() -> None:
+    error = (
+        '  File "/app/RetryPolicy.py", line 12, in fetch\n'
+        "    return Connection(timeout=Timeout(3)).get(row)\n"
+        "           ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~^^^^^^^^\n"
+        "ValueError: 19 is odd"
+    )
+    assert place_of(7, in_a_task(error, 0), None) is not None
+    assert place_of(7, of_spark("", 0), f"{TRACEBACK}\n{error}") is not None
+    passing = error.replace("ValueError", "ConnectTimeout")
+    assert place_of(7, of_spark("", 0), f"{TRACEBACK}\n{passing}") is None
 
 
 def test_a_run_without_an_error_text_is_not_compared() -> None:
