@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ...sinks.two_phase.errors import OutputError
 from ...sinks.two_phase.staged import StagedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_SHOWN: Final = 200
+"""Characters of a row that an error shows."""
 
 
 def misfits(rows: pa.Schema, table: pa.Schema) -> list[str]:
@@ -81,7 +84,7 @@ def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> 
             raise OutputError(
                 f"{target} refuses rows",
                 f"column {field.name!r} to be never null",
-                f"{column.null_count} rows of {rows.num_rows} where it is",
+                rows_with_null(rows, field.name),
                 "filter or fill them in the query, or let the table's column be null",
             )
         try:
@@ -95,6 +98,15 @@ def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> 
             ) from error
         fields.append(field)
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def rows_with_null(rows: pa.Table, name: str) -> str:
+    """Say how many rows have a null in a column that has some, and what the first of them is."""
+    import pyarrow.compute as pc
+
+    column = rows.column(name)
+    (first,) = rows.slice(pc.index(column.is_null(), True).as_py(), 1).to_pylist()
+    return f"{column.null_count} rows of {rows.num_rows} where it is, the first {str(first)[:_SHOWN]}"
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ...sinks.two_phase.errors import OutputError
+from .schema import rows_with_null
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,11 +38,11 @@ def last_by_key(rows: pa.Table, key: tuple[str, ...], target: str) -> pa.Table:
     import pyarrow as pa
 
     for name in key:
-        if nulls := rows.column(name).null_count:
+        if rows.column(name).null_count:
             raise OutputError(
                 f"{target} refuses rows",
                 f"key column {name!r} to be never null",
-                f"{nulls} rows of {rows.num_rows} where it is",
+                rows_with_null(rows, name),
                 "filter them in the query, or choose another key",
             )
     number = "_chandy_number"

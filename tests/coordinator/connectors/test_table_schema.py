@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from chandy.coordinator.connectors.tables.schema import fit, misfits
+from chandy.coordinator.connectors.tables.upserting import last_by_key
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 
 TABLE = pa.schema(
@@ -52,9 +53,17 @@ def test_a_narrower_type_fits(rows: pa.DataType, table: pa.DataType, fits: bool)
     assert (misfits(pa.schema([("c", rows)]), pa.schema([("c", table)])) == []) is fits
 
 
-def test_a_column_that_must_be_filled_is_named() -> None:
-    with pytest.raises(OutputError, match=r"the table refuses rows.*column 'k'.*1 rows of 2"):
-        fit(pa.table({"k": pa.array([1, None], pa.int64())}), TABLE, "the table")
+def test_a_column_that_must_be_filled_is_named_with_a_row_where_it_is_not() -> None:
+    first, second = pa.table({"k": [1], "v": ["a"]}), pa.table({"k": [None, None], "v": ["b", "c" * 9_000]})
+    rows = pa.concat_tables([first, second.cast(first.schema)])
+    where = r"2 rows of 3 where it is, the first {'k': None, 'v': 'b'}"
+    with pytest.raises(OutputError, match=rf"the table refuses rows.*column 'k'.*{where}"):
+        fit(rows, TABLE, "the table")
+    with pytest.raises(OutputError, match=rf"key column 'k' to be never null.*{where}"):
+        last_by_key(rows, ("k",), "the table")
+    with pytest.raises(OutputError) as caught:
+        fit(rows.slice(2), TABLE, "the table")
+    assert len(str(caught.value)) < 1_000
 
 
 def test_a_value_that_the_type_cannot_have_is_named() -> None:
