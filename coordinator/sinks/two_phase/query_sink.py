@@ -185,7 +185,7 @@ class TransactionalSink(Sink):
             assert directory is not None, "a query has begun before it runs"
             self._await_room(run)
         self._check_current(run, batch)
-        staged = self._written(rows, batch)
+        staged = self._written(rows, run, batch)
         try:
             left = self._publish_at_once(run, batch, staged)
             with self._changed:
@@ -217,8 +217,13 @@ class TransactionalSink(Sink):
         with self._changed:
             return self._changed.wait_for(lambda: self._run != run, seconds)
 
-    def _written(self, rows: DataFrame, batch: int) -> tuple[Staged, ...]:
-        """Have the tasks write a batch. If it fails, forget what those have written that have ended well."""
+    def _written(self, rows: DataFrame, run: int, batch: int) -> tuple[Staged, ...]:
+        """Have the tasks write a batch. If it fails, forget what those have written that have ended well.
+
+        Raises:
+            BatchInterruptedError: the run was stopped, which ends its tasks with other errors. Their text is not passed
+                on: Spark looks through it by a regular expression for which Java's stack is too small.
+        """
         sink = next(iter(self._sinks.values()))
         attempt = self._finished.attempt()
         try:
@@ -227,6 +232,8 @@ class TransactionalSink(Sink):
             )
         except BaseException:
             self._forget(attempt.results())
+            if self._has_ended(run):
+                raise BatchInterruptedError(self._fence.query, batch) from None
             raise
 
     def _check_current(self, run: int, batch: int) -> None:

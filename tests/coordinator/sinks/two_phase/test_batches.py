@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,26 @@ def test_a_batch_waits_for_its_target_and_goes_on_by_itself(
     assert ended == []
     assert rows(target) == [(1, "a")]
     assert life.failures == []
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_what_a_stop_does_to_the_tasks_of_a_batch_is_no_error_of_theirs(
+    lives: Lives, target: SqliteSink, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    life = lives(target)
+    life.begin()
+
+    def cancelled(*arguments: Any) -> tuple[Staged, ...]:
+        if is_stopped:
+            life.sink.interrupt()
+        raise RuntimeError("An error occurred while calling o7.collect" + 10_000 * " of Java")
+
+    monkeypatch.setattr(staging, "write_batch", cancelled)
+    with pytest.raises(BatchInterruptedError if is_stopped else RuntimeError) as caught:
+        life.take(0, (1, "a"))
+    # What Spark is told.
+    assert ("of Java" in "".join(traceback.format_exception(caught.value))) is not is_stopped
+    assert rows(target) == []
 
 
 @pytest.mark.parametrize("end", ["going back", "stop"])
