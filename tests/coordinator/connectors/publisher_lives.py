@@ -57,6 +57,7 @@ def _recover(pipeline: Pipeline, generation: int) -> Committer:
         try:
             return pipeline.recover(generation)
         except TargetUnavailableError as error:
+            print("unavailable", flush=True)
             print(error, file=sys.stderr, flush=True)
 
 
@@ -80,20 +81,30 @@ class Life:
                 )
             )
 
-    def begin(self) -> None:
-        """Let it recover, and wait until it has."""
+    def begin(self, holds_a_lock: Life | None = None) -> None:
+        """Let it recover, and wait until it has.
+
+        Args:
+            holds_a_lock: a frozen life that may keep everybody else from the target. It wakes once the target is found
+                to be unavailable.
+        """
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(b"go\n")
         self.process.stdin.flush()
-        line = self.process.stdout.readline()
+        while (line := self.process.stdout.readline()) == b"unavailable\n":
+            if holds_a_lock is not None:
+                holds_a_lock.wake()
         assert line == b"recovered\n", line
 
     def freeze(self) -> None:
         os.kill(self.process.pid, signal.SIGSTOP)
 
+    def wake(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
     def thaw(self) -> int:
         """Let it go on, and return its exit code."""
-        os.kill(self.process.pid, signal.SIGCONT)
+        self.wake()
         return self.process.wait(90)
 
     def kill(self) -> None:
@@ -101,15 +112,17 @@ class Life:
         self.process.wait()
 
 
-def live_and_die(pipeline: Pipeline, rounds: int, log: Path, longest: float = 0.4) -> None:
+def live_and_die(
+    pipeline: Pipeline, rounds: int, log: Path, longest: float = 0.4, *, locks: bool = False
+) -> None:
     """Let one life follow the other. Each is killed at a random moment, or frozen until its successor is there.
 
-    The one that was frozen must find that it is fenced.
+    The one that was frozen must find that it is fenced. ``locks``: until it wakes, it may keep its successor waiting.
     """
     with _lives(pipeline, rounds, log) as lives:
         frozen: Life | None = None
         for life in lives:
-            life.begin()
+            life.begin(frozen if locks else None)
             if frozen is not None:
                 assert frozen.thaw() == FENCED, log.read_text()[-3000:]
                 frozen = None
@@ -143,9 +156,9 @@ def _lives(pipeline: Pipeline, rounds: int, log: Path) -> Iterator[Iterator[Life
             life.kill()
 
 
-def check_lives(pipeline: Pipeline, rounds: int, log: Path) -> int:
-    """Let lives follow each other, and return the position that they have come to."""
-    live_and_die(pipeline, rounds, log)
+def check_lives(pipeline: Pipeline, rounds: int, log: Path, *, locks: bool = False) -> int:
+    """Let lives follow each other as ``live_and_die``, and return the position that they have come to."""
+    live_and_die(pipeline, rounds, log, locks=locks)
     committer = pipeline.recover(rounds + 2)
     position = committer.position
     committer.close()

@@ -44,13 +44,15 @@ class LivesConformance(SinkConformance):
 
     rounds: ClassVar[int] = int(os.environ.get("CHANDY_ROUNDS", "5"))
     """Lives that are killed or frozen."""
+    locks: ClassVar[bool] = False
+    """Whether a life that is frozen may hold a lock of the target."""
 
     # Where it needs no server, it needs as much of the machine.
     @pytest.mark.server
     def test_lives_that_are_killed_or_frozen_at_random_moments_publish_each_epoch_once(
         self, target: Target, pipeline: Pipeline, tmp_path: Path
     ) -> None:
-        position = check_lives(pipeline, self.rounds, tmp_path / "log")
+        position = check_lives(pipeline, self.rounds, tmp_path / "log", locks=self.locks)
         assert sorted(target.rows()) == rows_up_to(position)
 
 

@@ -76,6 +76,9 @@ def pipeline(table: Table, tmp_path: Path) -> Pipeline:
 
 
 class TestIceberg(RaceConformance):
+    # SQLite's, as long as a process stands still that writes to the catalog.
+    locks = True
+
     @pytest.fixture
     def target(self, table: Table) -> Target:
         return table
@@ -83,6 +86,8 @@ class TestIceberg(RaceConformance):
 
 class TestUpsert(RaceConformance):
     """Rows whose keys differ arrive as with appending."""
+
+    locks = True
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
