@@ -52,12 +52,26 @@ class ShardMissingError(StateError):
 
 @attrs.define(eq=False)
 class MoveGivenUpError(StateError):
-    """A move of a shard has ended before the shard was here."""
+    """A move of a shard has ended before the shard was here, or a standby of it before it was needed."""
 
     move: int
 
     def __str__(self) -> str:
-        return f"move {self.move} was given up; its shard stays where it was"
+        return f"move or standby {self.move} was given up; its shard stays where it was"
+
+
+@attrs.define(eq=False)
+class ShardMovingError(StateError):
+    """A task wants a shard that is getting another owner."""
+
+    uid: str
+    shard: int
+
+    def __str__(self) -> str:
+        return (
+            f"shard {self.shard} of operator {self.uid!r} is getting another state host: run the task again, unless "
+            "its batch is over"
+        )
 
 
 @attrs.define(eq=False)
@@ -140,6 +154,21 @@ class HostLostError(PeerLostError):
         return (
             f"the state host at {self.address} does not answer ({self.detail}): it was killed, or it runs on "
             "another machine; run the task again"
+        )
+
+
+@attrs.define(eq=False)
+class HostDismissedError(StateError):
+    """A state host that was taken for lost is back."""
+
+    code = FailureCode.HOST_LOST
+
+    host: str
+
+    def __str__(self) -> str:
+        return (
+            f"state host {self.host} was silent for longer than host_timeout, or its connection broke, and was taken "
+            "for lost; nothing that it does counts, and it ends by itself"
         )
 
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from ...storage.manifest import CheckpointKind
 from ..protocol import events as on
+from ..protocol.copies import MovePhase
 from ..protocol.errors import DrainError
-from ..protocol.moves import MovePhase
 from .executor import CheckpointExecutor
 
 _LOOK_SECONDS: Final = 1.0

@@ -23,6 +23,7 @@ from typing import Protocol as Interface
 
 import attrs
 
+from ...state.errors import HostDismissedError
 from ...state.rpc.messages import (
     Ack,
     AskBatch,
@@ -31,6 +32,7 @@ from ...state.rpc.messages import (
     ClaimAnswer,
     ClaimShards,
     Decline,
+    DropStandby,
     HostHello,
     HostPulse,
     MoveReport,
@@ -64,9 +66,9 @@ from ..checkpoint import Checkpoint
 from ..protocol import events as on
 from ..protocol import host_watch
 from ..protocol import instructions as do
-from ..protocol.errors import CheckpointError, HostDismissedError
+from ..protocol.copies import HAND_OVER_SECONDS
+from ..protocol.errors import CheckpointError
 from ..protocol.event_log import EventLog, LoggedEvent
-from ..protocol.moves import HAND_OVER_SECONDS
 from ..protocol.reasons import Reason
 from ..protocol.requests import Request
 from ..protocol.state_machine import CheckpointStateMachine, Outcome
@@ -356,6 +358,17 @@ class CheckpointExecutor:
             log.warning("a shard stays where it is", move=report.move, host=report.host, why=report.why)
         self.handle(on.MoveReported(report))
 
+    def drop_standby(self, drop: DropStandby) -> None:
+        """Consent that the owner of a shard goes on without its standby."""
+        self._check_not_dismissed(drop.host)
+        self.handle(on.StandbyDropped(drop))
+        log.warning(
+            "a shard goes on without its standby, which is behind; the next checkpoint makes another",
+            uid=drop.shard.uid,
+            shard=drop.shard.shard,
+            host=drop.host,
+        )
+
     def pulse(self, pulse: HostPulse) -> None:
         """Record that a host lives."""
         with self._lock:
@@ -384,7 +397,7 @@ class CheckpointExecutor:
         """Yield the orders to one host. The host counts as living as long as it reads them."""
         # A host may open a new stream before the end of its broken one is noticed.
         stream = object()
-        if hello.host in self._dismissed:
+        if hello.host in self._dismissed or self.read(lambda machine: hello.host in machine.replaced):
             yield StopOrder()
             return
         # A stream is read by threads of the server, which know no names.
@@ -580,6 +593,8 @@ class CheckpointExecutor:
             case do.GoBack(why):
                 log.warning("state is lost", why=why)
                 self._on_state_lost(why)
+            case do.Promoted(why, shards):
+                log.warning("standbys take the place of lost shards", why=why, shards=len(shards))
             case do.FailPipeline(error):
                 log.debug("the pipeline fails", events=self.events)
                 self._on_failure(error)

@@ -56,31 +56,18 @@ class StateLostError(ChandyError):
 
 
 @attrs.define(eq=False)
-class HostDismissedError(ChandyError):
-    """A state host that was taken for lost is back."""
-
-    code = FailureCode.HOST_LOST
+class NotTheOwnerError(ChandyError):
+    """A state host speaks for a shard that it does not have any more."""
 
     host: str
-
-    def __str__(self) -> str:
-        return (
-            f"state host {self.host} has been silent for longer than host_timeout and was taken for lost; nothing that "
-            "it does counts, and it ends by itself"
-        )
-
-
-@attrs.define(eq=False)
-class ShardMovingError(ChandyError):
-    """A task that Spark has given up wants a shard that is moving to another host."""
-
     uid: str
     shard: int
+    term: int
 
     def __str__(self) -> str:
         return (
-            f"shard {self.shard} of operator {self.uid!r} is moving to another state host, and only a task whose batch "
-            "is over can want it now; nothing that the task does counts"
+            f"state host {self.host} does not own shard {self.shard} of operator {self.uid!r} in term {self.term} any "
+            "more; nothing that it does with it counts"
         )
 
 

@@ -18,6 +18,7 @@ from ...state.rpc.messages import (
     ClaimAnswer,
     ClaimShards,
     Decline,
+    DropStandby,
     HostHello,
     MoveReport,
     RestoreSource,
@@ -94,9 +95,16 @@ class HostLeft(Event[None]):
 
 @attrs.frozen
 class MoveReported(Event[None]):
-    """The host that a shard moves to is so far, or has failed."""
+    """The host that a shard moves to, or that has its standby, is so far, or has failed."""
 
     report: MoveReport
+
+
+@attrs.frozen
+class StandbyDropped(Event[None]):
+    """The owner of a shard asks to go on without its standby."""
+
+    drop: DropStandby
 
 
 @attrs.frozen

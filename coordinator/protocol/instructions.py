@@ -115,6 +115,14 @@ class GoBack:
 
 
 @attrs.frozen
+class Promoted:
+    """Say that standbys take the place of shards whose host is lost."""
+
+    why: str
+    shards: tuple[ShardId, ...]
+
+
+@attrs.frozen
 class FailPipeline:
     """Fail the pipeline: more checkpoints in a row have failed than are tolerable."""
 
@@ -141,6 +149,7 @@ Instruction = (
     | Discard
     | DiscardAborted
     | GoBack
+    | Promoted
     | FailPipeline
     | ReportStatisticsFailure
 )

@@ -29,5 +29,7 @@ class Limits:
     """How many of the newest completed checkpoints are kept."""
     max_unpublished: int
     """How many completed checkpoints may wait for the targets of sinks to take their output."""
+    standbys: int = 0
+    """How many standbys each shard has."""
     history: int
     """How many ended checkpoints the statistics show one by one."""

@@ -4,7 +4,7 @@ A shard moves between two batches. Most of it goes ahead, while its owner serves
 
 1. A checkpoint takes the shard's snapshot, and from that cut on the owner keeps what each batch changes.
 2. When the checkpoint has completed, the target restores the shard from it, and follows the owner. Nobody who is asked
-   by a task waits for that, and if it fails, nothing has happened. A standby would stay at this point.
+   by a task waits for that, and if it fails, nothing has happened. A standby stays at this point (``standbys``).
 3. When the newest batch that has begun is known to have committed, no task uses the shard. Until the move is over, the
    next batch waits where every batch waits for barriers: the answer to "begin batch" is held. The shard's term rises,
    the owner sets the shard aside, and the target takes the rest over, which is one batch as a rule.
@@ -23,69 +23,24 @@ the shard. Nothing would have to be held, but if the target failed then, the sha
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from enum import StrEnum
-from typing import Final
+from typing import ClassVar
 
 import attrs
 
-from ...state.rpc.messages import (
-    HostHello,
-    MoveReport,
-    MoveStep,
-    OpenAhead,
-    RestoreSource,
-    Settle,
-    ShardId,
-    TakeOver,
-)
+from ...state.rpc.messages import HostHello, Settle, ShardId, TakeOver
 from .balance import wanted_owners
+from .copies import Copies, Move, MovePhase
 from .instructions import Send
 from .query_state import QueryState
 
-MOVES_AT_A_TIME: Final = 2
-"""How many shards of a pipeline move at a time, as in Kafka Streams (KIP-441): what moves takes disk and network from
-the batches that run meanwhile."""
-HAND_OVER_SECONDS: Final = 5.0
-"""How long a batch waits for the owner and the target of a shard before the move is given up."""
-
-
-class MovePhase(StrEnum):
-    """How far a move is."""
-
-    PLANNED = "waits for a checkpoint"
-    STORING = "is in a checkpoint"
-    STORED = "waits for its turn"
-    OPENING = "is restored ahead"
-    READY = "waits for the end of a batch"
-    HANDING_OVER = "is handed over"
-
-
-_ACTIVE: Final = frozenset({MovePhase.OPENING, MovePhase.READY, MovePhase.HANDING_OVER})
-
 
 @attrs.define
-class Move:
-    """One shard on its way."""
-
-    id: int
-    query: str
-    shard: ShardId
-    owner: str
-    """Id of the host that has it."""
-    target: str
-    phase: MovePhase = MovePhase.PLANNED
-    checkpoint: int | None = None
-    """The checkpoint that it goes through."""
-    source: RestoreSource | None = None
-    term: int = 0
-    """The term in which the target will have it, once it is handed over."""
-    deadline: float | None = None
-
-
-@attrs.define
-class Moves:
+class Moves(Copies):
     """The moves of a pipeline."""
 
+    active: ClassVar[frozenset[MovePhase]] = frozenset(
+        {MovePhase.OPENING, MovePhase.READY, MovePhase.HANDING_OVER}
+    )
     follows_tasks: bool = False
     """Whether a task runs where it ran in the batch before, so that its shards are best where it is. If not, each host
     is to have as many shards as any other."""
@@ -93,26 +48,6 @@ class Moves:
     """Host names of machines that are to have no shards."""
     is_uneven: bool = False
     """Whether a host has joined that is to get its part of what others have."""
-    under_way: dict[int, Move] = attrs.field(factory=dict)
-    _ids: int = 0
-
-    def of(self, query: str, *phases: MovePhase) -> list[Move]:
-        """Return the moves of a query's shards, those in some phases only."""
-        return [
-            one
-            for one in self.under_way.values()
-            if one.query == query and (one.phase in phases or not phases)
-        ]
-
-    def holds(self, query: str) -> bool:
-        """Whether a query's next batch and its snapshots wait for a shard that is being handed over."""
-        return bool(self.of(query, MovePhase.HANDING_OVER))
-
-    def next_deadline(self) -> float | None:
-        """When a move is given up unless something happens."""
-        return min(
-            (one.deadline for one in self.under_way.values() if one.deadline is not None), default=None
-        )
 
     # --- which ----------------------------------------------------------------------------------------------
 
@@ -147,8 +82,7 @@ class Moves:
             if self.follows_tasks and owner in eligible:
                 target = needed.get((name, shard), owner)
             if target != owner and owner in hosts and (name, shard) not in moving:
-                self._ids += 1
-                self.under_way[self._ids] = Move(self._ids, name, shard, owner, target)
+                self.add(name, shard, owner, target)
         self.is_uneven = False
 
     def _needed_elsewhere(
@@ -163,48 +97,6 @@ class Moves:
         }
 
     # --- how far --------------------------------------------------------------------------------------------
-
-    def follow(self, query: str, checkpoint: int) -> tuple[ShardId, ...]:
-        """Return the shards whose owners must keep what follows the snapshots of a checkpoint."""
-        planned = self.of(query, MovePhase.PLANNED)
-        for move in planned:
-            move.phase, move.checkpoint = MovePhase.STORING, checkpoint
-        return tuple(move.shard for move in planned)
-
-    def not_stored(self, checkpoint: int) -> None:
-        """Wait for the next checkpoint: this one was aborted."""
-        for move in self.under_way.values():
-            if move.phase is MovePhase.STORING and move.checkpoint == checkpoint:
-                move.phase, move.checkpoint = MovePhase.PLANNED, None
-
-    def stored(self, checkpoint: int, sources: Mapping[tuple[str, ShardId], RestoreSource]) -> None:
-        """Let shards that a completed checkpoint has wait for their turn."""
-        for move in self.under_way.values():
-            source = sources.get((move.query, move.shard))
-            if move.phase is MovePhase.STORING and move.checkpoint == checkpoint and source is not None:
-                move.phase, move.source = MovePhase.STORED, source
-
-    def open(
-        self, queries: Mapping[str, QueryState], hosts: Mapping[str, HostHello], until: float
-    ) -> Iterator[Send]:
-        """Have targets restore what waits for its turn, as far as there are places."""
-        places = MOVES_AT_A_TIME - sum(one.phase in _ACTIVE for one in self.under_way.values())
-        waiting = [one for one in self.under_way.values() if one.phase is MovePhase.STORED]
-        for move in waiting[: max(0, places)]:
-            assert move.source is not None
-            move.phase, move.deadline = MovePhase.OPENING, until
-            query = queries[move.query]
-            address = hosts[move.owner].address_from(hosts[move.target].place)
-            term = query.assignment.owner_term(move.shard)
-            order = OpenAhead(move.id, query.query_id, move.shard, move.source, address, term)
-            yield Send(move.target, order)
-
-    def opened(self, report: MoveReport) -> Move | None:
-        """Record that a target follows the owner."""
-        move = self._reported(report, MovePhase.OPENING)
-        if move is not None:
-            move.phase, move.deadline = MovePhase.READY, None
-        return move
 
     def hand_over(
         self, query: QueryState, is_awaited: Callable[[str, ShardId], bool], until: float
@@ -222,30 +114,11 @@ class Moves:
                 move.term = query.assignment.raise_term(move.shard)
                 yield Send(move.target, TakeOver(move.id, query.gate.passed, move.term))
 
-    def taken(self, report: MoveReport) -> Move | None:
-        """Return the move that has ended with its target as the owner; None: it was given up before."""
-        move = self._reported(report, MovePhase.HANDING_OVER)
-        if move is None or report.term != move.term:
-            return None
-        return self.under_way.pop(move.id)
-
     def give_up(self, which: Callable[[Move], bool], queries: Mapping[str, QueryState]) -> Iterator[Send]:
         """End moves early: the owner stays."""
-        for move in [one for one in self.under_way.values() if which(one)]:
-            del self.under_way[move.id]
+        for move in self.pop(which):
             if move.phase is not MovePhase.PLANNED and move.query in queries:
                 yield from settled(move, queries[move.query], move.owner)
-
-    def _reported(self, report: MoveReport, phase: MovePhase) -> Move | None:
-        move = self.under_way.get(report.move)
-        if (
-            move is None
-            or move.target != report.host
-            or move.phase is not phase
-            or report.step is MoveStep.FAILED
-        ):
-            return None
-        return move
 
 
 def settled(move: Move, query: QueryState, owner: str) -> Iterator[Send]:

@@ -21,6 +21,7 @@ import attrs
 
 from ...barrier.cut import downstream_first
 from ...barrier.gate import Gate
+from ...state.errors import HostDismissedError, ShardMovingError
 from ...state.rpc.messages import (
     AbortOrder,
     Ack,
@@ -30,17 +31,21 @@ from ...state.rpc.messages import (
     ClaimShards,
     CompleteOrder,
     Decline,
+    DropStandby,
     HostHello,
     MoveReport,
     MoveStep,
     ReleaseOrder,
     RestoreSource,
+    Settle,
     ShardId,
     SnapshotOrder,
+    StopOrder,
 )
 from ...storage.manifest import CheckpointKind, Handle, Manifest
 from . import requests
-from .errors import CheckpointError, DrainError, ShardMovingError, StaleQueryError, StateLostError
+from .copies import HAND_OVER_SECONDS, Move, MovePhase, Numbers
+from .errors import CheckpointError, DrainError, NotTheOwnerError, StaleQueryError, StateLostError
 from .events import (
     Acked,
     Answer,
@@ -73,6 +78,7 @@ from .events import (
     ShardsCopied,
     ShardsRead,
     SourcesReadBack,
+    StandbyDropped,
     Suspended,
     Tick,
 )
@@ -85,6 +91,7 @@ from .instructions import (
     Finalize,
     GoBack,
     Instruction,
+    Promoted,
     Publish,
     ReadBack,
     Reject,
@@ -94,7 +101,7 @@ from .instructions import (
     StoreProgress,
 )
 from .limits import Limits
-from .moves import HAND_OVER_SECONDS, Move, MovePhase, Moves, settled
+from .moves import Moves, settled
 from .pending import AckResult, PendingCheckpoint, Phase
 from .publication import Publication, Publications
 from .query_state import QueryState
@@ -103,6 +110,7 @@ from .requests import Request, RequestQueue
 from .retained import RetainedCheckpoints
 from .schedule import Schedule
 from .shard_assignment import ShardAssignment, ShardLocations
+from .standbys import Standbys
 from .statistics import History, ShardStatistics
 
 
@@ -148,6 +156,9 @@ class CheckpointStateMachine:
     moves: Moves = attrs.field(init=False)
     retained: RetainedCheckpoints = attrs.field(init=False)
     publications: Publications = attrs.field(init=False)
+    standbys: Standbys = attrs.field(init=False)
+    replaced: set[str] = attrs.field(factory=set, init=False)
+    """Hosts whose shards others have by their standbys. What they say counts no more."""
     _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
     """The host of each executor: there is one at a time."""
     _requests: int = attrs.field(default=0, init=False)
@@ -163,9 +174,11 @@ class CheckpointStateMachine:
         self.history = History(limits.history)
         self.failures = FailureCounter(limits.tolerable_failures)
         self.queue = RequestQueue(limits.max_queued)
-        self.moves = Moves(self.follows_tasks)
         self.retained = RetainedCheckpoints(limits.retained, self._completed, self._base)
         self.publications = Publications(limits.max_unpublished)
+        numbers = Numbers()
+        self.moves = Moves(self.follows_tasks, numbers=numbers)
+        self.standbys = Standbys(numbers=numbers)
 
     def handle(self, event: Event[Answer], now: float) -> Outcome[Answer]:
         """Handle an event. Nothing else changes the state machine.
@@ -179,6 +192,8 @@ class CheckpointStateMachine:
             StaleQueryError: a batch or a claim belongs to a run of a query that is over.
             StateLostError: the state of a shard that is claimed is lost; the pipeline must go back.
             ShardMovingError: a shard that is claimed is being handed over.
+            HostDismissedError: the host has lost its shards to their standbys.
+            NotTheOwnerError: a host that does not own a shard would drop its standby.
             DrainError: a machine cannot be drained.
             CheckpointStateError: the event does not fit the phase of its checkpoint.
             Nothing has changed after any other than a ``CheckpointStateError``.
@@ -202,11 +217,13 @@ class CheckpointStateMachine:
             case QueryStopped(query, batch):
                 self._query_stopped(query, batch, now)
             case HostJoined(hello):
-                self._host_joined(hello)
+                self._host_joined(hello, now)
             case HostLeft(hello):
                 self._host_left(hello, now)
             case MoveReported(report):
                 self._move_reported(report, now)
+            case StandbyDropped(drop):
+                self._drop_standby(drop, now)
             case DrainRequested(machine):
                 self._drain(machine)
             case CheckpointRequested(kind, target, of_stop):
@@ -266,8 +283,8 @@ class CheckpointStateMachine:
         times += [self._waits_until(request) for request in self.queue if not self._waits_for_output(request)]
         if self.closed is None and self.schedule.next_at is not None:
             times.append(self.schedule.next_at)
-        if (deadline := self.moves.next_deadline()) is not None:
-            times.append(deadline)
+        deadlines = self.moves.next_deadline(), self.standbys.next_deadline()
+        times += [deadline for deadline in deadlines if deadline is not None]
         return min(times, default=None)
 
     def waiting_for_commits(self) -> dict[str, int]:
@@ -285,7 +302,10 @@ class CheckpointStateMachine:
     def holds(self, query_id: str) -> bool:
         """Whether the next batch of the query with this Spark id waits for a shard that is being handed over."""
         query = self._run(query_id)
-        return query is not None and self.moves.holds(query.name)
+        return query is not None and self._is_held(query.name)
+
+    def _is_held(self, query: str) -> bool:
+        return self.moves.holds(query) or self.standbys.holds(query)
 
     def shards_on(self, machine: str) -> list[tuple[str, ShardId, MovePhase | None]]:
         """The shards on a machine, each after the name of its query, and how far its move is; None: it stays."""
@@ -406,6 +426,7 @@ class CheckpointStateMachine:
     def _add_query(self, added: QueryAdded) -> None:
         self.check_reads(added.name, added.reads)
         self._give_up_moves(lambda move: move.query == added.name)
+        self._end_standbys(lambda one: one.query == added.name)
         shards = tuple(ShardId(op.uid, number) for op in added.operators for number in range(len(op.shards)))
         self.queries[added.name] = QueryState(
             added.name,
@@ -427,6 +448,7 @@ class CheckpointStateMachine:
                 detail = f"query {name!r} could not be started"
                 self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now)
         self._give_up_moves(lambda move: move.query == name)
+        self._end_standbys(lambda one: one.query == name)
         self.queries.pop(name, None)
         self._advance(now)
 
@@ -439,7 +461,10 @@ class CheckpointStateMachine:
                 self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now)
         self._advance(now)
 
-    def _host_joined(self, hello: HostHello) -> None:
+    def _host_joined(self, hello: HostHello, now: float) -> None:
+        if hello.host in self.replaced:
+            self._out.append(Send(hello.host, StopOrder()))
+            return
         before = self._host_of.get(hello.executor)
         is_new = hello.host not in self.hosts
         self.hosts[hello.host] = hello
@@ -450,9 +475,7 @@ class CheckpointStateMachine:
             self.moves.is_uneven = True
         if before is not None and before != hello.host:
             self.hosts.pop(before, None)
-            self._give_up_moves(lambda move: before in (move.owner, move.target))
-            if self._owns_state(before):
-                self._out.append(GoBack(f"a new state host took the place of one on {hello.machine}"))
+            self._host_lost(before, f"a new state host took the place of one on {hello.machine}", now)
 
     def _host_left(self, hello: HostHello, now: float) -> None:
         self.hosts.pop(hello.host, None)
@@ -460,12 +483,29 @@ class CheckpointStateMachine:
             del self._host_of[hello.executor]
         if self.moves.draining:
             self.moves.draining &= {one.machine for one in self.hosts.values()}
-        self._end_moves(lambda move: hello.host in (move.owner, move.target), now)
-        if self._owns_state(hello.host):
-            self._out.append(GoBack(f"state host {hello.host} on {hello.machine} is gone"))
+        self._host_lost(hello.host, f"state host {hello.host} on {hello.machine} is gone", now)
 
-    def _owns_state(self, host: str) -> bool:
-        return any(query.assignment.owns(host) for query in self.queries.values())
+    def _host_lost(self, host: str, why: str, now: float) -> None:
+        """Promote the standbys of the shards that a host had, or take the pipeline back."""
+        lost = [
+            (query, shard)
+            for query in self.queries.values()
+            if query.assignment.owns(host)
+            for shard in query.assignment.by_owner()[host]
+            if not self._is_promoted(query.name, shard)
+        ]
+        found = [self.standbys.in_sync(query.name, shard, self.hosts) for query, shard in lost]
+        standbys = [one for one in found if one is not None]
+        is_lost = len(standbys) < len(lost)
+        if standbys and not is_lost:
+            self._promote(standbys, host, why, now)
+        is_lost |= self._end_standbys(
+            lambda one: one.target == host or (one.owner == host and one.phase is not MovePhase.HANDING_OVER)
+        )
+        self._end_moves(lambda move: host in (move.owner, move.target), now)
+        if is_lost:
+            self._out.append(GoBack(why))
+        self._advance(now)
 
     # --- requests and time ----------------------------------------------------------------------------------
 
@@ -512,6 +552,7 @@ class CheckpointStateMachine:
                 self.queue.remove(request)
                 self._reject(request, self._why_expired(), self._why_requests_wait())
         self._end_moves(lambda move: move.deadline is not None and now >= move.deadline, now)
+        self._end_late_standbys(now)
         if self.closed is None and self.schedule.due(now):
             self.schedule.ticked(now)
             self._request_periodic(now)
@@ -630,7 +671,9 @@ class CheckpointStateMachine:
         query = self._query(ask.query_id, ask.batch)
         # Spark begins a batch only after its predecessor has committed.
         self._committed(query, ask.batch - 1, now)
-        if ask.batch > query.gate.passed and self.moves.holds(query.name):
+        if ask.host in self.replaced:
+            raise HostDismissedError(ask.host)
+        if ask.batch > query.gate.passed and self._is_held(query.name):
             return None
         barriers = query.gate.passes(ask.batch)
         orders = (
@@ -642,8 +685,14 @@ class CheckpointStateMachine:
 
     def _claim(self, claim: ClaimShards, now: float) -> ClaimAnswer:
         query = self._query(claim.query_id, None)
+        if claim.host in self.replaced:
+            raise HostDismissedError(claim.host)
         wanted = [ShardId(claim.uid, shard) for shard in claim.shards]
-        moving = {move.shard for move in self.moves.of(query.name, MovePhase.HANDING_OVER)}
+        moving = {
+            one.shard
+            for copies in (self.moves, self.standbys)
+            for one in copies.of(query.name, MovePhase.HANDING_OVER)
+        }
         for shard in wanted:
             if shard in moving:
                 raise ShardMovingError(shard.uid, shard.shard)
@@ -681,7 +730,7 @@ class CheckpointStateMachine:
 
     def _committed(self, query: QueryState, batch: int, now: float) -> None:
         query.committed = max(query.committed, batch)
-        if self.moves.holds(query.name):
+        if self._is_held(query.name):
             # Whoever has a shard when it is handed over takes its snapshots.
             return
         for pending in list(self.pending.values()):
@@ -700,7 +749,12 @@ class CheckpointStateMachine:
         """Tell the participants: they are known once the cut of the query has committed."""
         assignment, cut = query.assignment, pending.parts[query.name].cut
         # A savepoint may be gone when the shard is restored from it.
-        follow = () if pending.is_savepoint else self.moves.follow(query.name, pending.id)
+        follow: tuple[ShardId, ...] = ()
+        if not pending.is_savepoint:
+            self._plan_standbys()
+            follow = tuple(
+                {*self.moves.follow(query.name, pending.id), *self.standbys.follow(query.name, pending.id)}
+            )
         orders = {
             host: SnapshotOrder(
                 checkpoint=pending.id,
@@ -754,6 +808,9 @@ class CheckpointStateMachine:
             )
         self.moves.draining.add(machine)
         self._give_up_moves(lambda move: self.hosts[move.target].machine == machine)
+        self._end_standbys(
+            lambda one: one.phase is not MovePhase.HANDING_OVER and self.hosts[one.target].machine == machine
+        )
         self._plan_moves()
 
     def _plan_moves(self) -> None:
@@ -761,24 +818,35 @@ class CheckpointStateMachine:
             return
         if len(self.hosts) > 1:
             self.moves.plan(self.queries, self.hosts, self.sizes)
+        targets = {(move.query, move.shard): move.target for move in self.moves.under_way.values()}
+        # A shard is on a host once, and its owner keeps what follows for one purpose.
+        self._end_standbys(
+            lambda one: (
+                one.phase is not MovePhase.HANDING_OVER
+                and (target := targets.get((one.query, one.shard))) is not None
+                and (one.phase is not MovePhase.READY or target == one.target)
+            )
+        )
 
     def _open_moves(self, now: float) -> None:
-        self._out.extend(self.moves.open(self.queries, self.hosts, now + self.limits.timeout))
+        until = now + self.limits.timeout
+        self._out.extend(self.moves.open(self.queries, self.hosts, until))
+        self._out.extend(self.standbys.open(self.queries, self.hosts, until))
 
     def _moves_stored(self, manifest: Manifest, now: float) -> None:
         """Go on with the moves whose shards a completed checkpoint has, and see whether there are more to make."""
         cuts = {query.name: query.batch for query in manifest.queries}
-        self.moves.stored(
-            manifest.id,
-            {
-                (operator.query, ShardId(operator.uid, number)): RestoreSource(
-                    self.root, manifest.id, cuts[operator.query], handle
-                )
-                for operator in manifest.operators
-                for number, handle in enumerate(operator.shards)
-                if handle is not None and self.moves.of(operator.query, MovePhase.STORING)
-            },
-        )
+        stored = [copies for copies in (self.moves, self.standbys) if copies.under_way]
+        sources = {
+            (operator.query, ShardId(operator.uid, number)): RestoreSource(
+                self.root, manifest.id, cuts[operator.query], handle
+            )
+            for operator in (manifest.operators if stored else ())
+            for number, handle in enumerate(operator.shards)
+            if handle is not None
+        }
+        for copies in stored:
+            copies.stored(manifest.id, sources)
         self._plan_moves()
         self._open_moves(now)
 
@@ -788,14 +856,26 @@ class CheckpointStateMachine:
                 if (move := self.moves.opened(report)) is not None:
                     query = self.queries[move.query]
                     self._committed(query, query.committed, now)
+                elif self.standbys.opened(report) is not None:
+                    self._open_moves(now)
             case MoveStep.TAKEN:
                 if (move := self.moves.taken(report)) is not None:
                     query = self.queries[move.query]
                     query.assignment.hand_over(move.shard, move.target, move.term)
                     self._out.extend(settled(move, query, move.target))
+                    # It was the standby of the owner before.
+                    self._end_standbys(lambda one: (one.query, one.shard) == (move.query, move.shard))
+                    self._moves_ended(now)
+                elif (standby := self.standbys.taken(report)) is not None:
+                    query = self.queries[standby.query]
+                    query.assignment.hand_over(standby.shard, standby.target, standby.term)
+                    order = Settle(query.query_id, standby.shard, standby.target, standby.term)
+                    self._out.append(Send(standby.target, order))
                     self._moves_ended(now)
             case MoveStep.FAILED:
                 self._end_moves(lambda move: (move.id, move.target) == (report.move, report.host), now)
+                if self._end_standbys(lambda one: (one.id, one.target) == (report.move, report.host)):
+                    self._out.append(GoBack(f"the standby of a shard cannot take its place: {report.why}"))
 
     def _give_up_moves(self, which: Callable[[Move], bool]) -> None:
         self._out.extend(self.moves.give_up(which, self.queries))
@@ -812,6 +892,49 @@ class CheckpointStateMachine:
         for query in self.queries.values():
             self._committed(query, query.committed, now)
         self._open_moves(now)
+
+    # --- standbys -------------------------------------------------------------------------------------------
+
+    def _plan_standbys(self) -> None:
+        if self.limits.standbys and not self.suspended:
+            moving = {(move.query, move.shard) for move in self.moves.under_way.values()}
+            eligible = self.moves.may_have_shards(self.hosts)
+            self.standbys.plan(self.queries, self.hosts, eligible, moving)
+
+    def _is_promoted(self, query: str, shard: ShardId) -> bool:
+        """Whether a shard's standby is about to take its place."""
+        return any(one.shard == shard for one in self.standbys.of(query, MovePhase.HANDING_OVER))
+
+    def _promote(self, standbys: Sequence[Move], host: str, why: str, now: float) -> None:
+        """Have standbys take the place of the shards of a lost host."""
+        self.replaced.add(host)
+        for pending in self._revocable:
+            if any(pending.waits_for(one.query, one.shard) for one in standbys):
+                self._abort(pending, Reason.JOB_FAILOVER, f"{why}, and standbys take its place", now)
+        for one in standbys:
+            self._out.append(self.standbys.promote(one, self.queries[one.query], now + HAND_OVER_SECONDS))
+        self._out.append(Promoted(why, tuple(one.shard for one in standbys)))
+
+    def _drop_standby(self, drop: DropStandby, now: float) -> None:
+        """Consent that an owner goes on without its standby."""
+        assignment = self._query(drop.query_id, None).assignment
+        # Whose stream is broken may have lost the shard already.
+        if drop.host not in self.hosts or not assignment.is_owner(drop.shard, drop.host, drop.term):
+            raise NotTheOwnerError(drop.host, drop.shard.uid, drop.shard.shard, drop.term)
+        self._end_standbys(lambda one: one.id == drop.standby)
+        self._open_moves(now)
+
+    def _end_late_standbys(self, now: float) -> None:
+        if self._end_standbys(lambda one: one.deadline is not None and now >= one.deadline):
+            self._out.append(
+                GoBack(f"the standby of a shard has not taken its place in {HAND_OVER_SECONDS:g} s")
+            )
+
+    def _end_standbys(self, which: Callable[[Move], bool]) -> bool:
+        """End standbys; return whether one of them was to take the place of a lost shard."""
+        ended = self.standbys.pop(which)
+        self._out.extend(self.standbys.ended(ended, self.queries))
+        return any(one.phase is MovePhase.HANDING_OVER for one in ended)
 
     # --- acknowledgements -----------------------------------------------------------------------------------
 
@@ -976,6 +1099,7 @@ class CheckpointStateMachine:
         is_awaited = pending.is_awaited
         self._moved_at = now
         self.moves.not_stored(pending.id)
+        self.standbys.not_stored(pending.id)
         pending.move(Phase.ABORTED, reason)
         self._lift(pending)
         latest = self.retained.latest
@@ -1020,6 +1144,7 @@ class CheckpointStateMachine:
         self.suspended = True
         self.moves.is_uneven = False
         self._give_up_moves(lambda move: True)
+        self._end_standbys(lambda one: True)
         for pending in self._revocable:
             self._abort(pending, Reason.JOB_FAILOVER, cause, now)
         for request in self.queue:
@@ -1043,6 +1168,7 @@ class CheckpointStateMachine:
         self.closed = reason
         self.schedule.stop()
         self._give_up_moves(lambda move: True)
+        self._end_standbys(lambda one: True)
         for request in self.queue.clear():
             self._reject(request, reason, "the coordinator is stopping")
         for pending in self._revocable:

@@ -1,9 +1,13 @@
-"""The shards that move to this host: restored ahead, kept up with their owners, taken over between two batches."""
+"""The shards that move to this host, and the standbys here: restored ahead, and kept up with their owners.
+
+A shard that moves is taken over between two batches. A standby stays, and stages what its owner forwards, until it is
+promoted or ended.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -11,17 +15,31 @@ import attrs
 
 from ...storage.logs import logger
 from ..errors import MoveGivenUpError
-from ..rpc.messages import Control, HandOver, MoveReport, MoveStep, OpenAhead, RestoreSource, Settle, TakeOver
+from ..rpc.messages import (
+    Control,
+    Forward,
+    HandOver,
+    MoveReport,
+    MoveStep,
+    OpenAhead,
+    Promote,
+    RestoreSource,
+    Settle,
+    Standby,
+    TakeOver,
+)
+from ..rpc.wire import HandedOver
 from .cache import Value
+from .peers import Peers
 from .shard import Shard
 from .shard_key import ShardKey
 
 _log = logger(__name__)
 _THREADS: Final = 2
+_PROMOTIONS: Final = 4
+"""A batch waits for them, so they do not wait for a shard that is being restored."""
 
 Batches = Iterable[tuple[int, dict[bytes, Value]]]
-Fetch = Callable[[str, HandOver], tuple[int, Batches]]
-"""Asks the host at an address; returns where the shard stands there, and the batches."""
 
 
 @attrs.define(eq=False)
@@ -33,16 +51,20 @@ class _Arrival:
     shard: Shard
     after: int
     """The last batch that it has."""
+    is_standby: bool = False
+    """Whether the owner forwards what tasks stage. Changed under the lock."""
+    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    """What is forwarded waits until the standby has what comes before it."""
 
 
 class Arrivals:
-    """Carries the orders of moves out, one after the other for each shard. Until one is taken over no task gets it.
+    """Carries out the orders of moves and of standbys, one after the other for each shard. No task gets such a shard.
 
     Args:
         host: id of this host.
         control: the coordinator.
         open_shard: restores a shard.
-        fetch: asks another host for the rest.
+        peers: the other hosts.
         set_aside: keeps a shard that was taken over until the coordinator says whose it is.
     """
 
@@ -51,51 +73,79 @@ class Arrivals:
         host: str,
         control: Control,
         open_shard: Callable[[ShardKey, RestoreSource], Shard],
-        fetch: Fetch,
+        peers: Peers,
         set_aside: Callable[[ShardKey, Shard], None],
     ) -> None:
         self._host = host
         self._control = control
         self._open_shard = open_shard
-        self._fetch = fetch
+        self._peers = peers
         self._set_aside = set_aside
         self._lock = threading.Lock()
         self._arrivals: dict[int, _Arrival] = {}
         self._wanted: dict[int, ShardKey] = {}
-        """The moves that go on, by what moves."""
-        self._pool: ThreadPoolExecutor | None = None
+        """The moves that go on and the standbys, by what moves or follows."""
+        self._pools: dict[str, ThreadPoolExecutor] = {}
 
     def open(self, order: OpenAhead) -> None:
         """Restore a shard in the background, and follow its owner."""
         key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
         with self._lock:
             self._wanted[order.move] = key
-        self._submit(order.move, lambda: self._open(order, key))
+        self._submit("move", _THREADS, order.move, lambda: self._open(order, key))
 
     def take_over(self, order: TakeOver) -> None:
         """Take the rest of a shard over in the background."""
-        self._submit(order.move, lambda: self._take_over(order))
+        self._submit("move", _THREADS, order.move, lambda: self._take_over(order))
+
+    def promote(self, order: Promote) -> None:
+        """Make a standby the shard, in the background."""
+        self._submit("promote", _PROMOTIONS, order.standby, lambda: self._promote(order))
+
+    def follow(self, request: Forward, changes: Mapping[int, dict[bytes, Value]]) -> None:
+        """Stage on standbys what the owner of their shards has staged.
+
+        Raises:
+            MoveGivenUpError: one is not the standby of this owner, or is none any more.
+            ShardRefusedError: one has missed something.
+        """
+        for number, one in request.shards.items():
+            with self._lock:
+                arrival = self._arrivals.get(one.standby)
+            if arrival is None:
+                raise MoveGivenUpError(one.standby)
+            with arrival.lock:
+                if not arrival.is_standby:
+                    raise MoveGivenUpError(one.standby)
+                arrival.shard.follow(request.batch, one.position, changes.get(number, {}))
+
+    def end(self, number: int) -> bool:
+        """Delete a standby; return whether it was here."""
+        with self._lock:
+            key = self._wanted.get(number)
+        self._give_up(lambda move, _: move == number)
+        return key is not None
 
     def settle(self, order: Settle) -> None:
         """Give up what has not been taken over: the move has ended."""
         key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
-        self._give_up(lambda one: one == key)
+        self._give_up(lambda _, one: one == key)
 
     def release(self, query_id: str) -> None:
         """Give up all shards of a query that has ended."""
-        self._give_up(lambda one: one.query_id == query_id)
+        self._give_up(lambda _, one: one.query_id == query_id)
 
     def close(self) -> None:
         """Close all shards."""
-        self._give_up(lambda one: True)
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
+        self._give_up(lambda _, one: True)
+        for pool in self._pools.values():
+            pool.shutdown(wait=True)
 
-    def _submit(self, move: int, work: Callable[[], MoveReport]) -> None:
+    def _submit(self, what: str, threads: int, move: int, work: Callable[[], MoveReport]) -> None:
         # Made when first needed: where there is one host, there are no moves.
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_THREADS, "chandy-move")
-        self._pool.submit(self._report, move, work)
+        if what not in self._pools:
+            self._pools[what] = ThreadPoolExecutor(threads, f"chandy-{what}")
+        self._pools[what].submit(self._report, move, work)
 
     def _report(self, move: int, work: Callable[[], MoveReport]) -> None:
         try:
@@ -103,9 +153,7 @@ class Arrivals:
         except Exception as error:  # noqa: BLE001 - every failure ends the move
             _log.warning("a shard does not move here", move=move, error=repr(error))
             report = MoveReport(self._host, move, MoveStep.FAILED, why=str(error) or repr(error))
-            with self._lock:
-                key = self._wanted.get(move)
-            self._give_up(lambda one: one == key)
+            self._give_up(lambda one, _: one == move)
         try:
             self._control.moved(report)
         except Exception as error:  # noqa: BLE001 - the coordinator gives the move up in time
@@ -122,6 +170,8 @@ class Arrivals:
             raise MoveGivenUpError(order.move)
         # Most of what the owner has is here before any batch waits for it.
         self._follow(arrival)
+        if order.standby_at is not None:
+            self._join(arrival, Standby(order.move, order.standby_at))
         return MoveReport(self._host, order.move, MoveStep.OPENED)
 
     def _take_over(self, order: TakeOver) -> MoveReport:
@@ -129,28 +179,50 @@ class Arrivals:
             arrival = self._arrivals.get(order.move)
         if arrival is None:
             raise MoveGivenUpError(order.move)
-        position, batches = self._ask(arrival, order.cut)
-        arrival.shard.take_over(batches, position)
-        arrival.shard.term = order.term
+        found = self._ask(arrival, cut=order.cut)
+        arrival.shard.take_over(found.batches, found.position)
+        return self._taken(arrival, order.term)
+
+    def _promote(self, order: Promote) -> MoveReport:
         with self._lock:
-            is_wanted = self._arrivals.pop(order.move, None) is not None
-            self._wanted.pop(order.move, None)
+            arrival = self._arrivals.get(order.standby)
+        if arrival is None:
+            raise MoveGivenUpError(order.standby)
+        with arrival.lock:
+            if not arrival.is_standby:
+                raise MoveGivenUpError(order.standby)
+            # What its former owner forwards now is refused.
+            arrival.is_standby = False
+            arrival.shard.promote(order.cut)
+        return self._taken(arrival, order.term)
+
+    def _taken(self, arrival: _Arrival, term: int) -> MoveReport:
+        """Keep a shard that has all that its owner had, until the coordinator says whose it is."""
+        move, shard = arrival.order.move, arrival.shard
+        shard.term = term
+        with self._lock:
+            is_wanted = self._arrivals.pop(move, None) is not None
+            self._wanted.pop(move, None)
             if is_wanted:
-                self._set_aside(arrival.key, arrival.shard)
+                self._set_aside(arrival.key, shard)
         if not is_wanted:
-            raise MoveGivenUpError(order.move)
-        _log.info("a shard has moved here", shard=str(arrival.key), batch=position, term=order.term)
-        return MoveReport(self._host, order.move, MoveStep.TAKEN, order.term)
+            raise MoveGivenUpError(move)
+        _log.info("a shard is here now", shard=str(arrival.key), batch=shard.position, term=term)
+        return MoveReport(self._host, move, MoveStep.TAKEN, term)
+
+    def _join(self, arrival: _Arrival, standby: Standby) -> None:
+        """Have the owner forward what is staged from now on, and get all that was staged before."""
+        with arrival.lock:
+            arrival.shard.join(self._ask(arrival, standby=standby))
+            arrival.is_standby = True
 
     def _follow(self, arrival: _Arrival) -> None:
-        _, batches = self._ask(arrival, None)
-        arrival.shard.replay(self._counted(arrival, batches))
+        arrival.shard.replay(self._counted(arrival, self._ask(arrival).batches))
 
-    def _ask(self, arrival: _Arrival, cut: int | None) -> tuple[int, Batches]:
+    def _ask(self, arrival: _Arrival, cut: int | None = None, standby: Standby | None = None) -> HandedOver:
         order = arrival.order
-        return self._fetch(
-            order.owner, HandOver(order.query_id, order.shard, order.owner_term, arrival.after, cut)
-        )
+        request = HandOver(order.query_id, order.shard, order.owner_term, arrival.after, cut, standby)
+        return self._peers.hand_over(order.owner, request)
 
     @staticmethod
     def _counted(arrival: _Arrival, batches: Batches) -> Iterator[tuple[int, dict[bytes, Value]]]:
@@ -158,9 +230,9 @@ class Arrivals:
             yield batch, entries
             arrival.after = batch
 
-    def _give_up(self, which: Callable[[ShardKey], bool]) -> None:
+    def _give_up(self, which: Callable[[int, ShardKey], bool]) -> None:
         with self._lock:
-            moves = [move for move, key in self._wanted.items() if which(key)]
+            moves = [move for move, key in self._wanted.items() if which(move, key)]
             for move in moves:
                 del self._wanted[move]
             gone = [self._arrivals.pop(move) for move in moves if move in self._arrivals]

@@ -119,6 +119,43 @@ class ShardBatches(Generic[T]):
         """Stand where another host has sealed the shard, all of whose batches were replayed here."""
         self.position = position
 
+    def follow(self, batch: int, position: int, changes: T | None) -> None:
+        """Stage what the owner of the shard, whose standby this is, has staged. Its batches begin here with it.
+
+        Args:
+            batch: the batch.
+            position: the last batch that was part of the owner's state.
+            changes: what an attempt at the batch has changed.
+
+        Raises:
+            ShardRefusedError: the standby has missed something.
+            CannotGoBackError: a later batch has begun.
+        """
+        if batch != self.begun:
+            self.begin(batch)
+        if self.position != position:
+            raise ShardRefusedError(
+                f"the standby of shard {self._shard} has missed something",
+                f"to follow its owner from batch {position} to batch {batch}",
+                f"that it stands at batch {self.position}",
+                "another standby is made with the next checkpoint",
+            )
+        self.stage(batch, changes)
+
+    def join(self, position: int, staged: Staged[T] | None) -> None:
+        """Stand where the owner of the shard stands, whose standby this becomes; its batches were replayed here."""
+        self.position = position
+        self.staged = staged
+        self.begun = None if staged is None else staged.batch
+
+    def promote(self, cut: int) -> None:
+        """Become the shard whose standby this is.
+
+        Args:
+            cut: the newest batch that is known to have committed.
+        """
+        self._promote(cut)
+
     def replay(self, batch: int, changes: T | None) -> None:
         """Apply a batch that has committed in an earlier life of the shard."""
         self.staged = Staged(batch, changes)

@@ -23,6 +23,7 @@ from ..rpc.messages import (
     ClaimAnswer,
     ClaimShards,
     Decline,
+    DropStandby,
     Endpoint,
     HostHello,
     HostPulse,
@@ -70,6 +71,9 @@ class CoordinatorClient:
 
     def moved(self, report: MoveReport) -> None:  # noqa: D102 - see Control
         self.client.tell("moved", report)
+
+    def drop_standby(self, drop: DropStandby) -> None:  # noqa: D102 - see Control
+        self.client.tell("drop_standby", drop)
 
     def pulse(self, pulse: HostPulse) -> None:
         """Tell the coordinator that the host lives."""

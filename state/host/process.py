@@ -68,7 +68,7 @@ def run(config: HostConfig) -> NoReturn:
             memory,
             FileCache(cache),
             changelogs=None if changelogs is None else Path(changelogs),
-            fetch=HostClient(config.endpoint.token, config.endpoint.identity).hand_over,
+            peers=HostClient(config.endpoint.token, config.endpoint.identity),
         )
         # The socket gets its final name, which tasks look for, when the coordinator knows this host.
         hidden = directory / _HIDDEN_SOCKET

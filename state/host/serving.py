@@ -19,6 +19,7 @@ from ..rpc.messages import (
     AskBatches,
     AskHost,
     BeginTask,
+    Forward,
     HandOver,
     HostName,
     OpenShards,
@@ -30,18 +31,16 @@ from ..rpc.tls import Identity
 from ..rpc.wire import (
     ANSWER,
     APPLY,
-    BATCHES,
     COMMIT,
     FETCH,
-    POSITION,
     ROWS,
     SCAN,
     SIZE,
     STAGED,
     Page,
     messages,
-    pack_batches,
     runs,
+    unpack_changes,
 )
 from .changes import Changes
 from .shard import Shard
@@ -77,7 +76,7 @@ class HostServer(ActionServer):
         """Serve one task's access as described in ``wire``. The descriptor holds its ``BeginTask``."""
         with handler_errors("exchange"):
             task = from_json(BeginTask, descriptor.command)
-            access = _Access(self._host, task, self._state_host.shards(task))
+            access = _Access(self._host, task, self._state_host)
             writer.begin(ANSWER)
             for message in reader:
                 match message.app_metadata.to_pybytes():
@@ -96,19 +95,31 @@ class HostServer(ActionServer):
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Serve another host that takes a shard over, as described in ``wire``. The ticket is its ``HandOver``."""
         with handler_errors("hand over"):
-            position, batches = self._state_host.hand_over(from_json(HandOver, ticket.ticket))
-            schema = BATCHES.with_metadata({POSITION: str(position).encode()})
-            rows = (some.replace_schema_metadata(schema.metadata) for some in pack_batches(batches))
-            return flight.GeneratorStream(schema, rows)
+            return flight.GeneratorStream(
+                *self._state_host.hand_over(from_json(HandOver, ticket.ticket)).pack()
+            )
+
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """Stage on standbys what the owner of their shards has staged. The descriptor holds its ``Forward``."""
+        with handler_errors("forward"):
+            request = from_json(Forward, descriptor.command)
+            self._state_host.follow(request, unpack_changes(chunk.data for chunk in reader))
 
 
 class _Access:
     """The shards of one task and the changes that it has sent so far."""
 
-    def __init__(self, host: str, task: BeginTask, shards: dict[int, Shard]) -> None:
+    def __init__(self, host: str, task: BeginTask, state_host: StateHost) -> None:
         self._host = host
         self._task = task
-        self._shards = shards
+        self._state_host = state_host
+        self._shards = state_host.shards(task)
         self._changes: dict[int, Changes] = {}
 
     def fetch(self, request: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -154,8 +165,7 @@ class _Access:
             What the task has measured, and what was staged here.
         """
         begun = time.perf_counter()
-        for number, shard in self._shards.items():
-            shard.stage(self._task.batch, self._changes.get(number))
+        self._state_host.stage(self._task, self._shards, self._changes)
         seconds = time.perf_counter() - begun
         changed = sum(map(len, self._changes.values()))
         removed = sum(list(changes.entries.values()).count(None) for changes in self._changes.values())

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..errors import ShardRefusedError
 from ..local.changelog import Changelog
-from ..rpc.messages import FIRST_TERM
+from ..rpc.messages import FIRST_TERM, Standby
 from ..rpc.metrics import OperatorMetrics
-from .batches import NOTHING, ShardBatches
+from ..rpc.wire import HandedOver
+from .batches import NOTHING, ShardBatches, Staged
 from .cache import MISSING, Value, lookup
 from .changes import Changes
 from .levels import Levels
@@ -55,6 +56,10 @@ class Shard:
         self.levels = Levels(name, directory, memory)
         self.term = FIRST_TERM
         """The term in which this host has it."""
+        self.standby: Standby | None = None
+        """Who must have what is staged before its task is told that it is."""
+        self.in_order = threading.Lock()
+        """Held while an attempt is staged here and at the standby, so that both have staged the same one last."""
         self._memory = memory
         self._changelog = changelog
         self._tail: Tail | None = None
@@ -126,8 +131,8 @@ class Shard:
         changed = lookup(keys, [staged.changes.entries])
         return [old if new is MISSING else new for old, new in zip(values, changed, strict=True)]
 
-    def stage(self, batch: int, changes: Changes | None = None) -> None:
-        """Stage all changes of an attempt at a batch, in place of those of an earlier attempt.
+    def stage(self, batch: int, changes: Changes | None = None) -> int:
+        """Stage all changes of an attempt at a batch, in place of those of an earlier attempt; return the position.
 
         Raises:
             ShardRefusedError: the batch is not the one that has begun, or it is part of the state already.
@@ -139,15 +144,19 @@ class Shard:
                 # Under the lock: the attempt that is staged last must be the last in the changelog.
                 self._changelog.append(batch, changes.entries if changes else {})
             self._batches.stage(batch, changes or None)
+            return self._batches.position
 
     def replay(self, batches: Iterable[tuple[int, dict[bytes, Value]]]) -> None:
         """Apply the changes of batches that had committed before this shard was opened, in their order."""
         for batch, entries in batches:
-            changes = Changes(self.name)
-            changes.add(list(entries), entries.values())
             with self._lock:
-                self._batches.replay(batch, changes or None)
+                self._batches.replay(batch, self._changes(entries))
             self._memory.balance()
+
+    def _changes(self, entries: dict[bytes, Value]) -> Changes | None:
+        changes = Changes(self.name)
+        changes.add(list(entries), entries.values())
+        return changes or None
 
     # --- a snapshot -----------------------------------------------------------------------------------------
 
@@ -181,16 +190,15 @@ class Shard:
 
     # --- a move ---------------------------------------------------------------------------------------------
 
-    def hand_over(self, after: int, cut: int | None) -> tuple[int, list[tuple[int, dict[bytes, Value]]]]:
+    def hand_over(self, after: int, cut: int | None, standby: Standby | None = None) -> HandedOver:
         """Return the batches after one that have been applied since a snapshot with ``follow``.
 
         Args:
             after: the batch.
             cut: the batch after which the shard moves; the caller sees to it that none begins here any more. None: it
                 does not move yet.
-
-        Returns:
-            The last batch that the state contains, and the batches with their changes.
+            standby: who gets what is staged from now on, and is told what is staged now. The batches that follow are
+                not kept any more.
 
         Raises:
             ShardRefusedError: a batch after the cut has begun, or they were not kept.
@@ -206,7 +214,14 @@ class Shard:
                     "that they were not",
                     "it stays where it is",
                 )
-            return self._batches.position, self._tail.after(after)
+            batches = self._tail.after(after)
+            if standby is None:
+                return HandedOver(self._batches.position, batches)
+            self.standby, self._tail = standby, None
+            if (staged := self._batches.staged) is None:
+                return HandedOver(self._batches.position, batches)
+            entries = dict(staged.changes.entries) if staged.changes else {}
+            return HandedOver(self._batches.position, [*batches, (staged.batch, entries)], staged.batch)
 
     def take_over(self, batches: Iterable[tuple[int, dict[bytes, Value]]], position: int) -> None:
         """Apply what the owner has handed over, and stand where it stands."""
@@ -218,6 +233,46 @@ class Shard:
         """Give up what was kept for ``hand_over``."""
         with self._lock:
             self._tail = None
+
+    # --- a standby ------------------------------------------------------------------------------------------
+
+    def join(self, found: HandedOver) -> None:
+        """Become the owner's standby, with all that it has."""
+        self.replay((batch, entries) for batch, entries in found.batches if batch != found.staged)
+        staged = None
+        if found.staged is not None:
+            staged = Staged(found.staged, self._changes(dict(found.batches).get(found.staged, {})))
+        with self._lock:
+            self._batches.join(found.position, staged)
+
+    def follow(self, batch: int, position: int, entries: dict[bytes, Value]) -> None:
+        """Stage what the owner, whose standby this is, has staged.
+
+        Args:
+            batch: the batch.
+            position: the last batch that was part of the owner's state.
+            entries: the changes.
+
+        Raises:
+            ShardRefusedError: the standby has missed something.
+            CannotGoBackError: a later batch has begun.
+        """
+        with self._lock:
+            self.levels.check()
+            self._batches.follow(batch, position, self._changes(entries))
+        self._memory.balance()
+
+    def promote(self, cut: int) -> None:
+        """Become the shard whose standby this is; ``cut`` is the newest batch that is known to have committed."""
+        with self._lock:
+            self.levels.check()
+            self._batches.promote(cut)
+
+    def end_standby(self, number: int) -> None:
+        """Forward nothing to a standby any more."""
+        with self._lock:
+            if self.standby is not None and self.standby.number == number:
+                self.standby = None
 
     def _apply(self, batch: int, changes: Changes) -> None:
         self.levels.add(batch, changes)

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ...storage.errors import ChandyError
@@ -17,7 +17,7 @@ from ...storage.logs import logger
 from ...storage.open import open_store
 from ...storage.restore import restore_files
 from ...storage.store import Store
-from ..errors import ChangelogBrokenError, ShardMissingError, ShardRefusedError
+from ..errors import ChangelogBrokenError, MoveGivenUpError, ShardMissingError, ShardRefusedError
 from ..local.changelog import Changelog, read, shard_folder
 from ..rpc.messages import (
     FIRST_TERM,
@@ -28,11 +28,14 @@ from ..rpc.messages import (
     Begun,
     CompleteOrder,
     Control,
+    EndStandby,
+    Forward,
     HandOver,
     Heartbeat,
     OpenAhead,
     OpenShards,
     Order,
+    Promote,
     ReadValues,
     ReleaseOrder,
     RestoreSource,
@@ -45,12 +48,16 @@ from ..rpc.messages import (
     Values,
 )
 from ..rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
-from .arrivals import Arrivals, Fetch
+from ..rpc.wire import HandedOver
+from .arrivals import Arrivals
 from .batch_answers import BatchAnswers
 from .batch_metrics import RecentBatches
 from .batches import NOTHING, check_together
 from .cache import Value
+from .changes import Changes
+from .forwarding import Forwarding
 from .memory import Memory
+from .peers import Peers
 from .restoring import RestoreLog, RestoreTally
 from .shard import Shard
 from .shard_key import ShardKey
@@ -72,7 +79,7 @@ class StateHost:
         cache: FileCache,
         open_store: Callable[[str], Store] = open_store,
         changelogs: Path | None = None,
-        fetch: Fetch | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """Start without shards.
 
@@ -84,7 +91,7 @@ class StateHost:
             cache: the machine's cache of files.
             open_store: opens the store at a URI.
             changelogs: the folder of all changelogs, which outlive the host. None: no changelogs.
-            fetch: asks another host for a shard that moves here. None: there is no other.
+            peers: the other hosts. None: there is none.
         """
         self.stopped = threading.Event()
         """Set when the coordinator has ordered the process to end."""
@@ -100,9 +107,10 @@ class StateHost:
         self._table = ShardTable(host, control, self._open_shard)
         self._arrivals = (
             None
-            if fetch is None
-            else Arrivals(host, control, self._open_arrival, fetch, self._table.set_aside)
+            if peers is None
+            else Arrivals(host, control, self._open_arrival, peers, self._table.set_aside)
         )
+        self._forwarding = Forwarding(host, control, peers)
         self._lock = threading.Lock()
         self._metrics: defaultdict[tuple[str, str], OperatorMetrics] = defaultdict(OperatorMetrics)
         self._recent = RecentBatches()
@@ -150,8 +158,28 @@ class StateHost:
                 )
         return found
 
-    def hand_over(self, request: HandOver) -> tuple[int, list[tuple[int, dict[bytes, Value]]]]:
-        """Return where a shard that moves stands, and its batches. With a cut no task gets it here from now on.
+    def stage(self, task: BeginTask, shards: Mapping[int, Shard], changes: Mapping[int, Changes]) -> None:
+        """Stage the changes of an attempt on its shards and on their standbys.
+
+        Raises:
+            ShardRefusedError: Spark has gone on without this attempt.
+            ChandyError: a standby has missed something, and the coordinator does not consent to go on without it.
+        """
+        self._forwarding.stage(task, shards, changes)
+
+    def follow(self, request: Forward, changes: Mapping[int, dict[bytes, Value]]) -> None:
+        """Stage on standbys here what the owner of their shards has staged.
+
+        Raises:
+            MoveGivenUpError: one is not the standby of this owner, or is none any more.
+            ShardRefusedError: one has missed something.
+        """
+        if self._arrivals is None:
+            raise MoveGivenUpError(min(one.standby for one in request.shards.values()))
+        self._arrivals.follow(request, changes)
+
+    def hand_over(self, request: HandOver) -> HandedOver:
+        """Return what another host does not have of a shard. With a cut no task gets it here from now on.
 
         Raises:
             ShardMissingError: the shard is not here, or in another term.
@@ -161,7 +189,7 @@ class StateHost:
         shard = self._table.held(key)
         if shard.term != request.term:
             raise ShardMissingError(f"{key} in term {request.term}", self._host)
-        found = shard.hand_over(request.after, request.cut)
+        found = shard.hand_over(request.after, request.cut, request.standby)
         if request.cut is not None:
             self._table.set_aside(key, shard)
         return found
@@ -219,6 +247,10 @@ class StateHost:
                 self._arrivals.open(order)
             case TakeOver() if self._arrivals is not None:
                 self._arrivals.take_over(order)
+            case Promote() if self._arrivals is not None:
+                self._arrivals.promote(order)
+            case EndStandby():
+                self._end_standby(order)
             case Settle():
                 self._settle(order)
             case ReleaseOrder(query_id):
@@ -253,6 +285,15 @@ class StateHost:
         else:
             with contextlib.suppress(ChandyError):
                 self._table.held(key).stop_following()
+
+    def _end_standby(self, order: EndStandby) -> None:
+        """Do what the end of a standby means for this host: it has the standby, or the shard."""
+        key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
+        if self._arrivals is not None and self._arrivals.end(order.standby):
+            self._snapshots.forget([key])
+        else:
+            with contextlib.suppress(ChandyError):
+                self._table.held(key).end_standby(order.standby)
 
     def _open_arrival(self, key: ShardKey, source: RestoreSource) -> Shard:
         return self._open_shard(key, source, None, RestoreTally())

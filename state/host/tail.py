@@ -1,4 +1,4 @@
-"""What batches have changed in a shard since a snapshot, in memory: for the host that the shard moves to."""
+"""What batches have changed in a shard since a snapshot, in memory: for a host that it moves to, or a standby."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ LIMIT: Final = 64 * 1024 * 1024
 
 
 class Tail:
-    """The batches that were applied to a shard after a snapshot. A tail that has grown too long is empty for good.
-
-    A standby would have one, too, and give up what it has sent.
-    """
+    """The batches that were applied to a shard after a snapshot. A tail that has grown too long is empty for good."""
 
     def __init__(self, shard: str, limit: int = LIMIT) -> None:
         self._shard = shard

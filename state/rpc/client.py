@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, repeat
@@ -18,13 +19,15 @@ from ..errors import HostLostError, ShardMissingError, StateAccessError
 from ..format.arrow import BYTES, from_numpy
 from .access import Entries, ShardColumn
 from .calls import ActionClient
-from .messages import BatchTimes, BeginTask, Begun, HandOver, TaskFailure
+from .messages import BatchTimes, BeginTask, Begun, Forward, HandOver, TaskFailure
 from .metrics import OperatorMetrics
 from .tls import Identity
-from .wire import APPLY, COMMIT, FETCH, POSITION, REQUEST, SCAN, Page, messages, unpack_batches
+from .wire import APPLY, COMMIT, FETCH, REQUEST, SCAN, HandedOver, Page, messages, pack_changes
 
 _HAND_OVER_SECONDS: Final = 30.0
 """How long a host may take to send what another one does not have of a shard yet."""
+_FORWARD_SECONDS: Final = 5.0
+"""How long a standby may take to have what a task has staged. The task waits for it."""
 _HOPS: Final = 4
 """How often the owner of a shard is looked for before the search is given up."""
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -102,16 +105,45 @@ class TaskClient:
 
 
 class HostClient:
-    """Asks another state host for a shard that moves from there."""
+    """Asks another state host for a shard that moves from there, and forwards to the standbys on it.
+
+    It may be used from many threads.
+    """
 
     def __init__(self, token: str, identity: Identity | None) -> None:
         self._token = token
         self._identity = identity
+        self._lock = threading.Lock()
+        self._standbys: dict[str, ActionClient] = {}
+        """By the address of their host."""
 
-    def hand_over(
-        self, address: str, request: HandOver
-    ) -> tuple[int, list[tuple[int, dict[bytes, bytes | None]]]]:
-        """Return the last batch that the shard contains, and its batches with their changes.
+    def forward(
+        self, address: str, request: Forward, changes: Mapping[int, Mapping[bytes, bytes | None]]
+    ) -> None:
+        """Have standbys stage what a task has staged on their shards; return when they have.
+
+        Raises:
+            HostLostError: the host does not answer in time.
+            ChandyError: a standby has missed something, or is none any more.
+        """
+        with self._lock:
+            client = self._standbys.get(address)
+            if client is None:
+                client = self._standbys[address] = ActionClient(
+                    address, self._token, HostLostError, identity=self._identity, timeout=_FORWARD_SECONDS
+                )
+        with client.errors():
+            descriptor = flight.FlightDescriptor.for_command(to_json(request))
+            writer, _ = client.flight.do_put(descriptor, REQUEST, client.options)
+            try:
+                for rows in pack_changes(changes):
+                    writer.write_batch(rows)
+            finally:
+                # It waits for the host, and raises what it raised.
+                writer.close()
+
+    def hand_over(self, address: str, request: HandOver) -> HandedOver:
+        """Return what another host has of a shard.
 
         Raises:
             HostLostError: the host does not answer.
@@ -123,8 +155,7 @@ class HostClient:
         try:
             with client.errors():
                 reader = client.flight.do_get(flight.Ticket(to_json(request)), client.options)
-                position = int(reader.schema.metadata[POSITION])
-                return position, list(unpack_batches(chunk.data for chunk in reader))
+                return HandedOver.unpack(reader.schema, (chunk.data for chunk in reader))
         finally:
             client.close()
 

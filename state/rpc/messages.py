@@ -51,6 +51,8 @@ class Endpoint:
     """Where a state host may listen for processes on other machines. None: on any port."""
     versions: dict[str, str] = attrs.field(factory=dict)
     """The driver's versions, by package, of what must be the same on every executor. Empty: there is one machine."""
+    patience: float = 0.0
+    """Seconds that a task waits for another owner of its shards when one is gone. 0: shards have no standbys."""
 
 
 # --- task -> state host -------------------------------------------------------------------------------------
@@ -219,6 +221,8 @@ class OpenAhead:
     """Arrow Flight location of the host that has the shard."""
     owner_term: int
     """The term of that host."""
+    standby_at: str | None = None
+    """Where that host reaches this one, as whose standby the shard stays here. None: the shard moves here."""
 
 
 @attrs.frozen
@@ -230,6 +234,26 @@ class TakeOver:
     """The batch after which the shard moves. It has committed, and the next one waits."""
     term: int
     """The term in which the shard would be served here."""
+
+
+@attrs.frozen
+class Promote:
+    """The owner of a shard is gone: its standby here is to be the shard from now on."""
+
+    standby: int
+    cut: int
+    """The newest batch that is known to have committed. What is staged after it stays staged."""
+    term: int
+    """The term in which the shard would be served here."""
+
+
+@attrs.frozen
+class EndStandby:
+    """A standby is none any more: its owner sends it nothing, and its host deletes it."""
+
+    query_id: str
+    shard: ShardId
+    standby: int
 
 
 @attrs.frozen
@@ -260,6 +284,8 @@ Order = (
     | ReleaseOrder
     | OpenAhead
     | TakeOver
+    | Promote
+    | EndStandby
     | Settle
     | StopOrder
     | Heartbeat
@@ -457,7 +483,7 @@ class MoveStep(StrEnum):
     """How far the host that a shard moves to has come."""
 
     OPENED = "opened"
-    """It follows the owner."""
+    """It follows the owner. A standby is in sync."""
     TAKEN = "taken"
     """It has all that the owner had."""
     FAILED = "failed"
@@ -465,7 +491,7 @@ class MoveStep(StrEnum):
 
 @attrs.frozen
 class MoveReport:
-    """The host that a shard moves to says how far it is."""
+    """The host that a shard moves to, or that is to have its standby, says how far it is."""
 
     host: str
     move: int
@@ -476,12 +502,34 @@ class MoveReport:
     """Why it failed."""
 
 
+@attrs.frozen
+class DropStandby:
+    """The owner of a shard asks for consent to go on without its standby, which has missed something."""
+
+    host: str
+    query_id: str
+    shard: ShardId
+    term: int
+    """That of the owner."""
+    standby: int
+
+
 # --- state host -> state host -------------------------------------------------------------------------------
 
 
 @attrs.frozen
+class Standby:
+    """A copy of a shard on another machine, which has all that its owner has."""
+
+    number: int
+    """What names it. It is the standby of one owner in one term."""
+    address: str
+    """Arrow Flight location of its host."""
+
+
+@attrs.frozen
 class HandOver:
-    """A request for the batches of a shard that is about to move."""
+    """A request for the batches of a shard that is about to move, or to get a standby."""
 
     query_id: str
     shard: ShardId
@@ -491,6 +539,27 @@ class HandOver:
     """The last batch that is known already."""
     cut: int | None = None
     """The batch after which the owner serves the shard no more. None: it goes on."""
+    standby: Standby | None = None
+    """Who gets, from now on, what tasks stage on the shard. None: nobody."""
+
+
+@attrs.frozen
+class Forwarded:
+    """What a standby needs to know of what a task has staged on its shard."""
+
+    standby: int
+    position: int
+    """The last batch that was part of the owner's state."""
+
+
+@attrs.frozen
+class Forward:
+    """What an attempt at a batch has staged on shards, for their standbys on one host. The changes come as rows."""
+
+    query_id: str
+    uid: str
+    batch: int
+    shards: dict[int, Forwarded]
 
 
 class Control(Protocol):
@@ -525,5 +594,9 @@ class Control(Protocol):
         ...
 
     def moved(self, report: MoveReport) -> None:
-        """Record how far a move of a shard to this host is."""
+        """Record how far a move of a shard to this host is, or a standby here."""
+        ...
+
+    def drop_standby(self, drop: DropStandby) -> None:
+        """Take a standby out of service. Refuses a host that does not own the shard any more."""
         ...

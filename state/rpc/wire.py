@@ -12,8 +12,10 @@ is:
   answers with the metadata ``STAGED``. A stream that ends without it changes nothing, because a client that was killed
   looks exactly like one that has finished.
 
-Between two hosts the batches of a shard that moves go as a stream of ``BATCHES`` rows. The metadata of its schema has
-the last batch that the shard contains (``POSITION``). The rows of a batch are adjacent, and the batches are in order.
+Between two hosts the batches of a shard that moves, or gets a standby, go as a stream of ``BATCHES`` rows. The metadata
+of its schema has the last batch that the shard contains (``POSITION``) and, for a standby, the batch that is staged
+(``STAGED``). The rows of a batch are adjacent, and the batches are in order. What a task stages goes on to a standby as
+``REQUEST`` rows.
 """
 
 from __future__ import annotations
@@ -65,6 +67,33 @@ def runs(shards: ShardColumn) -> Iterator[tuple[int, int, int]]:
     starts = [0, *(np.flatnonzero(shards[1:] != shards[:-1]) + 1).tolist()]
     stops = [*starts[1:], len(shards)]
     yield from zip(shards[starts].tolist(), starts, stops, strict=True)
+
+
+@attrs.frozen
+class HandedOver:
+    """What a host has of a shard that another one does not have yet."""
+
+    position: int
+    """The last batch that the state contains."""
+    batches: list[tuple[int, dict[bytes, bytes | None]]]
+    """The batches after the one that was asked for, with their changes, in their order."""
+    staged: int | None = None
+    """The batch, the last one, that is only staged. None: only applied ones are asked for, or nothing is staged."""
+
+    def pack(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the schema and the rows of a stream with it."""
+        metadata = {POSITION: str(self.position)} | (
+            {} if self.staged is None else {STAGED: str(self.staged)}
+        )
+        schema = BATCHES.with_metadata(metadata)
+        return schema, (some.replace_schema_metadata(schema.metadata) for some in pack_batches(self.batches))
+
+    @classmethod
+    def unpack(cls, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> Self:
+        """Return what ``pack`` packed. Batches without changes are left out."""
+        staged = schema.metadata.get(STAGED)
+        batches = list(unpack_batches(rows))
+        return cls(int(schema.metadata[POSITION]), batches, None if staged is None else int(staged))
 
 
 @attrs.frozen(eq=False)
@@ -123,6 +152,27 @@ def unpack_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[b
         known = batch, entries
     if known is not None:
         yield known
+
+
+def pack_changes(changes: Mapping[int, Mapping[bytes, bytes | None]]) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of shards as ``REQUEST`` rows."""
+    for shard, entries in changes.items():
+        keys, values = pa.array(list(entries), BYTES), pa.array(list(entries.values()), BYTES)
+        for start, stop in messages(keys, values):
+            rows = stop - start
+            number = pa.repeat(pa.scalar(shard, pa.int32()), rows)
+            yield pa.record_batch(
+                [number, keys.slice(start, rows), values.slice(start, rows)], schema=REQUEST
+            )
+
+
+def unpack_changes(rows: Iterable[pa.RecordBatch]) -> dict[int, dict[bytes, bytes | None]]:
+    """Return the changes that ``pack_changes`` packed. Shards without any are left out."""
+    changes: dict[int, dict[bytes, bytes | None]] = {}
+    for some in rows:
+        entries = zip(some.column(1).to_pylist(), some.column(2).to_pylist(), strict=True)
+        changes.setdefault(some.column(0)[0].as_py(), {}).update(entries)
+    return changes
 
 
 def _offsets(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

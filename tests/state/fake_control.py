@@ -15,6 +15,7 @@ from chandy.state.rpc.messages import (
     ClaimAnswer,
     ClaimShards,
     Decline,
+    DropStandby,
     MoveReport,
     RestoreSource,
     ResumePoint,
@@ -39,6 +40,7 @@ class FakeControl:
         self.acks: queue.Queue[Ack] = queue.Queue()
         self.declines: queue.Queue[Decline] = queue.Queue()
         self.moves: queue.Queue[MoveReport] = queue.Queue()
+        self.dropped: list[DropStandby] = []
         self.kept: tuple[int, ...] = ()
         self.reports: list[TaskFailure] = []
         self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
@@ -83,6 +85,11 @@ class FakeControl:
 
     def moved(self, report: MoveReport) -> None:
         self.moves.put(report)
+
+    def drop_standby(self, drop: DropStandby) -> None:
+        if self.refusal:
+            raise self.refusal
+        self.dropped.append(drop)
 
     def report(self, failure: TaskFailure) -> None:
         self.reports.append(failure)

@@ -21,11 +21,11 @@ from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.execution import executor as executor_module
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.errors import HostDismissedError
 from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.instructions import Reject
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.state.errors import HostDismissedError
 from chandy.state.rpc.messages import (
     AbortOrder,
     Ack,

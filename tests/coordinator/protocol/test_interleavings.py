@@ -42,7 +42,6 @@ from chandy.coordinator.execution import commit
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import state_machine as state_machine_module
-from chandy.coordinator.protocol.errors import ShardMovingError
 from chandy.coordinator.protocol.event_log import LoggedEvent, replay
 from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
 from chandy.coordinator.protocol.pending import Phase as PendingPhase
@@ -56,9 +55,19 @@ from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.recovery.restore_point import RestorePoint, base_point
 from chandy.coordinator.recovery.run_record import RunRecord, base_of, fits
-from chandy.state.errors import CannotGoBackError, ShardMissingError, ShardRefusedError
-from chandy.state.host.batches import ShardBatches, check_together
+from chandy.state.errors import (
+    CannotGoBackError,
+    CoordinatorLostError,
+    HostDismissedError,
+    HostLostError,
+    MoveGivenUpError,
+    ShardMissingError,
+    ShardMovingError,
+    ShardRefusedError,
+)
+from chandy.state.host.batches import ShardBatches, Staged, check_together
 from chandy.state.host.changes import Changes
+from chandy.state.host.forwarding import Forwarding
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
 from chandy.state.host.shard_key import ShardKey
@@ -68,14 +77,19 @@ from chandy.state.rpc.messages import (
     AbortOrder,
     Ack,
     AskBatch,
+    BeginTask,
     ClaimShards,
     CompleteOrder,
     Decline,
+    DropStandby,
+    EndStandby,
+    Forward,
     HostHello,
     MoveReport,
     MoveStep,
     OpenAhead,
     Order,
+    Promote,
     ReleaseOrder,
     RestoreSource,
     ResumePoint,
@@ -83,8 +97,10 @@ from chandy.state.rpc.messages import (
     ShardId,
     ShardSnapshot,
     SnapshotOrder,
+    Standby,
     TakeOver,
 )
+from chandy.state.rpc.wire import HandedOver
 from chandy.storage import collect
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import (
@@ -235,18 +251,36 @@ def get_files(store: TroubledStore, handle: Handle, cached: bool = False) -> Fil
 # --- shards -------------------------------------------------------------------------------------------------
 
 
+@attrs.frozen
+class ModelChanges:
+    """What an attempt has changed, as ``Changes`` has it."""
+
+    entries: State
+
+
 class ModelShard:
     """The product's batches over a list of tables that are merged now and then."""
 
     term = 1
+    in_order = contextlib.nullcontext()
 
     def __init__(self, files: Files, position: int) -> None:
         self.tail: list[tuple[int, State]] | None = None
         self.tables = {name: content for name, content in files.items() if name.endswith(".sst")}
         self.batches: ShardBatches[State] = ShardBatches("shard", position, self.apply)
+        self.standby: Standby | None = None
         self.begin = self.batches.begin
-        self.stage = self.batches.stage
         self.reached = self.batches.reached
+        self.follow = self.batches.follow
+        self.promote = self.batches.promote
+
+    def stage(self, batch: int, changes: ModelChanges) -> int:
+        self.batches.stage(batch, changes.entries)
+        return self.batches.position
+
+    def end_standby(self, number: int) -> None:
+        if self.standby is not None and self.standby.number == number:
+            self.standby = None
 
     def fetch(self, key: int) -> list[int]:
         return state_of(self.tables).get(key, [])
@@ -265,16 +299,27 @@ class ModelShard:
         for batch, changes in batches:
             self.batches.replay(batch, changes)
 
-    def hand_over(self, after: int, cut: int | None) -> tuple[int, list[tuple[int, State]]]:
+    def hand_over(self, after: int, cut: int | None, standby: Standby | None = None) -> Any:
         if cut is not None:
             self.batches.seal(cut)
         if self.tail is None:
             raise ShardRefusedError("nothing was kept", "a tail", "none")
-        return self.batches.position, [one for one in self.tail if one[0] > after]
+        batches = [one for one in self.tail if one[0] > after]
+        if standby is None:
+            return HandedOver(self.batches.position, batches)
+        self.standby, self.tail, staged = standby, None, self.batches.staged
+        if staged is None:
+            return HandedOver(self.batches.position, batches)
+        return HandedOver(self.batches.position, [*batches, (staged.batch, staged.changes)], staged.batch)
 
     def take_over(self, batches: list[tuple[int, State]], position: int) -> None:
         self.replay(batches)
         self.batches.take_over(position)
+
+    def join(self, found: Any) -> None:
+        self.replay([one for one in found.batches if one[0] != found.staged])
+        staged = None if found.staged is None else Staged(found.staged, dict(found.batches)[found.staged])
+        self.batches.join(found.position, staged)
 
     def checkpoint(self, cut: int, follow: bool = False) -> Files:
         self.batches.cut(cut)
@@ -313,6 +358,8 @@ class RealShard:
         self.hand_over = self.shard.hand_over
         self.take_over = self.shard.take_over
         self.term = 1
+        self.standby = None
+        self.in_order = self.shard.in_order
         self.begin = self.shard.begin
         self.reached = self.shard.reached
 
@@ -320,11 +367,11 @@ class RealShard:
         (value,) = self.shard.fetch([str(key).encode()])
         return [] if value is None else list(json.loads(value))
 
-    def stage(self, batch: int, changes: State) -> None:
+    def stage(self, batch: int, changes: ModelChanges) -> int:
         collected = Changes("shard")
-        entries = self.entries(changes)
+        entries = self.entries(changes.entries)
         collected.add(list(entries), entries.values())
-        self.shard.stage(batch, collected)
+        return self.shard.stage(batch, collected)
 
     def replay(self, batches: list[tuple[int, State]]) -> None:
         self.shard.replay((batch, dict(self.entries(changes))) for batch, changes in batches)
@@ -379,6 +426,9 @@ class Host:
         """With the term in which each could be served."""
         self.arriving: dict[int, tuple[OpenAhead, Any, int]] = {}
         """By move the shard, and the last batch that it has."""
+        self.standing: dict[int, tuple[OpenAhead, Any]] = {}
+        """The standbys in sync."""
+        self.forwarding: Any = Forwarding(name, self, self)  # type: ignore[arg-type]
         self.orders = SnapshotOrders()
         self.bases = SnapshotBases()
         self.tasks: dict[AcceptedOrder, Task] = {}
@@ -419,17 +469,19 @@ class Host:
 
     # --- moves
 
-    def hand_over(self, order: OpenAhead, after: int, cut: int | None) -> tuple[int, list[Any]]:
-        """What another host gets that this host's shard moves to."""
+    def hand_over(
+        self, order: OpenAhead, after: int, cut: int | None, standby: Standby | None = None
+    ) -> HandedOver:
+        """What another host gets that this host's shard moves to, or that gets its standby."""
         key = order.query_id, order.shard
         aside = self.aside.get(key)
         here = self.shards.get(key) or (aside[1] if aside else None)
         if here is None or here.term != order.owner_term:
             raise ShardMissingError(str(order.shard), self.name)
-        position, batches = here.hand_over(after, cut)
+        found: HandedOver = here.hand_over(after, cut, standby)
         if cut is not None and key in self.shards:
             self.aside[key] = here.term, self.shards.pop(key)
-        return position, batches
+        return found
 
     def open_ahead(self, order: OpenAhead) -> Iterator[None]:
         yield
@@ -442,23 +494,42 @@ class Host:
         shard = self.life.world.shard(files, order.source.batch)
         yield
         self.arriving[order.move] = order, shard, order.source.batch
-        if self.pull(order.move, None) is not None:
-            self.life.reports.append(MoveReport(self.name, order.move, MoveStep.OPENED))
+        if self.pull(order.move, None) is None:
+            return
+        if order.standby_at is not None:
+            yield
+            if not self.join(order):
+                return
+        self.life.reports.append(MoveReport(self.name, order.move, MoveStep.OPENED))
+
+    def join(self, order: OpenAhead) -> bool:
+        """Become a standby, unless that was given up."""
+        if order.move not in self.arriving:
+            return False
+        _, shard, after = self.arriving.pop(order.move)
+        try:
+            owner = self.life.hosts[order.owner]
+            shard.join(owner.hand_over(order, after, None, Standby(order.move, self.name)))
+        except (KeyError, ChandyError) as error:
+            self.life.reports.append(MoveReport(self.name, order.move, MoveStep.FAILED, why=str(error)))
+            return False
+        self.standing[order.move] = order, shard
+        return True
 
     def pull(self, move: int, cut: int | None) -> int | None:
         order, shard, after = self.arriving[move]
         try:
             owner = self.life.hosts[order.owner]
-            position, batches = owner.hand_over(order, after, cut)
+            found = owner.hand_over(order, after, cut)
         except (KeyError, ChandyError) as error:
             self.life.reports.append(MoveReport(self.name, move, MoveStep.FAILED, why=str(error)))
             return None
         if cut is None:
-            shard.replay(batches)
+            shard.replay(found.batches)
         else:
-            shard.take_over(batches, position)
-        self.arriving[move] = order, shard, max([after, *(batch for batch, _ in batches)])
-        return position
+            shard.take_over(found.batches, found.position)
+        self.arriving[move] = order, shard, max([after, *(batch for batch, _ in found.batches)])
+        return found.position
 
     def take_over(self, order: TakeOver) -> Iterator[None]:
         yield
@@ -470,6 +541,45 @@ class Host:
                 key = ShardKey(opened.query_id, opened.shard.uid, opened.shard.shard)
                 self.bases.add_restored(key, opened.source)
                 self.life.reports.append(MoveReport(self.name, order.move, MoveStep.TAKEN, order.term))
+
+    # --- standbys
+
+    def forward(self, address: str, request: Forward, changes: Mapping[int, State]) -> None:
+        """As ``Peers``: have a standby on another host follow."""
+        other = self.life.process(address)
+        if other is None or (self.name, address) in self.life.cut:
+            raise HostLostError(address, "no answer")
+        for number, one in request.shards.items():
+            if one.standby not in other.standing:
+                raise MoveGivenUpError(one.standby)
+            other.standing[one.standby][1].follow(request.batch, one.position, changes.get(number, {}))
+
+    def drop_standby(self, drop: DropStandby) -> None:
+        """As ``Control``."""
+        if (self.name, "coordinator") in self.life.cut:
+            raise CoordinatorLostError("coordinator", "no answer")
+        self.life.handle(on.StandbyDropped(drop))
+
+    def promote(self, order: Promote) -> Iterator[None]:
+        yield
+        if order.standby in self.standing:
+            opened, shard = self.standing.pop(order.standby)
+            shard.promote(order.cut)
+            self.aside[opened.query_id, opened.shard] = order.term, shard
+            self.bases.add_restored(
+                ShardKey(opened.query_id, opened.shard.uid, opened.shard.shard), opened.source
+            )
+            self.life.reports.append(MoveReport(self.name, order.standby, MoveStep.TAKEN, order.term))
+
+    def end_standby(self, order: EndStandby) -> None:
+        for known in (self.standing, self.arriving):
+            if order.standby in known:
+                known.pop(order.standby)[1].close()  # type: ignore[attr-defined]
+                return
+        here = self.shards.get((order.query_id, order.shard))
+        _, aside = self.aside.get((order.query_id, order.shard), (0, None))
+        if (here or aside) is not None:
+            (here or aside).end_standby(order.standby)
 
     def settle(self, order: Settle) -> None:
         key = order.query_id, order.shard
@@ -586,9 +696,15 @@ class Host:
                 self.life.moving.append(self.open_ahead(order))
             case TakeOver():
                 self.life.moving.append(self.take_over(order))
+            case Promote():
+                self.life.moving.append(self.promote(order))
+            case EndStandby():
+                self.end_standby(order)
             case Settle():
                 self.settle(order)
             case ReleaseOrder(query_id):
+                for number in [n for n, (one, _) in self.standing.items() if one.query_id == query_id]:
+                    self.standing.pop(number)[1].close()
                 for key in [key for key in self.aside if key[0] == query_id]:
                     self.aside.pop(key)[1].close()
                 released = [key for key in self.shards if key[0] == query_id]
@@ -711,6 +827,10 @@ class Life:
         self.owned: dict[tuple[str, ShardId, int], str] = {}
         """By run, shard and term its one owner."""
         self.hosts: dict[str, Host] = {}
+        self.zombies: dict[str, Host] = {}
+        """Hosts that live although the coordinator has lost them."""
+        self.cut: set[tuple[str, str]] = set()
+        """Who does not reach whom."""
         self.runs: dict[str, Run] = {}
         self.attempts: list[Attempt] = []
         self.answers: dict[tuple[str, int], set[int]] = {}
@@ -970,6 +1090,10 @@ class Life:
         self.hosts[name] = Host(self, name)
         self.handle(on.HostJoined(HostHello(name, name, executor, executor, 1)))
 
+    def process(self, name: str) -> Host | None:
+        """A host that lives, whatever the coordinator knows of it."""
+        return self.hosts.get(name) or self.zombies.get(name)
+
     def ask(self, ask: AskBatch) -> tuple[SnapshotOrder, ...]:
         answer = self.handle(on.BatchAsked(ask))
         if answer is None:
@@ -1145,7 +1269,7 @@ class Life:
         try:
             first = self.hosts[names[host % len(names)]]
             held = tuple((first.begin(run.query_id, run.planned, shard), shard) for shard in shards)
-        except (StaleQueryError, ShardMovingError, HeldError):
+        except (StaleQueryError, ShardMovingError, HeldError, HostDismissedError):
             return None
         except (StateLostError, CannotGoBackError, ShardMissingError) as error:
             self.task_failed(run, error)
@@ -1158,13 +1282,14 @@ class Life:
         start, end = run.ends[attempt.batch - 1], run.ends[attempt.batch]
         for host, shard in attempt.held:
             here = host.shards.get((run.query_id, shard))
-            if self.hosts.get(host.name) is not host or here is None:
+            if self.process(host.name) is not host or here is None:
                 return
             records = records_of(run.query, shard, start, end)
             changes = {key: here.fetch(key) + new for key, new in records.items()}
+            task = BeginTask(run.query_id, attempt.batch, shard.uid, (shard.shard,))
             try:
-                here.stage(attempt.batch, changes)
-            except ShardRefusedError:
+                host.forwarding.stage(task, {shard.shard: here}, {shard.shard: ModelChanges(changes)})
+            except ChandyError:
                 return
             self.world.changelogs[run.query_id, shard][attempt.batch] = changes
         if heard and self.runs[run.query] is run and attempt.batch == run.planned:

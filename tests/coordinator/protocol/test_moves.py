@@ -18,8 +18,9 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import shard_assignment
+from chandy.coordinator.protocol.copies import MOVES_AT_A_TIME, MovePhase
 from chandy.coordinator.protocol.errors import DrainError
-from chandy.coordinator.protocol.moves import MOVES_AT_A_TIME, MovePhase, Moves
+from chandy.coordinator.protocol.moves import Moves
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.state.errors import ShardRefusedError

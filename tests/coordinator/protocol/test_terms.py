@@ -7,10 +7,11 @@ import pytest
 
 from chandy.coordinator.assigned_shard import assigned_shards
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.errors import DrainError, ShardMovingError
-from chandy.coordinator.protocol.moves import HAND_OVER_SECONDS
+from chandy.coordinator.protocol.copies import HAND_OVER_SECONDS
+from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.pending import AckResult
 from chandy.coordinator.protocol.shard_assignment import STAYS
+from chandy.state.errors import ShardMovingError
 from chandy.state.rpc.messages import (
     Ack,
     AskBatch,

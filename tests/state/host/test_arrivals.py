@@ -49,7 +49,7 @@ class Pair:
                 directory / name,
                 Memory(32 << 20),
                 FileCache(directory / name / "cache"),
-                fetch=HostClient(TOKEN, None).hand_over,
+                peers=HostClient(TOKEN, None),
             )
             for name, control in self.controls.items()
         }

@@ -1,0 +1,22 @@
+"""What a state host needs of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from ..rpc.messages import Forward, HandOver
+from ..rpc.wire import HandedOver
+from .cache import Value
+
+
+class Peers(Protocol):
+    """The other state hosts, by their addresses."""
+
+    def hand_over(self, address: str, request: HandOver) -> HandedOver:
+        """Return what a host has of a shard."""
+        ...
+
+    def forward(self, address: str, request: Forward, changes: Mapping[int, Mapping[bytes, Value]]) -> None:
+        """Have standbys stage what a task has staged on their shards; return when they have."""
+        ...

@@ -1,0 +1,315 @@
+"""Hosts that are lost while shards have standbys: no batch that may have committed is lost, and no query goes back.
+
+The model and the promises are those of ``test_interleavings``, with the moves of ``test_moves``. Here hosts are lost in
+the middle of batches; some of them live on without knowing it, and connections break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import ClassVar
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule, run_state_machine_as_test
+
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.copies import MovePhase
+from chandy.coordinator.protocol.shard_assignment import ShardAssignment
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.state.errors import ShardRefusedError
+from chandy.state.host.batches import ShardBatches
+from chandy.state.host.forwarding import Forwarding
+from chandy.state.rpc.messages import HostHello
+from chandy.storage.errors import ChandyError
+
+from ...effort import examples
+from .test_interleavings import EFFORT, QUERY, SMALL, Attempt, Life, shards_of
+from .test_moves import EXECUTOR, MovingMachine
+
+
+@pytest.fixture(autouse=True)
+def standbys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every shard have a standby."""
+    right = CheckpointStateMachine.__attrs_post_init__
+
+    def made(machine: CheckpointStateMachine) -> None:
+        machine.limits = attrs.evolve(machine.limits, standbys=1)
+        right(machine)
+
+    monkeypatch.setattr(CheckpointStateMachine, "__attrs_post_init__", made)
+
+
+def hello(name: str) -> HostHello:
+    return HostHello(name, name, name[0], name[0], 1)
+
+
+def lose(life: Life, executor: str, lives_on: bool) -> str | None:
+    """Have the coordinator lose the host of a machine; return its name."""
+    for name in [name for name in life.hosts if name[0] == executor]:
+        host = life.hosts.pop(name)
+        if lives_on:
+            life.zombies[name] = host
+            host.mailbox.clear()
+        life.handle(on.HostLeft(hello(name)))
+        return name
+    return None
+
+
+class LosingMachine(MovingMachine):
+    """Whatever can happen to standbys, among whatever can happen."""
+
+    promoted: ClassVar[int] = 0
+    """How many standbys have become the shard in all examples."""
+
+    @rule(
+        executor=EXECUTOR,
+        query=QUERY,
+        upto=st.integers(0, 4),
+        lives_on=st.booleans(),
+        before=st.sampled_from([0, 2, 6]),
+        rounds=st.integers(0, 2),
+        hold=st.sampled_from(["", "moves", "orders"]),
+    )
+    def a_host_is_lost_in_a_batch(
+        self, executor: str, query: str, upto: int, lives_on: bool, before: int, rounds: int, hold: str
+    ) -> None:
+        life = self.world.life
+        self.busy("", before)
+        if len(life.hosts) < 2 or life.lost:
+            return
+        life.batch(query, 3, 0, upto)
+        lose(life, executor, lives_on)
+        self.count()
+        life.quiet(hold)
+        finish(life, query)
+        self.busy("", rounds)
+
+    @rule(one=EXECUTOR, other=st.sampled_from(["a", "b", "c", "coordinator"]), heals=st.booleans())
+    def a_connection_breaks(self, one: str, other: str, heals: bool) -> None:
+        life = self.world.life
+        if heals:
+            life.cut.clear()
+            return
+        for name in [*life.hosts, *life.zombies]:
+            if name[0] == one:
+                others = [peer for peer in [*life.hosts, *life.zombies] if peer[0] == other]
+                life.cut |= {(name, peer) for peer in [*others, *([other] if other == "coordinator" else [])]}
+
+    @rule(number=SMALL, query=QUERY, steps=st.integers(0, 2))
+    def a_task_of_a_lost_host_goes_on(self, number: int, query: str, steps: int) -> None:
+        life = self.world.life
+        if not life.zombies or life.lost:
+            return
+        zombie = life.zombies[sorted(life.zombies)[number % len(life.zombies)]]
+        for attempt in zombie_attempts(life, zombie.name, query)[: steps + 1]:
+            life.apply(attempt)
+
+    def count(self) -> None:
+        standbys = self.world.life.machine.standbys.under_way.values()
+        type(self).promoted += sum(one.phase is MovePhase.HANDING_OVER for one in standbys)
+
+
+def zombie_attempts(life: Life, name: str, query: str) -> list[Attempt]:
+    """Return what tasks of the running batch can begin on a host that the coordinator has lost."""
+    run, zombie = life.runs[query], life.zombies[name]
+    if run.planned == run.committed:
+        return []
+    found = []
+    for shard in shards_of(query):
+        if (run.query_id, shard) in zombie.shards:
+            try:
+                zombie.begin(run.query_id, run.planned, shard)
+            except ChandyError:
+                continue
+            found.append(Attempt(run, run.planned, ((zombie, shard),)))
+    return found
+
+
+def begun(life: Life, query: str, name: str) -> list[Attempt]:
+    """Begin the tasks of the running batch on a host that have not succeeded; they go on later."""
+    run = life.runs[query]
+    if run.planned == run.committed:
+        return []
+    attempts = [life.begin(run, (shard,), 0) for shard in shards_of(query) if shard not in run.done]
+    return [one for one in attempts if one is not None and one.held[0][0].name == name]
+
+
+def finish(life: Life, query: str) -> None:
+    """Run the tasks of the running batch of which Spark has not heard yet, and commit it if all have succeeded."""
+    run = life.runs[query]
+    if run.stands or life.lost or run.planned == run.committed:
+        return
+    for number, shard in enumerate(shards_of(query)):
+        if shard not in run.done and (attempt := life.begin(run, (shard,), number)):
+            life.apply(attempt)
+    life.sink(run)
+    if run.sunk == run.planned:
+        run.committed = run.planned
+
+
+def test_the_promises_are_kept_while_standbys_take_the_place_of_lost_shards() -> None:
+    class Counted(LosingMachine):
+        promoted = 0
+
+    effort = settings(EFFORT, max_examples=examples(10), stateful_step_count=25)
+    run_state_machine_as_test(Counted, settings=effort)
+    assert Counted.promoted, "the examples must promote standbys"
+
+
+def in_sync(life: Life) -> bool:
+    """Whether every owned shard has a standby that is in sync."""
+    machine = life.machine
+    return all(
+        machine.standbys.in_sync(query.name, shard, machine.hosts)
+        for query in machine.queries.values()
+        for shard in query.assignment._owners
+    )
+
+
+def walk(upto: int, lives_on: bool, cut: str, notices: str) -> None:
+    """Lose a host in the middle of a batch, as far as it has got; what the host still does comes before or after.
+
+    Args:
+        upto: how far the batch gets before; 5: it has committed.
+        lives_on: whether the host goes on without knowing that it is lost.
+        cut: what breaks before, for a batch: the way to the standbys, or to the coordinator, too.
+        notices: whether tasks of the lost host go on before or after the standbys are told.
+    """
+    machine = LosingMachine()
+    machine.start()
+    life = machine.world.life
+    life.join("c")
+    machine.busy("", 6)
+    assert in_sync(life), "the walk must begin with standbys"
+    runs = [run.query_id for run in life.runs.values()]
+    committed = {query: run.committed for query, run in life.runs.items()}
+    (gone,) = [name for name in life.hosts if name[0] == "a"]
+    if cut:
+        life.cut |= {(gone, name) for name in life.hosts}
+    if "coordinator" in cut:
+        life.cut.add((gone, "coordinator"))
+    life.batch("orders", 3, 0, upto)
+    attempts = begun(life, "orders", gone)
+    dropped = not in_sync(life)
+    assert dropped == (cut == "standbys" and upto > 0), (
+        "a standby that is behind was not dropped, or one that is not"
+    )
+    lose(life, "a", lives_on)
+    if not dropped:
+        # What was known of it is right, and nothing goes back.
+        assert life.machine.standbys.holds("orders")
+    for when in ("before", "after"):
+        if when == "after":
+            life.quiet("works manifests")
+        if lives_on and notices == when:
+            for attempt in [*attempts, *zombie_attempts(life, gone, "orders")]:
+                life.apply(attempt)
+            finish(life, "orders")
+    life.cut.clear()
+    for query in ("orders", "totals"):
+        life.batch(query, 3, 0)
+    machine.busy("", 2)
+    machine.the_promises_are_kept()
+    if not dropped:
+        assert [run.query_id for run in life.runs.values()] == runs, "a query has gone back"
+        assert all(life.runs[query].committed > batch for query, batch in committed.items())
+        owners = {host for query in life.machine.queries.values() for host in query.assignment.owners()}
+        assert gone not in owners
+    machine.a_zombie_acknowledges(upto, checkpoint=True)
+    machine.busy("", 1)
+    # Before retention gives it up.
+    machine.the_promises_are_kept()
+    machine.busy("", 1)
+    assert not life.lost
+    assert in_sync(life), "no other standby was made"
+    machine.teardown()
+
+
+def walks() -> None:
+    for upto, lives_on, cut, notices in product(
+        (0, 1, 2, 3, 4, 5), (False, True), ("", "standbys", "standbys and coordinator"), ("before", "after")
+    ):
+        walk(upto, lives_on, cut, notices)
+
+
+def test_the_promises_are_kept_wherever_a_batch_meets_the_loss_of_a_host() -> None:
+    walks()
+
+
+# --- does it find anything? ---------------------------------------------------------------------------------
+
+
+def promote_a_standby_that_has_missed_something(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator consents, and promotes the standby all the same."""
+    patch.setattr(CheckpointStateMachine, "_drop_standby", lambda machine, drop, now: None)
+
+
+def tell_the_task_before_the_standby_has_it(patch: pytest.MonkeyPatch) -> None:
+    def stage(forwarding: Forwarding, task: object, shards: dict, changes: dict) -> None:  # type: ignore[type-arg]
+        for number, shard in shards.items():
+            shard.stage(task.batch, changes.get(number))  # type: ignore[attr-defined]
+
+    patch.setattr(Forwarding, "stage", stage)
+
+
+def go_on_without_asking(patch: pytest.MonkeyPatch) -> None:
+    """The owner drops a standby that does not answer by itself."""
+
+    def drop(forwarding: Forwarding, request: object, shards: dict) -> None:  # type: ignore[type-arg]
+        for number, one in request.shards.items():  # type: ignore[attr-defined]
+            shards[number].end_standby(one.standby)
+
+    patch.setattr(Forwarding, "_drop", drop)
+
+
+def promote_while_the_former_owner_may_acknowledge(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks may go on without a standby, also a host that is taken for lost."""
+    patch.setattr(
+        CheckpointStateMachine,
+        "_drop_standby",
+        lambda machine, drop, now: machine._end_standbys(
+            lambda one: one.id == drop.standby and one.phase is not MovePhase.HANDING_OVER
+        ),
+    )
+
+
+def forget_what_is_staged(patch: pytest.MonkeyPatch) -> None:
+    """What has committed, and is only staged at the standby, is lost."""
+
+    def promote(batches: ShardBatches, cut: int) -> None:  # type: ignore[type-arg]
+        batches.staged = None
+
+    patch.setattr(ShardBatches, "promote", promote)
+
+
+def apply_what_has_not_committed(patch: pytest.MonkeyPatch) -> None:
+    right = ShardBatches.promote
+    patch.setattr(ShardBatches, "promote", lambda batches, cut: right(batches, cut + 1))
+
+
+def count_the_acknowledgement_of_a_zombie(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardAssignment, "is_owner", lambda assignment, shard, host, term: True)
+
+
+BUGS = [
+    promote_a_standby_that_has_missed_something,
+    tell_the_task_before_the_standby_has_it,
+    go_on_without_asking,
+    promote_while_the_former_owner_may_acknowledge,
+    forget_what_is_staged,
+    apply_what_has_not_committed,
+    count_the_acknowledgement_of_a_zombie,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_the_machine_finds(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, KeyError, ShardRefusedError)):
+        walks()
