@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 import attrs
 import numpy as np
@@ -13,7 +14,15 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ..state.errors import MisplacedTaskError, ProcessorError, UserError, invalid_argument
+from ..state.errors import (
+    HostDismissedError,
+    HostLostError,
+    MisplacedTaskError,
+    ProcessorError,
+    ShardMovingError,
+    UserError,
+    invalid_argument,
+)
 from ..state.failure_marks import mark
 from ..state.format.arrow import to_numpy
 from ..state.format.keys import KeyCodec
@@ -34,6 +43,9 @@ from ..storage.manifest import StateRecord
 from .operator_name import function_name
 
 log = logger(__name__)
+
+_PAUSE: Final = 0.2
+"""Seconds between two attempts to begin a batch whose shards have no owner."""
 
 
 class BatchAccess(StateAccess, Protocol):
@@ -56,6 +68,33 @@ class StateClient(Protocol):
     def report(self, failure: TaskFailure) -> None:
         """Tell the coordinator that a user's code or data made a task fail."""
         ...
+
+
+def begun(
+    connect: Callable[[], StateClient], task: BeginTask, patience: float
+) -> tuple[StateClient, BatchAccess]:
+    """Begin a batch, and wait for its shards to get another owner if a host is gone.
+
+    A task that fails at once would fail again at once, and its query after it, before a standby has taken the place of
+    the shard. So it waits here, and Spark's retries are left for what comes after.
+
+    Args:
+        connect: connects to the executor's state host, which another process may be by then.
+        task: the task.
+        patience: how many seconds to wait.
+
+    Raises:
+        ChandyError: the batch cannot begin, or the shards have no owner when the time is up.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            client = connect()
+            return client, client.begin(task)
+        except (HostLostError, HostDismissedError, ShardMovingError):
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_PAUSE)
 
 
 @attrs.frozen
@@ -163,9 +202,15 @@ class OperatorTask:
             ChandyError: the state host could not begin the batch, read values or take changes.
         """
         location = task_location(TaskContext.get(), self.uid, self.parallelism)
-        client = self.connect(self.endpoint)
+        shards = shard_ranges.ranges(self.shards, self.parallelism)[location.partition]
+        begin = BeginTask(location.query_id, location.batch, self.uid, tuple(shards))
         try:
-            yield from self._run(batches, location, client)
+            client, access = begun(lambda: self.connect(self.endpoint), begin, self.endpoint.patience)
+        except Exception as error:
+            mark(error, self.endpoint.token)
+            raise
+        try:
+            yield from self._run(batches, location, shards, access)
         except Exception as error:
             if isinstance(error, UserError):
                 self._report(client, location, error)
@@ -173,11 +218,13 @@ class OperatorTask:
             raise
 
     def _run(
-        self, batches: Iterator[pa.RecordBatch], location: TaskLocation, client: StateClient
+        self,
+        batches: Iterator[pa.RecordBatch],
+        location: TaskLocation,
+        shards: range,
+        access: BatchAccess,
     ) -> Iterator[pa.RecordBatch]:
-        shards = shard_ranges.ranges(self.shards, self.parallelism)[location.partition]
-        begin = BeginTask(location.query_id, location.batch, self.uid, tuple(shards))
-        with infrequent_garbage_collection(), client.begin(begin) as access:
+        with infrequent_garbage_collection(), access:
             context = RuntimeContext(
                 uid=self.uid,
                 query_id=location.query_id,

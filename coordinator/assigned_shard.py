@@ -27,6 +27,8 @@ class AssignedShard:
     """Host name of the machine that it is about to move to."""
     progress: str | None = None
     """How far its move is."""
+    standby: str | None = None
+    """Host name of the machine that has its standby. None: it has none that is in sync."""
 
 
 def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...]:
@@ -44,6 +46,7 @@ def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...
             owner = owners.get(shard)
             move = moves.get((name, shard))
             target = machine.hosts.get(move.target) if move else None
+            standby = machine.standbys.in_sync(name, shard, machine.hosts)
             found.append(
                 AssignedShard(
                     query=name,
@@ -55,6 +58,7 @@ def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...
                     size=sizes.get((name, shard)),
                     moves_to=target.machine if target else None,
                     progress=move.phase.value if move and target else None,
+                    standby=machine.hosts[standby.target].machine if standby else None,
                 )
             )
     return tuple(found)

@@ -94,6 +94,19 @@ class CheckpointConfig:
     any more, and the pipeline restarts as after the death of a host. It is killed if it runs on the driver's machine;
     otherwise the log says which process is to be killed.
     """
+    standbys: int = attrs.field(default=0, validator=fields.whole(at_least=0, at_most=1))
+    """Number of standbys of each shard, 0 or 1: copies on the state hosts of other machines.
+
+    A standby has what the shard has after every batch. If the state host of a shard is lost, with its machine or alone,
+    the standby takes its place: no batch that has committed runs again, and the query does not restart. Spark runs the
+    tasks of the running batch again that need it. So Spark must let tasks fail: ``spark.task.maxFailures`` is 4 by
+    default, and 2 at least. A state host that is silent counts as lost after ``host_timeout``, for which those tasks
+    wait. Standbys come with the second checkpoint after a start or a loss at the latest; until then, and if a shard
+    and its standby are lost together, the pipeline goes back to its checkpoint.
+
+    It costs memory and disk for as much state again, and each task waits until the standby has its changes, too. With
+    one machine, as in local mode, there are no standbys.
+    """
     work_dir: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Directory for the queries' working checkpoint directories: a local path, or a URI as Hadoop writes it.
 
@@ -237,6 +250,11 @@ class CheckpointConfig:
         return seconds(self.host_timeout)
 
     @property
+    def patience_seconds(self) -> float:
+        """How long a task waits for its shards to get another owner: until a lost host is noticed, and replaced."""
+        return self.host_timeout_seconds + 15.0 if self.standbys else 0.0
+
+    @property
     def host_memory_bytes(self) -> int:
         """``host_memory`` in bytes."""
         return fields.in_bytes(self.host_memory)
@@ -269,5 +287,6 @@ class CheckpointConfig:
             tolerable_failures=self.tolerable_failures,
             retained=self.retained,
             max_unpublished=self.max_unpublished,
+            standbys=self.standbys,
             history=self.history,
         )

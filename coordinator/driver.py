@@ -131,6 +131,7 @@ class Driver:
             identity=self.server.identity,
             ports=self.config.port_range,
             versions={} if here else versions_of(),
+            patience=0.0 if session.is_local_mode(self.spark) else self.config.patience_seconds,
         )
 
     def place_directories(self, catalog: Catalog, claim: Claim) -> None:

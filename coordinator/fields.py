@@ -40,13 +40,14 @@ def positive_duration(owner: object, field: attrs.Attribute[Any], value: Duratio
         refuse(owner, field.name, value, "a duration above 0")
 
 
-def whole(at_least: int) -> Validator:
-    """Return a validator that accepts integers from ``at_least`` on."""
+def whole(at_least: int, at_most: int | None = None) -> Validator:
+    """Return a validator that accepts integers from ``at_least`` on, up to ``at_most``."""
+    expected = f"an integer of at least {at_least}" + ("" if at_most is None else f" and at most {at_most}")
 
     def check(owner: object, field: attrs.Attribute[Any], value: object) -> None:
         # isinstance would accept True and False.
-        if type(value) is not int or value < at_least:
-            refuse(owner, field.name, value, f"an integer of at least {at_least}")
+        if type(value) is not int or value < at_least or (at_most is not None and value > at_most):
+            refuse(owner, field.name, value, expected)
 
     return check
 

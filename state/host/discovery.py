@@ -120,7 +120,9 @@ def _client(config: HostConfig) -> TaskClient:
     key = (os.getpid(), str(path), found.st_ino, found.st_ctime_ns)
     client = _clients.get(key)
     if client is None:
-        client = _clients[key] = TaskClient(config.address, config.endpoint.token, config.endpoint.identity)
+        endpoint = config.endpoint
+        looks = endpoint.patience > 0
+        client = _clients[key] = TaskClient(config.address, endpoint.token, endpoint.identity, looks=looks)
     return client
 
 

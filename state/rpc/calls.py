@@ -202,6 +202,7 @@ class ActionClient:
         """
         self.address = address
         self.options = token_options(token, timeout)
+        self._token = token
         self._lost = lost
         self.flight = connect(address, identity)
 
@@ -209,19 +210,20 @@ class ActionClient:
         """Turn Flight's errors inside the ``with`` into typed ones."""
         return caller_errors(self.address, self._lost)
 
-    def call(self, action: str, request: object, answer: type[T]) -> T:
-        """Call an action that returns one value.
+    def call(self, action: str, request: object, answer: type[T], timeout: float | None = None) -> T:
+        """Call an action that returns one value, which may take so many seconds; None: as long as every call.
 
         Raises:
             ChandyError: what the peer raised; a ``RemoteError`` if its class is unknown here.
             PeerLostError: there is no answer; of the subclass that the constructor was given.
             FlightUnauthenticatedError: the peer has another token.
         """
-        return from_json(answer, self._body(action, request))
+        options = self.options if timeout is None else token_options(self._token, timeout)
+        return from_json(answer, self._body(action, request, options))
 
     def tell(self, action: str, request: object) -> None:
         """Call an action that returns nothing. Errors are those of ``call``."""
-        self._body(action, request)
+        self._body(action, request, self.options)
 
     def stream(self, action: str, request: object, answers: tuple[type[Any], ...]) -> Iterator[Any]:
         """Call a streaming action and yield its values as they come. Errors are those of ``call``."""
@@ -236,7 +238,7 @@ class ActionClient:
         """Close the connection."""
         self.flight.close()
 
-    def _body(self, action: str, request: object) -> bytes:
+    def _body(self, action: str, request: object, options: flight.FlightCallOptions) -> bytes:
         with self.errors():
-            results = self.flight.do_action(flight.Action(action, to_json(request)), self.options)
+            results = self.flight.do_action(flight.Action(action, to_json(request)), options)
             return bytes(next(iter(results)).body.to_pybytes())

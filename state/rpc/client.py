@@ -19,7 +19,8 @@ from ..errors import HostLostError, ShardMissingError, StateAccessError
 from ..format.arrow import BYTES, from_numpy
 from .access import Entries, ShardColumn
 from .calls import ActionClient
-from .messages import BatchTimes, BeginTask, Begun, Forward, HandOver, TaskFailure
+from .liveness import Liveness
+from .messages import AskHost, BatchTimes, BeginTask, Begun, Forward, HandOver, HostName, TaskFailure
 from .metrics import OperatorMetrics
 from .tls import Identity
 from .wire import APPLY, COMMIT, FETCH, REQUEST, SCAN, HandedOver, Page, messages, pack_changes
@@ -28,19 +29,32 @@ _HAND_OVER_SECONDS: Final = 30.0
 """How long a host may take to send what another one does not have of a shard yet."""
 _FORWARD_SECONDS: Final = 5.0
 """How long a standby may take to have what a task has staged. The task waits for it."""
+_LOOK_SECONDS: Final = 5.0
+"""How long a host on another machine may take to begin a batch before it is asked whether it lives, and to say so."""
 _HOPS: Final = 4
 """How often the owner of a shard is looked for before the search is given up."""
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class TaskClient:
-    """Calls one state host and those that it names as owners of shards. It may be used from many threads."""
+    """Calls one state host and those that it names as owners of shards. It may be used from many threads.
 
-    def __init__(self, address: str, token: str, identity: Identity | None = None) -> None:
+    Args:
+        address: Arrow Flight location of the host.
+        token: what it wants of every call.
+        identity: what hosts on other machines want.
+        looks: whether hosts on other machines that do not answer are looked after: what waits for them fails once they
+            live no more. It is of no use where the pipeline goes back with every host that is lost.
+    """
+
+    def __init__(
+        self, address: str, token: str, identity: Identity | None = None, *, looks: bool = False
+    ) -> None:
         self.address = address
         self._token = token
         self._identity = identity
         self._clients: dict[str, ActionClient] = {}
+        self._liveness = Liveness(self._lives) if looks else None
 
     def begin(self, task: BeginTask) -> BatchAccess:
         """Make the task's shards ready for the batch, on whichever hosts they are.
@@ -59,7 +73,7 @@ class TaskClient:
         for _ in range(_HOPS):
             elsewhere: dict[str, list[int]] = {}
             for address, shards in pending.items():
-                begun = self._client(address).call("begin", _with_shards(task, shards), Begun)
+                begun = self._begin(address, _with_shards(task, shards))
                 here = [shard for shard in shards if shard not in begun.elsewhere]
                 owners.setdefault(address, []).extend(here)
                 fresh.update(begun.fresh)
@@ -70,7 +84,11 @@ class TaskClient:
                     elsewhere.setdefault(other, []).append(shard)
             if not elsewhere:
                 exchanges = {
-                    _Exchange(self._client(address), _with_shards(task, tuple(here), terms)): here
+                    _Exchange(
+                        self._client(address),
+                        _with_shards(task, tuple(here), terms),
+                        None if address == self.address else self._liveness,
+                    ): here
                     for address, here in owners.items()
                     if here
                 }
@@ -86,6 +104,25 @@ class TaskClient:
             "hosts that name each other as the owner",
             "run the batch again",
         )
+
+    def _begin(self, address: str, task: BeginTask) -> Begun:
+        client = self._client(address)
+        if self._liveness is None or address == self.address:
+            return client.call("begin", task, Begun)
+        while True:
+            try:
+                return client.call("begin", task, Begun, _LOOK_SECONDS)
+            except HostLostError as error:
+                # It may be restoring. To begin again costs nothing.
+                if not isinstance(error.__cause__, flight.FlightTimedOutError) or not self._lives(address):
+                    raise
+
+    def _lives(self, address: str) -> bool:
+        try:
+            self._client(address).call("host", AskHost(), HostName, _LOOK_SECONDS)
+        except HostLostError:
+            return False
+        return True
 
     def report(self, failure: TaskFailure) -> None:
         """Tell the coordinator that a processor raised."""
@@ -305,14 +342,15 @@ class BatchAccess:
 class _Exchange:
     """The stream to one host, opened when it is first needed."""
 
-    def __init__(self, client: ActionClient, task: BeginTask) -> None:
+    def __init__(self, client: ActionClient, task: BeginTask, liveness: Liveness | None = None) -> None:
         self._client = client
         self._task = task
+        self._liveness = liveness
         self._stream: tuple[flight.FlightStreamWriter, flight.FlightStreamReader] | None = None
 
     def fetch(self, shards: ShardColumn, keys: pa.Array) -> list[pa.Array]:
         values: list[pa.Array] = []
-        with self._client.errors():
+        with self._waiting():
             writer, reader = self._opened()
             # One message at a time: with more, both sides could wait for the other to read.
             for start, stop in messages(keys):
@@ -328,7 +366,7 @@ class _Exchange:
         """Ask for a page: from ``first`` in the first shard, from ``start`` in the others."""
         starts = [first, *[start] * (len(shards) - 1)]
         request = [pa.array(shards), pa.array(starts, BYTES), pa.array([stop] * len(shards), BYTES)]
-        with self._client.errors():
+        with self._waiting():
             writer, reader = self._opened()
             writer.write_with_metadata(pa.record_batch(request, schema=REQUEST), SCAN)
             answer = reader.read_chunk()
@@ -337,7 +375,7 @@ class _Exchange:
     def send(self, entries: Entries) -> None:
         columns = [from_numpy(entries.shards), entries.keys, entries.values]
         request = pa.record_batch(columns, schema=REQUEST)
-        with self._client.errors():
+        with self._waiting():
             writer, reader = self._opened()
             try:
                 for start, stop in messages(entries.keys, entries.values):
@@ -348,10 +386,23 @@ class _Exchange:
                 raise
 
     def commit(self, metrics: OperatorMetrics) -> None:
-        with self._client.errors():
+        with self._waiting():
             writer, reader = self._opened()
             writer.write_metadata(COMMIT + to_json(metrics))
             reader.read_chunk()
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        with self._client.errors():
+            if self._liveness is None:
+                yield
+                return
+            with self._liveness.watching(self._client.address, self._cancel):
+                yield
+
+    def _cancel(self) -> None:
+        if (stream := self._stream) is not None:
+            stream[1].cancel()
 
     def close(self) -> None:
         if self._stream is None:

@@ -41,6 +41,7 @@ class FakeControl:
         self.declines: queue.Queue[Decline] = queue.Queue()
         self.moves: queue.Queue[MoveReport] = queue.Queue()
         self.dropped: list[DropStandby] = []
+        self.drop_refusal: Exception | None = None
         self.kept: tuple[int, ...] = ()
         self.reports: list[TaskFailure] = []
         self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
@@ -87,8 +88,8 @@ class FakeControl:
         self.moves.put(report)
 
     def drop_standby(self, drop: DropStandby) -> None:
-        if self.refusal:
-            raise self.refusal
+        if self.drop_refusal:
+            raise self.drop_refusal
         self.dropped.append(drop)
 
     def report(self, failure: TaskFailure) -> None:

@@ -53,18 +53,19 @@ class Pair:
             )
             for name, control in self.controls.items()
         }
-        self.server = HostServer(f"grpc+unix://{directory}/owner.sock", TOKEN, "owner", self.hosts["owner"])
-        self.address = f"grpc+unix://{directory}/owner.sock"
+        self.addresses = {name: f"grpc+unix://{directory}/{name}.sock" for name in self.hosts}
+        self.servers = {
+            name: HostServer(self.addresses[name], TOKEN, name, host) for name, host in self.hosts.items()
+        }
 
     def run(self, name: str, batch: int, values: dict[bytes, bytes | None], term: int = 1) -> None:
         """Run a batch on a host, whose term of the shard must be this one."""
         begun = self.hosts[name].begin(BeginTask("q", batch, "op", (0,)))
         assert begun.terms == ({0: term} if term > 1 else {})
         task = BeginTask("q", batch, "op", (0,), begun.terms)
-        for shard in self.hosts[name].shards(task).values():
-            changes = Changes(shard.name)
-            changes.add(list(values), list(values.values()))
-            shard.stage(batch, changes)
+        changes = Changes("op/0")
+        changes.add(list(values), list(values.values()))
+        self.hosts[name].stage(task, self.hosts[name].shards(task), {0: changes} if values else {})
 
     def value(self, name: str, key: bytes) -> str | None:
         return self.hosts[name].read(ReadValues("q", "op", (key.hex(),), 10**6)).values[0]
@@ -77,7 +78,7 @@ class Pair:
         return RestoreSource(self.store, checkpoint, cut, snapshot.handle)
 
     def open_ahead(self, source: RestoreSource) -> MoveReport:
-        self.hosts["target"].obey(OpenAhead(1, "q", SHARD, source, self.address, 1))
+        self.hosts["target"].obey(OpenAhead(1, "q", SHARD, source, self.addresses["owner"], 1))
         return self.reported()
 
     def take_over(self, cut: int, term: int = 2) -> MoveReport:
@@ -96,7 +97,8 @@ class Pair:
 def pair(tmp_path: Path) -> Iterator[Pair]:
     made = Pair(tmp_path)
     yield made
-    made.server.shutdown()
+    for server in made.servers.values():
+        server.shutdown()
     for host in made.hosts.values():
         host.close()
 

@@ -1,0 +1,82 @@
+"""With a standby for each shard, what is lost on three machines takes no state along: no query restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
+
+from ..waiting import eventually
+from .conftest import Cluster
+from .test_losses import LOSSES, Stream, replaced
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def coordinator(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[CheckpointCoordinator]:
+    config = CheckpointConfig(
+        interval=None,
+        host_timeout="6 s",
+        restart=FixedDelay("100 ms", attempts=1000),
+        work_dir=str(cluster.shared / "work"),
+        shared=True,
+        standbys=1,
+    )
+    made = CheckpointCoordinator(
+        cluster.spark, pipeline=request.node.name, storage=str(cluster.shared / "store"), config=config
+    )
+    yield made
+    made.stop(timeout="5 s", checkpoint=False)
+
+
+def await_standbys(stream: Stream) -> None:
+    """Take checkpoints until every shard has a standby that is in sync, on another machine."""
+    coordinator = stream.coordinator
+
+    def are_in_sync() -> bool:
+        coordinator.checkpoint().result(60)
+        shards = coordinator.assignment()
+        assert all(shard.standby != shard.machine for shard in shards if shard.machine)
+        return all(shard.standby for shard in shards)
+
+    eventually(are_in_sync, "a standby of every shard")
+
+
+def test_no_query_restarts_and_no_batch_runs_again_when_hosts_and_machines_are_lost(
+    cluster: Cluster, coordinator: CheckpointCoordinator, tmp_path: Path
+) -> None:
+    cluster.await_workers()
+    stream = Stream(cluster, coordinator, cluster.shared / tmp_path.name)
+    stream.add(3)
+    stream.await_all()
+    (query,) = coordinator.queries
+    life, seen = (query.id, query.runId), []
+    for loss in ("state host", "machine") if cluster.is_isolated else ("machine",):
+        await_standbys(stream)
+        # What comes after the checkpoint is what a loss would take.
+        stream.add(2)
+        stream.await_all()
+        before = [one for one in coordinator.assignment() if one.machine == stream.hosts()[0].machine]
+        machine = cluster.machine_of(stream.hosts()[0])
+        stream.add(1)
+        LOSSES[loss](cluster, machine)
+        stream.add(2)
+        stream.await_all()
+        now = {(one.operator, one.shard): one for one in coordinator.assignment()}
+        for one in before:
+            assert now[one.operator, one.shard].machine == one.standby
+            assert now[one.operator, one.shard].term == one.term + 1
+        seen.append(loss)
+        if loss == "machine":
+            replaced(cluster, machine, loss)
+    await_standbys(stream)
+    stream.add(1)
+    stream.await_all()
+    assert (query.id, query.runId) == life
+    assert [one.cause for one in coordinator.recoveries] == ["start"]
+    batches = [progress.batchId for progress in query.recentProgress]
+    assert batches == sorted(set(batches)), "a batch that has committed has run again"

@@ -1,0 +1,201 @@
+"""A standby follows the owner of its shard, and takes its place, with real RocksDB and Flight.
+
+Only the coordinator is a plain object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chandy.state.errors import HostLostError, MoveGivenUpError, ShardRefusedError
+from chandy.state.host.changes import Changes
+from chandy.state.rpc.messages import (
+    BeginTask,
+    EndStandby,
+    Forward,
+    Forwarded,
+    HandOver,
+    MoveReport,
+    MoveStep,
+    OpenAhead,
+    Promote,
+    ReleaseOrder,
+    Settle,
+    Standby,
+)
+from chandy.storage.errors import ChandyError
+
+from ...waiting import eventually
+from ..fake_control import order
+from .test_arrivals import SHARD, Pair
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    for server in made.servers.values():
+        server.shutdown()
+    for host in made.hosts.values():
+        host.close()
+
+
+def stand_by(pair: Pair) -> None:
+    """Give the shard a standby, with number 1, while batch 2 is staged."""
+    pair.run("owner", 0, {b"a": b"0", b"b": b"0"})
+    source = pair.checkpoint(1, 0)
+    pair.run("owner", 1, {b"a": b"1", b"c": b"1"})
+    pair.run("owner", 2, {b"b": None, b"c": b"2"})
+    pair.hosts["target"].obey(
+        OpenAhead(1, "q", SHARD, source, pair.addresses["owner"], 1, pair.addresses["target"])
+    )
+    assert pair.reported() == MoveReport("target", 1, MoveStep.OPENED)
+
+
+def promote(pair: Pair, cut: int) -> None:
+    pair.hosts["target"].obey(Promote(1, cut, 2))
+    assert pair.reported() == MoveReport("target", 1, MoveStep.TAKEN, 2)
+    pair.hosts["target"].obey(Settle("q", SHARD, "target", 2))
+
+
+def values(pair: Pair) -> list[str | None]:
+    return [pair.value("target", key) for key in (b"a", b"b", b"c")]
+
+
+def state(a: bytes | None, b: bytes | None, c: bytes | None) -> list[str | None]:
+    return [None if value is None else value.hex() for value in (a, b, c)]
+
+
+def test_a_standby_has_what_was_staged_before_it_was_there_and_all_that_follows(pair: Pair) -> None:
+    stand_by(pair)
+    pair.run("owner", 3, {b"a": b"3"})
+    pair.run("owner", 4, {})
+    pair.run("owner", 5, {b"b": b"5"})
+    promote(pair, 5)
+    assert values(pair) == state(b"3", b"5", b"2")
+    pair.run("target", 6, {b"a": b"6"}, term=2)
+    pair.run("target", 7, {}, term=2)
+    assert values(pair) == state(b"6", b"5", b"2")
+
+
+def test_a_batch_that_has_not_committed_runs_again_at_the_promoted_standby(pair: Pair) -> None:
+    stand_by(pair)
+    pair.run("owner", 3, {b"a": b"not this"})
+    promote(pair, 2)
+    pair.run("target", 3, {b"a": b"3"}, term=2)
+    pair.run("target", 4, {}, term=2)
+    assert values(pair) == state(b"3", None, b"2")
+
+
+def test_a_batch_whose_commit_nobody_knows_of_is_there_when_the_next_one_begins(pair: Pair) -> None:
+    stand_by(pair)
+    pair.run("owner", 3, {b"a": b"3"})
+    promote(pair, 2)
+    pair.run("target", 4, {}, term=2)
+    assert values(pair) == state(b"3", None, b"2")
+
+
+def test_the_attempt_that_is_staged_last_counts_at_the_standby_too(pair: Pair) -> None:
+    stand_by(pair)
+    pair.run("owner", 3, {b"a": b"first", b"c": b"first"})
+    pair.run("owner", 3, {b"a": b"second"})
+    promote(pair, 3)
+    assert values(pair) == state(b"second", None, b"2")
+
+
+def test_an_owner_that_has_lost_its_shard_without_knowing_it_tells_no_task_that_anything_is_staged(
+    pair: Pair,
+) -> None:
+    stand_by(pair)
+    promote(pair, 2)
+    pair.controls["owner"].drop_refusal = ShardRefusedError("not the owner", "the owner", "another")
+    begun = BeginTask("q", 3, "op", (0,))
+    pair.hosts["owner"].begin(begun)
+    changes = Changes("op/0")
+    changes.add([b"a"], [b"zombie"])
+    with pytest.raises(ShardRefusedError, match="not the owner"):
+        pair.hosts["owner"].stage(begun, pair.hosts["owner"].shards(begun), {0: changes})
+    assert values(pair) == state(b"1", None, b"2")
+
+
+def test_an_owner_goes_on_without_a_standby_that_does_not_answer_if_the_coordinator_consents(
+    pair: Pair,
+) -> None:
+    stand_by(pair)
+    pair.servers["target"].shutdown()
+    pair.run("owner", 3, {b"a": b"3"})
+    (dropped,) = pair.controls["owner"].dropped
+    assert (dropped.host, dropped.shard, dropped.term, dropped.standby) == ("owner", SHARD, 1, 1)
+    # And asks once.
+    pair.run("owner", 4, {b"a": b"4"})
+    assert len(pair.controls["owner"].dropped) == 1
+
+
+def test_a_standby_that_has_missed_a_batch_refuses_the_next_one(pair: Pair) -> None:
+    stand_by(pair)
+    (shard,) = pair.hosts["owner"].shards(BeginTask("q", 2, "op", (0,))).values()
+    standby, shard.standby = shard.standby, None
+    pair.run("owner", 3, {b"a": b"3"})
+    shard.standby = standby
+    pair.run("owner", 4, {b"a": b"4"})
+    (dropped,) = pair.controls["owner"].dropped
+    assert dropped.standby == 1
+
+
+def test_a_standby_that_has_ended_takes_nothing_more_and_its_owner_sends_nothing_more(pair: Pair) -> None:
+    stand_by(pair)
+    for host in pair.hosts.values():
+        host.obey(EndStandby("q", SHARD, 1))
+    with pytest.raises(MoveGivenUpError):
+        pair.hosts["target"].follow(Forward("q", "op", 3, {0: Forwarded(1, 2)}), {})
+    pair.run("owner", 3, {b"a": b"3"})
+    assert not pair.controls["owner"].dropped
+    pair.hosts["target"].obey(Promote(1, 3, 2))
+    assert pair.reported().step is MoveStep.FAILED
+
+
+def test_the_end_of_a_standby_does_not_end_another_one(pair: Pair) -> None:
+    stand_by(pair)
+    for host in pair.hosts.values():
+        host.obey(EndStandby("q", SHARD, 7))
+    pair.run("owner", 3, {b"a": b"3"})
+    promote(pair, 3)
+    assert values(pair) == state(b"3", None, b"2")
+
+
+def test_a_shard_that_was_a_standby_takes_part_in_checkpoints(pair: Pair) -> None:
+    stand_by(pair)
+    promote(pair, 2)
+    pair.run("target", 3, {b"a": b"3"}, term=2)
+    pair.hosts["target"].obey(order(pair.store, 2, 3, (0,), base=1))
+    (snapshot,) = pair.controls["target"].acked().snapshots
+    assert snapshot.term == 2
+
+
+def test_a_standby_ends_with_its_query(pair: Pair) -> None:
+    stand_by(pair)
+    pair.hosts["target"].obey(ReleaseOrder("q"))
+    shards = pair.hosts["target"]._directory / "shards"
+    eventually(lambda: not list(shards.iterdir()), "the end of the standby's files")
+
+
+def test_a_standby_cannot_join_where_nothing_was_kept(pair: Pair) -> None:
+    pair.run("owner", 0, {b"a": b"0"})
+    request = HandOver("q", SHARD, 1, 0, None, Standby(1, pair.addresses["target"]))
+    with pytest.raises(ShardRefusedError):
+        pair.hosts["owner"].hand_over(request)
+    pair.run("owner", 1, {b"a": b"1"})
+    assert not pair.controls["owner"].dropped
+
+
+def test_no_answer_of_a_standby_is_no_success(pair: Pair) -> None:
+    stand_by(pair)
+    pair.servers["target"].shutdown()
+    pair.controls["owner"].drop_refusal = HostLostError("coordinator", "away")
+    begun = BeginTask("q", 3, "op", (0,))
+    pair.hosts["owner"].begin(begun)
+    with pytest.raises(ChandyError):
+        pair.hosts["owner"].stage(begun, pair.hosts["owner"].shards(begun), {})
