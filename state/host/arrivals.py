@@ -90,6 +90,8 @@ class Arrivals:
     def open(self, order: OpenAhead) -> None:
         """Restore a shard in the background, and follow its owner."""
         key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
+        # What was here of it is of no use any more, although nobody may have said so.
+        self._give_up(lambda _, one: one == key)
         with self._lock:
             self._wanted[order.move] = key
         self._submit("move", _THREADS, order.move, lambda: self._open(order, key))

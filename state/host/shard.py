@@ -201,7 +201,7 @@ class Shard:
                 not kept any more.
 
         Raises:
-            ShardRefusedError: a batch after the cut has begun, or they were not kept.
+            ShardRefusedError: a batch after the cut has begun, they were not kept, or a newer standby has them.
         """
         with self._lock:
             self.levels.check()
@@ -213,6 +213,12 @@ class Shard:
                     "that its batches were kept since the checkpoint that it moves with",
                     "that they were not",
                     "it stays where it is",
+                )
+            if standby is not None and self.standby is not None and standby.number < self.standby.number:
+                raise ShardRefusedError(
+                    f"shard {self.name} has another standby",
+                    f"a newer one than number {self.standby.number}",
+                    f"number {standby.number}, which has been given up",
                 )
             batches = self._tail.after(after)
             if standby is None:

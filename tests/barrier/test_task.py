@@ -12,8 +12,17 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from chandy.barrier.task import OperatorTask
-from chandy.state.errors import HostLostError, MisplacedTaskError, OutputTypeError, ProcessorError
+from chandy.barrier import task as task_module
+from chandy.barrier.task import OperatorTask, begun
+from chandy.state.errors import (
+    HostDismissedError,
+    HostLostError,
+    MisplacedTaskError,
+    OutputTypeError,
+    ProcessorError,
+    ShardMissingError,
+    ShardMovingError,
+)
 from chandy.state.format.arrow import BYTES
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.rows import SLICE
@@ -321,3 +330,44 @@ def test_a_task_survives_pickling(host):
     assert cloudpickle.loads(cloudpickle.dumps(task)) == task
     assert task.key_schema == StructType().add("k", StringType())
     assert KeyCodec(task.key_schema).encode(("a",))
+
+
+class TestBegun:
+    """A task waits for its shards to get another owner."""
+
+    class Client:
+        def __init__(self, *outcomes):
+            self.outcomes = list(outcomes)
+            self.connected = 0
+
+        def connect(self):
+            self.connected += 1
+            return self
+
+        def begin(self, task):
+            outcome = self.outcomes.pop(0)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+    TASK = BeginTask("q", 1, "op", (0,))
+
+    @pytest.fixture(autouse=True)
+    def _soon(self, monkeypatch):
+        monkeypatch.setattr(task_module, "_PAUSE", 0.0)
+
+    def test_it_begins_once_there_is_an_owner_by_a_host_that_may_be_new(self):
+        gone = HostLostError("a", "gone"), HostDismissedError("a"), ShardMovingError("op", 0)
+        client = self.Client(*gone, "access")
+        assert begun(client.connect, self.TASK, 60.0) == (client, "access")
+        assert client.connected == 4
+
+    def test_without_standbys_it_fails_at_once(self):
+        client = self.Client(HostLostError("a", "gone"), "access")
+        with pytest.raises(HostLostError):
+            begun(client.connect, self.TASK, 0.0)
+
+    def test_what_is_no_loss_fails_at_once(self):
+        client = self.Client(ShardMissingError("op/0", "a"), "access")
+        with pytest.raises(ShardMissingError):
+            begun(client.connect, self.TASK, 60.0)

@@ -41,7 +41,7 @@ def await_standbys(stream: Stream) -> None:
         coordinator.checkpoint().result(60)
         shards = coordinator.assignment()
         assert all(shard.standby != shard.machine for shard in shards if shard.machine)
-        return all(shard.standby for shard in shards)
+        return all(shard.standby and not shard.moves_to for shard in shards)
 
     eventually(are_in_sync, "a standby of every shard")
 

@@ -307,6 +307,8 @@ class ModelShard:
         batches = [one for one in self.tail if one[0] > after]
         if standby is None:
             return HandedOver(self.batches.position, batches)
+        if self.standby is not None and standby.number < self.standby.number:
+            raise ShardRefusedError("there is a newer one", "a newer standby", "an older one")
         self.standby, self.tail, staged = standby, None, self.batches.staged
         if staged is None:
             return HandedOver(self.batches.position, batches)

@@ -166,6 +166,19 @@ def test_the_end_of_a_standby_does_not_end_another_one(pair: Pair) -> None:
     assert values(pair) == state(b"3", None, b"2")
 
 
+def test_a_standby_that_was_given_up_and_joins_late_does_not_take_the_place_of_a_newer_one(
+    pair: Pair,
+) -> None:
+    stand_by(pair)
+    pair.hosts["owner"].obey(order(pair.store, 2, 2, (0,), follow=(SHARD,)))
+    pair.controls["owner"].acked()
+    with pytest.raises(ShardRefusedError, match="another standby"):
+        pair.hosts["owner"].hand_over(HandOver("q", SHARD, 1, 2, None, Standby(0, "nowhere")))
+    pair.run("owner", 3, {b"a": b"3"})
+    promote(pair, 3)
+    assert values(pair) == state(b"3", None, b"2")
+
+
 def test_a_shard_that_was_a_standby_takes_part_in_checkpoints(pair: Pair) -> None:
     stand_by(pair)
     promote(pair, 2)

@@ -1,0 +1,266 @@
+"""What becomes of batches, claims and checkpoints when the host of shards is lost that have standbys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import pytest
+
+from chandy.coordinator.assigned_shard import assigned_shards
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol.copies import HAND_OVER_SECONDS
+from chandy.coordinator.protocol.errors import NotTheOwnerError
+from chandy.coordinator.protocol.pending import AckResult
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.state.errors import HostDismissedError, ShardMovingError
+from chandy.state.rpc.messages import (
+    AskBatch,
+    BatchAnswer,
+    ClaimShards,
+    DropStandby,
+    EndStandby,
+    MoveReport,
+    MoveStep,
+    OpenAhead,
+    Promote,
+    Settle,
+    ShardId,
+    SnapshotOrder,
+    StopOrder,
+)
+
+from .test_state_machine import Bench
+from .test_terms import hello
+
+SHARD = ShardId("up-op", 0)
+
+
+def standing_by(machines: Sequence[str] = ("one", "two")) -> Bench:
+    """Host a has a shard on machine one, whose standby is on b; b, on machine two, has the two others."""
+    bench = Bench(standbys=1)
+    for host, machine in zip("abc", machines, strict=False):
+        bench(on.HostJoined(hello(host, machine)))
+    # The hosts of ``Bench`` have been here before, with other machines: what was planned then is not.
+    bench.machine.moves.is_uneven = False
+    bench.completed()
+    told = 0
+    while told < len(bench.orders(OpenAhead)):
+        host, order = bench.orders(OpenAhead)[told]
+        bench(on.MoveReported(MoveReport(host, order.move, MoveStep.OPENED)))
+        told += 1
+    return bench
+
+
+def number(bench: Bench) -> int:
+    """The number of the standby of the shard of host a."""
+    return next(order.move for _, order in bench.orders(OpenAhead) if order.shard == SHARD)
+
+
+def lost(bench: Bench) -> Bench:
+    bench(on.HostLeft(hello("a", "one")))
+    return bench
+
+
+def taken(bench: Bench) -> Bench:
+    bench(on.MoveReported(MoveReport("b", number(bench), MoveStep.TAKEN, 2)))
+    return bench
+
+
+def completed(bench: Bench) -> int:
+    """Complete a checkpoint, each shard in its owner's term; return its id."""
+    checkpoint = bench.machine.next_id
+    bench.request()
+    bench.plan(checkpoint)
+    for ack in bench.acks(checkpoint):
+        query = next(one for one in bench.machine.queries.values() if one.query_id == ack.query_id)
+        term = query.assignment.owner_term
+        in_term = tuple(attrs.evolve(one, term=term(one.shard)) for one in ack.snapshots)
+        bench.ack(attrs.evolve(ack, snapshots=in_term))
+    bench.store_progress(checkpoint)
+    return bench.finalize(checkpoint).id
+
+
+def drop(bench: Bench, host: str = "a", term: int = 1) -> on.StandbyDropped:
+    return on.StandbyDropped(DropStandby(host, "up-id", SHARD, term, number(bench)))
+
+
+def test_every_shard_gets_a_standby_on_another_machine_with_a_checkpoint() -> None:
+    bench = standing_by()
+    owners = {(one.operator, one.shard): (one.machine, one.standby) for one in assigned_shards(bench.machine)}
+    assert owners == {
+        ("down-op", 0): ("two", "one"),
+        ("up-op", 0): ("one", "two"),
+        ("up-op", 1): ("two", "one"),
+    }
+    follow = {shard for _, order in bench.orders(SnapshotOrder) for shard in order.follow}
+    assert len(follow) == 3
+    (order,) = [order for _, order in bench.orders(OpenAhead) if order.shard == SHARD]
+    assert (order.owner, order.standby_at, order.owner_term) == ("address-a", "address-b", 1)
+
+
+def test_without_another_machine_or_without_standbys_there_are_none() -> None:
+    assert not standing_by(("one", "one")).orders(OpenAhead)
+    bench = Bench()
+    bench(on.HostJoined(hello("a", "one")))
+    bench.completed()
+    assert not bench.machine.standbys.under_way
+
+
+def test_a_standby_takes_the_place_of_a_lost_shard_and_nothing_goes_back() -> None:
+    bench = standing_by()
+    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+    lost(bench)
+    # Batch 5 runs, so batch 4 has committed.
+    assert bench.orders(Promote) == [("b", Promote(number(bench), 4, 2))]
+    (promoted,) = bench.of(do.Promoted)
+    assert promoted.shards == (SHARD,)
+    # The tasks of the running batch go on elsewhere, and the next one waits.
+    assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 5))) == BatchAnswer()
+    assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) is None
+    with pytest.raises(ShardMovingError):
+        bench.claim("b", "up", (0,))
+    taken(bench)
+    assert bench.orders(Settle)[-1] == ("b", Settle("up-id", SHARD, "b", 2))
+    assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
+    claim = ClaimShards("b", "up-id", "up-op", (0,), {0: 2})
+    assert bench.answer(on.ShardsClaimed(claim)).kept == (0,)
+    assert not bench.of(do.GoBack)
+
+
+def test_another_standby_is_made_with_the_next_checkpoint() -> None:
+    bench = taken(lost(standing_by()))
+    bench(on.HostJoined(hello("c", "three")))
+    before = len(bench.orders(OpenAhead))
+    completed(bench)
+    made = {(host, order.shard, order.owner_term) for host, order in bench.orders(OpenAhead)[before:]}
+    assert ("c", SHARD, 2) in made
+
+
+def test_a_host_that_is_replaced_is_told_to_end_and_counts_no_more() -> None:
+    bench = lost(standing_by())
+    for _ in range(2):
+        with pytest.raises(NotTheOwnerError):
+            bench(drop(bench))
+        with pytest.raises(HostDismissedError):
+            bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
+        with pytest.raises(HostDismissedError):
+            bench.claim("a", "up", (0,))
+        assert StopOrder() in [
+            send.order for send in bench(on.HostJoined(hello("a", "one"))) if isinstance(send, do.Send)
+        ]
+        assert "a" not in bench.machine.hosts
+        bench(on.HostLeft(hello("a", "one")))
+        taken(bench)
+    assert not bench.of(do.GoBack)
+
+
+def test_a_standby_that_was_dropped_takes_no_place() -> None:
+    bench = standing_by()
+    bench(drop(bench))
+    ended = EndStandby("up-id", SHARD, number(bench))
+    assert bench.orders(EndStandby) == [("a", ended), ("b", ended)]
+    lost(bench)
+    assert bench.of(do.GoBack)
+    assert not bench.orders(Promote)
+
+
+def test_an_owner_of_another_term_drops_nothing() -> None:
+    bench = standing_by()
+    with pytest.raises(NotTheOwnerError):
+        bench(drop(bench, term=2))
+    with pytest.raises(NotTheOwnerError):
+        bench(drop(bench, host="b"))
+    lost(bench)
+    assert bench.orders(Promote)
+
+
+def test_a_standby_that_is_restored_only_now_takes_no_place() -> None:
+    bench = Bench(standbys=1)
+    for host, machine in (("a", "one"), ("b", "two")):
+        bench(on.HostJoined(hello(host, machine)))
+    bench.completed()
+    assert bench.orders(OpenAhead)
+    lost(bench)
+    assert bench.of(do.GoBack)
+
+
+def test_the_loss_of_a_standby_costs_nothing_and_that_of_both_goes_back() -> None:
+    bench = standing_by(("one", "two", "three"))
+    shard = next(one for one in assigned_shards(bench.machine) if (one.operator, one.shard) == ("up-op", 0))
+    assert shard.standby == "three"
+    bench(on.HostLeft(hello("c", "three")))
+    assert not bench.of(do.GoBack)
+    ended = [host for host, order in bench.orders(EndStandby) if order.shard == SHARD]
+    assert ended == ["a", "c"]
+    lost(bench)
+    assert bench.of(do.GoBack)
+
+
+def test_a_standby_that_is_lost_while_it_takes_a_place_goes_back() -> None:
+    bench = lost(standing_by())
+    bench(on.HostLeft(hello("b", "two")))
+    assert bench.of(do.GoBack)
+
+
+def test_a_standby_that_fails_to_take_its_place_or_is_too_slow_goes_back() -> None:
+    bench = lost(standing_by())
+    bench(on.MoveReported(MoveReport("b", number(bench), MoveStep.FAILED, why="its disk is full")))
+    (back,) = bench.of(do.GoBack)
+    assert "its disk is full" in back.why
+
+    bench = lost(standing_by())
+    bench.now += HAND_OVER_SECONDS
+    bench(on.Tick())
+    assert bench.of(do.GoBack)
+    taken(bench)
+    assert bench.machine.queries["up"].assignment.owner_term(SHARD) == 1
+
+
+def test_a_checkpoint_that_waits_for_the_lost_host_is_given_up_and_counts_as_no_failure() -> None:
+    bench = standing_by()
+    bench.request()
+    bench.plan(2)
+    lost(bench)
+    assert bench.reasons() == [Reason.JOB_FAILOVER]
+    taken(bench)
+    assert completed(bench) == 3
+
+
+def test_a_checkpoint_that_has_the_lost_hosts_part_goes_on() -> None:
+    bench = standing_by()
+    bench.request()
+    bench.plan(2)
+    ((_, order),) = [
+        (host, one) for host, one in bench.orders(SnapshotOrder) if host == "a" and one.checkpoint == 2
+    ]
+    assert bench.ack(bench.ack_of("a", order)) == (AckResult.ACCEPTED,)
+    taken(lost(bench))
+    bench.acknowledge(2)
+    assert bench.finalize(2).id == 2
+
+
+def test_an_acknowledgement_of_the_lost_host_does_not_count() -> None:
+    bench = taken(lost(standing_by()))
+    bench.request()
+    bench.plan(2)
+    order = next(one for _, one in bench.orders(SnapshotOrder) if one.checkpoint == 2 and one.query == "up")
+    zombie = bench.ack_of("a", attrs.evolve(order, shards=(SHARD,)))
+    assert bench.ack(zombie) == (AckResult.FENCED,)
+
+
+def test_a_host_that_takes_the_place_of_another_in_its_executor_lets_standbys_take_over() -> None:
+    bench = standing_by()
+    bench(on.HostJoined(attrs.evolve(hello("a2", "one"), executor="a")))
+    assert bench.orders(Promote)
+    # The end of the stream of the one before is noticed later.
+    lost(bench)
+    taken(bench)
+    assert not bench.of(do.GoBack)
+
+
+def test_a_drained_machine_has_no_standbys() -> None:
+    bench = standing_by(("one", "two", "three"))
+    bench(on.DrainRequested("three"))
+    assert "three" not in {one.standby for one in assigned_shards(bench.machine)}

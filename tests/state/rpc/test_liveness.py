@@ -1,0 +1,131 @@
+"""What a task waits for from a host that does not answer any more ends; what only takes long does not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from chandy.state.errors import HostLostError
+from chandy.state.format.arrow import BYTES
+from chandy.state.host.memory import Memory
+from chandy.state.host.serving import HostServer
+from chandy.state.host.state_host import StateHost
+from chandy.state.rpc import client as client_module
+from chandy.state.rpc.client import TaskClient
+from chandy.state.rpc.liveness import Liveness
+from chandy.state.rpc.messages import BeginTask
+from chandy.storage.files import FileCache
+
+from ...waiting import DEADLINE, eventually
+from ..fake_control import FakeControl
+
+
+def test_whoever_waits_for_a_silent_host_is_ended_and_nobody_else() -> None:
+    ended, asked = threading.Event(), []
+
+    def lives(address: str) -> bool:
+        asked.append(address)
+        return address != "silent"
+
+    liveness = Liveness(lives, pause=0.01)
+    with liveness.watching("lives", lambda: pytest.fail("it lives")), liveness.watching("silent", ended.set):
+        assert ended.wait(DEADLINE)
+    assert set(asked) == {"silent", "lives"}
+
+
+def test_nobody_is_asked_when_nobody_waits_and_all_goes_on_when_somebody_does_again() -> None:
+    liveness = Liveness(lambda address: False, pause=0.01)
+    for _ in range(2):
+        ended = threading.Event()
+        with liveness.watching("silent", ended.set):
+            assert ended.wait(DEADLINE)
+        eventually(lambda: liveness._thread is None, "the end of the thread")
+
+
+class Frozen:
+    """Two hosts, one of which names the other as the owner of its shard; that one can stop to answer."""
+
+    def __init__(self, directory: Path) -> None:
+        self.lives, self.control = threading.Event(), FakeControl()
+        self.lives.set()
+        self.addresses = [f"grpc+unix://{directory}/{name}.sock" for name in ("near", "far")]
+        near = FakeControl()
+        near.elsewhere = {0: self.addresses[1]}
+        self.hosts = [
+            StateHost(name, control, directory / name, Memory(32 << 20), FileCache(directory / "cache"))
+            for name, control in (("near", near), ("far", self.control))
+        ]
+        right = self.hosts[1].shards
+
+        def shards(task: BeginTask) -> object:
+            assert self.lives.wait(DEADLINE)
+            return right(task)
+
+        self.hosts[1].shards = shards  # type: ignore[assignment, method-assign]
+        self.servers = [
+            HostServer(address, "secret", name, host)
+            for address, name, host in zip(self.addresses, ("near", "far"), self.hosts, strict=True)
+        ]
+
+
+@pytest.fixture
+def frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Frozen]:
+    made = Frozen(tmp_path)
+    monkeypatch.setattr(client_module, "_LOOK_SECONDS", 0.2)
+    yield made
+    made.lives.set()
+    made.control.ask_gate.set()
+    for server in made.servers:
+        server.shutdown()
+    for host in made.hosts:
+        host.close()
+
+
+def client(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> TaskClient:
+    """Return a client that finds the far host silent as soon as it is frozen."""
+    made = TaskClient(frozen.addresses[0], "secret", looks=True)
+    monkeypatch.setattr(made, "_lives", lambda address: frozen.lives.is_set())
+    assert made._liveness is not None
+    made._liveness = Liveness(made._lives, pause=0.01)
+    return made
+
+
+def test_a_task_does_not_wait_for_ever_for_the_values_of_a_host_that_is_gone(
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = client(frozen, monkeypatch).begin(BeginTask("q", 0, "op", (0,)))
+    frozen.lives.clear()
+    with pytest.raises(HostLostError):
+        access.fetch(np.zeros(1, np.int32), pa.array([b"k"], BYTES))
+
+
+def test_a_task_does_not_wait_for_ever_to_begin_on_a_host_that_is_gone(
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen.control.ask_gate.clear()
+    frozen.lives.clear()
+    with pytest.raises(HostLostError):
+        client(frozen, monkeypatch).begin(BeginTask("q", 0, "op", (0,)))
+
+
+def test_a_host_that_takes_long_to_begin_is_waited_for(
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+    made = client(frozen, monkeypatch)
+
+    def lives(address: str) -> bool:
+        asked.set()
+        frozen.control.ask_gate.set()
+        return True
+
+    monkeypatch.setattr(made, "_lives", lives)
+    frozen.control.ask_gate.clear()
+    access = made.begin(BeginTask("q", 0, "op", (0,)))
+    assert asked.is_set()
+    assert access.fetch(np.zeros(1, np.int32), pa.array([b"k"], BYTES)).null_count == 1
