@@ -14,6 +14,7 @@ ALLOWED = {
     "barrier.cut",
     "barrier.gate",
     "state.rpc.messages",
+    "state.errors",
     "storage.errors",
     "storage.manifest",
     "storage.retention",
