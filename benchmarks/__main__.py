@@ -19,6 +19,7 @@ BENCHMARKS = {
     "checkpoint_cost": "what checkpoints cost a running stream, and what they write",
     "scale": "the coordinator's own time and memory with 10 to 10,000 shards",
     "hosts": "messages, bytes and the coordinator's own time with 200 to 2,000 state hosts, some of which are lost",
+    "cluster": "three machines: rows a second, losses, a machine that joins, and what mTLS costs",
     "latency": "the smallest batch, beside native queries with state and without",
     "sinks": "rows a second and seconds to a reader of every sink, beside Spark's own",
     "aggregate": "where the time of running aggregates goes, beside Spark's own count",
@@ -26,7 +27,7 @@ BENCHMARKS = {
     "store_requests": "requests and seconds of a checkpoint on a store that is 30 ms away",
 }
 """What each benchmark shows, by the name of its module. A module has ``run(options)`` and ``draw(report, path)``."""
-SELECTIVE = frozenset({"sinks"})
+SELECTIVE = frozenset({"cluster", "sinks"})
 """The benchmarks of which a few contestants can be measured alone."""
 
 
@@ -70,7 +71,9 @@ _LIST = "\n".join(f"  {name}: {what}\n" for name, what in BENCHMARKS.items())
 @click.option("--quick", is_flag=True, help="Use small sizes, to see that it works.")
 @click.option("--repetitions", type=click.IntRange(min=1), help="Number of turns of each contestant.")
 @click.option(
-    "--only", metavar="TEXT", help="Only contestants with this text in their names, such as Kafka (sinks)."
+    "--only",
+    metavar="TEXT",
+    help="Only contestants with this text in their names, such as Kafka (cluster, sinks).",
 )
 @click.option(
     "--json", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures to this file."

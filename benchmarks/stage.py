@@ -79,7 +79,7 @@ def stage(**settings: str) -> Iterator[tuple[SparkSession, Path]]:
     folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
     os.environ["CHANDY_RUNTIME_DIR"] = str(runtime(folder))
     try:
-        with _output_to(folder / "spark.log"):
+        with output_to(folder / "spark.log"):
             spark = session(folder, {name.replace("__", "."): value for name, value in settings.items()})
         try:
             yield spark, folder
@@ -137,7 +137,7 @@ def session(folder: Path, settings: Mapping[str, str]) -> SparkSession:
 
 
 @contextlib.contextmanager
-def _output_to(log: Path) -> Iterator[None]:
+def output_to(log: Path) -> Iterator[None]:
     """Send the output of processes started in this context to a file: the JVM, and the workers that it starts."""
     kept = os.dup(1), os.dup(2)
     try:

@@ -137,8 +137,8 @@ class Standalone:
         }
 
 
-def wait_for(what: str, ready: Callable[[], bool], seconds: float) -> None:
-    """Wait until ``ready()`` is true.
+def wait_for(what: str, ready: Callable[[], bool], seconds: float, poll: float = 0.1) -> None:
+    """Wait until ``ready()`` is true; ask every ``poll`` seconds.
 
     Raises:
         TimeoutError: it is not within the time.
@@ -147,7 +147,7 @@ def wait_for(what: str, ready: Callable[[], bool], seconds: float) -> None:
     while not ready():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {seconds:g} s")
-        time.sleep(0.1)
+        time.sleep(poll)
 
 
 def _free(address: str) -> int:

@@ -1,0 +1,107 @@
+"""What the loss of an executor and of a machine costs: seconds of the batch that meets it, beside one without."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Final
+
+import attrs
+
+from ..report import Options
+from ..stage import balanced
+from .arena import Arena, arena
+from .figures import Figure, Pair
+from .machine import Machine
+from .streams import AGGREGATE, COUNT, STANDBY, Feed, Running, running, taking_part
+
+PART: Final = "losses"
+CONTESTANTS: Final = (AGGREGATE, STANDBY, COUNT)
+EXECUTOR: Final = "executor"
+MACHINE: Final = "machine"
+LOSSES: Final = (EXECUTOR, MACHINE)
+CALM: Final = 5
+"""Batches since the checkpoint. The median of their times is what a batch takes without a loss."""
+_WARM_UP: Final = 4
+_BACKEND: Final = "CoarseGrainedExecutorBackend"
+"""In the command line of an executor."""
+
+
+def without(loss: str) -> str:
+    """Return the measure of the batches before a loss."""
+    return f"batch before the {loss} is lost (s)"
+
+
+def meeting(loss: str) -> str:
+    """Return the measure of the batch that meets a loss."""
+    return f"batch that loses the {loss} (s)"
+
+
+CHARTED: Final = meeting(MACHINE)
+PAIRS: Final = tuple(
+    pair
+    for loss in LOSSES
+    for pair in (
+        *(Pair(PART, name, meeting(loss), name, without(loss)) for name in CONTESTANTS),
+        Pair(PART, AGGREGATE, meeting(loss), COUNT),
+        Pair(PART, STANDBY, meeting(loss), COUNT),
+    )
+)
+
+
+@attrs.frozen
+class Size:
+    """The size of the state, and of a batch."""
+
+    keys: int
+    rows: int
+
+
+_FULL: Final = Size(keys=500_000, rows=50_000)
+_QUICK: Final = Size(keys=50_000, rows=10_000)
+
+
+def measure(options: Options) -> Iterator[Figure]:
+    """Run all contestants in turns. Each suffers both losses once a turn."""
+    names = taking_part(options, PART, CONTESTANTS)
+    if not names:
+        return
+    size = _QUICK if options.quick else _FULL
+    with arena(anchored=True) as cluster:
+        for turn in range(options.repetitions or (1 if options.quick else 2)):
+            for name in balanced(names, turn):
+                yield from _figures(cluster, name, size)
+
+
+def _figures(cluster: Arena, contestant: str, size: Size) -> Iterator[Figure]:
+    feed = Feed(cluster)
+    feed.fill(size.keys, size.keys // 2)
+    with running(cluster, contestant, feed.stream()) as stream:
+        feed.wait()
+        for loss in LOSSES:
+            for _ in range(_WARM_UP):
+                feed.batch(size.keys, size.rows)
+            stream.checkpoint()
+            calm = [feed.batch(size.keys, size.rows) for _ in range(CALM)]
+            yield Figure(PART, contestant, without(loss), median(calm))
+            machine = _with_state(cluster, stream)
+            begun = time.monotonic()
+            feed.add(size.keys, size.rows)
+            if loss == EXECUTOR:
+                machine.run("pkill", "-KILL", "-f", _BACKEND)
+            else:
+                cluster.kill(machine)
+            feed.wait()
+            yield Figure(PART, contestant, meeting(loss), time.monotonic() - begun)
+            if loss == MACHINE:
+                cluster.add()
+            cluster.await_executors()
+
+
+def _with_state(cluster: Arena, stream: Running) -> Machine:
+    """Return a machine that has state of the stream. Of Spark's own each has a part, for there are as many tasks."""
+    if stream.coordinator is None:
+        return cluster.live[0]
+    names = {shard.machine for shard in stream.coordinator.assignment()}
+    return next(machine for machine in cluster.live if machine.name in names)
