@@ -33,6 +33,7 @@ from .protocol.state_machine import CheckpointStateMachine
 from .recovery import restore_point
 from .recovery.adoptions import Adoptions
 from .recovery.decisions import RecoveryStateMachine
+from .recovery.decommissioning import Decommissioning
 from .recovery.launcher import Launcher
 from .recovery.local_host import LocalHost, leave_to_tasks, local_host
 from .recovery.local_recovery import LocalRecovery
@@ -118,6 +119,7 @@ def assemble(
         made.callback(anchors.close)
     if not session.is_local_mode(spark):
         made.callback(RemoteHosts.begin(spark, endpoint).close)
+        made.callback(Decommissioning.begin(spark, executor).close)
     abandon = partial(_abandon, executor, driver.server)
     # A driver that ends without stop must not hang on the hosts' open streams.
     atexit.register(abandon)

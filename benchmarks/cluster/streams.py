@@ -145,10 +145,9 @@ class Feed:
         return reader.parquet(str(self._folder))
 
     def fill(self, keys: int, rows: int) -> None:
-        """Give each key once, so many rows a batch."""
+        """Give each key once, so many rows a batch; before the query starts."""
         for start in range(0, keys, rows):
             self._add(np.arange(start, min(start + rows, keys)))
-        self.wait()
 
     def add(self, keys: int, rows: int) -> None:
         """Give a batch with rows on random keys."""

@@ -114,6 +114,14 @@ class DrainRequested(Event[None]):
     machine: str
 
 
+@attrs.frozen
+class ExecutorsLeaving(Event[None]):
+    """Spark decommissions executors: their state hosts are to have no shards from now on."""
+
+    executors: frozenset[str]
+    """Spark's ids of them."""
+
+
 # --- requests and time --------------------------------------------------------------------------------------
 
 

@@ -46,14 +46,20 @@ class Moves(Copies):
     is to have as many shards as any other."""
     draining: set[str] = attrs.field(factory=set)
     """Host names of machines that are to have no shards."""
+    leaving: set[str] = attrs.field(factory=set)
+    """Ids of hosts that are to have no shards, because Spark decommissions their executors."""
     is_uneven: bool = False
     """Whether a host has joined that is to get its part of what others have."""
 
     # --- which ----------------------------------------------------------------------------------------------
 
     def may_have_shards(self, hosts: Mapping[str, HostHello]) -> list[str]:
-        """Return the hosts on machines that are not drained."""
-        return [host for host, hello in hosts.items() if hello.machine not in self.draining]
+        """Return the hosts that do not leave, on machines that are not drained."""
+        return [
+            host
+            for host, hello in hosts.items()
+            if hello.machine not in self.draining and host not in self.leaving
+        ]
 
     def plan(
         self,
@@ -61,10 +67,10 @@ class Moves(Copies):
         hosts: Mapping[str, HostHello],
         sizes: Callable[[], Mapping[tuple[str, ShardId], int]],
     ) -> None:
-        """Plan the moves that tasks, a join or a drain call for, besides those that are under way."""
+        """Plan the moves that tasks, a join, a leave or a drain call for, besides those that are under way."""
         eligible = self.may_have_shards(hosts)
         needed = self._needed_elsewhere(queries, eligible)
-        if not eligible or not (needed or self.draining or self.is_uneven):
+        if not eligible or not (needed or self.draining or self.leaving or self.is_uneven):
             return
         owners = {
             (name, shard): owner

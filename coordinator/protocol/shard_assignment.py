@@ -90,7 +90,7 @@ class ShardAssignment:
         batch: int,
         living: Mapping[str, HostHello],
         aside: Mapping[int, int] | None = None,
-        instead: str | None = None,
+        instead: Sequence[str] = (),
     ) -> ClaimAnswer:
         """Grant shards that have no owner.
 
@@ -100,7 +100,7 @@ class ShardAssignment:
             batch: the newest batch of the query.
             living: the hosts that live, by id.
             aside: by shard the term in which the host could serve what it has set aside in a move.
-            instead: the host that gets shards without an owner; None: the one that claims them.
+            instead: the hosts that get shards without an owner, each its part; empty: the one that claims them.
 
         Raises:
             StateLostError: a shard's owner is gone, or no longer has the shard.
@@ -111,8 +111,8 @@ class ShardAssignment:
         elsewhere: dict[int, str] = {}
         for shard in wanted:
             owned = self._owners.get(shard)
-            if owned is None and instead is not None:
-                elsewhere[shard.shard] = living[instead].address_from(place)
+            if owned is None and instead:
+                elsewhere[shard.shard] = living[instead[shard.shard % len(instead)]].address_from(place)
             elif owned is None:
                 mine.append(shard)
             elif owned.host not in living:

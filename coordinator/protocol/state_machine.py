@@ -59,6 +59,7 @@ from .events import (
     Discarded,
     DrainRequested,
     Event,
+    ExecutorsLeaving,
     Finalized,
     HostJoined,
     HostLeft,
@@ -226,6 +227,8 @@ class CheckpointStateMachine:
                 self._drop_standby(drop, now)
             case DrainRequested(machine):
                 self._drain(machine)
+            case ExecutorsLeaving(executors):
+                self._leave(executors)
             case CheckpointRequested(kind, target, of_stop):
                 return self._request(kind, target, now, of_stop=of_stop)
             case ScheduleStarted(chance):
@@ -309,12 +312,19 @@ class CheckpointStateMachine:
 
     def shards_on(self, machine: str) -> list[tuple[str, ShardId, MovePhase | None]]:
         """The shards on a machine, each after the name of its query, and how far its move is; None: it stays."""
+        return self._shards_of({host for host, hello in self.hosts.items() if hello.machine == machine})
+
+    def shards_leaving(self) -> list[tuple[str, ShardId, MovePhase | None]]:
+        """The shards on hosts whose executors leave, as ``shards_on``; none if there is no other host."""
+        return self._shards_of(self.moves.leaving) if self.moves.may_have_shards(self.hosts) else []
+
+    def _shards_of(self, hosts: Collection[str]) -> list[tuple[str, ShardId, MovePhase | None]]:
         moves = {(move.query, move.shard): move.phase for move in self.moves.under_way.values()}
         return [
             (name, shard, moves.get((name, shard)))
             for name, query in self.queries.items()
             for host, shards in query.assignment.by_owner().items()
-            if host in self.hosts and self.hosts[host].machine == machine
+            if host in hosts
             for shard in shards
         ]
 
@@ -481,6 +491,7 @@ class CheckpointStateMachine:
         self.hosts.pop(hello.host, None)
         if self._host_of.get(hello.executor) == hello.host:
             del self._host_of[hello.executor]
+        self.moves.leaving.discard(hello.host)
         if self.moves.draining:
             self.moves.draining &= {one.machine for one in self.hosts.values()}
         self._host_lost(hello.host, f"state host {hello.host} on {hello.machine} is gone", now)
@@ -703,12 +714,12 @@ class CheckpointStateMachine:
         self._advance(now)
         return answer
 
-    def _instead_of(self, host: str) -> str | None:
-        """The host that gets the shards that one on a drained machine claims."""
+    def _instead_of(self, host: str) -> list[str]:
+        """The hosts that get what one that is to have no shards claims; none: it gets that itself."""
         hello = self.hosts.get(host)
-        if hello is None or hello.machine not in self.moves.draining:
-            return None
-        return min(self.moves.may_have_shards(self.hosts), default=None)
+        if hello is None or self.moves.may_have_shards({host: hello}):
+            return []
+        return sorted(self.moves.may_have_shards(self.hosts))
 
     def _shards_read(self, query_id: str, shards: Sequence[ShardId]) -> None:
         if (query := self._run(query_id)) is not None:
@@ -811,6 +822,12 @@ class CheckpointStateMachine:
         self._end_standbys(
             lambda one: one.phase is not MovePhase.HANDING_OVER and self.hosts[one.target].machine == machine
         )
+        self._plan_moves()
+
+    def _leave(self, executors: Collection[str]) -> None:
+        leaving = {host for host, hello in self.hosts.items() if hello.spark_executor in executors}
+        self.moves.leaving |= leaving
+        self._give_up_moves(lambda move: move.target in leaving)
         self._plan_moves()
 
     def _plan_moves(self) -> None:

@@ -37,6 +37,14 @@ def executor_addresses(spark: SparkSession) -> frozenset[str]:
     )
 
 
+def decommissioned(spark: SparkSession) -> frozenset[str]:
+    """Return the ids of the executors that Spark decommissions just now: no task starts there, and they end soon."""
+    context = spark.sparkContext._jsc.sc()
+    scheduler = context.taskScheduler()
+    ids = str(context.getExecutorIds().mkString(" ")).split()
+    return frozenset(one for one in ids if scheduler.getExecutorDecommissionState(one).isDefined())
+
+
 def check_executors(spark: SparkSession) -> None:
     """Check the executors that are there now, by a job of a second.
 

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import attrs
+
 from ...storage.codec import to_json
 from ..errors import HostStartError
 from ..local.directories import private_directory
@@ -21,6 +23,7 @@ from ..local.locks import locked
 from ..rpc.client import TaskClient
 from ..rpc.messages import Endpoint
 from .host_config import LOG, READY, SPARE, START_LOCK, HostConfig
+from .spark_executor import executor_id
 from .versions import check_same, versions_of
 
 DISCOVERY_FOLDER: Final = "meet"
@@ -111,7 +114,7 @@ def _start_unless_listening(config: HostConfig) -> None:
                 path.unlink(missing_ok=True)
                 if driver := config.endpoint.versions:
                     check_same(driver, versions_of(driver))
-                _start(config, directory)
+                _start(attrs.evolve(config, spark_executor=executor_id()), directory)
 
 
 def _client(config: HostConfig) -> TaskClient:

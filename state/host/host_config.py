@@ -34,6 +34,8 @@ class HostConfig:
     executor: str
     lease_seconds: float = 10.0
     """How long the host keeps running when it hears nothing from the coordinator."""
+    spark_executor: str | None = None
+    """Spark's id of the executor, if it is known."""
 
     @property
     def socket(self) -> Path:

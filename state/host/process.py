@@ -134,6 +134,7 @@ def _hello(config: HostConfig, host: str, remote: HostServer | None) -> HostHell
         os.getpid(),
         place=place(Path(endpoint.runtime)),
         network=remote and location(SCHEME, own_address(endpoint.address), remote.port),
+        spark_executor=config.spark_executor,
     )
 
 

@@ -310,6 +310,8 @@ class HostHello:
     """What it shares with all processes that can use its Unix socket."""
     network: str | None = None
     """Arrow Flight location where all others reach it. None: there are no others."""
+    spark_executor: str | None = None
+    """Spark's id of the executor; None: nobody knows, as in local mode."""
 
     def address_from(self, place: str) -> str:
         """Return where a process at a place reaches this host."""

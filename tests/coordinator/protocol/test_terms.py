@@ -168,6 +168,36 @@ def test_shards_that_a_drained_machine_claims_go_elsewhere() -> None:
     assert list(answer.granted) == [0]
 
 
+def test_shards_that_a_drained_machine_claims_are_spread_over_all_others() -> None:
+    bench = Bench(claimed=False)
+    for host, machine in {"a": "one", "b": "two", "c": "three"}.items():
+        bench(on.HostJoined(hello(host, machine)))
+    bench(on.DrainRequested("one"))
+    claim = ClaimShards("a", "up-id", "up-op", (0, 1))
+    answer = bench.answer(on.ShardsClaimed(claim))
+    assert (answer.granted, set(answer.elsewhere.values())) == ({}, {"address-b", "address-c"})
+    # The same again: a task looks for each shard at one host.
+    assert bench.answer(on.ShardsClaimed(claim)) == answer
+
+
+def test_shards_leave_the_host_of_an_executor_that_is_decommissioned_and_not_its_machine() -> None:
+    bench = Bench()
+    for host, executor in {"a": "0", "b": "1", "c": "2"}.items():
+        bench(on.HostJoined(attrs.evolve(hello(host, "one"), spark_executor=executor)))
+    assert bench.machine.shards_leaving() == []
+    bench(on.ExecutorsLeaving(frozenset({"0", "7"})))
+    left = bench.machine.shards_leaving()
+    assert {shard for _, shard, _ in left} == {SHARD}
+    moves = bench.machine.moves.under_way.values()
+    assert {move.owner for move in moves} == {"a"}
+    assert "a" not in {move.target for move in moves}
+    # Executors leave one after the other. The last of them keeps what it has: nobody else is there.
+    bench(on.ExecutorsLeaving(frozenset({"1"})))
+    assert {move.target for move in bench.machine.moves.under_way.values()} <= {"c"}
+    bench(on.ExecutorsLeaving(frozenset({"2"})))
+    assert bench.machine.shards_leaving() == []
+
+
 def test_a_machine_that_is_not_there_or_is_the_last_one_cannot_be_drained() -> None:
     bench = drained()
     with pytest.raises(DrainError, match="'nowhere' cannot be drained: expected one that has a state host"):

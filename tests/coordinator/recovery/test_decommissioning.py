@@ -1,0 +1,98 @@
+"""Executors that Spark decommissions are emptied: the real executor of the protocol, hosts that answer at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.recovery.decommissioning import Decommissioning
+from chandy.state.rpc.messages import Decline, MoveReport, MoveStep, OpenAhead, Order, SnapshotOrder, TakeOver
+
+from ...waiting import eventually
+from ..execution.test_executor import FakeHost, Setup
+
+
+class Cluster:
+    """A host with all shards, another one, and which executors Spark decommissions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.setup = Setup(folder)
+        self.executor = self.setup.executor
+        self.leaving: set[str] = set()
+        self.declines = False
+        self.asked = 0
+        self.target = FakeHost(self.executor, "target", "other", "elsewhere")
+        self.setup.host.on_order, self.target.on_order = self.own, self.take
+        (hello,) = self.executor.read(
+            lambda machine: [one for one in machine.hosts.values() if one.host == "host"]
+        )
+        self.executor.handle(on.HostJoined(attrs.evolve(hello, spark_executor="3")))
+        self.watch = Decommissioning(self.executor, lambda: frozenset(self.leaving))
+
+    def own(self, order: Order) -> None:
+        if isinstance(order, SnapshotOrder):
+            self.asked += 1
+            if self.declines:
+                self.executor.decline(Decline("host", order.checkpoint, order.query_id, "the disk is full"))
+            else:
+                self.executor.ack(self.setup.host.ack_of(order))
+
+    def take(self, order: Order) -> None:
+        match order:
+            case OpenAhead(move):
+                self.executor.moved(MoveReport("target", move, MoveStep.OPENED))
+            case TakeOver(move, _, term):
+                self.executor.moved(MoveReport("target", move, MoveStep.TAKEN, term))
+
+    def left(self) -> int:
+        """How many shards the host has."""
+        return len(self.executor.read(lambda machine: machine.shards_on("machine")))
+
+    def look_until_idle(self) -> None:
+        """Look until nothing is asked for any more."""
+        self.watch.look()
+        eventually(lambda: not self.executor.read(lambda machine: machine.pending))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.executor.close()
+
+
+def test_a_decommissioned_executor_loses_its_shards_to_others(cluster: Cluster) -> None:
+    cluster.watch.look()
+    assert (cluster.left(), cluster.asked) == (2, 0)
+    cluster.leaving.add("3")
+
+    def is_empty() -> bool:
+        cluster.watch.look()
+        return cluster.left() == 0
+
+    eventually(is_empty)
+    # It has ended; its state host may still live, and nothing more is asked for.
+    cluster.leaving.clear()
+    asked = cluster.asked
+    cluster.look_until_idle()
+    cluster.look_until_idle()
+    assert cluster.asked == asked
+
+
+def test_an_executor_without_a_state_host_is_nobodys_concern(cluster: Cluster) -> None:
+    cluster.leaving.add("9")
+    cluster.look_until_idle()
+    cluster.look_until_idle()
+    assert (cluster.left(), cluster.asked) == (2, 0)
+
+
+def test_a_checkpoint_that_fails_is_not_followed_by_another(cluster: Cluster) -> None:
+    cluster.declines = True
+    cluster.leaving.add("3")
+    for _ in range(3):
+        cluster.look_until_idle()
+    assert (cluster.left(), cluster.asked) == (2, 1)
