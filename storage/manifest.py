@@ -8,6 +8,7 @@ folder for a savepoint. So both can be moved as a whole.
 from __future__ import annotations
 
 import enum
+from functools import cached_property
 
 import attrs
 
@@ -225,6 +226,11 @@ class Manifest:
 
     def keys(self) -> frozenset[str]:
         """Return the keys of all objects that a restore needs, without the manifest itself."""
+        return self._keys
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        # Each checkpoint that completes is compared with all that are kept: a large pipeline has 100,000 files.
         return frozenset(file.key for handle in self._handles() for file in handle.files)
 
     def _handles(self) -> list[Handle]:

@@ -853,16 +853,23 @@ class CheckpointStateMachine:
     def _moves_stored(self, manifest: Manifest, now: float) -> None:
         """Go on with the moves whose shards a completed checkpoint has, and see whether there are more to make."""
         cuts = {query.name: query.batch for query in manifest.queries}
-        stored = [copies for copies in (self.moves, self.standbys) if copies.under_way]
+        both = (self.moves, self.standbys)
+        waiting = {
+            one.query
+            for copies in both
+            for one in copies.under_way.values()
+            if one.phase is MovePhase.STORING
+        }
         sources = {
             (operator.query, ShardId(operator.uid, number)): RestoreSource(
                 self.root, manifest.id, cuts[operator.query], handle
             )
-            for operator in (manifest.operators if stored else ())
+            for operator in manifest.operators
+            if operator.query in waiting
             for number, handle in enumerate(operator.shards)
             if handle is not None
         }
-        for copies in stored:
+        for copies in both:
             copies.stored(manifest.id, sources)
         self._plan_moves()
         self._open_moves(now)
