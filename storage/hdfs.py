@@ -8,7 +8,6 @@ with ``viewfs://``. The configuration, with HA name services and Kerberos, comes
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import uuid
@@ -158,16 +157,6 @@ class HdfsStore(Store):
             self._client.rename(temporary, self._path(key), True)
 
     @override
-    def download(self, key: str, path: Path, size: int | None = None) -> str | None:
-        digest = hashlib.sha256()
-        with self._explained("download", key), path.open("wb") as file:
-            reader = self._client.read(self._path(key))
-            for chunk in reader.read_range_stream(0, len(reader)):
-                digest.update(chunk)
-                file.write(chunk)
-        return digest.hexdigest()
-
-    @override
     def stat(self, key: str) -> ObjectStat:
         with self._explained("look at", key):
             status = self._client.get_file_info(self._path(key))
@@ -253,7 +242,7 @@ class HdfsStore(Store):
             # A key that leads through an object, or to a folder, has no object.
             if any(
                 name in str(error) for name in ("is not a directory", "PathIsNotEmptyDirectory")
-            ) and operation in ("read", "download", "look at", "delete"):
+            ) and operation in ("read", "look at", "delete"):
                 raise ObjectMissingError(self.uri, key) from None
             final = any(name in str(error) for name in _FINAL)
             raise StoreFailedError(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chandy.storage import StoreFailedError, hdfs
+from chandy.storage import Store, StoreFailedError, hdfs
+from chandy.storage.transfer import PART
 
 
 class Silent:
@@ -29,16 +31,26 @@ def silent() -> Iterator[Silent]:
     client.end.set()
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store, path: store.read("key", 0, 1),
+        lambda store, path: store.download("key", path / "small", 1),
+        lambda store, path: store.download("key", path / "large", 3 * PART),
+    ],
+    ids=["a part", "a small file", "a large file"],
+)
 def test_a_read_without_an_answer_fails_and_the_next_one_connects_anew(
-    silent: Silent, monkeypatch: pytest.MonkeyPatch
+    silent: Silent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: Callable[[Store, Path], object]
 ) -> None:
     monkeypatch.setattr(hdfs, "_PATIENCE", 0.01)
+    monkeypatch.setattr(hdfs, "_SLOWEST", 1 << 40)
     store = hdfs.open_uri("hdfs://127.0.0.1:1/folder")
     assert isinstance(store, hdfs.HdfsStore)
     monkeypatch.setattr(hdfs.HdfsStore, "_client", silent)
     store._connected = (1, silent)
     with pytest.raises(StoreFailedError, match="no answer within 0 s") as failed:
-        store.read("key", 0, 1)
+        read(store, tmp_path)
     assert failed.value.transient
     assert store._connected is None
 
