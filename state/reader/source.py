@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 
 import attrs
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 from pyspark.sql.types import StructType
 
 from ...storage.locate import LATEST, locate
 from ...storage.manifest import CheckpointKind, Handle, OperatorRecord
 from ...storage.open import open_store
 from ...storage.restore import restore_files
-from ..errors import NoSuchStateError, invalid_argument
+from ..errors import DefinitionError, NoSuchStateError, invalid_argument
 from .stored import TIMERS, StoredState
 
 FORMAT = "chandy"
@@ -131,6 +131,19 @@ class StateSource(DataSource):
         if schema.names != self.schema().names:
             raise invalid_argument("schema", "no schema, for the state has its own", schema.simpleString())
         return StateReader(self._selection)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuse to write: a writer is handed the rows where they are, and a savepoint has them by shard and key.
+
+        Raises:
+            DefinitionError: always.
+        """
+        raise DefinitionError(
+            "state cannot be written by the format 'chandy'",
+            "a SavepointWriter, which has Spark bring the rows to their shards",
+            "df.write.format('chandy')",
+            "call SavepointWriter.from_existing(spark, URI).with_state(UID, STATE, df).write(PATH)",
+        )
 
 
 class StateReader(DataSourceReader):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
@@ -104,3 +105,6 @@ def test_state_is_read_as_it_was_at_each_checkpoint_and_savepoint(
         read_state(spark, uri)
     with pytest.raises(NothingHereError):
         read_state(spark, uri, 99, state="totals")
+    rows = read_state(spark, uri, state="totals")
+    with pytest.raises(AnalysisException, match=r"call SavepointWriter\.from_existing"):
+        rows.write.format("chandy").option("state", "totals").mode("append").save(uri)
