@@ -41,6 +41,7 @@ from chandy.coordinator.errors import CheckpointError, QueryFailedError, StaleQu
 from chandy.coordinator.execution import commit
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol import retained as retained_module
 from chandy.coordinator.protocol import state_machine as state_machine_module
 from chandy.coordinator.protocol.event_log import LoggedEvent, replay
 from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
@@ -2257,14 +2258,14 @@ def take_checkpoints_while_going_back(patch: pytest.MonkeyPatch) -> None:
 
 def give_up_a_verified_checkpoint_for_an_unverified_one(patch: pytest.MonkeyPatch) -> None:
     """Retention counts checkpoints, whatever is known of them."""
-    right = state_machine_module.dropped_ids
+    right = retained_module.dropped
 
     def dropped(
         verified: list[int], retained: int, in_use: set[int], unverified: list[int]
     ) -> tuple[int, ...]:
         return right([*verified, *unverified], retained, in_use)
 
-    patch.setattr(state_machine_module, "dropped_ids", dropped)
+    patch.setattr(retained_module, "dropped", dropped)
 
 
 def take_what_nobody_has_read_for_whole(patch: pytest.MonkeyPatch) -> None:
