@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import attrs
 
-from .. import keyed
 from ..keyed import Workload
 from ..report import Options
 from ..stage import balanced, measured
 from .arena import Arena, arena
 from .figures import Figure, Pair
-from .streams import AGGREGATE, COUNT, ROWS, SPARK_ROWS, STANDBY, UID, running, taking_part
+from .streams import AGGREGATE, COUNT, ROWS, SPARK_ROWS, STANDBY, UID, Feed, running, taking_part
 
 PART: Final = "rates"
 CONTESTANTS: Final = (AGGREGATE, STANDBY, COUNT, ROWS, SPARK_ROWS)
@@ -52,23 +50,27 @@ def measure(options: Options) -> Iterator[Figure]:
         return
     workload, turns = (_QUICK, _QUICK_TURNS) if options.quick else (_FULL, _TURNS)
     with arena(anchored=True) as cluster:
-        files = keyed.write(workload, turns.warm_up + turns.batches, cluster.folder / "long")
-        short = keyed.write(workload, _SHORT.warm_up + _SHORT.batches, cluster.folder / "short")
         for name in names:
             if name != SPARK_ROWS:
-                list(_figures(cluster, name, short, _SHORT))
+                list(_figures(cluster, name, workload, _SHORT))
         for turn in range(options.repetitions or (1 if options.quick else 3)):
             for name in balanced(names, turn):
                 if name != SPARK_ROWS:
-                    yield from _figures(cluster, name, files, turns)
+                    yield from _figures(cluster, name, workload, turns)
                 elif turn == 0:
-                    yield from _figures(cluster, name, short, _SHORT)
+                    yield from _figures(cluster, name, workload, _SHORT)
 
 
-def _figures(cluster: Arena, contestant: str, files: Path, turns: Turns) -> Iterator[Figure]:
-    source = keyed.stream(cluster.spark, files)
-    with running(cluster, contestant, source, to_end=True, interval="10 s") as stream:
-        stream.query.awaitTermination()
+def _figures(cluster: Arena, contestant: str, workload: Workload, turns: Turns) -> Iterator[Figure]:
+    feed = Feed(cluster)
+    with running(cluster, contestant, feed.stream(), interval="10 s") as stream:
+        for _ in range(turns.warm_up):
+            feed.batch(workload.keys, workload.rows)
+        # The standbys, if there are any, cost something from here on.
+        stream.checkpoint()
+        for _ in range(turns.batches):
+            feed.add(workload.keys, workload.rows)
+        feed.wait()
         found = measured(contestant, stream.query.recentProgress, turns.warm_up)
         yield Figure(PART, contestant, RATE, found.rate)
         if stream.coordinator is not None:

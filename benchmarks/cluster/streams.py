@@ -56,11 +56,24 @@ class Running:
     query: StreamingQuery | CheckpointedQuery
     coordinator: CheckpointCoordinator | None
     """None: the query is Spark's own."""
+    has_standbys: bool = False
 
     def checkpoint(self) -> None:
-        """Take a checkpoint. Spark's own state is durable with each batch."""
-        if self.coordinator is not None:
-            self.coordinator.checkpoint().result(_BATCH_SECONDS)
+        """Take a checkpoint, and wait for the standbys that it makes. Spark's own state is durable with each batch.
+
+        Raises:
+            TimeoutError: a shard has no standby that is in sync.
+        """
+        if (coordinator := self.coordinator) is None:
+            return
+        coordinator.checkpoint().result(_BATCH_SECONDS)
+        if self.has_standbys:
+            wait_for(
+                "a standby of each shard",
+                lambda: all(one.standby for one in coordinator.assignment()),
+                _BATCH_SECONDS,
+                poll=0.2,
+            )
 
 
 @contextlib.contextmanager
@@ -69,7 +82,6 @@ def running(
     contestant: str,
     source: DataFrame,
     *,
-    to_end: bool = False,
     interval: str | None = None,
     value_bytes: int = 0,
 ) -> Iterator[Running]:
@@ -79,14 +91,13 @@ def running(
         arena: the cluster.
         contestant: its name.
         source: a stream of ``k long, v long``.
-        to_end: whether the query ends with what is there now.
         interval: time between Chandy's checkpoints; None: only on request.
         value_bytes: what a processor of rows keeps for each key beside its count.
     """
     spark = arena.spark
     # A new folder for each stream: the hosts before may still be writing into the old one.
     folder = Path(tempfile.mkdtemp(dir=arena.folder, prefix="stream-"))
-    trigger: dict[str, Any] = {"availableNow": True} if to_end else {"processingTime": "0 seconds"}
+    trigger: dict[str, Any] = {"processingTime": "0 seconds"}
     if contestant in (COUNT, SPARK_ROWS):
         if contestant == COUNT:
             frame = source.groupBy("k").count()
@@ -127,7 +138,7 @@ def running(
                 source, by=["k"], uid=UID, shards=SHARDS, parallelism=TASKS, n=("*", "count")
             )
         writer = frame.writeStream.format("noop").outputMode("append").trigger(**trigger)
-        yield Running(coordinator.start(writer, name=UID), coordinator)
+        yield Running(coordinator.start(writer, name=UID), coordinator, contestant == STANDBY)
 
 
 class Feed:
