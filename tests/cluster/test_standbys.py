@@ -78,5 +78,6 @@ def test_no_query_restarts_and_no_batch_runs_again_when_hosts_and_machines_are_l
     stream.await_all()
     assert (query.id, query.runId) == life
     assert [one.cause for one in coordinator.recoveries] == ["start"]
-    batches = [progress.batchId for progress in query.recentProgress]
+    # An idle query reports its newest batch again and again.
+    batches = [progress.batchId for progress in query.recentProgress if progress.numInputRows]
     assert batches == sorted(set(batches)), "a batch that has committed has run again"
