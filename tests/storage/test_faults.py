@@ -60,7 +60,7 @@ def play(store: Store, plans: list[list[str]], collects: bool, checkpoints: int 
                 world.check(Path(folder) / f"collected-{number}")
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(plans=PLANS, collects=st.booleans())
 def test_after_any_faults_the_latest_checkpoint_restores(plans: list[list[str]], collects: bool) -> None:
     play(MemoryStore(), plans, collects)

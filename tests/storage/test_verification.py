@@ -16,6 +16,7 @@ from chandy.storage.snapshots import SnapshotWriter
 from chandy.storage.verification import missing_object, verify
 
 from ..builders import make_manifest
+from ..effort import examples
 
 CONTENTS = {"1.sst": bytes(range(250)), "2.sst": b"b" * 300, "CURRENT": b"1", "empty": b""}
 
@@ -39,7 +40,9 @@ def test_a_whole_checkpoint_has_no_problems(store: LocalStore, manifest: Manifes
     assert report.bytes == manifest.size == 250 + 300 + 1 + 250
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_any_changed_byte_is_found_with_the_files_that_it_spoils(
     store: LocalStore, manifest: Manifest, data: st.DataObject

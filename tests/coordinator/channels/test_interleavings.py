@@ -55,7 +55,7 @@ from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sinks.sink import Beginning, Sink
 from chandy.coordinator.sinks.two_phase import query_sink, staging
 from chandy.coordinator.sinks.two_phase.contract import Fence, Staged, TwoPhaseSink, WriteContext
-from chandy.coordinator.sinks.two_phase.errors import OutputAheadError
+from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputLostError
 from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.compact_log import entry_number
@@ -519,6 +519,8 @@ class World:
         """By checkpoint what it has of the writer's output, by batch."""
         self.publishes_meanwhile = False
         """Whether output is published after a pre-commit has said that it is not."""
+        self.has_gone_back = False
+        """Whether an older checkpoint was ever restored."""
         self.life = Life(self, "none")
 
     def tick(self) -> float:
@@ -537,11 +539,13 @@ class World:
 
     def begin(self, restore: str | int) -> bool:
         """Kill the driver and start it again; return whether that was possible."""
+        self.has_gone_back |= restore != "latest"
         try:
             self.life = Life(self, restore)
-        except OutputAheadError:
-            # What was published comes after it: nothing has been started.
+        except (OutputAheadError, OutputLostError) as error:
+            # What was published comes after it, or was taken back for an older one: nothing has been started.
             assert self.is_transactional
+            assert isinstance(error, OutputAheadError) or self.has_gone_back
             return False
         return True
 
@@ -662,10 +666,12 @@ class Machine(RuleBasedStateMachine):
         number=st.integers(0, 1),
         published_at=st.integers(0, 14),
         which=SMALL,
+        dies=st.booleans(),
     )
     def queries_run_while_a_checkpoint_is_taken(
-        self, steps: int, sizes: list[int], number: int, published_at: int, which: int
+        self, steps: int, sizes: list[int], number: int, published_at: int, which: int, dies: bool
     ) -> None:
+        """The driver may die as soon as the checkpoint is complete."""
         self.life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
         for at, size in zip(range(steps), itertools.cycle(sizes), strict=False):
             if at == published_at:
@@ -674,6 +680,9 @@ class Machine(RuleBasedStateMachine):
             self.life.writer.batch(size)
             self.life.reader(number).batch(2)
         self.world.check()
+        if dies:
+            self.life.quiet()
+            self.begin("latest")
 
     @rule()
     def output_is_published(self) -> None:

@@ -45,6 +45,7 @@ class MovingMachine(Machine):
     # What has nothing to do with moves, and would leave them little room.
     a_savepoint_is_asked_for = a_pipeline_stops_with_a_savepoint = None
     a_manifest_is_written = a_manifest_lands_late = the_store_fails_at_the_next_manifest = None
+    a_checkpoint_is_overdue_while_its_manifest_is_written = None
     a_store_hangs_at_its_manifests = the_stores_let_go = the_drivers_files_cannot_be_read = None
     machines_keep_what_they_restore = another_coordinator_takes_over_in_a_checkpoint = None
     a_way_back_fails_half_way_and_a_checkpoint_is_asked_for = None

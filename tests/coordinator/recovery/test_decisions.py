@@ -554,7 +554,7 @@ class Failures(RuleBasedStateMachine):
 
 
 STEPS = 25
-Failures.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=STEPS, deadline=None)
+Failures.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=STEPS, deadline=None)
 TestFailures = Failures.TestCase
 
 

@@ -16,6 +16,7 @@ from chandy.state.errors import AggregateOverflowError, DefinitionError
 from chandy.state.operators import engine
 from chandy.state.operators.dataframe import SHARD
 
+from ...effort import examples
 from ..fakes import FakeShards
 from ..pipeline import run_operator
 
@@ -90,7 +91,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.lists(ROWS, min_size=1, max_size=3), min_size=1, max_size=3),
     st.sampled_from(["auto", True, False]),

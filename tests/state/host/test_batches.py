@@ -8,6 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from chandy.state.errors import CannotGoBackError, ShardRefusedError
 from chandy.state.host.batches import NOTHING, ShardBatches, check_together
 
+from ...effort import examples
+
 
 class Applied:
     """A shard whose state is the list of what was applied to it."""
@@ -237,5 +239,5 @@ class SparkAndAShard(RuleBasedStateMachine):
             assert len(self.committed) - len(applied) <= 1
 
 
-SparkAndAShard.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+SparkAndAShard.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)
 TestSparkAndAShard = SparkAndAShard.TestCase

@@ -15,6 +15,8 @@ from chandy.state.host.changes import Changes
 from chandy.state.host.levels import Levels
 from chandy.state.host.memory import Memory
 
+from ...effort import examples
+
 KEYS = [b"", b"a", b"b", b"\x02", b"\x02t", b"\x02u", b"\xff"]
 
 
@@ -81,7 +83,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(STEPS, max_size=15), st.sampled_from(KEYS), st.sampled_from(KEYS))
 def test_levels_hold_what_was_added(steps: list[dict[bytes, Value] | str], start: bytes, stop: bytes) -> None:
     state: dict[bytes, Value] = {}

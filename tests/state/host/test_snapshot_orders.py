@@ -12,6 +12,8 @@ from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.snapshot_orders import AcceptedOrder, Phase, SnapshotOrders
 from chandy.state.rpc.messages import ShardId, SnapshotOrder
 
+from ...effort import examples
+
 
 def order(checkpoint: int = 1, query_id: str = "q", cut: int = 0, shards: int = 2) -> SnapshotOrder:
     ids = tuple(ShardId("op", number) for number in range(shards))
@@ -148,5 +150,7 @@ class OrdersInAnyOrder(RuleBasedStateMachine):
             assert all(shard.shard < 2 for _, shard in self.begun)
 
 
-OrdersInAnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+OrdersInAnyOrder.TestCase.settings = settings(
+    max_examples=examples(50), stateful_step_count=40, deadline=None
+)
 TestOrdersInAnyOrder = OrdersInAnyOrder.TestCase

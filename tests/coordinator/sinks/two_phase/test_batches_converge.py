@@ -24,7 +24,7 @@ from chandy.storage.manifest import OutputRecord
 from .sqlite_sink import SqliteSink
 from .test_batches import COLUMNS, Life, Lives, write_batch
 
-SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "60"))
+SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "30"))
 STEPS = 30
 KEYS = 5
 
