@@ -1,20 +1,28 @@
-"""Transactional sinks whose driver is killed: every row is published once, whatever it was doing."""
+"""Transactional sinks whose driver or state hosts are killed: every row is published once, whatever they were doing."""
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
+from chandy.coordinator import CheckpointedQuery
+from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.waiting import eventually
 
-from .driver_process import driver
-from .drivers import ROWS, add_file, linked, records
+from .driver_process import Driver, driver
+from .drivers import INPUT, ROWS, add_file, chained, linked, records
 from .outputs_driver import sinks
+from .test_exactly_once import coordinate, hosts
+from .test_exactly_once import local as local
 from .test_exactly_once import runtime as runtime
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
@@ -23,26 +31,58 @@ KILLS = int(os.environ.get("CHANDY_ROUNDS", "4"))
 FILES = 12
 """Input files of each life."""
 
+# A worker of Spark cannot import test code.
+cloudpickle.register_pickle_by_value(sqlite_sink)
 
-def check_rows(folder: Path, files: int, *, all_of_them: bool) -> None:
-    """Check what readers see: right rows, none twice, and at the end all of them."""
+Row = tuple[object, ...]
+
+
+def given(files: int) -> list[tuple[int, str, int]]:
+    return [row for file in range(files) for row in records(file)]
+
+
+def states(files: int) -> dict[str, list[Row]]:
+    """What the operator may give out for each key, in order; the last one is given out for sure."""
+    found: dict[str, list[Row]] = {}
+    for number, key, value in given(files):
+        _, n, total, link = found[key][-1] if key in found else (key, 0, 0, 0)
+        found.setdefault(key, []).append((key, n + 1, total + value, linked(link, number)))
+    return found
+
+
+def check_rows(folder: Path, files: int) -> None:
+    """Check what readers see: right rows, and none twice."""
     chain, ids = sinks(folder)
-    given = [row for file in range(files) for row in records(file)]
-    found = Counter(ids.rows())
-    assert not found - Counter(given), "rows that were not given, or came twice"
-    if all_of_them:
-        assert found == Counter(given)
-    right: set[tuple[object, ...]] = set()
-    state: dict[str, tuple[int, int, int]] = {}
-    for number, key, value in given:
-        n, total, link = state.get(key, (0, 0, 0))
-        state[key] = n + 1, total + value, linked(link, number)
-        right.add((key, *state[key]))
+    assert not Counter(ids.rows()) - Counter(given(files)), "rows that were not given, or came twice"
     totals = Counter(chain.rows())
-    assert set(totals) <= right
+    assert set(totals) <= {row for rows in states(files).values() for row in rows}
     assert set(totals.values()) <= {1}, "rows that came twice"
-    if all_of_them:
-        assert {(key, *last) for key, last in state.items()} <= set(totals)
+
+
+def wait_for_all_rows(folder: Path, files: int, check: Callable[[], None]) -> None:
+    """Wait for what is missing as long as more comes, and check what there is then."""
+    chain, ids = sinks(folder)
+    last = {rows[-1] for rows in states(files).values()}
+    there = ids.count(), chain.count()
+    while ids.count() < files * ROWS or not last <= {*chain.rows()}:
+
+        def has_more(there: tuple[int, int] = there) -> bool:
+            check()
+            return (ids.count(), chain.count()) != there
+
+        eventually(has_more, f"more than {there} rows")
+        there = ids.count(), chain.count()
+    check_rows(folder, files)
+
+
+def check_lives(one: Driver) -> None:
+    assert one.process.poll() is None, f"the driver has ended after {one.events[-5:]}"
+
+
+def has_told(one: Driver, events: int) -> bool:
+    """Whether a driver has told of so many batches and checkpoints since it began."""
+    check_lives(one)
+    return sum(event.startswith("event") for event in one.events) >= events
 
 
 @pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
@@ -59,20 +99,56 @@ def test_every_row_is_published_once_whenever_the_driver_is_killed(
             files += 1
         with driver("outputs_driver", tmp_path, runtime, options) as alive:
             wanted = chance.randrange(1, 3 * FILES)
-            eventually(
-                lambda alive=alive, wanted=wanted: (  # type: ignore[misc]
-                    sum(one.startswith("event") for one in alive.events) >= wanted
-                    or not alive.told("restored")
-                ),
-                f"{wanted} events",
-            )
+            eventually(lambda alive=alive, wanted=wanted: has_told(alive, wanted), f"{wanted} events")  # type: ignore[misc]
             # Not at the moment of an event alone.
             time.sleep(chance.uniform(0, 0.3))
-        check_rows(tmp_path, files, all_of_them=False)
+        check_rows(tmp_path, files)
     with driver("outputs_driver", tmp_path, runtime, options) as last:
         eventually(lambda: last.told("resumes") or last.told("replays"), "the last driver")
+        wait_for_all_rows(tmp_path, files, lambda: check_lives(last))
         assert last.process.stdin is not None
         last.process.stdin.close()
         eventually(lambda: last.told("stopped"), "the last driver to stop")
-    assert files * ROWS == len(sinks(tmp_path)[1].rows())
-    check_rows(tmp_path, files, all_of_them=True)
+    check_rows(tmp_path, files)
+
+
+@pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
+def test_every_row_is_published_once_whenever_a_state_host_is_killed(
+    spark: SparkSession, tmp_path: Path, local: Path, changelog: bool
+) -> None:
+    (tmp_path / "in").mkdir()
+    chance = random.Random()
+    chain, ids = sinks(tmp_path)
+    files = 0
+    queries: list[CheckpointedQuery] = []
+
+    def check() -> None:
+        for query in queries:
+            assert query.exception() is None, query.exception()
+
+    def is_there(rows: int) -> bool:
+        check()
+        return ids.count() >= rows and bool(hosts(local))
+
+    with coordinate(
+        spark, tmp_path, interval="300 ms", attempts=3 * KILLS, changelog=changelog
+    ) as coordinator:
+        rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+        state = chained(coordinator, spark, tmp_path / "in")
+        queries.append(coordinator.start(state.writeStream, sink=chain, name="chained"))
+        queries.append(coordinator.start(rows.writeStream, sink=ids, name="ids"))
+        for _ in range(KILLS):
+            for _ in range(FILES // 3):
+                add_file(tmp_path / "in", files)
+                files += 1
+            wanted = chance.randrange((files - FILES // 3) * ROWS, files * ROWS)
+            eventually(lambda wanted=wanted: is_there(wanted), f"{wanted} rows and a host")  # type: ignore[misc]
+            # Not at the moment of an epoch alone.
+            time.sleep(chance.uniform(0, 0.3))
+            for host in hosts(local):
+                os.kill(host, signal.SIGKILL)
+            check_rows(tmp_path, files)
+        wait_for_all_rows(tmp_path, files, check)
+        # Without this one could have been killed before it had state, and nobody would have noticed.
+        assert len(coordinator.recoveries) > KILLS // 2
+    check_rows(tmp_path, files)

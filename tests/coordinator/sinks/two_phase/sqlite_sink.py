@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -72,9 +73,16 @@ class SqliteSink(StagedSink):
 
     def rows(self) -> list[tuple[object, ...]]:
         """What a reader sees."""
+        return self._selected("*")
+
+    def count(self) -> int:
+        """How many rows a reader sees."""
+        return sum(number for (number,) in self._selected("count(*)"))
+
+    def _selected(self, what: str) -> list[Any]:
         with closing(sqlite3.connect(self.path)) as db:
             try:
-                return list(db.execute("SELECT * FROM rows"))
+                return list(db.execute(f"SELECT {what} FROM rows"))
             except sqlite3.OperationalError:
                 return []
 
