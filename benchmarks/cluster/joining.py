@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import time
 from collections.abc import Collection, Iterable, Iterator
 from statistics import median
-from typing import Final
+from typing import Any, Final
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from chandy.coordinator import AssignedShard
 from chandy.coordinator.protocol.event_log import LoggedEvent
@@ -51,6 +56,30 @@ PAIRS: Final = tuple(
 )
 
 
+class Filler(StatefulProcessor):
+    """Counts the rows of a key, and keeps as many bytes as it is told: text that hardly compresses."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("state", "n long, text string")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        held = self._state.get()
+        count = (held[0] if held else 0) + sum(1 for _ in rows)
+        self._state.update((count, text(f"{key[0]} {count}", self._size)))
+        yield Row(k=key[0], n=count)
+
+    def close(self) -> None:
+        pass
+
+
+def text(seed: str, size: int) -> str:
+    """Return letters and digits that a seed determines and that hardly compress; ``size`` is a multiple of four."""
+    return base64.b64encode(hashlib.shake_128(seed.encode()).digest(size // 4 * 3)).decode()
+
+
 def measure(options: Options) -> Iterator[Figure]:
     """Let a machine join beside each size of state."""
     for size in SIZES[:1] if options.quick else SIZES:
@@ -64,7 +93,7 @@ def _figures(state_mb: int) -> Iterator[Figure]:
     with arena(anchored=False) as cluster:
         feed = Feed(cluster)
         feed.fill(keys, _FILL_ROWS)
-        stream = running(cluster, ROWS, feed.stream(), interval=_INTERVAL, value_bytes=_VALUE_BYTES)
+        stream = running(cluster, ROWS, feed.stream(), interval=_INTERVAL, processor=Filler(_VALUE_BYTES))
         with stream as found:
             coordinator = found.coordinator
             assert coordinator is not None

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, FixedDelay
 
@@ -83,7 +84,7 @@ def running(
     source: DataFrame,
     *,
     interval: str | None = None,
-    value_bytes: int = 0,
+    processor: StatefulProcessor | None = None,
 ) -> Iterator[Running]:
     """Run a contestant's stream in folders of its own.
 
@@ -92,7 +93,7 @@ def running(
         contestant: its name.
         source: a stream of ``k long, v long``.
         interval: time between Chandy's checkpoints; None: only on request.
-        value_bytes: what a processor of rows keeps for each key beside its count.
+        processor: what a processor of rows is to do; None: it counts.
     """
     spark = arena.spark
     # A new folder for each stream: the hosts before may still be writing into the old one.
@@ -102,7 +103,7 @@ def running(
         if contestant == COUNT:
             frame = source.groupBy("k").count()
         else:
-            counter = RowCounter(value_bytes)
+            counter = processor or RowCounter()
             frame = source.groupBy("k").transformWithState(counter, OUTPUT, "Update", "None")
         writer = frame.writeStream.format("noop").outputMode("update").trigger(**trigger)
         native = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
@@ -127,7 +128,7 @@ def running(
             frame = coordinator.transform_with_state(
                 source,
                 key=["k"],
-                processor=RowCounter(value_bytes),
+                processor=processor or RowCounter(),
                 output=OUTPUT,
                 uid=UID,
                 shards=SHARDS,

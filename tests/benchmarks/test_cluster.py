@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,13 @@ def test_a_wait_is_from_the_first_to_the_last_time_that_a_host_asks_for_a_batch(
     assert joining.longest_wait(events) == pytest.approx(0.5)
     assert joining.longest_wait(events[-2:]) == 0.0
     assert joining.longest_wait([]) == 0.0
+
+
+def test_what_a_key_keeps_is_as_long_as_it_says_and_hardly_compresses() -> None:
+    some = [joining.text(f"{number} 1", 1000) for number in range(100)]
+    assert {len(one) for one in some} == {1000}
+    assert len(zlib.compress("".join(some).encode(), 9)) > 70_000
+    assert some[0] == joining.text("0 1", 1000)
 
 
 def test_without_machines_there_is_an_error_and_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
