@@ -87,6 +87,8 @@ def cluster() -> Iterator[Cluster]:
                 "spark.sql.warehouse.dir": str(shared / "warehouse"),
                 # A lost executor is replaced as often as tests lose one.
                 "spark.deploy.maxExecutorRetries": "-1",
+                # SIGPWR tells an executor to go.
+                "spark.decommission.enabled": "true",
             }
             spark = SparkSession.builder.config(map=settings).getOrCreate()
             spark.sparkContext.setLogLevel("OFF")

@@ -229,6 +229,23 @@ def test_a_machine_is_drained_and_another_joins_while_the_query_runs(
     assert [one.cause for one in coordinator.recoveries] == ["start"]
 
 
+def test_an_executor_that_is_decommissioned_leaves_its_shards_to_others(
+    cluster: Cluster, stream: Stream
+) -> None:
+    machine = isolated(cluster, stream)
+    owner = next(hello for hello in stream.hosts() if hello.machine == machine.name)
+    assert owner.spark_executor is not None
+    machine.run("pkill", "-PWR", "-f", _EXECUTOR)
+    stream.add(1)
+    eventually(
+        lambda: owner.host not in {hello.host for hello in stream.hosts()},
+        "that all shards leave the executor's state host",
+    )
+    stream.add(2)
+    stream.await_all()
+    assert [one.cause for one in stream.coordinator.recoveries] == ["start"]
+
+
 def isolated(cluster: Cluster, stream: Stream) -> NamespaceMachine:
     """Return a machine that has shards and a network of its own."""
     machine = cluster.machine_of(stream.hosts()[0])
