@@ -666,12 +666,10 @@ class Machine(RuleBasedStateMachine):
         number=st.integers(0, 1),
         published_at=st.integers(0, 14),
         which=SMALL,
-        dies=st.booleans(),
     )
     def queries_run_while_a_checkpoint_is_taken(
-        self, steps: int, sizes: list[int], number: int, published_at: int, which: int, dies: bool
+        self, steps: int, sizes: list[int], number: int, published_at: int, which: int
     ) -> None:
-        """The driver may die as soon as the checkpoint is complete."""
         self.life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
         for at, size in zip(range(steps), itertools.cycle(sizes), strict=False):
             if at == published_at:
@@ -680,9 +678,6 @@ class Machine(RuleBasedStateMachine):
             self.life.writer.batch(size)
             self.life.reader(number).batch(2)
         self.world.check()
-        if dies:
-            self.life.quiet()
-            self.begin("latest")
 
     @rule()
     def output_is_published(self) -> None:
