@@ -97,14 +97,14 @@ def _figures(state_mb: int) -> Iterator[Figure]:
         with stream as found:
             coordinator = found.coordinator
             assert coordinator is not None
-            feed.wait()
+            feed.wait(found)
             found.checkpoint()
-            before = [feed.batch(keys, _ROWS) for _ in range(_CALM)]
+            before = [feed.batch(found, keys, _ROWS) for _ in range(_CALM)]
             assigned = coordinator.assignment()
             joined, begun = cluster.add(), time.monotonic()
             during, waited = [], 0.0
             while not has_its_part(coordinator.assignment(), joined.name):
-                during.append(feed.batch(keys, _ROWS))
+                during.append(feed.batch(found, keys, _ROWS))
                 waited = max(waited, longest_wait(coordinator._executor.events))
                 if time.monotonic() - begun > _JOIN_SECONDS:
                     raise TimeoutError(f"{name}: no part of the shards has moved within {_JOIN_SECONDS:g} s")

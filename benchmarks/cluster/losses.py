@@ -9,12 +9,12 @@ from typing import Final
 
 import attrs
 
-from ..report import Options
+from ..report import Options, console
 from ..stage import balanced
 from .arena import Arena, arena
 from .figures import Figure, Pair
 from .machine import Machine
-from .streams import AGGREGATE, COUNT, STANDBY, Feed, Running, running, taking_part
+from .streams import AGGREGATE, COUNT, STANDBY, Feed, Running, StreamEndedError, running, taking_part
 
 PART: Final = "losses"
 CONTESTANTS: Final = (AGGREGATE, STANDBY, COUNT)
@@ -71,19 +71,24 @@ def measure(options: Options) -> Iterator[Figure]:
     with arena(anchored=True) as cluster:
         for turn in range(options.repetitions or (1 if options.quick else 2)):
             for name in balanced(names, turn):
-                yield from _figures(cluster, name, size)
+                try:
+                    yield from _figures(cluster, name, size)
+                except StreamEndedError as error:
+                    if name != COUNT:
+                        raise
+                    console().print(f"{PART}: {name}: {error}", markup=False)
 
 
 def _figures(cluster: Arena, contestant: str, size: Size) -> Iterator[Figure]:
     feed = Feed(cluster)
     feed.fill(size.keys, size.keys // 2)
     with running(cluster, contestant, feed.stream()) as stream:
-        feed.wait()
+        feed.wait(stream)
         for loss in LOSSES:
             for _ in range(_WARM_UP):
-                feed.batch(size.keys, size.rows)
+                feed.batch(stream, size.keys, size.rows)
             stream.checkpoint()
-            calm = [feed.batch(size.keys, size.rows) for _ in range(CALM)]
+            calm = [feed.batch(stream, size.keys, size.rows) for _ in range(CALM)]
             yield Figure(PART, contestant, without(loss), median(calm))
             machine = _with_state(cluster, stream)
             begun = time.monotonic()
@@ -92,11 +97,13 @@ def _figures(cluster: Arena, contestant: str, size: Size) -> Iterator[Figure]:
                 machine.run("pkill", "-KILL", "-f", _BACKEND)
             else:
                 cluster.kill(machine)
-            feed.wait()
-            yield Figure(PART, contestant, meeting(loss), time.monotonic() - begun)
-            if loss == MACHINE:
-                cluster.add()
-            cluster.await_executors()
+            try:
+                feed.wait(stream)
+                yield Figure(PART, contestant, meeting(loss), time.monotonic() - begun)
+            finally:
+                if loss == MACHINE:
+                    cluster.add()
+                cluster.await_executors()
 
 
 def _with_state(cluster: Arena, stream: Running) -> Machine:

@@ -50,6 +50,10 @@ def taking_part(options: Options, part: str, contestants: Iterable[str]) -> list
     ]
 
 
+class StreamEndedError(Exception):
+    """A contestant's query has failed for good."""
+
+
 @attrs.frozen
 class Running:
     """A contestant's query."""
@@ -58,6 +62,15 @@ class Running:
     coordinator: CheckpointCoordinator | None
     """None: the query is Spark's own."""
     has_standbys: bool = False
+
+    def check(self) -> None:
+        """Check that the query runs, or is about to go on.
+
+        Raises:
+            StreamEndedError: it has failed.
+        """
+        if not self.query.isActive:
+            raise StreamEndedError(f"the query has ended: {self.query.exception()}")
 
     def checkpoint(self) -> None:
         """Take a checkpoint, and wait for the standbys that it makes. Spark's own state is durable with each batch.
@@ -165,21 +178,27 @@ class Feed:
         """Give a batch with rows on random keys."""
         self._add(self._random.integers(0, keys, rows))
 
-    def batch(self, keys: int, rows: int) -> float:
+    def batch(self, stream: Running, keys: int, rows: int) -> float:
         """Give such a batch, and return the seconds until it has committed."""
         begun = time.monotonic()
         self.add(keys, rows)
-        self.wait()
+        self.wait(stream)
         return time.monotonic() - begun
 
-    def wait(self) -> None:
+    def wait(self, stream: Running) -> None:
         """Wait until all that was given has committed.
 
         Raises:
-            TimeoutError: a batch does not.
+            StreamEndedError: the query has failed.
+            TimeoutError: a batch takes too long.
         """
         last = self._files - 1
-        wait_for(f"the batch with file {last}", lambda: self._entry() >= last, _BATCH_SECONDS, poll=0.02)
+
+        def has_committed() -> bool:
+            stream.check()
+            return self._entry() >= last
+
+        wait_for(f"the batch with file {last}", has_committed, _BATCH_SECONDS, poll=0.02)
 
     def _add(self, keys: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         table = pa.table({"k": keys, "v": np.zeros(len(keys), np.int64)})
