@@ -28,7 +28,7 @@ from ..state.format.arrow import to_numpy
 from ..state.format.keys import KeyCodec
 from ..state.format.rows import check_columns
 from ..state.format.schema import from_json, to_json
-from ..state.host.discovery import connect
+from ..state.host.discovery import connect, end_silent_host
 from ..state.operators import engine, shard_ranges
 from ..state.operators.dataframe import SHARD, Combiner, KeyedFunction, check_input, keyed_function
 from ..state.operators.engine import OperatorSpec, RuntimeContext
@@ -46,6 +46,9 @@ log = logger(__name__)
 
 _PAUSE: Final = 0.2
 """Seconds between two attempts to begin a batch whose shards have no owner."""
+_RESTART_SECONDS: Final = 10.0
+"""How long before the end of its patience a task replaces a host beside it that does not answer. By then, the
+coordinator has taken it for lost."""
 
 
 class BatchAccess(StateAccess, Protocol):
@@ -71,7 +74,10 @@ class StateClient(Protocol):
 
 
 def begun(
-    connect: Callable[[], StateClient], task: BeginTask, patience: float
+    connect: Callable[[], StateClient],
+    task: BeginTask,
+    patience: float,
+    end_silent: Callable[[str], None] = end_silent_host,
 ) -> tuple[StateClient, BatchAccess]:
     """Begin a batch, and wait for its shards to get another owner if a host is gone.
 
@@ -82,6 +88,7 @@ def begun(
         connect: connects to the executor's state host, which another process may be by then.
         task: the task.
         patience: how many seconds to wait.
+        end_silent: kills a host on this machine that does not answer, by its address.
 
     Raises:
         ChandyError: the batch cannot begin, or the shards have no owner when the time is up.
@@ -91,9 +98,13 @@ def begun(
         try:
             client = connect()
             return client, client.begin(task)
-        except (HostLostError, HostDismissedError, ShardMovingError):
-            if time.monotonic() >= deadline:
+        except (HostLostError, HostDismissedError, ShardMovingError) as error:
+            now = time.monotonic()
+            if now >= deadline:
                 raise
+            # A host that is frozen cannot end by itself, and the driver is on another machine.
+            if isinstance(error, HostLostError) and now >= deadline - _RESTART_SECONDS:
+                end_silent(error.address)
         time.sleep(_PAUSE)
 
 

@@ -65,12 +65,12 @@ def _figures(cluster: Arena, contestant: str, workload: Workload, turns: Turns) 
     feed = Feed(cluster)
     with running(cluster, contestant, feed.stream(), interval="10 s") as stream:
         for _ in range(turns.warm_up):
-            feed.batch(workload.keys, workload.rows)
+            feed.batch(stream, workload.keys, workload.rows)
         # The standbys, if there are any, cost something from here on.
         stream.checkpoint()
         for _ in range(turns.batches):
             feed.add(workload.keys, workload.rows)
-        feed.wait()
+        feed.wait(stream)
         found = measured(contestant, stream.query.recentProgress, turns.warm_up)
         yield Figure(PART, contestant, RATE, found.rate)
         if stream.coordinator is not None:

@@ -6,7 +6,9 @@ import contextlib
 import hashlib
 import os
 import select
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -17,14 +19,17 @@ from typing import BinaryIO, Final
 import attrs
 
 from ...storage.codec import to_json
+from ...storage.logs import logger
 from ..errors import HostStartError
 from ..local.directories import private_directory
 from ..local.locks import locked
 from ..rpc.client import TaskClient
 from ..rpc.messages import Endpoint
-from .host_config import LOG, READY, SPARE, START_LOCK, HostConfig
+from .host_config import LOG, READY, SPARE, START_LOCK, UNIX, HostConfig
 from .spark_executor import executor_id
 from .versions import check_same, versions_of
+
+_log = logger(__name__)
 
 DISCOVERY_FOLDER: Final = "meet"
 """Name of the folder of all discovery directories in the runtime directory."""
@@ -83,6 +88,36 @@ def start_host(endpoint: Endpoint, root: str) -> str:
     config = _config(endpoint, root)
     _start_unless_listening(config)
     return config.address
+
+
+def end_silent_host(address: str) -> None:
+    """Kill a state host on this machine that does not answer, so that the next ``connect`` starts another one.
+
+    Args:
+        address: its Arrow Flight location. Nothing happens unless it is a Unix socket on which a process listens.
+    """
+    if not address.startswith(UNIX):
+        return
+    pid = _listener(Path(address.removeprefix(UNIX)))
+    if pid is not None:
+        _log.warning("a state host does not answer and is killed", pid=pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _listener(path: Path) -> int | None:
+    """Return the id of the process that listens on a Unix socket, as Linux has it (``SO_PEERCRED``, unix(7))."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return None
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid or None
 
 
 def _config(endpoint: Endpoint, root: str | None, lease_seconds: float = 10.0) -> HostConfig:

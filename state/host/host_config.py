@@ -18,6 +18,8 @@ START_LOCK: Final = "start"
 """Name of the lock file in the discovery directory that a process holds while it starts a host."""
 LOG: Final = "host.log"
 """Name of the host's log in the discovery directory."""
+UNIX: Final = "grpc+unix://"
+"""How the Arrow Flight location of a Unix socket begins."""
 SPARE: Final = "--spare"
 """The argument of a process that is started before there is a configuration for it."""
 READY: Final = b"ready\n"
@@ -45,4 +47,4 @@ class HostConfig:
     @property
     def address(self) -> str:
         """Arrow Flight location of the socket."""
-        return f"grpc+unix://{self.socket}"
+        return f"{UNIX}{self.socket}"

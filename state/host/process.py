@@ -27,7 +27,7 @@ from ..rpc.client import HostClient
 from ..rpc.messages import HostHello
 from ..rpc.tls import SCHEME
 from .coordinator_client import CoordinatorClient, Lease, OrderStream, Pulse
-from .host_config import LOG, READY, SOCKET, SPARE, START_LOCK, HostConfig
+from .host_config import LOG, READY, SOCKET, SPARE, START_LOCK, UNIX, HostConfig
 from .memory import Memory
 from .serving import HostServer
 from .state_host import StateHost
@@ -74,7 +74,7 @@ def run(config: HostConfig) -> NoReturn:
         hidden = directory / _HIDDEN_SOCKET
         hidden.unlink(missing_ok=True)
         # It serves in gRPC's threads from now on, as long as the variable lives: until the process ends.
-        _server = HostServer(f"grpc+unix://{hidden}", config.endpoint.token, host, state_host)
+        _server = HostServer(f"{UNIX}{hidden}", config.endpoint.token, host, state_host)
         _remote = _serve_others(config, host, state_host)
         with Pulse(control, host, workspace.path).beating():
             code = _serve(config, _hello(config, host, _remote), control, state_host, end)

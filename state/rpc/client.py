@@ -30,7 +30,7 @@ _HAND_OVER_SECONDS: Final = 30.0
 _FORWARD_SECONDS: Final = 5.0
 """How long a standby may take to have what a task has staged. The task waits for it."""
 _LOOK_SECONDS: Final = 5.0
-"""How long a host on another machine may take to begin a batch before it is asked whether it lives, and to say so."""
+"""How long a host may take to begin a batch before it is asked whether it lives, and to say so."""
 _HOPS: Final = 4
 """How often the owner of a shard is looked for before the search is given up."""
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -43,8 +43,8 @@ class TaskClient:
         address: Arrow Flight location of the host.
         token: what it wants of every call.
         identity: what hosts on other machines want.
-        looks: whether hosts on other machines that do not answer are looked after: what waits for them fails once they
-            live no more. It is of no use where the pipeline goes back with every host that is lost.
+        looks: whether hosts are asked, while a task waits for them, if they live: what waits fails if they do not. It
+            is of no use where the pipeline goes back with every host that is lost.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TaskClient:
                     _Exchange(
                         self._client(address),
                         _with_shards(task, tuple(here), terms),
-                        None if address == self.address else self._liveness,
+                        self._liveness,
                     ): here
                     for address, here in owners.items()
                     if here
@@ -107,7 +107,7 @@ class TaskClient:
 
     def _begin(self, address: str, task: BeginTask) -> Begun:
         client = self._client(address)
-        if self._liveness is None or address == self.address:
+        if self._liveness is None:
             return client.call("begin", task, Begun)
         while True:
             try:
