@@ -479,6 +479,7 @@ def test_an_error_is_told_on_stderr_without_a_traceback(
 
 def test_a_newer_manifest_says_to_upgrade(storage: str, flights: LocalStore) -> None:
     document = json.loads(encode_manifest(Catalog(flights).read(2))) | {"schema": 99}
+    document["manifest"]["since_schema_99"] = True
     flights.write("checkpoints/2/manifest.json", json.dumps(document).encode())
     result = run("show", storage)
     assert result.exit_code == 1
