@@ -31,7 +31,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis import seed as beginning_with
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -43,7 +42,6 @@ from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import state_machine as state_machine_module
-from chandy.coordinator.protocol.pending import PendingCheckpoint
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import rollback
@@ -812,18 +810,6 @@ def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state_machine_module, "downstream_first", lambda reads: downstream_first(reads)[::-1])
 
 
-def publish_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
-    right = CheckpointStateMachine._finish_if_complete
-
-    def finish(machine: CheckpointStateMachine, pending: PendingCheckpoint) -> None:
-        before = len(machine._out)
-        right(machine, pending)
-        if len(machine._out) > before and not pending.is_savepoint:
-            machine._out.append(do.Publish(pending.id, (WRITER,)))
-
-    patch.setattr(CheckpointStateMachine, "_finish_if_complete", finish)
-
-
 def leave_the_log_of_the_sink_as_it_is(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(file_sink_log, "restore", lambda output, files: file_sink_log.Rollback())
 
@@ -870,10 +856,6 @@ def remember_the_cut_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Channels, "at", at)
 
 
-SOON = {publish_before_the_manifest_is_durable: 22}
-"""Bugs that the usual examples show late, and the seed of examples that show each soon; any show them in the end."""
-
-
 @pytest.mark.parametrize(
     ("machine", "bug"),
     [
@@ -881,7 +863,6 @@ SOON = {publish_before_the_manifest_is_durable: 22}
         (WithSparksSink, leave_the_log_of_the_sink_as_it_is),
         (WithSparksSink, keep_what_the_source_has_read_since),
         (WithSparksSink, forget_what_compact_entries_repeat),
-        (Machine, publish_before_the_manifest_is_durable),
         (Machine, keep_what_the_source_has_read_since),
         (Machine, count_what_is_visible_twice),
         (Machine, remember_the_cut_before),
@@ -891,10 +872,6 @@ SOON = {publish_before_the_manifest_is_durable: 22}
 def test_the_machine_finds(
     machine: type[Machine], bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Seeded(machine):  # type: ignore[misc, valid-type]
-        pass
-
     bug(monkeypatch)
-    chosen = beginning_with(SOON[bug])(Seeded) if bug in SOON else machine
     with pytest.raises((AssertionError, ChandyError, OSError, KeyError)):
-        run_state_machine_as_test(chosen, settings=effort(max(SCHEDULES, 200)))
+        run_state_machine_as_test(machine, settings=effort(max(SCHEDULES, 200)))
