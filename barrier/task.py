@@ -73,7 +73,7 @@ class StateClient(Protocol):
         ...
 
 
-def begun(
+def begin_batch(
     connect: Callable[[], StateClient],
     task: BeginTask,
     patience: float,
@@ -216,7 +216,7 @@ class OperatorTask:
         shards = shard_ranges.ranges(self.shards, self.parallelism)[location.partition]
         begin = BeginTask(location.query_id, location.batch, self.uid, tuple(shards))
         try:
-            client, access = begun(lambda: self.connect(self.endpoint), begin, self.endpoint.patience)
+            client, access = begin_batch(lambda: self.connect(self.endpoint), begin, self.endpoint.patience)
         except Exception as error:
             mark(error, self.endpoint.token)
             raise
@@ -233,9 +233,9 @@ class OperatorTask:
         batches: Iterator[pa.RecordBatch],
         location: TaskLocation,
         shards: range,
-        access: BatchAccess,
+        begun: BatchAccess,
     ) -> Iterator[pa.RecordBatch]:
-        with infrequent_garbage_collection(), access:
+        with infrequent_garbage_collection(), begun as access:
             context = RuntimeContext(
                 uid=self.uid,
                 query_id=location.query_id,

@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from chandy.barrier import task as task_module
-from chandy.barrier.task import OperatorTask, begun
+from chandy.barrier.task import OperatorTask, begin_batch
 from chandy.state.errors import (
     HostDismissedError,
     HostLostError,
@@ -359,15 +359,15 @@ class TestBegun:
     def test_it_begins_once_there_is_an_owner_by_a_host_that_may_be_new(self):
         gone = HostLostError("a", "gone"), HostDismissedError("a"), ShardMovingError("op", 0)
         client = self.Client(*gone, "access")
-        assert begun(client.connect, self.TASK, 60.0) == (client, "access")
+        assert begin_batch(client.connect, self.TASK, 60.0) == (client, "access")
         assert client.connected == 4
 
     def test_without_standbys_it_fails_at_once(self):
         client = self.Client(HostLostError("a", "gone"), "access")
         with pytest.raises(HostLostError):
-            begun(client.connect, self.TASK, 0.0)
+            begin_batch(client.connect, self.TASK, 0.0)
 
     def test_what_is_no_loss_fails_at_once(self):
         client = self.Client(ShardMissingError("op/0", "a"), "access")
         with pytest.raises(ShardMissingError):
-            begun(client.connect, self.TASK, 60.0)
+            begin_batch(client.connect, self.TASK, 60.0)

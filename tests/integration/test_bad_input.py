@@ -226,6 +226,13 @@ def test_a_checkpoint_that_does_not_fit_the_pipeline_is_refused(
     lenient.start(stream.writeStream.format("noop"), name="totals").processAllAvailable()
 
 
+def newer(manifest: bytes) -> bytes:
+    """What this version cannot read, in a schema that it does not know."""
+    return manifest.replace(b'{"manifest":{', b'{"manifest":{"since":9,', 1).replace(
+        b'"schema":1', b'"schema":9'
+    )
+
+
 def damaged(manifest: bytes) -> bytes:
     return manifest.replace(b'"totals"', b'"totale"', 1)
 
@@ -233,7 +240,7 @@ def damaged(manifest: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda manifest: manifest.replace(b'"schema":1', b'"schema":9'), SchemaTooNewError),
+        (newer, SchemaTooNewError),
         (lambda manifest: manifest[: len(manifest) // 2], DamagedError),
         (lambda manifest: b"", DamagedError),
         (damaged, DamagedError),

@@ -120,9 +120,9 @@ def test_what_cannot_be_answered_is_said(make: Make, spark: SparkSession, events
     with pytest.raises(PipelineNameError, match="no operator 'all'"):
         coordinator.get("all", "k3")
     result = everything(coordinator, events.stream(spark))
-    with pytest.raises(QueryNotRunningError, match="none started"):
+    with pytest.raises(QueryNotRunningError, match="has not been started"):
         coordinator.get("all", "k3", "total")
-    with pytest.raises(QueryNotRunningError, match="none started"):
+    with pytest.raises(QueryNotRunningError, match="has not been started"):
         coordinator.metrics("all")
     query = start(coordinator, result)
     with pytest.raises(PipelineNameError, match="counts, total, values"):

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from chandy.barrier.task import begun
+from chandy.barrier.task import begin_batch
 from chandy.coordinator.assigned_shard import assigned_shards
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.execution.executor import CheckpointExecutor
@@ -97,7 +97,7 @@ class Cluster:
         root = self.folder / machine
         root.mkdir(exist_ok=True)
         task = BeginTask("id", self.batch, "op", shards)
-        _, access = begun(lambda: connect(self.endpoint, str(root)), task, self.endpoint.patience)
+        _, access = begin_batch(lambda: connect(self.endpoint, str(root)), task, self.endpoint.patience)
         assert isinstance(access, BatchAccess)
         return access
 
