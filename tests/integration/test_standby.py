@@ -19,7 +19,7 @@ from .drivers import HAND_OVER, add_file, answer_of_batches, batches_in
 from .test_exactly_once import Driver, Feed, rows
 from .test_exactly_once import runtime as runtime
 from .test_taking_over import check_whole
-from .test_transactional_kills import check_rows
+from .test_transactional_kills import check_rows, wait_for_all_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
@@ -154,8 +154,9 @@ def test_a_leader_that_was_frozen_beyond_its_lease_is_fenced_and_publishes_nothi
             os.killpg(leader.process.pid, signal.SIGCONT)
             eventually(lambda: leader.told("failed chained"), "the leader notices")
             assert any("was fenced" in event for event in leader.events)
-            check_rows(tmp_path, files, all_of_them=False)
+            check_rows(tmp_path, files)
+            wait_for_all_rows(tmp_path, files, lambda: None)
             assert standby.process.stdin is not None
             standby.process.stdin.close()
             eventually(lambda: standby.told("stopped"), "the standby ends")
-    check_rows(tmp_path, files, all_of_them=True)
+    check_rows(tmp_path, files)
