@@ -267,7 +267,7 @@ def go_on_without_asking(patch: pytest.MonkeyPatch) -> None:
 
 
 def promote_while_the_former_owner_may_acknowledge(patch: pytest.MonkeyPatch) -> None:
-    """Whoever asks may go on without a standby, also a host that is taken for lost."""
+    """The coordinator lets any host that asks go on without a standby, even one that it takes for lost."""
     patch.setattr(
         CheckpointStateMachine,
         "_drop_standby",

@@ -92,23 +92,31 @@ class Pair:
         for host in self.hosts.values():
             host.obey(Settle("q", SHARD, owner, term))
 
+    def run_three(self) -> RestoreSource:
+        """Run batches 0 to 2 on the owner, with a checkpoint after the first."""
+        self.run("owner", 0, {b"a": b"0", b"b": b"0"})
+        source = self.checkpoint(1, 0)
+        self.run("owner", 1, {b"a": b"1", b"c": b"1"})
+        self.run("owner", 2, {b"b": None, b"c": b"2"})
+        return source
+
+    def close(self) -> None:
+        for server in self.servers.values():
+            server.shutdown()
+        for host in self.hosts.values():
+            host.close()
+
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     made = Pair(tmp_path)
     yield made
-    for server in made.servers.values():
-        server.shutdown()
-    for host in made.hosts.values():
-        host.close()
+    made.close()
 
 
 def moved(pair: Pair) -> None:
     """Let the shard move after batch 3."""
-    pair.run("owner", 0, {b"a": b"0", b"b": b"0"})
-    source = pair.checkpoint(1, 0)
-    pair.run("owner", 1, {b"a": b"1", b"c": b"1"})
-    pair.run("owner", 2, {b"b": None, b"c": b"2"})
+    source = pair.run_three()
     assert pair.open_ahead(source) == MoveReport("target", 1, MoveStep.OPENED)
     pair.run("owner", 3, {b"a": b"3"})
     assert pair.take_over(3) == MoveReport("target", 1, MoveStep.TAKEN, 2)

@@ -37,18 +37,12 @@ from .test_arrivals import SHARD, Pair
 def pair(tmp_path: Path) -> Iterator[Pair]:
     made = Pair(tmp_path)
     yield made
-    for server in made.servers.values():
-        server.shutdown()
-    for host in made.hosts.values():
-        host.close()
+    made.close()
 
 
 def stand_by(pair: Pair) -> None:
     """Give the shard a standby, with number 1, while batch 2 is staged."""
-    pair.run("owner", 0, {b"a": b"0", b"b": b"0"})
-    source = pair.checkpoint(1, 0)
-    pair.run("owner", 1, {b"a": b"1", b"c": b"1"})
-    pair.run("owner", 2, {b"b": None, b"c": b"2"})
+    source = pair.run_three()
     pair.hosts["target"].obey(
         OpenAhead(1, "q", SHARD, source, pair.addresses["owner"], 1, pair.addresses["target"])
     )
