@@ -46,6 +46,7 @@ def publish(pipeline: Pipeline, generation: int) -> None:
         epoch = pipeline.epoch(number, rows[:1], rows[1:])
         try:
             committer.commit(epoch)
+            print("published", flush=True)
         except TargetUnavailableError as error:
             print(error, file=sys.stderr, flush=True)
             committer.close()
@@ -96,6 +97,11 @@ class Life:
                 holds_a_lock.wake()
         assert line == b"recovered\n", line
 
+    def wait_until_it_has_published(self) -> None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line == b"published\n", line
+
     def freeze(self) -> None:
         os.kill(self.process.pid, signal.SIGSTOP)
 
@@ -118,11 +124,14 @@ def live_and_die(
     """Let one life follow the other. Each is killed at a random moment, or frozen until its successor is there.
 
     The one that was frozen must find that it is fenced. ``locks``: until it wakes, it may keep its successor waiting.
+    The first one publishes an epoch before it may die: on a slow target no life may live long enough.
     """
     with _lives(pipeline, rounds, log) as lives:
         frozen: Life | None = None
-        for life in lives:
+        for number, life in enumerate(lives):
             life.begin(frozen if locks else None)
+            if number == 0:
+                life.wait_until_it_has_published()
             if frozen is not None:
                 assert frozen.thaw() == FENCED, log.read_text()[-3000:]
                 frozen = None
