@@ -254,19 +254,19 @@ def _begin(
     """Let the parts know each other, and then the state hosts in."""
     made.callback(executor.close)
     if pipeline.point is not None:
-        executor.handle(Restored(pipeline.point.manifest.id))
+        executor.machine.handle(Restored(pipeline.point.manifest.id))
     if host:
         made.callback(host.close)
     supervisor.begin(executor)
     made.callback(supervisor.close)
     pipeline.leadership.listen(supervisor.must_fail)
-    driver.server.answer(executor)
+    driver.server.answer(executor.hosts)
 
 
 def _lookup(driver: Driver, executor: CheckpointExecutor, runs: Runs) -> Lookup:
     return Lookup(
         spark=driver.spark,
-        executor=executor,
+        machine=executor.machine,
         runs=runs,
         token=driver.server.token,
         identity=driver.server.identity,
@@ -289,10 +289,10 @@ def _adopter(
     return Adopter(
         driver.spark,
         storage,
-        pipeline.life(executor.read(lambda machine: machine.versions)),
+        pipeline.life(executor.machine.read(lambda machine: machine.versions)),
         pipeline.point,
         adoptions,
-        executor.check_not_fenced,
+        executor.fence.check,
         driver.directories.adopted,
         operators.of_query,
         ticks.mode,

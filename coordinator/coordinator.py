@@ -401,7 +401,7 @@ class CheckpointCoordinator:
     ) -> CheckpointedQuery:
         if name in self._names:
             raise taken("query name", name)
-        self._executor.read(lambda machine: machine.check_reads(name, reads))
+        self._executor.machine.read(lambda machine: machine.check_reads(name, reads))
         batches: BatchAggregate | None = None
         if isinstance(given, BatchWriter):
             batches = given.aggregate
@@ -449,7 +449,7 @@ class CheckpointCoordinator:
         query.measured_by(self._lookup.batches)
         self._names.add(name)
         self._operators.started(definition.operators)
-        self._executor.handle(ScheduleStarted(random.random()))
+        self._executor.machine.handle(ScheduleStarted(random.random()))
         log.info("query started", guarantee=str(query.guarantee))
         return query
 
@@ -463,7 +463,7 @@ class CheckpointCoordinator:
             self._taken.fence(query, may_take_over=self._config.take_over_output),
             policy=self._config.output_policy,
             first_epoch=self._taken.generation.next_id,
-            on_published=lambda checkpoint: self._executor.handle(Published(checkpoint, query)),
+            on_published=lambda checkpoint: self._executor.machine.handle(Published(checkpoint, query)),
             on_failure=self._supervisor.output_failed,
         )
 
@@ -505,7 +505,7 @@ class CheckpointCoordinator:
             target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{secrets.token_hex(3)}"
         if "/" not in target:
             validate_name("savepoint", target)
-            root = self._executor.read(lambda machine: machine.root)
+            root = self._executor.machine.read(lambda machine: machine.root)
             target = (
                 join_uri(default, self._pipeline, target) if default else join_uri(root, SAVEPOINTS, target)
             )
@@ -572,7 +572,7 @@ class CheckpointCoordinator:
 
     def assignment(self) -> tuple[AssignedShard, ...]:
         """Return which machine has which shard of the running queries, sorted by query, operator and shard."""
-        return self._executor.read(assigned_shards)
+        return self._executor.machine.read(assigned_shards)
 
     def drain(self, machine: str, timeout: Duration = "10 min") -> None:
         """Move all shards of a machine to others, while the queries run, and return when it has none.
@@ -650,7 +650,7 @@ class CheckpointCoordinator:
             if taken is None and checkpoint:
                 taken = self._last_checkpoint(seconds(timeout))
             self._stopped = True
-            if not hand_over and self._executor.read(lambda machine: machine.closed) is None:
+            if not hand_over and self._executor.machine.read(lambda machine: machine.closed) is None:
                 self._taken.leadership.stop()
             self._made.close()
             self._taken.drop_claimed(self._taken.generation.generation)
@@ -659,7 +659,7 @@ class CheckpointCoordinator:
     def _stop_queries(self, savepoint: str | None, timeout: Duration) -> Checkpoint | None:
         """Stop all queries and take a savepoint, if one was asked for; if it fails they run again."""
         target = None if savepoint is None else self._savepoint_uri(savepoint)
-        order = self._executor.read(
+        order = self._executor.machine.read(
             lambda machine: downstream_first({name: query.reads for name, query in machine.queries.items()})
         )
         stopped = self._supervisor.stop_gracefully(order, seconds(timeout))
@@ -677,14 +677,14 @@ class CheckpointCoordinator:
     def _last_checkpoint(self, timeout: float) -> Checkpoint | None:
         """Keep what the stopped queries have committed since the latest checkpoint; say so if that fails."""
         stand = self._supervisor.stand()
-        if self._executor.read(
+        if self._executor.machine.read(
             lambda machine: machine.closed is not None or machine.retained.base_has(stand)
         ):
             return None
         try:
             return self._executor.request(CheckpointKind.MANUAL, of_stop=True).result(timeout)
         except (ChandyError, TimeoutError) as error:
-            if latest := self._executor.read(lambda machine: machine.retained.base_with(stand)):
+            if latest := self._executor.machine.read(lambda machine: machine.retained.base_with(stand)):
                 log.warning(
                     "the last checkpoint is complete; the next start publishes its output", id=latest.id
                 )

@@ -37,7 +37,7 @@ from ..storage.files import FileCache
 from ..storage.open import open_store
 from ..storage.restore import restore_files
 from .errors import ArgumentError, PipelineNameError, QueryNotRunningError, StateUnreachableError
-from .execution.executor import CheckpointExecutor
+from .execution.locked_machine import LockedMachine
 from .protocol.shard_assignment import ShardLocations
 from .recovery.runs import Runs
 from .spark.progress import newest_committed
@@ -61,7 +61,7 @@ class Lookup:
     """Reads the state of running queries, as of their newest committed batch."""
 
     spark: SparkSession
-    executor: CheckpointExecutor
+    machine: LockedMachine
     runs: Runs
     token: str
     """The token with which calls to state hosts are authenticated."""
@@ -132,7 +132,7 @@ class Lookup:
         raise QueryNotRunningError(operator.uid, operator.query)
 
     def _places(self, operator: OperatorRecord) -> ShardLocations:
-        return self.executor.read(lambda machine: machine.places(operator.query, operator.uid))
+        return self.machine.read(lambda machine: machine.places(operator.query, operator.uid))
 
     def _fetch_from(
         self,

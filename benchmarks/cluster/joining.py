@@ -105,7 +105,7 @@ def _figures(state_mb: int) -> Iterator[Figure]:
             during, waited = [], 0.0
             while not has_its_part(coordinator.assignment(), joined.name):
                 during.append(feed.batch(found, keys, _ROWS))
-                waited = max(waited, longest_wait(coordinator._executor.events))
+                waited = max(waited, longest_wait(coordinator._executor.machine.events))
                 if time.monotonic() - begun > _JOIN_SECONDS:
                     raise TimeoutError(f"{name}: no part of the shards has moved within {_JOIN_SECONDS:g} s")
             yield Figure(PART, name, SECONDS, time.monotonic() - begun)

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import attrs
 
+from chandy.coordinator.execution.checkpoint_jobs import CheckpointJob
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.protocol.instructions import Discard
@@ -87,26 +88,32 @@ class CommittingQuery:
 class Observed(CheckpointExecutor):
     """The real executor. It also records when it has handled the last ACK and how long a deletion takes."""
 
+    def observe(self) -> None:
+        """Begin to record, before any host calls."""
+        self._ack, self._carry_out = self.hosts.ack, self.jobs.carry_out
+        self.hosts.ack = self._observed_ack  # type: ignore[method-assign]
+        self.jobs.carry_out = self._observed_job  # type: ignore[method-assign]
+
     def expect(self, acks: int) -> None:
         """Begin a checkpoint with so many ACKs."""
         self._missing = acks
         self.acknowledged, self.discarded = threading.Event(), threading.Event()
         self._counting = threading.Lock()
 
-    def ack(self, ack: Ack) -> None:
-        """Handle an acknowledgement."""
-        super().ack(ack)
+    def _observed_ack(self, ack: Ack) -> None:
+        self._ack(ack)
         with self._counting:
             self._missing -= len(ack.snapshots)
             if self._missing == 0:
                 self.acknowledged_at, self.acknowledged_cpu = time.monotonic(), time.process_time()
                 self.acknowledged.set()
 
-    def _discard(self, order: Discard) -> None:
+    def _observed_job(self, job: CheckpointJob) -> None:
         begun = time.monotonic()
-        super()._discard(order)
-        self.discard_seconds = time.monotonic() - begun
-        self.discarded.set()
+        self._carry_out(job)
+        if isinstance(job, Discard):
+            self.discard_seconds = time.monotonic() - begun
+            self.discarded.set()
 
 
 class Hosts:
@@ -169,7 +176,8 @@ def live(plan: Plan) -> Iterator[Costs]:
         on_not_opened=lambda query_id, why, code: None,
     )
     service = listen("127.0.0.1", _TOKEN, "scale")
-    service.answer(executor)
+    executor.observe()
+    service.answer(executor.hosts)
     endpoint = Endpoint(service.address, _TOKEN, "scale", 0, str(folder / "cache"), str(folder))
     try:
         with Hosts(Assignment(endpoint, plan.fleet, str(store.root))) as hosts:
@@ -190,7 +198,7 @@ def _checkpoint(
     fleet: Fleet, executor: Observed, query: CommittingQuery, hosts: Hosts, store: LocalStore
 ) -> Costs:
     executor.expect(fleet.shards)
-    drops = executor.read(lambda p: len(p.retained.manifests) >= p.limits.retained)
+    drops = executor.machine.read(lambda p: len(p.retained.manifests) >= p.limits.retained)
     before = time.monotonic(), time.process_time()
     future = executor.request(CheckpointKind.MANUAL)
     last_order = hosts.hear("ordered")["at"]

@@ -44,7 +44,7 @@ class Emptying:
 
     def push(self) -> Left:
         """Ask for a checkpoint if a move waits for one, and return what is left."""
-        left = self._executor.read(self._left)
+        left = self._executor.machine.read(self._left)
         if left and (self._asked is None or self._asked.done()):
             # A move begins with a checkpoint; whether it fails, the next look tells.
             waits = any(phase in (None, MovePhase.PLANNED) for _, _, phase in left)
@@ -63,7 +63,7 @@ def drain(executor: CheckpointExecutor, machine: str, seconds: float) -> None:
     Raises:
         DrainError: it has no state host, there is no other machine, or it still has shards when the time is up.
     """
-    executor.handle(on.DrainRequested(machine))
+    executor.machine.handle(on.DrainRequested(machine))
     end = time.monotonic() + seconds
     emptying = Emptying(executor, lambda protocol: protocol.shards_on(machine))
     while left := emptying.push():
@@ -79,4 +79,6 @@ def drain(executor: CheckpointExecutor, machine: str, seconds: float) -> None:
                 f"{len(left)}: {', '.join(names)}",
                 "wait for longer; what has not moved goes on to do so",
             )
-        executor.wait_until(lambda protocol: not protocol.shards_on(machine), min(_LOOK_SECONDS, remaining))
+        executor.machine.wait_until(
+            lambda protocol: not protocol.shards_on(machine), min(_LOOK_SECONDS, remaining)
+        )

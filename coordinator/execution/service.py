@@ -32,7 +32,7 @@ from ...state.rpc.messages import (
 from ...state.rpc.tls import SCHEME, Identity
 from ..errors import SetupError
 from .certificates import issue
-from .executor import CheckpointExecutor
+from .connected_hosts import ConnectedHosts
 
 _PROBE_SECONDS: Final = 5.0
 """How long a state host may take to answer on the network before it is refused."""
@@ -49,24 +49,24 @@ class Service:
     identity: Identity | None
     """What it and all state hosts prove themselves with. None: all are on this machine."""
 
-    def answer(self, executor: CheckpointExecutor) -> None:
+    def answer(self, hosts: ConnectedHosts) -> None:
         """Answer the calls of state hosts from now on."""
 
         def orders(hello: HostHello) -> Iterator[Order]:
             self._check_reached(hello)
-            yield from executor.orders(hello)
+            yield from hosts.orders(hello)
 
         actions: dict[str, Call | Stream] = {
-            "ask": Call(AskBatch, executor.ask),
-            "claim": Call(ClaimShards, executor.claim),
-            "restored": Call(ShardsRestored, executor.restored),
-            "not_opened": Call(ShardNotOpened, executor.not_opened),
-            "ack": Call(Ack, executor.ack),
-            "decline": Call(Decline, executor.decline),
-            "moved": Call(MoveReport, executor.moved),
-            "drop_standby": Call(DropStandby, executor.drop_standby),
-            "pulse": Call(HostPulse, executor.pulse),
-            "report": Call(TaskFailure, executor.report),
+            "ask": Call(AskBatch, hosts.ask),
+            "claim": Call(ClaimShards, hosts.claim),
+            "restored": Call(ShardsRestored, hosts.restored),
+            "not_opened": Call(ShardNotOpened, hosts.not_opened),
+            "ack": Call(Ack, hosts.ack),
+            "decline": Call(Decline, hosts.decline),
+            "moved": Call(MoveReport, hosts.moved),
+            "drop_standby": Call(DropStandby, hosts.drop_standby),
+            "pulse": Call(HostPulse, hosts.pulse),
+            "report": Call(TaskFailure, hosts.report),
             "orders": Stream(HostHello, orders),
         }
         self.server.answer(actions)

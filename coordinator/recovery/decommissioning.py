@@ -57,7 +57,7 @@ class Decommissioning:
         """Have shards leave the hosts of executors that have been decommissioned, as far as they have not."""
         if found := self._decommissioned() - self._known:
             self._known |= found
-            self._executor.handle(on.ExecutorsLeaving(found))
+            self._executor.machine.handle(on.ExecutorsLeaving(found))
             self._emptying = Emptying(self._executor, lambda protocol: protocol.shards_leaving())
             log.info("shards leave executors that are decommissioned", executors=sorted(found))
         # One that fails counts for the pipeline as any does. So none follows it; a periodic one will do as well.

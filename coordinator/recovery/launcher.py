@@ -17,7 +17,7 @@ from ...storage.files import FileCache
 from ...storage.logs import carried, logger, named
 from ...storage.long_waits import Reminder, told_if_slow
 from ...storage.manifest import OperatorRecord
-from ..execution.executor import CheckpointExecutor
+from ..execution.locked_machine import LockedMachine
 from ..protocol.events import QueryAdded, QueryRemoved
 from ..query import CheckpointedQuery, Definition
 from ..sinks.owner import SinkOwner
@@ -127,9 +127,9 @@ class Launcher:
         """By Spark's id of a query the recovery that started its run."""
         self._number = 0
 
-    def begin(self, executor: CheckpointExecutor, watcher: Watcher) -> None:
-        """Set the executor that takes the checkpoints, and the watcher of the runs."""
-        self._executor = executor
+    def begin(self, machine: LockedMachine, watcher: Watcher) -> None:
+        """Set the state machine of the checkpoints, and the watcher of the runs."""
+        self._machine = machine
         self._watcher = watcher
 
     def restore(
@@ -184,7 +184,7 @@ class Launcher:
         run = self._put(Run(self._next_number(), definition, directory, query_id, resumed, mirror=mirror))
         resume_point = resumed.point if resumed and resumed.point.needs_changelogs else None
         at_checkpoint = point.operators(name, operators) if point else ()
-        self._executor.handle(
+        self._machine.handle(
             QueryAdded(
                 name,
                 query_id,
@@ -265,7 +265,7 @@ class Launcher:
     def forget(self, name: str) -> None:
         """Undo ``restore`` for a query that could not be started."""
         run = self._runs.get(name)
-        self._executor.handle(QueryRemoved(name))
+        self._machine.handle(QueryRemoved(name))
         self._runs.drop(name)
         if run is not None:
             self._watcher.run_stopped(run)
@@ -363,7 +363,7 @@ class Launcher:
     def _tell_of_first_batch(self, run: Run, first: int, waited: float) -> None:
         """Say what the first batch of a run waits for: its shards, or its own work."""
         name = run.definition.name
-        closed = self._executor.read(
+        closed = self._machine.read(
             lambda machine: (
                 len(list(machine.queries[name].assignment.unowned())) if name in machine.queries else 0
             )

@@ -47,7 +47,7 @@ class PipelineRollback:
 
     def check_not_fenced(self) -> None:
         """Raise ``FencedError`` if another coordinator has taken the pipeline over."""
-        self.executor.check_not_fenced()
+        self.executor.fence.check()
 
     def stop_runs(self) -> None:
         """Stop all runs of queries."""
@@ -58,7 +58,7 @@ class PipelineRollback:
 
     def suspend_checkpoints(self) -> None:
         """Abort the checkpoints under way, and start none."""
-        self.executor.handle(Suspended(self.cause))
+        self.executor.machine.handle(Suspended(self.cause))
 
     def settle_manifests(self) -> None:
         """Wait until every manifest that is being written is written or has failed.
@@ -67,13 +67,13 @@ class PipelineRollback:
             StoreFailedError: the store does not answer; a later attempt may succeed.
         """
         if not self.executor.settle():
-            root = self.executor.read(lambda machine: machine.root)
+            root = self.executor.machine.read(lambda machine: machine.root)
             why = "it does not answer, so nobody knows which checkpoint is the latest"
             raise StoreFailedError(root, "the newest manifest", "finish writing", why, transient=True)
 
     def choose_restore_point(self) -> RestorePoint | None:
         """Return the latest checkpoint of this life's state, or the one that this life began from."""
-        point = self.executor.read(base_point) or self.initial
+        point = self.executor.machine.read(base_point) or self.initial
         self.on_state_given_up(point)
         self.metrics.checkpoint = point.manifest.id if point else None
         return point
@@ -103,11 +103,11 @@ class PipelineRollback:
 
     def release_runs(self) -> None:
         """Tell the state hosts that the stopped runs are over."""
-        self.executor.handle(Released(tuple(run.query_id for run in self.superseded)))
+        self.executor.machine.handle(Released(tuple(run.query_id for run in self.superseded)))
 
     def resume_checkpoints(self, point: RestorePoint | None) -> None:
         """Take checkpoints again."""
-        self.executor.handle(Restored(point.manifest.id if point else None))
+        self.executor.machine.handle(Restored(point.manifest.id if point else None))
 
     def start_runs(self) -> None:
         """Start the new runs, but for queries that their user has stopped."""

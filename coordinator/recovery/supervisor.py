@@ -136,7 +136,7 @@ class Supervisor:
     def begin(self, executor: CheckpointExecutor) -> None:
         """Begin to supervise, with the checkpoints that recovery goes back to."""
         self._executor = executor
-        self._launcher.begin(executor, self)
+        self._launcher.begin(executor.machine, self)
         self._thread.start()
 
     # --- what others report ---------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ class Supervisor:
     def _report_stop(self, run: Run) -> None:
         """End the checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
         name, stands_at = run.definition.name, progress.newest_committed(run.logs_as_known())
-        self._executor.handle(events.QueryStopped(name, stands_at))
+        self._executor.machine.handle(events.QueryStopped(name, stands_at))
 
     def _check_not_failed(self) -> None:
         if (failed := self._machine.failed) is not None:
@@ -453,7 +453,7 @@ class Supervisor:
         restored = self._point
         if restored is None or self._machine.failed is not None:
             return None
-        point = self._executor.read(lambda protocol: suspect(protocol, restored))
+        point = self._executor.machine.read(lambda protocol: suspect(protocol, restored))
         log.error("looking for damage in the restored checkpoint", checkpoint=point.manifest.id, met=met)
         return self._find_damage(point)
 
@@ -481,7 +481,7 @@ class Supervisor:
                 self._restart_at = until
                 tell_failure(log.warning, cause, restarting_in=round(until - self._clock(), 3))
             case on.SuspendCheckpoints(cause):
-                self._executor.handle(events.Suspended(str(cause)))
+                self._executor.machine.handle(events.Suspended(str(cause)))
             case on.FailForGood(error, because):
                 if because:
                     log.error("not restarted", because=because, error=str(error).splitlines()[0])
@@ -555,7 +555,9 @@ class Supervisor:
         self._decide(on.FatalError(error))
         tell_failure(log.error, error, outcome="the pipeline has failed for good")
         fenced = isinstance(error, FencedError)
-        self._executor.handle(events.Closed(Reason.FENCED if fenced else Reason.COORDINATOR_SUSPENDED))
+        self._executor.machine.handle(
+            events.Closed(Reason.FENCED if fenced else Reason.COORDINATOR_SUSPENDED)
+        )
         with self._changing:
             for run in self._runs.all():
                 try:

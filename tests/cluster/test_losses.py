@@ -52,7 +52,7 @@ class Stream:
 
     def hosts(self) -> list[HostHello]:
         """The state hosts that own shards."""
-        owners = self.coordinator._executor.read(
+        owners = self.coordinator._executor.machine.read(
             lambda machine: [
                 machine.hosts[host]
                 for host in machine.queries["chained"].assignment.owners()

@@ -261,7 +261,9 @@ def test_a_stop_with_a_savepoint_waits_for_no_checkpoint_whose_batch_was_cut_off
     (run.directory / "offsets" / "0").touch()
     # Its cut is the batch that is planned, and never commits.
     pending = pipeline.coordinator.checkpoint()
-    eventually(lambda: pipeline.coordinator._executor.read(lambda p: p.waiting_for_commits()) == {"q": 0})
+    eventually(
+        lambda: pipeline.coordinator._executor.machine.read(lambda p: p.waiting_for_commits()) == {"q": 0}
+    )
     taken = pipeline.coordinator.stop(savepoint="last", timeout="0 s")
     error = pending.exception(DEADLINE)
     assert isinstance(error, CheckpointError)
@@ -390,7 +392,9 @@ def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
     pipeline.coordinator._supervisor.must_fail(
         FencedError("s", successor.generation - 1, successor.generation, "another driver")
     )
-    eventually(lambda: pipeline.coordinator._executor.read(lambda machine: machine.closed) is Reason.FENCED)
+    eventually(
+        lambda: pipeline.coordinator._executor.machine.read(lambda machine: machine.closed) is Reason.FENCED
+    )
     assert pipeline.coordinator.stop() is None
     assert stored(tmp_path) == []
     assert not any("no last checkpoint" in line for line in lines(caplog))

@@ -69,7 +69,7 @@ def main(folder: Path) -> None:
             )
             query.processAllAvailable()
             batches = coordinator.checkpoint().result(60).batches
-            ownership = coordinator._executor.read(lambda machine: machine.queries["q"].assignment)
+            ownership = coordinator._executor.machine.read(lambda machine: machine.queries["q"].assignment)
             owned.append([len(shards) for shards in ownership.by_owner().values()])
     exact = last_totals(spark.read.parquet(str(folder / "out"))) == events.totals(spark)
     print(

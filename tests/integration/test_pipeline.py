@@ -65,7 +65,9 @@ def test_shards_are_open_before_there_is_a_batch(
     coordinator = make()
     query = totals_query(coordinator, spark, events, tmp_path / "out")
     eventually(
-        lambda: bool(coordinator._executor.read(lambda machine: machine.places("totals", "totals")).hosts)
+        lambda: bool(
+            coordinator._executor.machine.read(lambda machine: machine.places("totals", "totals")).hosts
+        )
     )
     run = coordinator._supervisor._runs.get("totals")
     assert run is not None

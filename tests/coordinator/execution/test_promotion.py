@@ -36,7 +36,7 @@ from chandy.storage.local import LocalStore
 from chandy.storage.manifest import CheckpointKind, OperatorRecord
 
 from ...waiting import DEADLINE, eventually
-from .test_executor import Queries
+from .one_life import Queries
 
 SHARDS = (0, 1)
 
@@ -78,16 +78,16 @@ class Cluster:
         self.endpoint = Endpoint(
             self.service.address, "secret", "p", 32 << 20, str(folder / "cache"), str(runtime), patience=60.0
         )
-        right = self.executor.orders
+        right = self.executor.hosts.orders
 
         def orders(hello: HostHello) -> Iterator[object]:
             # Both are on this machine, but the protocol must not know it.
             yield from right(attrs.evolve(hello, machine=Path(hello.executor).name))
 
-        self.executor.orders = orders  # type: ignore[assignment, method-assign]
-        self.service.answer(self.executor)
+        self.executor.hosts.orders = orders  # type: ignore[assignment, method-assign]
+        self.service.answer(self.executor.hosts)
         operators = (OperatorRecord("op", "q", "{}", {}, (None,) * len(SHARDS)),)
-        self.executor.handle(
+        self.executor.machine.handle(
             on.QueryAdded("q", "id", batch=-1, operators=operators, restored=operators, sources={})
         )
         self.batch = -1
@@ -130,18 +130,18 @@ class Cluster:
 
         def are_in_sync() -> bool:
             self.executor.request(CheckpointKind.MANUAL).result(DEADLINE)
-            return all(one.standby for one in self.executor.read(assigned_shards))
+            return all(one.standby for one in self.executor.machine.read(assigned_shards))
 
         eventually(are_in_sync, "the standbys")
 
     def signal(self, machine: str, number: signal.Signals) -> int:
-        hellos = self.executor.read(lambda state: list(state.hosts.values()))
+        hellos = self.executor.machine.read(lambda state: list(state.hosts.values()))
         (pid,) = [hello.pid for hello in hellos if hello.machine == machine]
         os.kill(pid, number)
         return pid
 
     def owners(self) -> list[tuple[str | None, int]]:
-        return [(one.machine, one.term) for one in self.executor.read(assigned_shards)]
+        return [(one.machine, one.term) for one in self.executor.machine.read(assigned_shards)]
 
     def close(self) -> None:
         self.executor.close()
@@ -219,7 +219,7 @@ def test_a_task_replaces_the_frozen_host_beside_it(cluster: Cluster) -> None:
     cluster.count(cluster.begin("a", (0,)), 0)
     cluster.count(cluster.begin("b", (1,)), 1)
     assert cluster.owners() == [("b", 2), ("b", 1)]
-    assert [one.pid for one in cluster.executor.read(lambda state: list(state.hosts.values()))].count(
+    assert [one.pid for one in cluster.executor.machine.read(lambda state: list(state.hosts.values()))].count(
         pid
     ) == 0
     assert not cluster.lost
@@ -231,7 +231,7 @@ def test_an_owner_goes_on_when_its_standby_is_frozen(cluster: Cluster) -> None:
     pid = cluster.signal("b", signal.SIGSTOP)
     try:
         cluster.run("a", "a")
-        assert not any(one.standby for one in cluster.executor.read(assigned_shards))
+        assert not any(one.standby for one in cluster.executor.machine.read(assigned_shards))
     finally:
         os.kill(pid, signal.SIGKILL)
     cluster.run("a", "a")

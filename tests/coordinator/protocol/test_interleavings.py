@@ -1025,7 +1025,7 @@ class Life:
         )
 
     def finalize(self, checkpoint: int) -> Iterator[None]:
-        """As ``CheckpointExecutor._finalize``; between any two calls to the store anything can happen."""
+        """As ``CheckpointJobs._finalize``; between any two calls to the store anything can happen."""
         yield
         manifest = self.machine.manifest(checkpoint, self.world.tick())
         if manifest is None:

@@ -13,7 +13,7 @@ from chandy.coordinator.recovery.decommissioning import Decommissioning
 from chandy.state.rpc.messages import Decline, MoveReport, MoveStep, OpenAhead, Order, SnapshotOrder, TakeOver
 
 from ...waiting import eventually
-from ..execution.test_executor import FakeHost, Setup
+from ..execution.one_life import FakeHost, Setup
 
 
 class Cluster:
@@ -27,35 +27,37 @@ class Cluster:
         self.asked = 0
         self.target = FakeHost(self.executor, "target", "other", "elsewhere")
         self.setup.host.on_order, self.target.on_order = self.own, self.take
-        (hello,) = self.executor.read(
+        (hello,) = self.executor.machine.read(
             lambda machine: [one for one in machine.hosts.values() if one.host == "host"]
         )
-        self.executor.handle(on.HostJoined(attrs.evolve(hello, spark_executor="3")))
+        self.executor.machine.handle(on.HostJoined(attrs.evolve(hello, spark_executor="3")))
         self.watch = Decommissioning(self.executor, lambda: frozenset(self.leaving))
 
     def own(self, order: Order) -> None:
         if isinstance(order, SnapshotOrder):
             self.asked += 1
             if self.declines:
-                self.executor.decline(Decline("host", order.checkpoint, order.query_id, "the disk is full"))
+                self.executor.hosts.decline(
+                    Decline("host", order.checkpoint, order.query_id, "the disk is full")
+                )
             else:
-                self.executor.ack(self.setup.host.ack_of(order))
+                self.executor.hosts.ack(self.setup.host.ack_of(order))
 
     def take(self, order: Order) -> None:
         match order:
             case OpenAhead(move):
-                self.executor.moved(MoveReport("target", move, MoveStep.OPENED))
+                self.executor.hosts.moved(MoveReport("target", move, MoveStep.OPENED))
             case TakeOver(move, _, term):
-                self.executor.moved(MoveReport("target", move, MoveStep.TAKEN, term))
+                self.executor.hosts.moved(MoveReport("target", move, MoveStep.TAKEN, term))
 
     def left(self) -> int:
         """How many shards the host has."""
-        return len(self.executor.read(lambda machine: machine.shards_on("machine")))
+        return len(self.executor.machine.read(lambda machine: machine.shards_on("machine")))
 
     def look_until_idle(self) -> None:
         """Look until nothing is asked for any more."""
         self.watch.look()
-        eventually(lambda: not self.executor.read(lambda machine: machine.pending))
+        eventually(lambda: not self.executor.machine.read(lambda machine: machine.pending))
 
 
 @pytest.fixture

@@ -164,9 +164,9 @@ class Life:
         )
         self.made.callback(self.executor.close)
         if point is not None:
-            self.executor.handle(Restored(point.manifest.id))
+            self.executor.machine.handle(Restored(point.manifest.id))
         memory = Memory(32 << 20)
-        self.host = StateHost("host", self.executor, self.folder / "host", memory, files)
+        self.host = StateHost("host", self.executor.hosts, self.folder / "host", memory, files)
         self.made.callback(self.host.close)
         self.supervisor.begin(self.executor)
         self.made.callback(self.supervisor.close)
@@ -180,7 +180,7 @@ class Life:
         self.query: CheckpointedQuery | None = None
 
     def listen(self, hello: HostHello, welcomed: threading.Event) -> None:
-        for order in self.executor.orders(hello):
+        for order in self.executor.hosts.orders(hello):
             welcomed.set()
             self.host.obey(order)
 

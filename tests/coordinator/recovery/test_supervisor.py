@@ -103,26 +103,39 @@ class Running(Spark):
         self.stopped.set()
 
 
-class Checkpoints:
-    """``CheckpointExecutor`` without checkpoints."""
+class StillMachine:
+    """``LockedMachine`` that keeps its events to itself."""
 
     def __init__(self) -> None:
         self.events: list[object] = []
-        self.fenced: FencedError | None = None
         limits = CheckpointConfig().limits
         self.machine = CheckpointStateMachine(pipeline="p", generation=1, root="", limits=limits, next_id=1)
-        self.unsettled = 0
-        """How often the fate of a manifest is not known yet."""
-
-    def check_not_fenced(self) -> None:
-        if self.fenced is not None:
-            raise self.fenced
 
     def read(self, value: Callable[[CheckpointStateMachine], Any]) -> Any:
         return value(self.machine)
 
     def handle(self, event: object) -> None:
         self.events.append(event)
+
+
+class KnownFence:
+    """``Fence`` that needs no store."""
+
+    fenced: FencedError | None = None
+
+    def check(self) -> None:
+        if self.fenced is not None:
+            raise self.fenced
+
+
+class Checkpoints:
+    """``CheckpointExecutor`` without checkpoints."""
+
+    def __init__(self) -> None:
+        self.machine = StillMachine()
+        self.fence = KnownFence()
+        self.unsettled = 0
+        """How often the fate of a manifest is not known yet."""
 
     def settle(self) -> bool:
         self.unsettled -= 1
@@ -523,7 +536,7 @@ def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
     query = setup.supervisor.start(setup.definition)
     touched: list[object] = []
     monkeypatch.setattr(launcher, "restore_query", lambda *args: touched.append(args))
-    setup.checkpoints.fenced = FENCED
+    setup.checkpoints.fence.fenced = FENCED
     setup.supervisor.host_lost("it was frozen for too long")
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
@@ -579,7 +592,7 @@ def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
     setup.supervisor._fail_for_good(error)
-    assert Closed(reason) in setup.checkpoints.events
+    assert Closed(reason) in setup.checkpoints.machine.events
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
@@ -665,7 +678,7 @@ def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
         if started[0].stopped.is_set():
             query.stop()
 
-    monkeypatch.setattr(setup.checkpoints, "check_not_fenced", check_not_fenced)
+    monkeypatch.setattr(setup.checkpoints.fence, "check", check_not_fenced)
     setup.checkpoints.unsettled = 1
     setup.supervisor.host_lost("it was killed")
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
@@ -707,7 +720,7 @@ def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
     setup.supervisor.host_lost("it was killed")
     eventually(lambda: setup.supervisor._machine.outage is not None)
     setup.supervisor.stop_gracefully(("q",), 0.0)
-    (suspended,) = [event for event in setup.checkpoints.events if isinstance(event, Suspended)]
+    (suspended,) = [event for event in setup.checkpoints.machine.events if isinstance(event, Suspended)]
     assert "it was killed" in suspended.cause
 
 
@@ -722,7 +735,7 @@ def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go
         return starts[-1]
 
     def suspended() -> bool:
-        return any(isinstance(event, Suspended) for event in setup.checkpoints.events)
+        return any(isinstance(event, Suspended) for event in setup.checkpoints.machine.events)
 
     monkeypatch.setattr(launcher, "start_spark", start)
     query = setup.supervisor.start(setup.definition)

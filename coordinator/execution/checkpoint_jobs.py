@@ -1,0 +1,315 @@
+"""What a checkpoint asks of stores and disks: its place, the progress of queries, its manifest, and to clean up.
+
+Each job takes as long as a store takes, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from ...storage.catalog import Catalog
+from ...storage.collect import discard, discard_aborted
+from ...storage.errors import (
+    ChandyError,
+    FailureCode,
+    FencedError,
+    ObjectMissingError,
+    OutcomeUnknownError,
+    StoreFailedError,
+)
+from ...storage.layout import pack_key, savepoint_key, trigger_key
+from ...storage.logs import logger
+from ...storage.manifest import CheckpointKind, Manifest, OutputRecord, QueryRecord
+from ...storage.open import open_store
+from ...storage.savepoint import claim_savepoint, discard_savepoint
+from ...storage.snapshots import SnapshotWriter, copy_snapshot
+from ...storage.store import Store
+from ...storage.verification import check
+from ..protocol import events as on
+from ..protocol import instructions as do
+from ..protocol.reasons import Reason
+from .commit import commit_steps
+from .fence import Fence
+from .locked_machine import LockedMachine
+from .progress import Progress
+
+log = logger(__name__)
+
+_ASK_AGAIN_SECONDS: Final = 2.0
+"""The pause before a store is asked again whether a manifest was written."""
+_PRE_COMMITS: Final = 5
+"""How often sinks are asked what a savepoint has to publish, while retention deletes what is published."""
+
+CheckpointJob = (
+    do.ChooseCut
+    | do.StoreProgress
+    | do.CopyShards
+    | do.ReadBack
+    | do.Finalize
+    | do.Discard
+    | do.DiscardAborted
+)
+
+
+class CheckpointJobs:
+    """Carries out what instructions ask of stores, and tells the state machine how it ended.
+
+    Args:
+        machine: the protocol.
+        fence: tells of a successor.
+        catalog: where manifests are committed.
+        store: the pipeline's own store.
+        progress: the queries on the driver's disk.
+        clock: seconds since 1970, never going back.
+        closed: set when nobody waits for a job any more.
+        on_failure: called when the pipeline must fail, because it is fenced.
+        on_not_opened: as for ``CheckpointExecutor``.
+        on_completed: as for ``CheckpointExecutor``.
+    """
+
+    def __init__(
+        self,
+        machine: LockedMachine,
+        fence: Fence,
+        *,
+        catalog: Catalog,
+        store: Store,
+        progress: Progress,
+        clock: Callable[[], float],
+        closed: threading.Event,
+        on_failure: Callable[[ChandyError], None],
+        on_not_opened: Callable[[str, str, FailureCode | None], None],
+        on_completed: Callable[[Manifest], None],
+    ) -> None:
+        self._machine = machine
+        self._fence = fence
+        self._catalog = catalog
+        self._store = store
+        self._progress = progress
+        self._clock = clock
+        self._closed = closed
+        self._on_failure = on_failure
+        self._on_not_opened = on_not_opened
+        self._on_completed = on_completed
+
+    def carry_out(self, job: CheckpointJob) -> None:
+        """Do what an instruction says."""
+        match job:
+            case do.ChooseCut():
+                self._choose_cut(job)
+            case do.StoreProgress():
+                self._store_progress(job)
+            case do.CopyShards():
+                self._copy_shards(job)
+            case do.ReadBack():
+                self._read_back(job)
+            case do.Finalize():
+                self._finalize(job)
+            case do.Discard():
+                self._discard(job)
+            case do.DiscardAborted():
+                self._discard_aborted(job)
+
+    def failed(self, checkpoint: int, reason: Reason, error: Exception) -> None:
+        """Tell the state machine that a checkpoint cannot complete."""
+        detail = str(error) or type(error).__name__
+        self._machine.handle(on.CheckpointFailed(checkpoint, reason, detail))
+
+    # --- its place ------------------------------------------------------------------------------------------
+
+    def _choose_cut(self, choose: do.ChooseCut) -> None:
+        kind = CheckpointKind.SAVEPOINT.value if choose.is_savepoint else "checkpoint"
+        try:
+            # A successor's ids are its own.
+            self._fence.check()
+            # Before anything else: no later life uses the id again, whatever becomes of this one.
+            note = f"{kind} of {self._owner(choose.checkpoint)}"
+            self._store.create(trigger_key(choose.checkpoint), note.encode())
+            if choose.is_savepoint:
+                self._store.create(savepoint_key(choose.checkpoint), choose.root.encode())
+                claim_savepoint(open_store(choose.root), self._owner(choose.checkpoint))
+        except FencedError as error:
+            self.failed(choose.checkpoint, Reason.FENCED, error)
+            self._on_failure(error)
+            return
+        except (OSError, ChandyError) as error:
+            self.failed(choose.checkpoint, Reason.IO_EXCEPTION, error)
+            return
+        if self._machine.read(lambda machine: choose.checkpoint not in machine.pending):
+            # It was aborted meanwhile, and cleaned up perhaps before its place was claimed.
+            self._discard_aborted(do.DiscardAborted(choose.checkpoint, choose.root, choose.is_savepoint))
+            return
+        for query in choose.queries:
+            planned, stands_at = self._progress.planned(query), self._progress.stands_at(query)
+            self._machine.handle(on.CutChosen(choose.checkpoint, query, planned, stands_at))
+        self._machine.handle(on.PlanningDone(choose.checkpoint))
+        for query in choose.queries:
+            # A query that was stopped since its cut was chosen never commits what it had planned.
+            if (batch := self._progress.stands_at(query)) is not None:
+                self._machine.handle(on.QueryStopped(query, batch))
+
+    def _owner(self, checkpoint: int) -> str:
+        return f"{self._store.uri}, generation {self._machine.generation}, checkpoint {checkpoint}"
+
+    def _store_of(self, checkpoint: int, root: str) -> Store:
+        """The store of a checkpoint. Nothing is retried on it after the checkpoint's deadline."""
+        pending = self._machine.read(lambda machine: machine.pending.get(checkpoint))
+        left = pending.deadline - self._clock() if pending else 0.0
+        return open_store(root).within(max(0.0, left))
+
+    # --- progress -------------------------------------------------------------------------------------------
+
+    def _store_progress(self, order: do.StoreProgress) -> None:
+        try:
+            store = self._store_of(order.checkpoint, order.root)
+            outputs, staged_bytes = self._pre_commit(order, store)
+            writer = SnapshotWriter(store, pack_key(order.checkpoint, f"driver-{order.query}"))
+            with self._progress.hold(order.query, order.cut) as files:
+                writer.add(order.query, files, order.base)
+                stored = writer.finish()[order.query]
+        except (OSError, ChandyError) as error:
+            self.failed(order.checkpoint, Reason.IO_EXCEPTION, error)
+            return
+        record = QueryRecord(order.query, order.cut, stored.handle, outputs)
+        self._machine.handle(on.ProgressStored(order.checkpoint, record, stored.new_bytes + staged_bytes))
+
+    def _pre_commit(self, order: do.StoreProgress, store: Store) -> tuple[tuple[OutputRecord, ...], int]:
+        """Ask a query's sinks what the manifest must say, and keep what it names; return how many bytes that wrote."""
+        asked = 0
+        while True:
+            outputs = self._progress.pre_commit(order.query, order.checkpoint)
+            asked += 1
+            try:
+                return outputs, self._keep_staged(outputs, store)
+            except ObjectMissingError:
+                # It was published meanwhile, and retention has deleted it.
+                if asked == _PRE_COMMITS:
+                    raise
+
+    def _keep_staged(self, outputs: Iterable[OutputRecord], store: Store) -> int:
+        """See to it that a checkpoint's store has what is to be published; return how many bytes that wrote."""
+        if store.uri == self._store.uri:
+            return 0
+        # Several sinks publish the same files.
+        files = {file.key: file for one in outputs for epoch in one.epochs for file in epoch.staged.files}
+        for file in files.values():
+            check(self._store, file)
+            store.write(file.key, self._store.read(file.key))
+        return sum(file.size for file in files.values())
+
+    def _copy_shards(self, order: do.CopyShards) -> None:
+        try:
+            with tempfile.TemporaryDirectory(prefix="chandy-copy-") as folder:
+                pack = pack_key(order.checkpoint, f"driver-{order.query}-shards")
+                writer = SnapshotWriter(self._store_of(order.checkpoint, order.root), pack)
+                for number, (_, source) in enumerate(order.sources):
+                    scratch = Path(folder) / str(number)
+                    copy_snapshot(open_store(source.root), source.handle, writer, str(number), scratch)
+                stored = writer.finish()
+        except (OSError, ChandyError) as error:
+            self.failed(order.checkpoint, Reason.IO_EXCEPTION, error)
+            return
+        handles = {shard: stored[str(number)].handle for number, (shard, _) in enumerate(order.sources)}
+        new_bytes = sum(snapshot.new_bytes for snapshot in stored.values())
+        self._machine.handle(on.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
+
+    def _read_back(self, order: do.ReadBack) -> None:
+        files = [(source.root, file) for source in order.sources for file in source.handle.files]
+        log.info("reading what nobody has read of the restored checkpoint", files=len(files))
+        whole = False
+        try:
+            for root, file in files:
+                if self._closed.is_set():
+                    return
+                check(open_store(root), file)
+            whole = True
+        except (OSError, ChandyError) as error:
+            log.warning("cannot verify the restored checkpoint", error=str(error))
+            if isinstance(error, ChandyError) and self._is_needed(error):
+                self._on_not_opened(order.query_id, str(error), error.code)
+        finally:
+            self._machine.handle(on.SourcesReadBack(order.query_id, whole))
+
+    def _is_needed(self, error: ChandyError) -> bool:
+        """Return whether an error matters: retention may have deleted what checkpoints have ceased to need."""
+        if not isinstance(error, ObjectMissingError):
+            return True
+        key = error.key
+        return self._machine.read(lambda machine: machine.retained.needs(key))
+
+    # --- its manifest ---------------------------------------------------------------------------------------
+
+    def _finalize(self, order: do.Finalize) -> None:
+        manifest = self._machine.read(lambda machine: machine.manifest(order.checkpoint, self._clock()))
+        if manifest is None:
+            return
+        manifest = self._with_channels(manifest)
+        not_finalized = partial(on.NotFinalized, manifest, Reason.FINALIZE_CHECKPOINT_FAILURE)
+        try:
+            if doomed := self._machine.read(lambda machine: machine.doomed(manifest)):
+                raise ObjectMissingError(order.root, min(doomed))
+            for _ in commit_steps(manifest, order.root, self._catalog, open_store, self._be_patient):
+                pass
+        except FencedError as error:
+            self._machine.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
+            self._on_failure(error)
+        except (OSError, ChandyError) as error:
+            self._machine.handle(
+                not_finalized(str(error), is_known=not isinstance(error, OutcomeUnknownError))
+            )
+        except Exception as error:
+            log.exception("a manifest could not be written", checkpoint=order.checkpoint)
+            self._machine.handle(not_finalized(repr(error), is_known=False))
+        else:
+            self._tell_of(manifest)
+            self._machine.handle(on.Finalized(manifest))
+            seconds = manifest.completed_at - manifest.triggered_at
+            log.info("checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=seconds)
+
+    def _tell_of(self, manifest: Manifest) -> None:
+        try:
+            self._on_completed(manifest)
+        except Exception:
+            # The checkpoint is complete, whatever becomes of the news.
+            log.exception("what was to be done after a checkpoint has failed", checkpoint=manifest.id)
+
+    def _with_channels(self, manifest: Manifest) -> Manifest:
+        try:
+            return attrs.evolve(manifest, channels=self._progress.channels(manifest))
+        except Exception as error:  # noqa: BLE001 (a restore does not need them)
+            log.warning("cannot tell what is between the queries", error=str(error) or repr(error))
+            return manifest
+
+    def _be_patient(self, error: StoreFailedError) -> bool:
+        """Wait until a store may be asked again; return whether to ask it: not once the coordinator has closed."""
+        log.warning("cannot tell whether a manifest was written, asking again", error=str(error))
+        return not self._closed.wait(_ASK_AGAIN_SECONDS)
+
+    # --- what is not needed any more ------------------------------------------------------------------------
+
+    def _discard(self, order: do.Discard) -> None:
+        try:
+            # A successor decides itself which checkpoints it keeps.
+            self._fence.check()
+            discard(self._store, order.dropped, order.kept)
+        except (OSError, ChandyError) as error:
+            log.warning("cannot delete old checkpoints; `chandy gc` can", error=str(error))
+        finally:
+            # No checkpoint begins while too many deletions are counted as under way.
+            self._machine.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped)))
+
+    def _discard_aborted(self, order: do.DiscardAborted) -> None:
+        try:
+            if order.is_savepoint:
+                discard_savepoint(open_store(order.root), self._owner(order.checkpoint))
+            else:
+                discard_aborted(self._store, order.checkpoint, self._machine.generation)
+        except (OSError, ChandyError) as error:
+            log.warning("cannot delete what an aborted checkpoint left", error=str(error))

@@ -1,0 +1,256 @@
+"""What state hosts ask and report, the orders to them, and which of them are still there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...state.errors import HostDismissedError
+from ...state.rpc.messages import (
+    Ack,
+    AskBatch,
+    BatchAnswer,
+    BatchTimes,
+    ClaimAnswer,
+    ClaimShards,
+    Decline,
+    DropStandby,
+    HostHello,
+    HostPulse,
+    MoveReport,
+    MoveStep,
+    Order,
+    ShardId,
+    ShardNotOpened,
+    ShardsRestored,
+    StopOrder,
+    TaskFailure,
+)
+from ...storage.errors import FailureCode
+from ...storage.logs import logger
+from ..protocol import events as on
+from ..protocol import host_watch
+from ..protocol.copies import HAND_OVER_SECONDS
+from .fence import Fence
+from .host_process import end_host
+from .locked_machine import LockedMachine
+from .order_streams import OrderStreams
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
+
+log = logger(__name__)
+
+
+class ConnectedHosts:
+    """The state hosts that read their orders. Its methods are what they call; see ``state.rpc.messages.Control``.
+
+    Args:
+        machine: the protocol.
+        fence: tells of a successor.
+        times: when a planned batch of the query with this Spark id is.
+        clock: seconds since 1970, never going back.
+        timeout: seconds of silence after which a host is taken for lost.
+        on_processor_failure: called when a user's processor raised.
+        on_restored: called when a host has restored shards.
+        on_not_opened: called when a host gives up a shard: with Spark's id of the query, why, and what it means.
+    """
+
+    def __init__(
+        self,
+        machine: LockedMachine,
+        fence: Fence,
+        *,
+        times: Callable[[str, int], BatchTimes],
+        clock: Callable[[], float],
+        timeout: float,
+        on_processor_failure: Callable[[TaskFailure], None],
+        on_restored: Callable[[ShardsRestored], None],
+        on_not_opened: Callable[[str, str, FailureCode | None], None],
+    ) -> None:
+        self._machine = machine
+        self._fence = fence
+        self._times = times
+        self._clock = clock
+        self._on_processor_failure = on_processor_failure
+        self._on_restored = on_restored
+        self._on_not_opened = on_not_opened
+        self._order_streams = OrderStreams()
+        self._lock = threading.Lock()
+        """Held while the machine hears that a host comes or goes, so that it hears so in the right order."""
+        self._watch = host_watch.HostWatch(timeout)
+        self._streams: dict[str, object] = {}
+        self._hellos: dict[str, HostHello] = {}
+        self._dismissed: set[str] = set()
+        self._stopped = False
+
+    # --- what they ask and report ---------------------------------------------------------------------------
+
+    def ask(self, ask: AskBatch) -> BatchAnswer:
+        """Answer "begin batch". While a shard of the query is handed over to another host, there is no answer.
+
+        Raises:
+            FencedError: another coordinator has taken the pipeline over.
+            StorageError: nobody knows: the last look is too long ago, and the store does not answer.
+        """
+        self._fence.check_for_batch()
+        self._check_not_dismissed(ask.host)
+        while (answer := self._machine.handle_often(on.BatchAsked(ask))) is None:
+            # The move may have set a deadline.
+            self._machine.wake_watchers()
+            self._machine.wait_until(lambda machine: not machine.holds(ask.query_id), HAND_OVER_SECONDS)
+        # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
+        return attrs.evolve(answer, times=self._times(ask.query_id, ask.batch))
+
+    def claim(self, claim: ClaimShards) -> ClaimAnswer:
+        """Make a host the owner of shards."""
+        self._check_not_dismissed(claim.host)
+        return self._machine.handle(on.ShardsClaimed(claim))
+
+    def ack(self, ack: Ack) -> None:
+        """Record an acknowledgement."""
+        self._check_not_dismissed(ack.host)
+        results = self._machine.handle_often(on.Acked(ack))
+        log.debug("ack", checkpoint=ack.checkpoint, host=ack.host, results=[r.value for r in results])
+
+    def decline(self, decline: Decline) -> None:
+        """Record that a host cannot do its part of a checkpoint."""
+        log.warning("a state host declined", checkpoint=decline.checkpoint, error=decline.error)
+        self._machine.handle(on.Declined(decline))
+
+    def moved(self, report: MoveReport) -> None:
+        """Record how far a move is."""
+        self._check_not_dismissed(report.host)
+        if report.step is MoveStep.FAILED:
+            log.warning("a shard stays where it is", move=report.move, host=report.host, why=report.why)
+        self._machine.handle(on.MoveReported(report))
+
+    def drop_standby(self, drop: DropStandby) -> None:
+        """Consent that the owner of a shard goes on without its standby."""
+        self._check_not_dismissed(drop.host)
+        self._machine.handle(on.StandbyDropped(drop))
+        log.warning(
+            "a shard goes on without its standby, which is behind; the next checkpoint makes another",
+            uid=drop.shard.uid,
+            shard=drop.shard.shard,
+            host=drop.host,
+        )
+
+    def pulse(self, pulse: HostPulse) -> None:
+        """Record that a host lives."""
+        with self._lock:
+            if pulse.host in self._hellos:
+                self._watch.heard(pulse.host, self._clock())
+
+    def report(self, failure: TaskFailure) -> None:
+        """Record that a processor raised."""
+        self._on_processor_failure(failure)
+
+    def restored(self, restored: ShardsRestored) -> None:
+        """Record how shards were restored."""
+        shards = tuple(ShardId(restored.uid, number) for number in restored.read)
+        self._machine.handle_often(on.ShardsRead(restored.query_id, shards))
+        self._on_restored(restored)
+
+    def not_opened(self, failed: ShardNotOpened) -> None:
+        """Record that a host gives up a shard that it could not open."""
+        log.warning(
+            "a shard could not be opened", uid=failed.shard.uid, shard=failed.shard.shard, why=failed.why
+        )
+        self._machine.handle_often(on.ShardGivenUp(failed.host, failed.query_id, failed.shard))
+        self._on_not_opened(failed.query_id, failed.why, failed.code)
+
+    # --- orders ---------------------------------------------------------------------------------------------
+
+    def orders(self, hello: HostHello) -> Iterator[Order]:
+        """Yield the orders to one host. The host counts as living as long as it reads them."""
+        # A host may open a new stream before the end of its broken one is noticed.
+        stream = object()
+        if hello.host in self._dismissed or self._machine.read(
+            lambda machine: hello.host in machine.replaced
+        ):
+            yield StopOrder()
+            return
+        # A stream is read by threads of the server, which know no names.
+        told = log.bind(pipeline=self._machine.pipeline, host=hello.host, machine=hello.machine)
+        # As soon as the state machine knows a host, it may have orders for it.
+        with self._order_streams.connected(hello.host) as orders:
+            with self._lock:
+                self._streams[hello.host] = stream
+                self._hellos[hello.host] = hello
+                self._watch.heard(hello.host, self._clock())
+                self._machine.handle(on.HostJoined(hello))
+            told.info("state host connected", pid=hello.pid)
+            try:
+                yield from orders
+            finally:
+                if not self._stopped:
+                    self._stream_ended(hello, stream, told)
+
+    def send(self, host: str, order: Order) -> None:
+        """Send an order to a host, or drop it if the host is gone."""
+        self._order_streams.send(host, order)
+
+    def stop(self) -> None:
+        """Tell all hosts to stop, also those that come from now on."""
+        self._stopped = True
+        self._order_streams.stop_all()
+
+    def _stream_ended(self, hello: HostHello, stream: object, told: BoundLogger) -> None:
+        with self._lock:
+            if self._streams.get(hello.host) is not stream:
+                return
+            self._forget_host(hello)
+        told.warning("state host disconnected")
+
+    def _forget_host(self, hello: HostHello) -> None:
+        """Take a host for gone, with the lock held."""
+        self._streams.pop(hello.host, None)
+        self._hellos.pop(hello.host, None)
+        self._watch.forget(hello.host)
+        self._machine.handle(on.HostLeft(hello))
+
+    # --- hosts that have gone silent ------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look who is silent, and go on without those that have been so for too long."""
+        with self._lock:
+            verdicts = [(verdict, self._hellos[verdict.host]) for verdict in self._watch.look(self._clock())]
+        for verdict, hello in verdicts:
+            about = {"host": hello.host, "machine": hello.machine, "pid": hello.pid}
+            match verdict:
+                case host_watch.Suspected(_, silent):
+                    log.warning(
+                        "a state host is silent; look whether its process is stopped, its disk stalled or its "
+                        "machine overloaded",
+                        **about,
+                        seconds=round(silent, 1),
+                        lost_after=self._watch.timeout,
+                    )
+                case host_watch.Cleared():
+                    log.warning("the state host answers again", **about)
+                case host_watch.TakenForLost(_, silent):
+                    self._dismiss(hello, silent)
+
+    def _dismiss(self, hello: HostHello, silent: float) -> None:
+        """Go on without a host that may come back: it is killed if it can be, and nothing that it says counts."""
+        with self._lock:
+            self._dismissed.add(hello.host)
+            self._forget_host(hello)
+        self._order_streams.send(hello.host, StopOrder())
+        killed = end_host(hello)
+        log.error(
+            "a state host has been silent for too long and is taken for lost"
+            + ("" if killed else "; kill its process, for the driver cannot"),
+            host=hello.host,
+            machine=hello.machine,
+            pid=hello.pid,
+            seconds=round(silent, 1),
+        )
+
+    def _check_not_dismissed(self, host: str) -> None:
+        if host in self._dismissed:
+            raise HostDismissedError(host)

@@ -1,0 +1,99 @@
+"""The state machine under its lock: events go in one at a time, and their instructions come out in one order.
+
+Nothing that may wait happens under the lock: no I/O, no user's callback, no call to another process.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..protocol import events as on
+from ..protocol import instructions as do
+from ..protocol.event_log import EventLog, LoggedEvent
+from ..protocol.state_machine import CheckpointStateMachine
+
+T = TypeVar("T")
+
+
+class LockedMachine:
+    """The state machine of one pipeline, for all threads.
+
+    Args:
+        machine: from now on only this object touches it.
+        clock: seconds since 1970, never going back.
+    """
+
+    def __init__(self, machine: CheckpointStateMachine, clock: Callable[[], float]) -> None:
+        self.pipeline = machine.pipeline
+        self.generation = machine.generation
+        self.instructions: queue.SimpleQueue[do.Instruction | threading.Event | None] = queue.SimpleQueue()
+        """What is to be carried out. An event among them is set once all manifests before it are written; None is the
+        end."""
+        self._machine = machine
+        self._clock = clock
+        self._log = EventLog()
+        self._changed = threading.Condition()
+        """The lock. It is notified after every event."""
+        self._watchers: list[threading.Event] = []
+
+    def handle(
+        self, event: on.Event[on.Answer], before: Callable[[on.Answer], None] | None = None
+    ) -> on.Answer:
+        """Pass an event to the state machine; return its answer. The instructions are carried out later.
+
+        Args:
+            event: what has happened.
+            before: called with the answer before any instruction can be carried out. It is under the lock.
+
+        Raises:
+            ChandyError: the state machine refuses the event.
+        """
+        answer = self._change(event, before)
+        self.wake_watchers()
+        return answer
+
+    def handle_often(self, event: on.Event[on.Answer]) -> on.Answer:
+        """As ``handle``, for what comes with every batch of every task: nobody who watches is woken."""
+        return self._change(event, None)
+
+    def read(self, value: Callable[[CheckpointStateMachine], T]) -> T:
+        """Return a value of the state machine. ``value`` must not change anything."""
+        with self._changed:
+            return value(self._machine)
+
+    def wait_until(self, holds: Callable[[CheckpointStateMachine], bool], seconds: float) -> bool:
+        """Wait until something holds of the state machine; return whether it does now."""
+        with self._changed:
+            return self._changed.wait_for(lambda: holds(self._machine), seconds)
+
+    @property
+    def events(self) -> tuple[LoggedEvent, ...]:
+        """The last events, oldest first, to find out what led to a state; see ``event_log.replay``."""
+        with self._changed:
+            return tuple(self._log)
+
+    def watcher(self) -> threading.Event:
+        """Return what is set when there may be an earlier deadline, or a commit to watch for."""
+        wake = threading.Event()
+        self._watchers.append(wake)
+        return wake
+
+    def wake_watchers(self) -> None:
+        """Have those who watch look again."""
+        for wake in self._watchers:
+            wake.set()
+
+    def _change(self, event: on.Event[on.Answer], before: Callable[[on.Answer], None] | None) -> on.Answer:
+        with self._changed:
+            now = self._clock()
+            self._log.add(event, now)
+            outcome = self._machine.handle(event, now)
+            if before is not None:
+                before(outcome.answer)
+            for instruction in outcome.instructions:
+                self.instructions.put(instruction)
+            self._changed.notify_all()
+        return outcome.answer

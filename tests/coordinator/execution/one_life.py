@@ -1,0 +1,266 @@
+"""One life of a coordinator: the real executor, a store that can fail, and a query and a host that the test drives."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from chandy.coordinator.checkpoint import Checkpoint
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.errors import CheckpointError, StaleQueryError
+from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.state.rpc.messages import (
+    Ack,
+    BatchTimes,
+    ClaimShards,
+    Heartbeat,
+    HostHello,
+    Order,
+    ShardSnapshot,
+    ShardsRestored,
+    SnapshotOrder,
+    TaskFailure,
+)
+from chandy.storage.catalog import Catalog
+from chandy.storage.errors import (
+    ChandyError,
+    FailureCode,
+    OutcomeUnknownError,
+    StoreFailedError,
+)
+from chandy.storage.local import LocalStore
+from chandy.storage.manifest import (
+    ChannelRecord,
+    CheckpointKind,
+    Handle,
+    Manifest,
+    OperatorRecord,
+    OutputRecord,
+)
+from chandy.storage.store import Store
+
+from ...waiting import DEADLINE, eventually
+
+
+class TroubledStore(LocalStore):
+    """A store that can fail before or after it creates a manifest, and can be held up."""
+
+    trouble = ""
+    open = threading.Event()
+    waiting = threading.Event()
+    reads = 0
+
+    def create(self, key: str, data: bytes) -> None:
+        manifest = key.endswith("manifest.json")
+        if manifest:
+            self.waiting.set()
+            assert self.open.wait(DEADLINE)
+        if manifest and self.trouble == "before":
+            raise StoreFailedError(self.uri, key, "create", "no space left on device")
+        if manifest and self.trouble == "silent" and key in self.list():
+            raise OutcomeUnknownError(self.uri, key, "create", "timed out", transient=True)
+        super().create(key, data)
+        if manifest and self.trouble in ("lost", "silent"):
+            self.trouble = "" if self.trouble == "lost" else self.trouble
+            raise OutcomeUnknownError(self.uri, key, "create", "timed out", transient=True)
+        if manifest and self.trouble == "after":
+            raise StoreFailedError(self.uri, key, "create", "connection reset")
+
+
+class Queries:
+    """One query, "q", on the driver's disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.newest = self.newest_committed = 4
+        self.stopped = False
+        self.offsets = folder / "offsets"
+        self.holds = itertools.count()
+        self.on_times: Callable[[], object] = lambda: None
+        self.may_plan = threading.Event()
+        self.may_plan.set()
+
+    def planned(self, query: str) -> int:
+        assert self.may_plan.wait(DEADLINE)
+        return self.newest
+
+    def stands_at(self, query: str) -> int | None:
+        return self.newest_committed if self.stopped else None
+
+    def is_committed(self, query: str, batch: int) -> bool:
+        return batch <= self.newest_committed
+
+    def times(self, query_id: str, batch: int) -> BatchTimes:
+        if query_id != "id":
+            raise StaleQueryError(query_id, batch)
+        self.on_times()
+        return BatchTimes(batch * 1000, batch * 10, batch * 10 - 10)
+
+    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
+        pass
+
+    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        return ()
+
+    def commit(self, query: str, checkpoint: int) -> None:
+        pass
+
+    def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
+        return ()
+
+    @contextmanager
+    def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+        # Never twice the same: a checkpoint refers to its base for what has not changed.
+        self.offsets.write_text(f"offsets {next(self.holds)}")
+        yield {"working/offsets/4": self.offsets}
+
+
+class FakeHost:
+    """A state host that reads its orders; the test answers them."""
+
+    def __init__(
+        self,
+        executor: CheckpointExecutor,
+        name: str = "host",
+        spark_executor: str = "executor",
+        machine: str = "machine",
+    ) -> None:
+        self.name, self.executor = name, executor
+        self.heard: list[Order] = []
+        self.on_order: Callable[[Order], None] = lambda order: None
+        self.welcomed = threading.Event()
+        self.leave = threading.Event()
+        hello = HostHello(name, f"address-{name}", machine, spark_executor, 1)
+        self.thread = threading.Thread(target=self._listen, args=(hello,), daemon=True)
+        self.thread.start()
+        assert self.welcomed.wait(DEADLINE)
+
+    def _listen(self, hello: HostHello) -> None:
+        stream = self.executor.hosts.orders(hello)
+        for order in stream:
+            self.welcomed.set()
+            if not isinstance(order, Heartbeat):
+                self.on_order(order)
+                self.heard.append(order)
+            if self.leave.is_set():
+                break
+        stream.close()  # type: ignore[attr-defined]
+
+    def heard_of(self, kind: type[Order]) -> list[Order]:  # type: ignore[valid-type]
+        return [order for order in self.heard if isinstance(order, kind)]
+
+    def ordered(self, checkpoint: int) -> SnapshotOrder:
+        def found() -> list[SnapshotOrder]:
+            return [o for o in self.heard if isinstance(o, SnapshotOrder) and o.checkpoint == checkpoint]
+
+        eventually(lambda: bool(found()))
+        return found()[0]
+
+    def ack_of(self, order: SnapshotOrder) -> Ack:
+        snapshots = (ShardSnapshot(shard, Handle(), 1, 0.0, 0.0, 0.0) for shard in order.shards)
+        return Ack(self.name, order.checkpoint, order.query_id, tuple(snapshots))
+
+    def acknowledge(self, checkpoint: int) -> None:
+        self.executor.hosts.ack(self.ack_of(self.ordered(checkpoint)))
+
+
+class Setup:
+    """One coordinator life on a store, one query, one host that owns its two shards."""
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.folder = folder
+        self.store = TroubledStore(folder / "store")
+        self.store.open, self.store.waiting = threading.Event(), threading.Event()
+        self.store.open.set()
+        self.catalog = Catalog(self.store)
+        self.queries = Queries(folder)
+        self.now = 1000.0
+        self.lost: list[str] = []
+        self.failures: list[ChandyError] = []
+        self.processor_failures: list[TaskFailure] = []
+        self.restored: list[ShardsRestored] = []
+        self.not_opened: list[tuple[str, str, FailureCode | None]] = []
+        self.on_completed: Callable[[Manifest], None] = lambda manifest: None
+        generation = self.catalog.take_over("driver", self.now)
+        self.generation = generation.generation
+        limits = CheckpointConfig(**{"interval": None, **config}).limits
+        self.machine = lambda: CheckpointStateMachine(
+            pipeline="p", generation=generation.generation, root=self.store.uri, limits=limits, next_id=1
+        )
+        self.executor = CheckpointExecutor(
+            self.machine(),
+            catalog=self.catalog,
+            store=self.store,
+            progress=self.queries,
+            clock=lambda: self.now,
+            host_timeout=60.0,
+            on_state_lost=self.lost.append,
+            on_failure=self.failures.append,
+            on_processor_failure=self.processor_failures.append,
+            on_restored=self.restored.append,
+            on_not_opened=lambda query_id, why, code: self.not_opened.append((query_id, why, code)),
+            on_completed=lambda manifest: self.on_completed(manifest),
+        )
+        operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
+        self.executor.machine.handle(
+            on.QueryAdded("q", "id", batch=4, operators=operators, restored=operators, sources={})
+        )
+        self.host = FakeHost(self.executor)
+        self.executor.hosts.claim(ClaimShards("host", "id", "op", (0, 1)))
+
+    def request(
+        self, kind: CheckpointKind = CheckpointKind.MANUAL, target: str | None = None
+    ) -> Future[Checkpoint]:
+        return self.executor.request(kind, target=target)
+
+    def completed(self) -> Checkpoint:
+        future = self.request()
+        self.host.acknowledge(self.executor.machine.read(lambda p: p.next_id) - 1)
+        return future.result(DEADLINE)
+
+    def error(self, future: Future[Checkpoint]) -> CheckpointError:
+        error = future.exception(DEADLINE)
+        assert isinstance(error, CheckpointError)
+        return error
+
+    def close(self) -> None:
+        self.store.open.set()
+        self.queries.may_plan.set()
+        self.executor.close()
+        # Its stream ends with the order to stop.
+        self.host.thread.join(DEADLINE)
+        assert not self.host.thread.is_alive(), "the host was not told to stop"
+
+
+class HeldStore(LocalStore):
+    """A store that does not answer: each kind of call waits until it is let go."""
+
+    def __init__(self, folder: Path, *held: str) -> None:
+        super().__init__(folder)
+        self.held = held
+        self.waiting, self.let_go = threading.Event(), threading.Event()
+
+    def hold(self, what: str) -> None:
+        if what in self.held:
+            self.waiting.set()
+            assert self.let_go.wait(DEADLINE)
+
+    def create(self, key: str, data: bytes) -> None:
+        self.hold("manifest" if key.endswith("manifest.json") else "claim")
+        super().create(key, data)
+
+    def delete(self, key: str) -> None:
+        self.hold("delete")
+        super().delete(key)
+
+    def within(self, seconds: float) -> Store:
+        return self
+
+
+Elsewhere = Callable[..., HeldStore]

@@ -1,0 +1,155 @@
+"""State hosts that join, leave and go silent, and what they are told.
+
+Here a notice is an order in a mailbox. A notice cannot be delivered (D7) if its host is gone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chandy.coordinator.execution import connected_hosts
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.state.errors import HostDismissedError
+from chandy.state.rpc.messages import (
+    AbortOrder,
+    Ack,
+    AskBatch,
+    BatchTimes,
+    ClaimShards,
+    HostHello,
+    HostPulse,
+    StopOrder,
+)
+
+from ...waiting import DEADLINE, eventually
+from .one_life import FakeHost, Setup
+
+
+def test_an_order_to_a_host_that_has_only_just_joined_reaches_it(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = setup.executor.machine.handle
+
+    def order_at_once(event: on.Event[Any]) -> Any:
+        answer = handle(event)
+        if isinstance(event, on.HostJoined):
+            setup.executor.hosts.send(event.hello.host, AbortOrder(7, None))
+        return answer
+
+    monkeypatch.setattr(setup.executor.machine, "handle", order_at_once)
+    host = FakeHost(setup.executor, "new", "new")
+    eventually(lambda: host.heard == [AbortOrder(7, None)])
+
+
+# D7
+def test_a_host_that_is_gone_when_its_checkpoint_completes_does_not_undo_it(setup: Setup) -> None:
+    setup.store.open.clear()
+    future = setup.request()
+    setup.host.acknowledge(1)
+    assert setup.store.waiting.wait(DEADLINE)
+    setup.host.leave.set()
+    setup.host.thread.join(DEADLINE)
+    eventually(lambda: setup.lost == ["state host host on machine is gone"])
+    setup.store.open.set()
+    assert future.result(DEADLINE).id == 1
+    latest = setup.catalog.latest()
+    assert latest is not None
+    assert latest.id == 1
+
+
+def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends(setup: Setup) -> None:
+    again = FakeHost(setup.executor)
+    setup.host.leave.set()
+    setup.host.thread.join(DEADLINE)
+    assert setup.executor.machine.read(lambda p: list(p.hosts)) == ["host"]
+    setup.host = again
+    assert setup.completed().id == 1
+    assert not any(isinstance(logged.event, on.HostLeft) for logged in setup.executor.machine.events)
+    assert setup.lost == []
+
+
+def test_a_new_host_in_the_place_of_one_that_had_state_sends_the_pipeline_back(setup: Setup) -> None:
+    FakeHost(setup.executor, "another")
+    eventually(lambda: len(setup.lost) == 1)
+
+
+# --- hosts that go silent -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Hosts whose processes were killed."""
+    hosts: list[str] = []
+    monkeypatch.setattr(connected_hosts, "end_host", lambda hello: hosts.append(hello.host) or True)
+    return hosts
+
+
+def let_time_pass(setup: Setup) -> None:
+    setup.now += 0.5
+    setup.executor.machine.handle(on.Tick())
+
+
+def test_a_host_that_says_nothing_is_taken_for_lost_and_killed_and_its_checkpoint_ends(
+    setup: Setup, killed: list[str]
+) -> None:
+    future = setup.request()
+    setup.host.ordered(1)
+
+    def is_killed() -> bool:
+        let_time_pass(setup)
+        return killed == ["host"]
+
+    eventually(is_killed)
+    eventually(lambda: setup.lost == ["state host host on machine is gone"])
+    assert setup.now >= 1060
+    # It hears that it is to end, should it come back.
+    eventually(lambda: setup.host.heard_of(StopOrder) == [StopOrder()])
+    setup.executor.machine.handle(on.Suspended("a host is gone"))
+    assert setup.error(future).reason is Reason.JOB_FAILOVER
+
+
+def test_nothing_counts_that_a_host_does_which_was_taken_for_lost(setup: Setup, killed: list[str]) -> None:
+    def is_killed() -> bool:
+        let_time_pass(setup)
+        return bool(killed)
+
+    eventually(is_killed)
+    for call in (
+        lambda: setup.executor.hosts.ask(AskBatch("host", "id", 5)),
+        lambda: setup.executor.hosts.claim(ClaimShards("host", "id", "op", (0,))),
+        lambda: setup.executor.hosts.ack(Ack("host", 1, "id", ())),
+    ):
+        with pytest.raises(HostDismissedError, match="host_timeout"):
+            call()
+    setup.executor.hosts.pulse(HostPulse("host"))
+    again = setup.executor.hosts.orders(HostHello("host", "address", "machine", "executor", 1))
+    assert list(again) == [StopOrder()]
+    assert setup.executor.machine.read(lambda machine: list(machine.hosts)) == []
+
+
+def test_a_host_that_says_that_it_lives_stays(setup: Setup, killed: list[str]) -> None:
+    while setup.now < 1200:
+        setup.executor.hosts.pulse(HostPulse("host"))
+        let_time_pass(setup)
+    assert setup.executor.machine.read(lambda machine: list(machine.hosts)) == ["host"]
+    assert killed == []
+
+
+# --- times of batches ---------------------------------------------------------------------------------------
+
+
+def test_the_answer_to_begin_batch_says_when_the_batch_is(setup: Setup) -> None:
+    answer = setup.executor.hosts.ask(AskBatch("host", "id", 5))
+    assert answer.times == BatchTimes(5000, 50, 40)
+    assert setup.executor.hosts.ask(AskBatch("host", "id", 5)) == answer
+
+
+def test_the_times_of_a_batch_are_not_read_under_the_lock(setup: Setup) -> None:
+    seen: list[int] = []
+    # It would wait for ever.
+    setup.queries.on_times = lambda: seen.append(setup.executor.machine.read(lambda p: p.generation))
+    setup.executor.hosts.ask(AskBatch("host", "id", 5))
+    assert seen == [setup.generation]

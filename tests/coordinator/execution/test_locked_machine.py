@@ -1,0 +1,42 @@
+"""The events of a run, which lead to the same state again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chandy.coordinator.errors import StaleQueryError
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.event_log import replay
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.state.rpc.messages import (
+    AskBatch,
+    Decline,
+)
+
+from .one_life import Setup
+
+
+def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_state(
+    make: Callable[..., Setup], tmp_path: Path
+) -> None:
+    setup = make(interval="10 s", retained=1)
+    setup.executor.machine.handle(on.ScheduleStarted(0.25))
+    setup.completed()
+    future = setup.request()
+    setup.executor.hosts.decline(Decline("host", 2, setup.host.ordered(2).query_id, "no"))
+    setup.error(future)
+    with pytest.raises(StaleQueryError):
+        setup.executor.hosts.ask(AskBatch("host", "nobody", 5))
+    setup.completed()
+    setup.close()
+    events = setup.executor.machine.events
+    assert [type(logged.event) for logged in events][:3] == [on.QueryAdded, on.HostJoined, on.ShardsClaimed]
+    assert on.BatchAsked(AskBatch("host", "nobody", 5)) in [logged.event for logged in events]
+    again = setup.machine()
+    replay(again, events)
+    assert again == setup.executor.machine.read(lambda machine: machine)
+    assert again.closed is Reason.COORDINATOR_SHUTDOWN
+    assert again.history.counts.completed == 2
