@@ -610,7 +610,9 @@ class CheckpointStateMachine:
     # --- trigger and cut ------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
-        """Start the requests that wait, as far as the policy allows."""
+        """Go on with what has waited: moves, which checkpoints keep waiting, and requests, as the policy allows."""
+        for query in self.queries.values():
+            self._hand_over(query, now)
         while not self.suspended and self._state_is_known:
             decision = requests.decide(
                 self.queue,
@@ -749,7 +751,11 @@ class CheckpointStateMachine:
             if part is None or part.cut > query.committed or pending.has_committed(query.name):
                 continue
             self._collect(pending, query, now)
-        if query.committed >= query.gate.passed:
+        self._hand_over(query, now)
+
+    def _hand_over(self, query: QueryState, now: float) -> None:
+        """Hand shards over that are ready, if no batch of their query runs."""
+        if query.committed >= query.gate.passed and not self._is_held(query.name):
             self._out.extend(self.moves.hand_over(query, self._is_awaited, now + HAND_OVER_SECONDS))
 
     def _is_awaited(self, query: str, shard: ShardId) -> bool:

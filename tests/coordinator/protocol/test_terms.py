@@ -17,6 +17,7 @@ from chandy.state.rpc.messages import (
     AskBatch,
     BatchAnswer,
     ClaimShards,
+    Decline,
     HostHello,
     MoveReport,
     MoveStep,
@@ -142,8 +143,20 @@ def test_a_checkpoint_waits_for_the_end_of_a_move_and_a_move_for_the_snapshot() 
     assert bench.orders(TakeOver) == []
     bench.acknowledge(2)
     bench.finalize(2)
-    bench(on.BatchCommitted("up", 4))
-    assert len(bench.orders(TakeOver)) == 1
+    # No batch has to run for that, and a checkpoint that follows at once waits.
+    assert bench.orders(TakeOver) == [("b", TakeOver(1, 4, 2))]
+    bench.request()
+    bench.plan(3)
+    assert "up" not in {order.query for _, order in bench.orders(SnapshotOrder) if order.checkpoint == 3}
+
+
+def test_a_shard_that_a_checkpoint_keeps_waiting_moves_when_that_is_aborted() -> None:
+    bench = drained()
+    bench.request()
+    bench.plan(2)
+    bench(on.MoveReported(MoveReport("b", 1, MoveStep.OPENED)))
+    bench(on.Declined(Decline("a", 2, "up-id", "no disk")))
+    assert bench.orders(TakeOver) == [("b", TakeOver(1, 4, 2))]
 
 
 def test_the_loss_of_the_target_ends_a_move_and_that_of_the_owner_goes_back() -> None:
