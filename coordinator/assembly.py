@@ -34,6 +34,7 @@ from .recovery import restore_point
 from .recovery.adoptions import Adoptions
 from .recovery.decisions import RecoveryStateMachine
 from .recovery.decommissioning import Decommissioning
+from .recovery.executor_watch import ExecutorWatch
 from .recovery.launcher import Launcher
 from .recovery.local_host import LocalHost, leave_to_tasks, local_host
 from .recovery.local_recovery import LocalRecovery
@@ -118,8 +119,11 @@ def assemble(
     if anchors is not None:
         made.callback(anchors.close)
     if not session.is_local_mode(spark):
-        made.callback(RemoteHosts.begin(spark, endpoint).close)
-        made.callback(Decommissioning.begin(spark, executor).close)
+        looks = {
+            "start state hosts ahead of their first batch": RemoteHosts.of(spark, endpoint).look,
+            "have shards leave executors that are decommissioned": Decommissioning.of(spark, executor).look,
+        }
+        made.callback(ExecutorWatch.begin(looks).close)
     abandon = partial(_abandon, executor, driver.server)
     # A driver that ends without stop must not hang on the hosts' open streams.
     atexit.register(abandon)

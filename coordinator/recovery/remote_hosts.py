@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Self
 
 from ...state.host.discovery import connect
 from ...state.rpc.messages import Endpoint
-from ...storage.logs import carried, logger
+from ...storage.logs import logger
 from ..spark.executors import executor_addresses
 
 if TYPE_CHECKING:
@@ -16,12 +16,9 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-_LOOK_SECONDS: Final = 5.0
-"""How often it is looked whether executors have joined."""
-
 
 class RemoteHosts:
-    """Starts a state host beside every executor, in the background.
+    """Starts a state host beside every executor, look by look.
 
     Without this the first batch starts them. Its tasks would take so long that Spark runs some of them elsewhere than
     where they belong, and with them their shards.
@@ -39,19 +36,11 @@ class RemoteHosts:
         self._executors = executors
         self._start = start
         self._known: frozenset[str] = frozenset()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=carried(self._watch), name="chandy-hosts", daemon=True)
 
     @classmethod
-    def begin(cls, spark: SparkSession, endpoint: Endpoint) -> RemoteHosts:
-        """Start the hosts of a session's executors, and go on to look for more."""
-        made = cls(lambda: executor_addresses(spark), lambda: _start(spark, endpoint))
-        made._thread.start()
-        return made
-
-    def close(self) -> None:
-        """Look no more. A job that runs just now goes on to its end."""
-        self._closing.set()
+    def of(cls, spark: SparkSession, endpoint: Endpoint) -> Self:
+        """Start the hosts of a session's executors."""
+        return cls(partial(executor_addresses, spark), partial(_start, spark, endpoint))
 
     def look(self) -> None:
         """Start the hosts of executors that have joined since the last look."""
@@ -60,15 +49,6 @@ class RemoteHosts:
             self._start()
             log.info("state hosts started beside executors", executors=sorted(joined))
         self._known = found
-
-    def _watch(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self.look()
-            except Exception as error:  # noqa: BLE001 - tasks start what is missing, and report why they cannot
-                if not self._closing.is_set():
-                    log.warning("could not start state hosts ahead of their first batch", error=str(error))
-            self._closing.wait(_LOOK_SECONDS)
 
 
 def _start(spark: SparkSession, endpoint: Endpoint) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,4 +14,4 @@ from chandy.coordinator import assembly, driver
 def _no_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions are stand-ins here: they have no executors to look at, nor to start state hosts beside."""
     monkeypatch.setattr(driver, "check_executors", lambda spark: None)
-    monkeypatch.setattr(assembly.RemoteHosts, "begin", lambda spark, endpoint: ExitStack())
+    monkeypatch.setattr(assembly, "ExecutorWatch", SimpleNamespace(begin=lambda looks: ExitStack()))
