@@ -54,9 +54,12 @@ def test_where_nothing_can_be_looked_up_nobody_knows() -> None:
 
 
 def test_a_real_process_has_its_parent_and_its_arguments() -> None:
-    code = "import sys; sys.stdin.read()"
-    child = subprocess.Popen([sys.executable, "-c", code, "a b", "(c)"], stdin=subprocess.PIPE)
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, "a b", "(c)"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        # Linux closes the descriptors of who started it before it knows the new arguments.
+        assert child.stdout is not None and child.stdout.readline() == b"\n"
         found = process(child.pid)
         assert found.parent == os.getpid()
         assert list(found.arguments[-3:-1]) == [b"a b", b"(c)"]
