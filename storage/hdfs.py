@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from hdfs_native import WriteOptions
 from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
@@ -29,6 +29,8 @@ from .store import ObjectStat, Store, delete_each
 from .transfer import PART
 from .uri import StoreUri
 
+T = TypeVar("T")
+
 _SETTINGS = ("dfs.", "fs.", "hadoop.", "ipc.")
 _DEFAULTS = {
     # ``RetryingStore`` retries operations. The client retries only as often as it takes to find the active name node.
@@ -36,8 +38,9 @@ _DEFAULTS = {
     "dfs.client.failover.sleep.base.millis": "100",
     "dfs.client.failover.sleep.max.millis": "1000",
 }
-_PATIENCE: Final = 60.0
-"""Seconds that a read may take, besides those for its bytes: the client has no limit, and was seen to wait for ever."""
+_PATIENCE: Final = 20.0
+"""Seconds that one call of the client may take, besides those for its bytes. The client has no limit, and was seen to
+wait for ever. ``RetryingStore`` has time for more than one such call."""
 _SLOWEST: Final = 1024 * 1024
 """Bytes a second of the slowest network that is waited for."""
 _FINAL = (
@@ -82,6 +85,19 @@ class HdfsStore(Store):
             self._connected = (os.getpid(), made.client)
         return self._connected[1]
 
+    def _call(self, work: Callable[[Any], T], size: int = 0) -> T:
+        """Return what a call of the client returns that transfers so many bytes.
+
+        Raises:
+            TimeoutError: there is no answer in time. What the call does may still come about.
+        """
+        try:
+            return _within(_PATIENCE + size / _SLOWEST, partial(work, self._client))
+        except TimeoutError:
+            # The next attempt has connections of its own.
+            self._connected = None
+            raise
+
     @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         def read(client: Any) -> bytes:
@@ -93,23 +109,17 @@ class HdfsStore(Store):
             return data
 
         with self._explained("read", key):
-            try:
-                seconds = _PATIENCE + (PART if length is None else length) / _SLOWEST
-                return _within(seconds, partial(read, self._client))
-            except TimeoutError:
-                # The next attempt has connections of its own.
-                self._connected = None
-                raise
+            return self._call(read, PART if length is None else length)
 
     @override
     def write(self, key: str, data: bytes) -> None:
         with self._explained("write", key), self._written(key, [data]) as temporary:
-            self._client.rename(temporary, self._path(key), True)
+            self._rename(temporary, key, overwrite=True)
 
     @override
     def create(self, key: str, data: bytes) -> None:
         with self._explained("create", key), self._written(key, [data]) as temporary:
-            self._client.rename(temporary, self._path(key), False)
+            self._rename(temporary, key, overwrite=False)
 
     @override
     def list(self, prefix: str = "") -> list[str]:
@@ -136,16 +146,18 @@ class HdfsStore(Store):
 
         def remove(key: str) -> None:
             with suppress(ObjectMissingError), self._explained("delete", key):
-                self._client.delete(self._path(key), False)
+                self._delete(self._path(key))
                 folders.add(key.rpartition("/")[0])
 
         try:
             delete_each(self.uri, keys, remove)
         finally:
-            while folders:
-                folders = {
-                    folder.rpartition("/")[0] for folder in folders if folder and self._removed(folder)
-                }
+            # Whoever does not answer is not asked about one folder after the other.
+            with suppress(TimeoutError):
+                while folders:
+                    folders = {
+                        folder.rpartition("/")[0] for folder in folders if folder and self._removed(folder)
+                    }
 
     @override
     def upload(self, path: Path, key: str) -> None:
@@ -154,12 +166,12 @@ class HdfsStore(Store):
             path.open("rb") as file,
             self._written(key, iter(lambda: file.read(PART), b"")) as temporary,
         ):
-            self._client.rename(temporary, self._path(key), True)
+            self._rename(temporary, key, overwrite=True)
 
     @override
     def stat(self, key: str) -> ObjectStat:
         with self._explained("look at", key):
-            status = self._client.get_file_info(self._path(key))
+            status = self._call(lambda client: client.get_file_info(self._path(key)))
         if status.isdir:
             raise ObjectMissingError(self.uri, key)
         return _stat(status)
@@ -176,7 +188,7 @@ class HdfsStore(Store):
 
         def remove(path: str) -> None:
             with suppress(ObjectMissingError), self._explained("delete", self._key(path)):
-                self._client.delete(path, False)
+                self._delete(path)
 
         delete_each(self.uri, temporary, remove)
 
@@ -187,7 +199,7 @@ class HdfsStore(Store):
         files: list[Any] = []
         while folders:
             with suppress(FileNotFoundError):
-                found = list(self._client.list_status(folders.pop(), False))
+                found = self._call(partial(_listed, folders.pop()))
                 folders += [status.path for status in found if status.isdir]
                 files += [status for status in found if not status.isdir]
         return files
@@ -197,21 +209,39 @@ class HdfsStore(Store):
         """Write bytes to a temporary name beside the object. The caller then gives it its name."""
         folder = self._path(key).rpartition("/")[0]
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
+        options = WriteOptions(overwrite=False, create_parent=True)
         try:
-            with self._client.create(temporary, WriteOptions(overwrite=False, create_parent=True)) as writer:
-                for chunk in chunks:
-                    writer.write(chunk)
+            # Not the client's own file object: when that is deleted, it waits for the server without a limit.
+            writer = self._call(lambda client: client.inner.create(temporary, options))
+            for chunk in chunks:
+                self._call(lambda _, chunk=chunk: writer.write(chunk), len(chunk))  # type: ignore[misc]
+            self._call(lambda _: writer.close())
             yield temporary
+        except TimeoutError:
+            # Only the file's space is lost, until a sweep.
+            raise
         except BaseException:
-            # Deleting may fail for the same reason. Then only the file's space is lost, until a sweep.
+            # Deleting may fail for the same reason.
             with suppress(OSError, RuntimeError):
-                self._client.delete(temporary, False)
+                self._delete(temporary)
             raise
 
+    def _rename(self, temporary: str, key: str, *, overwrite: bool) -> None:
+        self._call(lambda client: client.rename(temporary, self._path(key), overwrite))
+
+    def _delete(self, path: str) -> bool:
+        return bool(self._call(lambda client: client.delete(path, False)))
+
     def _removed(self, folder: str) -> bool:
-        """Delete a folder if it is empty, and return whether it was."""
+        """Delete a folder if it is empty, and return whether it was.
+
+        Raises:
+            TimeoutError: there is no answer in time.
+        """
         try:
-            return bool(self._client.delete(f"{self._root}/{folder}", False))
+            return self._delete(f"{self._root}/{folder}")
+        except TimeoutError:
+            raise
         except (OSError, RuntimeError):
             return False
 
@@ -250,17 +280,21 @@ class HdfsStore(Store):
             ) from error
 
 
-def _within(seconds: float, read: Callable[[], bytes]) -> bytes:
-    """Return what a read returns.
+def _listed(folder: str, client: Any) -> list[Any]:
+    return list(client.list_status(folder, False))
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T:
+    """Return what a call returns.
 
     Raises:
         TimeoutError: it takes longer. It goes on in its thread, which ends with the process at the latest.
     """
-    found: Future[bytes] = Future()
+    found: Future[T] = Future()
 
     def run() -> None:
         try:
-            found.set_result(read())
+            found.set_result(call())
         except BaseException as error:  # noqa: BLE001 - a panic of the client, too, is for the caller
             found.set_exception(error)
 
