@@ -102,6 +102,22 @@ class ShardBrokenError(StateError):
 
 
 @attrs.define(eq=False)
+class ShardUnreadableError(StateError):
+    """A shard's local files are not what was written."""
+
+    code = FailureCode.STATE_UNUSABLE
+
+    shard: str
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"shard {self.shard} could not be read ({self.detail}): the pipeline must go back to a checkpoint; check "
+            "the disk of the machine"
+        )
+
+
+@attrs.define(eq=False)
 class ChangelogBrokenError(StateError):
     """A shard's changelog lacks a batch that is needed to resume its query."""
 

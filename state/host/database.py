@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from ..errors import ShardClosedError
+from ..errors import ShardClosedError, ShardUnreadableError
 from ..rpc.metrics import OperatorMetrics
 from .batches import NOTHING
 from .cache import Value
@@ -56,12 +57,11 @@ class ShardDatabase:
 
         Raises:
             ShardClosedError: the database is closed.
+            ShardUnreadableError: its files are damaged, or the disk is.
         """
         begun = time.perf_counter()
-        try:
+        with self._explained():
             found: list[Value] = self.get(keys)
-        except DbClosedError:
-            raise ShardClosedError(self._shard) from None
         self.metrics.read_keys += len(keys)
         self.metrics.read_seconds += time.perf_counter() - begun
         return found
@@ -73,22 +73,22 @@ class ShardDatabase:
 
         Raises:
             ShardClosedError: the database is closed.
+            ShardUnreadableError: its files are damaged, or the disk is.
         """
         if self.empty or start >= stop:
             return
         options = ReadOptions()
         options.set_iterate_upper_bound(stop)
-        try:
+        with self._explained():
             entries = self.db.iter(options)
-        except DbClosedError:
-            raise ShardClosedError(self._shard) from None
         entries.seek(start)
         while entries.valid():
             key = entries.key()
             if key != POSITION_KEY:
                 yield key, entries.value()
             entries.next()
-        entries.status()
+        with self._explained():
+            entries.status()
 
     def write(self, entries: Mapping[bytes, Value], batch: int) -> None:
         """Write the changes of batches up to ``batch``; None deletes a key.
@@ -111,6 +111,16 @@ class ShardDatabase:
     def close(self) -> None:
         """Close RocksDB."""
         self.db.close()
+
+    @contextmanager
+    def _explained(self) -> Generator[None]:
+        try:
+            yield
+        except DbClosedError:
+            raise ShardClosedError(self._shard) from None
+        except Exception as error:
+            # RocksDB's errors have no class of their own.
+            raise ShardUnreadableError(self._shard, str(error)) from error
 
 
 def _pieces(entries: Mapping[bytes, Value]) -> Iterator[WriteBatch]:

@@ -30,8 +30,9 @@ from chandy.state.host.discovery import connect
 from chandy.state.rpc import client as client_module
 from chandy.state.rpc.access import Entries
 from chandy.state.rpc.client import BatchAccess
-from chandy.state.rpc.messages import BeginTask, Endpoint, HostHello
+from chandy.state.rpc.messages import BatchTimes, BeginTask, Endpoint, HostHello, RestoreSource, ShardId
 from chandy.storage.catalog import Catalog
+from chandy.storage.errors import ChandyError
 from chandy.storage.local import LocalStore
 from chandy.storage.manifest import CheckpointKind, OperatorRecord
 
@@ -41,29 +42,44 @@ from .one_life import Queries
 SHARDS = (0, 1)
 
 
+class AnyRun(Queries):
+    """The query, however often it has gone back."""
+
+    def times(self, query_id: str, batch: int) -> BatchTimes:
+        return BatchTimes(batch * 1000, batch * 10, batch * 10 - 10)
+
+
 class Cluster:
     """A coordinator, and a state host for each of two executors, as if on two machines."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        store = LocalStore(folder / "store")
-        catalog = Catalog(store)
-        begin = time.time() - time.monotonic()
-        generation = catalog.take_over("driver", time.time())
-        self.queries = Queries(folder)
-        self.queries.newest = self.queries.newest_committed = -1
+        self.store = LocalStore(folder / "store")
+        self.catalog = Catalog(self.store)
+        self.queries = AnyRun(folder)
         self.lost: list[str] = []
+        self.runs = 0
+        self.lead()
+
+    def lead(self) -> None:
+        """Start a life of the coordinator, which restores the latest checkpoint."""
+        begin = time.time() - time.monotonic()
+        generation = self.catalog.take_over("driver", time.time())
         config = CheckpointConfig(interval=None, standbys=1)
+        completed = tuple(self.catalog.completed())
+        base = completed[-1].id if completed else None
         self.executor = CheckpointExecutor(
             CheckpointStateMachine(
                 pipeline="p",
                 generation=generation.generation,
-                root=store.uri,
+                root=self.store.uri,
                 limits=config.limits,
-                next_id=1,
+                next_id=generation.next_id,
+                completed=completed,
+                base=base,
             ),
-            catalog=catalog,
-            store=store,
+            catalog=self.catalog,
+            store=self.store,
             progress=self.queries,
             clock=lambda: begin + time.monotonic(),
             host_timeout=3.0,
@@ -73,10 +89,18 @@ class Cluster:
             on_restored=lambda restored: None,
             on_not_opened=lambda query_id, why, code: None,
         )
-        self.service = listen("127.0.0.1", "secret", "p")
-        runtime = folder / "runtime"
+        token = f"secret {generation.generation}"
+        self.service = listen("127.0.0.1", token, "p")
+        # Unix sockets have short names.
+        runtime = Path("/tmp") / f"c{os.getpid()}"
         self.endpoint = Endpoint(
-            self.service.address, "secret", "p", 32 << 20, str(folder / "cache"), str(runtime), patience=60.0
+            self.service.address,
+            token,
+            "p",
+            32 << 20,
+            str(self.folder / "cache"),
+            str(runtime),
+            patience=60.0,
         )
         right = self.executor.hosts.orders
 
@@ -86,17 +110,36 @@ class Cluster:
 
         self.executor.hosts.orders = orders  # type: ignore[assignment, method-assign]
         self.service.answer(self.executor.hosts)
+        self.restore()
+
+    def restore(self) -> None:
+        """Have the query go on from the latest checkpoint, as the supervisor does."""
+        self.executor.machine.handle(on.Suspended("a test"))
+        self.executor.machine.handle(on.Released((f"id {self.runs}",)))
+        self.runs += 1
+        manifest = self.catalog.latest()
         operators = (OperatorRecord("op", "q", "{}", {}, (None,) * len(SHARDS)),)
+        self.batch, sources = -1, {}
+        if manifest is not None:
+            self.batch = manifest.queries[0].batch
+            sources = {
+                ShardId("op", shard): RestoreSource(self.store.uri, manifest.id, self.batch, handle)
+                for shard, handle in enumerate(manifest.operators[0].shards)
+                if handle is not None
+            }
+        self.queries.newest = self.queries.newest_committed = self.batch
         self.executor.machine.handle(
-            on.QueryAdded("q", "id", batch=-1, operators=operators, restored=operators, sources={})
+            on.QueryAdded(
+                "q", f"id {self.runs}", self.batch, operators=operators, restored=operators, sources=sources
+            )
         )
-        self.batch = -1
+        self.executor.machine.handle(on.Restored(manifest.id if manifest else None))
 
     def begin(self, machine: str, shards: tuple[int, ...] = SHARDS) -> BatchAccess:
         """Begin the running batch beside the host of a machine."""
         root = self.folder / machine
         root.mkdir(exist_ok=True)
-        task = BeginTask("id", self.batch, "op", shards)
+        task = BeginTask(f"id {self.runs}", self.batch, "op", shards)
         _, access = begin_batch(lambda: connect(self.endpoint, str(root)), task, self.endpoint.patience)
         assert isinstance(access, BatchAccess)
         return access
@@ -121,6 +164,10 @@ class Cluster:
     def run(self, *machines: str) -> None:
         """Run a batch, the task of each shard beside the host of a machine."""
         self.next_batch()
+        self.run_again(*machines)
+
+    def run_again(self, *machines: str) -> None:
+        """Run the batch that has begun, to its end."""
         for shard, machine in zip(SHARDS, machines, strict=True):
             self.count(self.begin(machine, (shard,)), shard)
         self.queries.newest_committed = self.batch
@@ -151,14 +198,11 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setattr(client_module, "_LOOK_SECONDS", 1.0)
-    # Unix sockets have short names.
-    folder = Path("/tmp") / f"c{os.getpid()}"
     assert socket.gethostname() not in ("a", "b")
     made = Cluster(tmp_path)
-    made.endpoint = attrs.evolve(made.endpoint, runtime=str(folder))
     yield made
     made.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(made.endpoint.runtime, ignore_errors=True)
 
 
 def test_a_batch_goes_on_at_the_standby_when_its_host_is_killed(cluster: Cluster) -> None:
@@ -181,6 +225,9 @@ def test_a_batch_goes_on_at_the_standby_when_its_host_is_killed(cluster: Cluster
     assert [cluster.values(access, shard) for shard in SHARDS] == [[b"3"], [b"3"]]
     access.close()
     assert not cluster.lost
+    # Another host has joined, and no batch runs: shards move there, and get standbys.
+    cluster.run_again("a", "b")
+    cluster.stand_by()
 
 
 def test_a_batch_goes_on_at_the_standby_when_its_host_is_frozen(cluster: Cluster) -> None:
@@ -241,3 +288,76 @@ def test_an_owner_goes_on_when_its_standby_is_frozen(cluster: Cluster) -> None:
     assert [cluster.values(access, shard) for shard in SHARDS] == [[b"3"], [b"3"]]
     access.close()
     assert not cluster.lost
+
+
+# --- no standby is left -------------------------------------------------------------------------------------
+
+
+def goes_on_from_the_checkpoint(cluster: Cluster) -> None:
+    """See that batches 1 and 2 run again, beside other hosts, from what batch 0 has left, and count once."""
+    assert cluster.batch == 0
+    cluster.run("a", "b")
+    cluster.run("a", "b")
+    cluster.next_batch()
+    access = cluster.begin("a")
+    assert [cluster.values(access, shard) for shard in SHARDS] == [[b"3"], [b"3"]]
+    access.close()
+    cluster.run_again("a", "b")
+    cluster.stand_by()
+
+
+def in_a_batch(cluster: Cluster) -> None:
+    """Run two batches with a checkpoint in between, and half of a third one."""
+    cluster.run("a", "b")
+    cluster.stand_by()
+    cluster.run("a", "b")
+    cluster.next_batch()
+    cluster.count(cluster.begin("b", (1,)), 1)
+
+
+def in_a_promotion(cluster: Cluster) -> int:
+    """Kill the owner of a shard while the host of its standby, whose process id is returned, is frozen."""
+    in_a_batch(cluster)
+    pid = cluster.signal("b", signal.SIGSTOP)
+    cluster.signal("a", signal.SIGKILL)
+    eventually(lambda: cluster.executor.read(lambda state: state.standbys.holds("q")), "the promotion")
+    return pid
+
+
+def test_the_loss_of_a_shard_and_its_standby_in_one_batch_goes_back(cluster: Cluster) -> None:
+    in_a_batch(cluster)
+    for machine in ("a", "b"):
+        cluster.signal(machine, signal.SIGKILL)
+    eventually(lambda: bool(cluster.lost), "the loss")
+    with pytest.raises(
+        ChandyError, match="is gone; the pipeline goes back to its latest checkpoint by itself"
+    ):
+        cluster.begin("a", (0,))
+    cluster.restore()
+    goes_on_from_the_checkpoint(cluster)
+
+
+def test_the_loss_of_a_host_that_is_being_promoted_goes_back(cluster: Cluster) -> None:
+    pid = in_a_promotion(cluster)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: bool(cluster.lost), "the loss")
+    cluster.restore()
+    goes_on_from_the_checkpoint(cluster)
+
+
+def test_what_is_promoted_for_a_driver_that_is_gone_counts_no_more(cluster: Cluster) -> None:
+    pid = in_a_promotion(cluster)
+    cluster.close()
+    os.kill(pid, signal.SIGCONT)
+    cluster.lead()
+    goes_on_from_the_checkpoint(cluster)
+    assert not cluster.lost
+    eventually(lambda: not is_alive(pid), "the end of the host that nobody leads")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody has asked for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

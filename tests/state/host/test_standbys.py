@@ -5,13 +5,25 @@ Only the coordinator is a plain object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import os
+import random
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from chandy.state.errors import HostLostError, MoveGivenUpError, ShardRefusedError
+from chandy.state.errors import (
+    HostLostError,
+    MoveGivenUpError,
+    ShardMissingError,
+    ShardRefusedError,
+    ShardUnreadableError,
+)
 from chandy.state.host.changes import Changes
+from chandy.state.host.database import ShardDatabase
+from chandy.state.host.shard_key import ShardKey
 from chandy.state.rpc.messages import (
     BeginTask,
     EndStandby,
@@ -26,7 +38,7 @@ from chandy.state.rpc.messages import (
     Settle,
     Standby,
 )
-from chandy.storage.errors import ChandyError
+from chandy.storage.errors import ChandyError, FailureCode
 
 from ...waiting import eventually
 from ..fake_control import order
@@ -206,3 +218,107 @@ def test_no_answer_of_a_standby_is_no_success(pair: Pair) -> None:
     pair.hosts["owner"].begin(begun)
     with pytest.raises(ChandyError):
         pair.hosts["owner"].stage(begun, pair.hosts["owner"].shards(begun), {})
+
+
+def large(pair: Pair) -> dict[bytes, bytes]:
+    """Give the shard, which has more state than RocksDB reads when it is opened, a standby; return the state."""
+    chance = random.Random(0)
+    values = {b"%06d" % number: chance.randbytes(100) for number in range(5000)}
+    pair.run("owner", 0, dict(values))
+    source = pair.checkpoint(1, 0)
+    pair.hosts["target"].obey(
+        OpenAhead(1, "q", SHARD, source, pair.addresses["owner"], 1, pair.addresses["target"])
+    )
+    assert pair.reported().step is MoveStep.OPENED
+    return values
+
+
+def damage(pair: Pair, folder: Path) -> None:
+    """Change bytes in the middle of the standby's files, which are links to those of the store no more."""
+    shards = pair.hosts["target"]._directory / "shards"
+    for path in shards.rglob("*.sst"):
+        for other in folder.rglob("*"):
+            if other != path and other.is_file() and other.samefile(path):
+                alone = other.with_name("alone")
+                shutil.copyfile(other, alone)
+                alone.replace(other)
+        with path.open("r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            for offset in range(size // 4, 3 * size // 4, 1000):
+                file.seek(offset)
+                byte = file.read(1)
+                file.seek(offset)
+                file.write(bytes([byte[0] ^ 1]))
+
+
+def test_a_standby_whose_files_are_damaged_gives_no_wrong_value_and_says_that_the_pipeline_must_go_back(
+    pair: Pair, tmp_path: Path
+) -> None:
+    written = large(pair)
+    pair.run("owner", 1, {b"000001": b"new"})
+    damage(pair, tmp_path)
+    promote(pair, 1)
+    wrong = 0
+    for key, value in [*written.items(), (b"000001", b"new")]:
+        try:
+            found = pair.value("target", key)
+        except ShardUnreadableError as error:
+            assert error.code is FailureCode.STATE_UNUSABLE
+            wrong += 1
+        else:
+            assert found == (b"new" if key == b"000001" else value).hex()
+    assert wrong
+    (shard,) = pair.hosts["target"]._table.of_operator("q", "op")
+    with pytest.raises(ShardUnreadableError, match="Corruption"):
+        list(shard.scan(b"", b"a"))
+
+
+def test_a_standby_that_cannot_write_is_dropped_and_its_owner_goes_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_by(pair)
+    full_disk(pair, monkeypatch)
+    pair.run("owner", 3, {b"a": b"3"})
+    pair.run("owner", 4, {b"a": b"4"})
+    spilled(pair)
+    pair.run("owner", 5, {b"a": b"5"})
+    (dropped,) = pair.controls["owner"].dropped
+    assert dropped.standby == 1
+    pair.run("owner", 6, {})
+    assert pair.value("owner", b"a") == b"5".hex()
+
+
+def test_a_standby_that_has_lost_what_it_could_not_write_does_not_become_the_shard(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_by(pair)
+    full_disk(pair, monkeypatch)
+    pair.run("owner", 3, {b"a": b"3"})
+    pair.run("owner", 4, {b"a": b"4"})
+    spilled(pair)
+    pair.hosts["target"].obey(Promote(1, 4, 2))
+    report = pair.reported()
+    assert report.step is MoveStep.FAILED
+    assert report.why is not None
+    assert "No space left on device" in report.why
+    with pytest.raises(ShardMissingError):
+        pair.hosts["target"]._table.held(ShardKey("q", "op", 0))
+
+
+def full_disk(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the standby's RocksDB take no more."""
+    right, own = ShardDatabase.write, pair.hosts["target"]._directory
+
+    def write(database: ShardDatabase, entries: Mapping[bytes, bytes | None], batch: int) -> None:
+        if own in Path(database.db.path()).parents:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        right(database, entries, batch)
+
+    monkeypatch.setattr(ShardDatabase, "write", write)
+
+
+def spilled(pair: Pair) -> None:
+    """Have the hosts write what they have in memory, as for want of it."""
+    for host in pair.hosts.values():
+        for holder in host._memory._holders:
+            holder.spill()
