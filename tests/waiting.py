@@ -9,9 +9,9 @@ DEADLINE = 90.0
 """Seconds; it only ends a test that fails. Starting Spark on a busy machine takes a good part of it."""
 
 
-def eventually(condition: Callable[[], bool], what: str = "the condition") -> None:
+def eventually(condition: Callable[[], bool], what: str = "the condition", seconds: float = DEADLINE) -> None:
     """Wait until a condition holds; the error of a test that waits in vain says for what."""
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come about in {DEADLINE:g} s"
+        assert time.monotonic() < deadline, f"{what} did not come about in {seconds:g} s"
         time.sleep(0.005)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,13 +22,14 @@ from chandy.coordinator.protocol import shard_assignment
 from chandy.state.rpc.messages import HostHello
 
 from ..coordinator.channels.test_interleavings import listed, local
-from ..effort import examples
 from ..integration.drivers import Output, add_file, answer, chained
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .conftest import Cluster
 
 pytestmark = pytest.mark.cluster
 
+ROUNDS = int(os.environ.get("CHANDY_ROUNDS", "3"))
+_log = logging.getLogger(__name__)
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _HOST = "chandy.state.host.process"
 
@@ -45,10 +50,10 @@ class Stream:
             add_file(self._folder / "in", self._files)
             self._files += 1
 
-    def await_all(self) -> None:
+    def await_all(self, seconds: float = DEADLINE) -> None:
         """Wait until every row of every file is in the sink, exactly once."""
         wanted = answer(range(self._files))
-        eventually(lambda: self._rows() == wanted, f"the output of {self._files} files")
+        eventually(lambda: self._rows() == wanted, f"the output of {self._files} files", seconds)
 
     def hosts(self) -> list[HostHello]:
         """The state hosts that own shards."""
@@ -84,34 +89,55 @@ def stream(cluster: Cluster, coordinator: CheckpointCoordinator, tmp_path: Path)
     return running
 
 
-def killed(what: str) -> Callable[[Cluster, Machine], None]:
-    """Return the loss of the processes whose command line has a text."""
+@attrs.frozen
+class Loss:
+    """What happens to a machine, and what makes it good again."""
 
-    def lose(cluster: Cluster, machine: Machine) -> None:
+    lose: Callable[[Machine], None]
+    mend: Callable[[Cluster, Machine], None]
+
+
+def killed(what: str) -> Loss:
+    """Return the loss of the processes whose command line has a text. Others start them again."""
+
+    def kill(machine: Machine) -> None:
         machine.run("pkill", "-KILL", "-f", what)
 
-    return lose
+    return Loss(kill, lambda cluster, machine: None)
 
 
-def powered_off(cluster: Cluster, machine: Machine) -> None:
-    machine.kill()
+def _unplug(machine: Machine) -> None:
+    assert isinstance(machine, NamespaceMachine)
+    machine.unplug()
 
 
-LOSSES = {"executor": killed(_EXECUTOR), "state host": killed(_HOST), "machine": powered_off}
+def _plug(cluster: Cluster, machine: Machine) -> None:
+    assert isinstance(machine, NamespaceMachine)
+    machine.plug()
 
 
-def replaced(cluster: Cluster, machine: Machine, loss: str) -> None:
-    if loss == "machine":
-        cluster.replace(machine)
+KILLS = {
+    "executor": killed(_EXECUTOR),
+    "state host": killed(_HOST),
+    "machine": Loss(lambda machine: machine.kill(), Cluster.replace),
+}
+LOSSES = {
+    **KILLS,
+    "network": Loss(_unplug, _plug),
+    "time": Loss(lambda machine: machine.freeze(), lambda cluster, machine: machine.thaw()),
+}
+"""A machine that has lost time was frozen, and goes on."""
+ON_LOOPBACK = {"machine", "time"}
+"""The losses of machines that share one network and one list of processes."""
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", KILLS)
 def test_what_is_lost_is_lost_once(cluster: Cluster, stream: Stream, loss: str) -> None:
-    if not cluster.is_isolated and loss != "machine":
+    if not cluster.is_isolated and loss not in ON_LOOPBACK:
         pytest.skip("processes of all machines are in one list here")
     before = stream.hosts()
     machine = cluster.machine_of(before[0])
-    LOSSES[loss](cluster, machine)
+    KILLS[loss].lose(machine)
     stream.add(3)
     stream.await_all()
     if loss == "executor":
@@ -120,7 +146,7 @@ def test_what_is_lost_is_lost_once(cluster: Cluster, stream: Stream, loss: str) 
     else:
         assert before[0].host not in {hello.host for hello in stream.hosts()}
     stream.coordinator.checkpoint().result(60)
-    replaced(cluster, machine, loss)
+    KILLS[loss].mend(cluster, machine)
 
 
 def test_a_machine_that_is_cut_off_and_comes_back_changes_nothing(cluster: Cluster, stream: Stream) -> None:
@@ -180,19 +206,7 @@ def test_a_disk_that_is_full_on_one_machine_fails_checkpoints_with_its_name_and_
 
 
 def test_a_stream_that_loses_something_again_and_again_is_exact(cluster: Cluster, stream: Stream) -> None:
-    chance = random.Random(16)
-    for _ in range(examples(4)):
-        cluster.await_workers()
-        owner = chance.choice(stream.hosts())
-        loss = chance.choice(sorted(LOSSES) if cluster.is_isolated else ["machine"])
-        stream.add(1)
-        machine = cluster.machine_of(owner)
-        LOSSES[loss](cluster, machine)
-        stream.add(2)
-        stream.await_all()
-        if chance.random() < 0.5:
-            stream.coordinator.checkpoint().result(60)
-        replaced(cluster, machine, loss)
+    lose_again_and_again(cluster, stream)
 
 
 def test_a_machine_is_drained_and_another_joins_while_the_query_runs(
@@ -244,6 +258,35 @@ def test_an_executor_that_is_decommissioned_leaves_its_shards_to_others(
     stream.add(2)
     stream.await_all()
     assert [one.cause for one in stream.coordinator.recoveries] == ["start"]
+
+
+def lose_again_and_again(cluster: Cluster, stream: Stream) -> None:
+    """Lose something at random in each round, beside a running batch, and see that the output is exact."""
+    chance = random.Random(ROUNDS)
+    losses = sorted(LOSSES if cluster.is_isolated else ON_LOOPBACK)
+    for number in range(ROUNDS):
+        cluster.await_workers()
+        loss, owner = chance.choice(losses), chance.choice(stream.hosts())
+        machine = cluster.machine_of(owner)
+        _log.warning("round %d: %s of %s is lost", number, loss, machine.name)
+        stream.add(1)
+        begin = time.monotonic()
+        LOSSES[loss].lose(machine)
+        stream.add(2)
+        # Two losses may leave one machine, whose executor is just starting.
+        stream.await_all(3 * DEADLINE)
+        recoveries = stream.coordinator.recoveries
+        _log.warning(
+            "round %d: %s of %s, exact after %.1f s, %d recoveries so far",
+            number,
+            loss,
+            machine.name,
+            time.monotonic() - begin,
+            len(recoveries) - 1,
+        )
+        if chance.random() < 0.5:
+            stream.coordinator.checkpoint().result(DEADLINE)
+        LOSSES[loss].mend(cluster, machine)
 
 
 def isolated(cluster: Cluster, stream: Stream) -> NamespaceMachine:
