@@ -240,6 +240,33 @@ def test_the_promises_are_kept_wherever_a_batch_meets_the_loss_of_a_host() -> No
     walks()
 
 
+@pytest.mark.parametrize("upto", [0, 2, 5])
+@pytest.mark.parametrize("held", ["orders moves", "moves", ""])
+@pytest.mark.parametrize("zombie", [False, True])
+def test_the_promises_are_kept_when_the_driver_is_lost_in_a_promotion(
+    upto: int, held: str, zombie: bool
+) -> None:
+    """The standby has not heard of it, has heard and done nothing, or is the shard; the driver is killed or frozen."""
+    machine = LosingMachine()
+    machine.start()
+    life = machine.world.life
+    life.join("c")
+    machine.busy("", 6)
+    life.batch("orders", 3, 0, upto)
+    lose(life, "a", lives_on=True)
+    assert life.machine.standbys.holds("orders")
+    life.quiet(held)
+    assert life.machine.standbys.holds("orders") == bool(held)
+    machine.another_coordinator_takes_over(zombie, 1, savepoint=False, hold="", asks=True)
+    machine.the_promises_are_kept()
+    machine.busy("", 2)
+    machine.the_promises_are_kept()
+    if zombie:
+        life.quiet("")
+        machine.the_promises_are_kept()
+    machine.teardown()
+
+
 # --- does it find anything? ---------------------------------------------------------------------------------
 
 
