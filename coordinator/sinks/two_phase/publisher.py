@@ -21,6 +21,7 @@ from ....storage.manifest import OutputRecord
 from ...errors import ConfigError
 from .contract import Batch, Committer, Epoch, Fence, TwoPhaseSink
 from .errors import OutputError, OutputLostError, RewindError, TargetUnavailableError
+from .staged import batches_of
 
 log = logger(__name__)
 
@@ -164,8 +165,7 @@ class Publisher:
             ChandyError: see ``Committer.commit``.
         """
         for epoch in epochs:
-            with self._typed():
-                self._publish(epoch, seconds)
+            self._publish(epoch, seconds)
 
     def publish(self, epochs: Sequence[Epoch], then: Callable[[], None]) -> None:
         """Publish epochs some time soon, after all that were given before.
@@ -193,7 +193,7 @@ class Publisher:
             ChandyError: see ``Committer.upsert``.
         """
         try:
-            with self._typed():
+            with self._typed(batch):
                 self._patiently(lambda committer: committer.upsert(batch), None, is_over)
         except _ClosedError:
             return False
@@ -249,7 +249,9 @@ class Publisher:
             committer.commit(epoch)
             return True
 
-        if self._patiently(commit, seconds):
+        with self._typed(epoch):
+            is_new = self._patiently(commit, seconds)
+        if is_new:
             taken = round(time.monotonic() - began, 3)
             log.info("published", sink=self._fence.writer, epoch=epoch.id, rows=epoch.rows, seconds=taken)
         self._known = epoch.id
@@ -342,10 +344,18 @@ class Publisher:
                 committer.close()
 
     @contextmanager
-    def _typed(self) -> Iterator[None]:
-        """Give an error that a sink should have translated a type and a name."""
+    def _typed(self, rows: Epoch | Batch | None = None) -> Iterator[None]:
+        """Give an error that a sink should have translated a type and a name, and let a refusal say of which rows.
+
+        Args:
+            rows: what is published; None: nothing.
+        """
+        where = "" if rows is None else f", while publishing {_named(rows)}"
         try:
             yield
+        except OutputError as error:
+            error.found += where
+            raise
         except (ChandyError, _ClosedError):
             raise
         except Exception as error:
@@ -353,6 +363,19 @@ class Publisher:
             raise OutputError(
                 f"sink {self._fence.sink!r} of query {self._fence.query!r} cannot publish",
                 f"{self._sink.target} to take the rows, or an error of Chandy's that says why not",
-                f"{type(error).__name__}: {error}",
+                f"{type(error).__name__}: {error}{where}",
                 "remove the cause and start the pipeline again: what is complete is published then",
             ) from error
+
+
+def _named(rows: Epoch | Batch) -> str:
+    """Return which rows are published, for messages: their checkpoint and their batches, as far as that is known."""
+    if isinstance(rows, Batch):
+        return f"batch {rows.number}"
+    match batches_of(rows.files):
+        case ():
+            return f"checkpoint {rows.id}"
+        case (batch,):
+            return f"checkpoint {rows.id} (batch {batch})"
+        case (first, *_, last):
+            return f"checkpoint {rows.id} (batches {first} to {last})"

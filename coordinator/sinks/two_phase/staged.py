@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 FILE_BYTES: Final = 64 << 20
 """Bytes of rows, as Arrow has them, after which a task begins another file. A committer has one file in memory."""
 SUFFIX: Final = ".parquet"
+_NAME: Final = re.compile(rf"(\d+)-\d+-\d+-[0-9a-f]+{re.escape(SUFFIX)}")
+"""The name of a staged file: batch, partition, number, and what tells attempts apart."""
 
 
 class StagedSink(TwoPhaseSink):
@@ -77,6 +80,11 @@ class StagedRows:
                     f"{found} of {len(data)}",
                 )
             yield data
+
+
+def batches_of(files: Iterable[FileRef]) -> tuple[int, ...]:
+    """Return the numbers of the batches whose rows are in staged files, ascending; not those of other files."""
+    return tuple(sorted({int(found[1]) for file in files if (found := _NAME.fullmatch(file.name))}))
 
 
 def _in_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
