@@ -29,7 +29,7 @@ from ....storage.uri import StoreUri, join_uri
 from ...durations import Duration, seconds
 from ...sinks.place import Directory, directory_path
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
-from ...sinks.two_phase.errors import OutputError, RewindError, TargetUnavailableError
+from ...sinks.two_phase.errors import OutputError, RewindError, TargetFullError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from .formats import WRITERS, in_partitions, unwritable
@@ -44,7 +44,8 @@ ATTEMPTS: Final = 20
 
 _Change = Callable[[FileLog, Entry], tuple[Entry, list[str]] | None]
 """Returns from the newest entry what is known with the next one, and all lines that it has; None: nothing to do."""
-_PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_PASSING = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY}
 """What a local or mounted file system may get over."""
 
 
@@ -398,8 +399,10 @@ def _visible(keys: list[str]) -> list[str]:
 def _explain(name: str, error: StorageError) -> OutputError | TargetUnavailableError:
     """Return the contract's error for one of a store."""
     cause = error.__cause__
-    passes = isinstance(cause, OSError) and cause.errno in _PASSING
-    if isinstance(error, OutcomeUnknownError) or passes:
+    number = cause.errno if isinstance(cause, OSError) else None
+    if number in _FULL:
+        return TargetFullError(name, str(error))
+    if isinstance(error, OutcomeUnknownError) or number in _PASSING:
         return TargetUnavailableError(name, str(error))
     if isinstance(error, StoreFailedError) and error.transient:
         return TargetUnavailableError(name, str(error))

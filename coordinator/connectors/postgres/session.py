@@ -15,7 +15,7 @@ import attrs
 
 from ....storage.errors import ChandyError
 from ...errors import SetupError
-from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.errors import OutputError, TargetFullError, TargetUnavailableError
 from . import sql
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _AGAIN: Final = re.compile("08|40|53|57|58|25006|25P0[34]|55006|55P03")
 system, a server that is a standby, what has waited too long."""
 _LOCKED: Final = "55P03"
 _FORBIDDEN: Final = "42501"
+_FULL: Final = "53100"
 # The client tells nothing but the server's words when it cannot connect. In other languages than English it is tried
 # again, and the words are in the error all the same.
 _NO_ENTRY: Final = re.compile(
@@ -219,6 +220,8 @@ def translated(error: psycopg.Error, where: str) -> ChandyError:
     code = error.sqlstate
     if code == _LOCKED:
         return LockedError(where, said)
+    if code == _FULL:
+        return TargetFullError(where, said)
     # A client's own error without a code is that of its connection, or of its use.
     if code is None and isinstance(error, client().OperationalError):
         return TargetUnavailableError(where, said)

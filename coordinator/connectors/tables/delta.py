@@ -19,7 +19,7 @@ from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
 from ..record import check_record
-from .passing import PASSING
+from .passing import unavailable
 from .schema import check_schema, fit, reading
 from .upserting import Mode, check_mode, last_by_key
 
@@ -362,7 +362,7 @@ def _explain(name: str, error: Exception) -> ChandyError:
             text,
             "correct the rows in the query, or change the table, and start the pipeline again",
         )
-    return TargetUnavailableError(name, text, is_understood=bool(PASSING.search(text)))
+    return unavailable(name, text)
 
 
 def _conflict() -> type[Exception]:

@@ -18,7 +18,7 @@ from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from .bounded import within
-from .passing import PASSING
+from .passing import unavailable
 from .schema import check_schema, fit, reading
 from .upserting import Mode, check_mode, last_by_key
 
@@ -342,5 +342,4 @@ def _explain(name: str, error: Exception) -> ChandyError:
         ConnectionError,
         TimeoutError,
     )
-    is_understood = isinstance(error, known) or bool(PASSING.search(text))
-    return TargetUnavailableError(name, text, is_understood)
+    return unavailable(name, text, is_known=isinstance(error, known))

@@ -50,6 +50,14 @@ class TargetUnavailableError(ChandyError):
 
 
 @attrs.define(eq=False)
+class TargetFullError(TargetUnavailableError):
+    """A target has no room for what is to be published. It is asked again, because somebody may make some."""
+
+    def __str__(self) -> str:
+        return f"{self.target} is full: {self.reason}; make room there: what is complete is published then"
+
+
+@attrs.define(eq=False)
 class RewindError(ChandyError):
     """A target cannot take back what it has published."""
 
