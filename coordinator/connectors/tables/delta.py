@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
 from ..record import check_record
+from .delta_record import DeltaRecord, Version
 from .passing import unavailable
 from .schema import check_schema, fit, reading
 from .upserting import Mode, check_mode, last_by_key
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 5
 """How often a commit is tried while other writers of the table are faster."""
-
-NOTE: Final = "chandy"
-"""The key of what a commit says about itself in its ``commitInfo``."""
-HISTORY: Final = 1000
-"""Commits that are searched for the name of another pipeline's store."""
 
 _NOT_PERMITTED = re.compile(
     r"\b(401|403)\b|access ?denied|permission ?denied|forbidden|unauthori[sz]ed|unauthenticated",
@@ -56,8 +51,9 @@ class DeltaSink(StagedSink):
     the newest epoch, and with ``#generation`` and ``#store`` after it the life that publishes and a hash of the
     pipeline's store. For people, each commit has the same as text in its ``commitInfo``, under ``chandy``.
 
-    ``RESTORE`` of the table takes rows back, and not the application transactions: Chandy does not publish these rows
-    again. Do not set ``delta.setTransactionRetentionDuration`` in a way that Spark's own streams could not bear.
+    ``RESTORE`` of the table takes rows back, and not the application transactions. Chandy finds it in the table's
+    history, takes the position of the version that was restored, and says with ``OutputLostError`` what is missing. Do
+    not set ``delta.setTransactionRetentionDuration`` in a way that Spark's own streams could not bear.
 
     With ``mode="upsert"`` a row replaces those with the same key, and of rows of one epoch with one key the last one
     counts. An epoch is in memory as a whole then; otherwise one staged file at a time is.
@@ -137,25 +133,26 @@ class DeltaSink(StagedSink):
         Raises:
             As in the contract; ``OutputError`` if there is no table.
         """
-        ids = _Ids.of(fence)
+        record = DeltaRecord(fence)
         reason = ""
         for _ in range(ATTEMPTS):
             table = self.open()
-            found = ids.position(table, fence)
+            with self.explained():
+                found = record.position(table, self.open)
             own = found.taken_by(fence) if found else Position.first(fence)
             if own == found:
                 return _Committer(self, fence, own)
             with self.explained():
                 try:
-                    _commit_nothing(table, ids.properties(own))
+                    _commit_nothing(table, record.properties(own))
                 except _conflict() as error:
                     reason = str(error)
                     continue
             return _Committer(self, fence, own)
         raise self.busy(reason)
 
-    def open(self) -> DeltaTable:
-        """Return the newest version of the table.
+    def open(self, version: Version | None = None) -> DeltaTable:
+        """Return a version of the table, the newest if none is given.
 
         Raises:
             OutputError: there is none, or it may not be read.
@@ -165,6 +162,8 @@ class DeltaSink(StagedSink):
         delta = _client()
         with self.explained():
             found: DeltaTable = delta.DeltaTable(self.table, storage_options=self._options())
+            if version is not None:
+                found.load_as_version(version)
             return found
 
     def busy(self, reason: str) -> TargetUnavailableError:
@@ -202,50 +201,6 @@ class _TableMissingError(OutputError):
     """There is no table."""
 
 
-@attrs.frozen
-class _Ids:
-    """Under which names a table keeps the record of a writer: application transactions have numbers alone."""
-
-    epoch: str
-    generation: str
-    store: str
-
-    @classmethod
-    def of(cls, fence: Fence) -> _Ids:
-        app = f"chandy/{fence.writer}"
-        return cls(app, f"{app}#generation", f"{app}#store")
-
-    def position(self, table: DeltaTable, fence: Fence) -> Position | None:
-        generation = table.transaction_version(self.generation)
-        if generation is None:
-            return None
-        store = table.transaction_version(self.store)
-        name = fence.store if store == hash_of(fence.store) else self._name_of(store, table)
-        return Position(name, generation, table.transaction_version(self.epoch))
-
-    def _name_of(self, store: int | None, table: DeltaTable) -> str:
-        """Return the URI of another store, which old commits may no longer tell."""
-        names = [str(one[NOTE].get("store")) for one in table.history(HISTORY) if NOTE in one]
-        return next((name for name in names if hash_of(name) == store), f"a place with the hash {store}")
-
-    def properties(self, position: Position) -> CommitProperties:
-        """Return what a commit has to carry. Two commits that carry one id conflict: that is the fence."""
-        from deltalake import CommitProperties, Transaction
-
-        versions = {self.generation: position.generation, self.store: hash_of(position.store)}
-        if position.epoch is not None:
-            versions[self.epoch] = position.epoch
-        return CommitProperties(
-            custom_metadata={NOTE: {"writer": self.epoch, **attrs.asdict(position)}},
-            app_transactions=[Transaction(*version) for version in versions.items()],
-        )
-
-
-def hash_of(store: str) -> int:
-    """Return a number for a store's URI, as large as Delta's versions may be."""
-    return int.from_bytes(hashlib.sha256(store.encode()).digest()[:8], "big") >> 1
-
-
 class _Committer(Committer):
     """Opens the table for each commit, so that what it checks and what it commits on are one version."""
 
@@ -253,7 +208,7 @@ class _Committer(Committer):
         self._sink = sink
         self._fence = fence
         self._own = own
-        self._ids = _Ids.of(fence)
+        self._record = DeltaRecord(fence)
 
     @property
     @override
@@ -272,10 +227,12 @@ class _Committer(Committer):
         reason = ""
         for _ in range(ATTEMPTS):
             table = self._sink.open()
-            check_record(self._ids.position(table, self._fence), self._own, self._fence, self._sink.name)
+            with self._sink.explained():
+                found = self._record.position(table, self._sink.open)
+            check_record(found, self._own, self._fence, self._sink.name)
             with self._sink.explained():
                 try:
-                    self._publish(table, staged, self._ids.properties(new))
+                    self._publish(table, staged, self._record.properties(new))
                 except _conflict() as error:
                     # The record says whether it was another writer of the table, or a later life of this one.
                     reason = str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 import re
 import uuid
@@ -273,13 +274,44 @@ def test_a_table_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Pat
         committer.commit(epoch)
 
 
-def test_a_table_that_was_restored_keeps_its_position(table: Table, pipeline: Pipeline) -> None:
+def test_a_table_that_was_restored_has_the_position_of_the_version(table: Table, pipeline: Pipeline) -> None:
     committer = pipeline.recover()
+    nothing = table.open().version()
+    for number in (1, 2, 3):
+        committer.commit(pipeline.epoch(number, [(number, "a")]))
+        table.add((100 + number, "other"))
+    newest = table.open().version()
+    # Of three epochs there is a version of the sink and one of the other writer each.
+    table.open().restore(nothing + 4)
+    table.add((200, "other"))
+    with pytest.raises(TargetUnavailableError, match="epoch=2"):
+        committer.commit(pipeline.epoch(4, [(4, "a")]))
+    assert pipeline.recover(1).position == 2
+    # A restored version that was itself restored; and back again, as who puts back what was lost.
+    table.open().restore(newest)
+    assert pipeline.recover(1).position == 3
+    table.open().restore(table.open().version() - 1)
+    assert pipeline.recover(1).position == 2
+    # From here on the table says so itself.
+    later = pipeline.recover(2)
+    assert later.position == 2
+    later.commit(pipeline.epoch(5, [(5, "a")]))
+    assert pipeline.recover(3).position == 5
+    assert sorted(k for k, _ in table.rows()) == [1, 2, 5, 101, 102, 200]
+
+
+def test_a_table_that_was_restored_to_before_all_output_has_no_position(
+    table: Table, pipeline: Pipeline
+) -> None:
+    committer = pipeline.recover()
+    began = table.open().history(1)[0]["timestamp"]
     committer.commit(pipeline.epoch(1, [(1, "a")]))
-    version = table.open().version()
-    committer.commit(pipeline.epoch(2, [(2, "b")]))
-    table.open().restore(version)
-    assert (table.rows(), pipeline.recover(2).position) == ([(1, "a")], 2)
+    # As of a time.
+    table.open().restore(datetime.datetime.fromtimestamp(began / 1000, datetime.UTC))
+    assert (table.rows(), pipeline.recover(2).position) == ([], None)
+    assert pipeline.recover(3).position is None
+    with pytest.raises(FencedError):
+        pipeline.recover(2)
 
 
 def test_a_table_that_was_made_anew_has_no_position(table: Table, pipeline: Pipeline) -> None:

@@ -1,0 +1,130 @@
+"""What a Delta table keeps of one writer: who publishes, and the newest epoch whose rows the table has."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ...sinks.two_phase.contract import Fence, Position
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+Version = int | datetime.datetime
+"""A version of a table, by its number or as of a time."""
+
+NOTE: Final = "chandy"
+"""The key of what a commit says about itself in its ``commitInfo``."""
+HISTORY: Final = 1000
+"""Commits that are searched for the name of another pipeline's store, and for a ``RESTORE``."""
+_FIRST_LOOKS: Final = (1, 20)
+"""Commits that are searched first for the writer's own, which mostly is the newest one."""
+_NO_EPOCH: Final = -1
+"""The version that stands for no epoch: an application transaction can be set, and not be deleted."""
+
+
+@attrs.frozen
+class DeltaRecord:
+    """The record of one writer, in application transactions, which have numbers alone."""
+
+    fence: Fence
+
+    @property
+    def _epoch(self) -> str:
+        return f"chandy/{self.fence.writer}"
+
+    @property
+    def _generation(self) -> str:
+        return f"{self._epoch}#generation"
+
+    @property
+    def _store(self) -> str:
+        return f"{self._epoch}#store"
+
+    def position(self, table: DeltaTable, open_at: Callable[[Version], DeltaTable]) -> Position | None:
+        """Return the record; None if there is none.
+
+        Args:
+            table: the newest version of the table. Others do not know their history.
+            open_at: opens another version of the same table.
+        """
+        generation = table.transaction_version(self._generation)
+        if generation is None:
+            return None
+        store = table.transaction_version(self._store)
+        name = self.fence.store if store == hash_of(self.fence.store) else _name_of(store, table)
+        return Position(name, generation, self._newest_epoch(table, open_at))
+
+    def _newest_epoch(self, table: DeltaTable, open_at: Callable[[Version], DeltaTable]) -> int | None:
+        """Return the newest epoch whose rows the table has.
+
+        ``RESTORE`` takes rows back, and leaves the application transactions as they were. It conflicts with every
+        commit that was begun before it, so the writer's next commit has seen it, and carries what is true since.
+        """
+        as_of = table
+        while (restored := self._restored(table, as_of.version())) is not None:
+            as_of = open_at(restored)
+        epoch = as_of.transaction_version(self._epoch)
+        return None if epoch == _NO_EPOCH else epoch
+
+    def _restored(self, table: DeltaTable, upto: int) -> Version | None:
+        """Return which version was restored since the writer's newest commit up to a version; None: none was."""
+        for one in _newest_commits(table):
+            if one["version"] > upto:
+                continue
+            if one.get("operation") == "RESTORE":
+                return _version_in(one["operationParameters"])
+            if one.get(NOTE, {}).get("writer") == self._epoch:
+                return None
+        return None
+
+    def properties(self, position: Position) -> CommitProperties:
+        """Return what a commit has to carry. Two commits that carry one id conflict: that is the fence."""
+        from deltalake import CommitProperties, Transaction
+
+        versions = {
+            self._generation: position.generation,
+            self._store: hash_of(position.store),
+            self._epoch: _NO_EPOCH if position.epoch is None else position.epoch,
+        }
+        return CommitProperties(
+            custom_metadata={NOTE: {"writer": self._epoch, **attrs.asdict(position)}},
+            app_transactions=[Transaction(*version) for version in versions.items()],
+        )
+
+
+def hash_of(store: str) -> int:
+    """Return a number for a store's URI, as large as Delta's versions may be."""
+    return int.from_bytes(hashlib.sha256(store.encode()).digest()[:8], "big") >> 1
+
+
+def _newest_commits(table: DeltaTable) -> Iterator[dict[str, Any]]:
+    """Yield what commits say about themselves, the newest first. Each is a file, and few are read at first."""
+    seen = 0
+    for limit in (*_FIRST_LOOKS, HISTORY):
+        found = table.history(limit)
+        yield from found[seen:]
+        if len(found) < limit:
+            return
+        seen = limit
+
+
+def _version_in(parameters: Mapping[str, Any]) -> Version:
+    """Return the version that the parameters of a ``RESTORE`` name."""
+    if (version := parameters.get("version")) is not None:
+        return int(version)
+    if (milliseconds := parameters.get("datetime")) is not None:  # delta-rs
+        return datetime.datetime.fromtimestamp(int(milliseconds) / 1000, datetime.UTC)
+    # Spark's, as it was given, in the zone of its session, which nobody knows.
+    found = datetime.datetime.fromisoformat(parameters["timestamp"])
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+
+
+def _name_of(store: int | None, table: DeltaTable) -> str:
+    """Return the URI of another store, which old commits may no longer tell."""
+    names = [str(one[NOTE].get("store")) for one in table.history(HISTORY) if NOTE in one]
+    return next((name for name in names if hash_of(name) == store), f"a place with the hash {store}")
