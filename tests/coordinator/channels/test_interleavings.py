@@ -30,7 +30,8 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as Examples
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -42,6 +43,7 @@ from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import state_machine as state_machine_module
+from chandy.coordinator.protocol.pending import Phase
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import rollback
@@ -780,7 +782,7 @@ def effort(examples: int) -> settings:
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
+        phases=[Examples.generate],
         report_multiple_bugs=False,
     )
 
@@ -800,10 +802,14 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("machine", [Machine, WithSparksSink], ids=["transactional", "spark's own"])
 def test_readers_get_each_row_once_and_channels_have_what_is_between(machine: type[Machine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(effort(SCHEDULES), phases=tuple(Phase)))
+    run_state_machine_as_test(machine, settings=settings(effort(SCHEDULES), phases=tuple(Examples)))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+FOUND = (AssertionError, ChandyError, OSError, KeyError)
+"""What shows a bug: the files may not be what the product expects, before any promise is looked at."""
 
 
 def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
@@ -859,19 +865,101 @@ def remember_the_cut_before(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("machine", "bug"),
     [
-        (WithSparksSink, cut_upstream_first),
         (WithSparksSink, leave_the_log_of_the_sink_as_it_is),
-        (WithSparksSink, keep_what_the_source_has_read_since),
         (WithSparksSink, forget_what_compact_entries_repeat),
-        (Machine, keep_what_the_source_has_read_since),
         (Machine, count_what_is_visible_twice),
         (Machine, remember_the_cut_before),
     ],
     ids=lambda one: one.__name__,
 )
-def test_the_machine_finds(
-    machine: type[Machine], bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+def test_the_machine_finds(machine: type[Machine], bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    with pytest.raises(FOUND):
+        run_state_machine_as_test(machine, settings=effort(max(SCHEDULES, 200)))
+
+
+# --- bugs that random schedules show late: each has a schedule of its own ------------------------------------
+
+
+def what_comes_after_the_first_cut_is_read_before_the_next(machine: Machine) -> None:
+    machine.the_writer_runs_batches([1])
+    machine.a_checkpoint_is_asked_for(NEXT)
+    while not any(pending.parts for pending in machine.life.machine.pending.values()):
+        machine.step(0)
+    machine.the_writer_runs_batches([2])
+    for number in range(len(READERS)):
+        machine.a_reader_runs_a_batch(number, 4)
+    machine.life.quiet()
+
+
+def a_reader_goes_on_behind_its_cut_and_the_driver_is_killed(machine: Machine) -> None:
+    machine.a_checkpoint_is_taken(2, publishes=True)
+    machine.a_checkpoint_is_taken(2, publishes=True)
+    machine.a_reader_runs_a_batch(0, 1)
+    machine.a_checkpoint_is_asked_for(NEXT)
+    until_all_cuts_are_chosen(machine)
+    # What the writer has added is taken back with it.
+    machine.the_writer_runs_batches([2])
+    machine.a_reader_runs_a_batch(0, 7)
+    machine.life.quiet()
+    machine.the_driver_is_killed(0)
+
+
+def a_checkpoint_is_published_while_a_savepoint_is_taken(machine: Machine) -> None:
+    machine.a_checkpoint_is_taken(2, publishes=True)
+    machine.a_checkpoint_is_asked_for(SAVEPOINT)
+    until_all_cuts_are_chosen(machine)
+    while machine.life.instructions:
+        machine.life.dispatch()
+    later, machine.life.works = machine.life.works, []
+    machine.a_checkpoint_is_taken(2, publishes=True)
+    machine.life.works += later
+    machine.life.quiet()
+
+
+def until_all_cuts_are_chosen(machine: Machine) -> None:
+    while not any(pending.phase is Phase.COLLECTING for pending in machine.life.machine.pending.values()):
+        machine.step(0)
+
+
+SAVEPOINT = 0
+"""Has a savepoint be asked for."""
+NEXT = 7
+"""Has a checkpoint be asked for, not a savepoint."""
+RARE: list[tuple[type[Machine], Bug, Callable[[Machine], None]]] = [
+    (WithSparksSink, cut_upstream_first, what_comes_after_the_first_cut_is_read_before_the_next),
+    (
+        WithSparksSink,
+        keep_what_the_source_has_read_since,
+        a_reader_goes_on_behind_its_cut_and_the_driver_is_killed,
+    ),
+    (Machine, keep_what_the_source_has_read_since, a_reader_goes_on_behind_its_cut_and_the_driver_is_killed),
+    (
+        Machine,
+        count_what_later_checkpoints_have_published,
+        a_checkpoint_is_published_while_a_savepoint_is_taken,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("machine", "schedule"), [(machine, one) for machine, _, one in RARE], ids=lambda one: one.__name__
+)
+def test_a_schedule_keeps_the_promises(machine: type[Machine], schedule: Callable[[Machine], None]) -> None:
+    run_schedule(machine, schedule)
+
+
+@pytest.mark.parametrize(("machine", "bug", "schedule"), RARE, ids=lambda one: one.__name__)
+def test_a_schedule_finds(
+    machine: type[Machine], bug: Bug, schedule: Callable[[Machine], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug(monkeypatch)
-    with pytest.raises((AssertionError, ChandyError, OSError, KeyError)):
-        run_state_machine_as_test(machine, settings=effort(max(SCHEDULES, 200)))
+    with pytest.raises(FOUND):
+        run_schedule(machine, schedule)
+
+
+def run_schedule(kind: type[Machine], schedule: Callable[[Machine], None]) -> None:
+    machine = kind()
+    machine.start()
+    schedule(machine)
+    machine.teardown()

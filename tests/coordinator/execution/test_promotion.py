@@ -181,6 +181,14 @@ class Cluster:
 
         eventually(are_in_sync, "the standbys")
 
+    def begin_with_standbys(self) -> None:
+        """Run batches until all shards have standbys, which have followed one batch, and begin another."""
+        self.run("a", "b")
+        self.stand_by()
+        assert self.owners() == [("a", 1), ("b", 1)]
+        self.run("a", "b")
+        self.next_batch()
+
     def signal(self, machine: str, number: signal.Signals) -> int:
         hellos = self.executor.machine.read(lambda state: list(state.hosts.values()))
         (pid,) = [hello.pid for hello in hellos if hello.machine == machine]
@@ -206,11 +214,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 def test_a_batch_goes_on_at_the_standby_when_its_host_is_killed(cluster: Cluster) -> None:
-    cluster.run("a", "b")
-    cluster.stand_by()
-    assert cluster.owners() == [("a", 1), ("b", 1)]
-    cluster.run("a", "b")
-    cluster.next_batch()
+    cluster.begin_with_standbys()
     half = cluster.begin("a", (0,))
     cluster.count(cluster.begin("b", (1,)), 1)
     cluster.signal("a", signal.SIGKILL)
@@ -231,10 +235,7 @@ def test_a_batch_goes_on_at_the_standby_when_its_host_is_killed(cluster: Cluster
 
 
 def test_a_batch_goes_on_at_the_standby_when_its_host_is_frozen(cluster: Cluster) -> None:
-    cluster.run("a", "b")
-    cluster.stand_by()
-    cluster.run("a", "b")
-    cluster.next_batch()
+    cluster.begin_with_standbys()
     half = cluster.begin("b", (0,))
     pid = cluster.signal("a", signal.SIGSTOP)
     try:
@@ -254,10 +255,7 @@ def test_a_batch_goes_on_at_the_standby_when_its_host_is_frozen(cluster: Cluster
 
 
 def test_a_task_replaces_the_frozen_host_beside_it(cluster: Cluster) -> None:
-    cluster.run("a", "b")
-    cluster.stand_by()
-    cluster.run("a", "b")
-    cluster.next_batch()
+    cluster.begin_with_standbys()
     half = cluster.begin("a", (0,))
     pid = cluster.signal("a", signal.SIGSTOP)
     with pytest.raises(Exception, match="does not answer"):
