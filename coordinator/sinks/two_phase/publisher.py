@@ -377,5 +377,5 @@ def _named(rows: Epoch | Batch) -> str:
             return f"checkpoint {rows.id}"
         case (batch,):
             return f"checkpoint {rows.id} (batch {batch})"
-        case (first, *_, last):
-            return f"checkpoint {rows.id} (batches {first} to {last})"
+        case several:
+            return f"checkpoint {rows.id} (batches {several[0]} to {several[-1]})"
