@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Iterator, MutableSequence
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, MutableSequence
+from typing import Any, ClassVar
 
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution import commit
@@ -14,6 +14,7 @@ from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.recovery.restore_point import RestorePoint
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
 from chandy.storage.layout import savepoint_key, trigger_key
@@ -176,3 +177,40 @@ class SteppedExecutor(abc.ABC):
             self.handle(on.NotFinalized(manifest, reason, str(error), is_known))
         else:
             self.handle(on.Finalized(manifest))
+
+
+class SteppedRollback:
+    """The steps back of one life, as ``PipelineRollback`` takes them, where there are neither processes nor records."""
+
+    life: SteppedExecutor
+
+    def check_not_fenced(self) -> None:
+        """Raise if there is a successor."""
+        self.life.catalog.check_not_fenced(self.life.machine.generation)
+
+    def stop_runs(self) -> None:
+        """Nothing runs by itself."""
+
+    def suspend_checkpoints(self) -> None:
+        """Abort the checkpoints in progress."""
+        self.life.handle(on.Suspended("state lost"))
+
+    def find_resumable(self, point: RestorePoint | None) -> Mapping[str, Any]:
+        """Return no run: all go back."""
+        return {}
+
+    def forget_resumable(self) -> None:
+        """There are no records."""
+
+    def release_runs(self) -> None:
+        """No state host has the runs that are over."""
+
+    def resume_checkpoints(self, point: RestorePoint | None) -> None:
+        """Let checkpoints begin again."""
+        self.life.handle(on.Restored(point.manifest.id if point else None))
+
+    def start_runs(self) -> None:
+        """Nothing runs by itself."""
+
+    def clean_up(self, *, resumed: bool) -> None:
+        """Nothing is left."""

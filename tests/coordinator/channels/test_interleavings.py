@@ -21,7 +21,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -71,7 +71,7 @@ from chandy.storage.snapshots import SnapshotWriter
 from chandy.storage.store import Store
 
 from ..sinks.two_phase.test_interleavings import SteppedPublisher
-from ..stepped_executor import SteppedExecutor
+from ..stepped_executor import SteppedExecutor, SteppedRollback
 
 SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "8"))
 """How many schedules are tried of each kind of sink."""
@@ -452,19 +452,10 @@ class Life(SteppedExecutor):
 
 
 @attrs.define
-class Steps:
+class Steps(SteppedRollback):
     """The steps back of one life."""
 
     life: Life
-
-    def check_not_fenced(self) -> None:
-        pass
-
-    def stop_runs(self) -> None:
-        pass
-
-    def suspend_checkpoints(self) -> None:
-        self.life.handle(on.Suspended("state lost"))
 
     def settle_manifests(self) -> None:
         self.life.quiet(publishes=False)
@@ -473,29 +464,11 @@ class Steps:
         self.life.point = base_point(self.life.machine) or self.life.initial
         return self.life.point
 
-    def find_resumable(self, point: RestorePoint | None) -> Mapping[str, Any]:
-        return {}
-
-    def forget_resumable(self) -> None:
-        pass
-
     def queries(self) -> tuple[str, ...]:
         return (WRITER, *READERS)
 
     def restore(self, query: str, point: RestorePoint | None, resumed: Any) -> None:
         self.life.restore(query, point)
-
-    def release_runs(self) -> None:
-        pass
-
-    def resume_checkpoints(self, point: RestorePoint | None) -> None:
-        self.life.handle(on.Restored(point.manifest.id if point else None))
-
-    def start_runs(self) -> None:
-        pass
-
-    def clean_up(self, *, resumed: bool) -> None:
-        pass
 
 
 # --- the world ----------------------------------------------------------------------------------------------

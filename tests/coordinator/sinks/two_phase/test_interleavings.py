@@ -79,7 +79,7 @@ from chandy.storage.savepoint import discard_savepoint, read_savepoint
 from chandy.storage.store import Store
 
 from ....builders import MemoryStore
-from ...stepped_executor import SteppedExecutor
+from ...stepped_executor import SteppedExecutor, SteppedRollback
 
 SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "60"))
 """How many schedules are tried; from 1,000 on, so are the bugs that are hard to find."""
@@ -629,19 +629,10 @@ class Life(SteppedExecutor):
 
 
 @attrs.define
-class Steps:
+class Steps(SteppedRollback):
     """The steps back of one life."""
 
     life: Life
-
-    def check_not_fenced(self) -> None:
-        self.life.catalog.check_not_fenced(self.life.machine.generation)
-
-    def stop_runs(self) -> None:
-        pass
-
-    def suspend_checkpoints(self) -> None:
-        self.life.handle(on.Suspended("state lost"))
 
     def settle_manifests(self) -> None:
         life = self.life
@@ -662,26 +653,11 @@ class Steps:
         found = self.life.resumable(self.life.sink, point)
         return {QUERY: found} if found else {}
 
-    def forget_resumable(self) -> None:
-        pass
-
     def queries(self) -> tuple[str, ...]:
         return (QUERY,)
 
     def restore(self, query: str, point: RestorePoint | None, resumed: Any) -> None:
         self.life.restore(point, resumed)
-
-    def release_runs(self) -> None:
-        pass
-
-    def resume_checkpoints(self, point: RestorePoint | None) -> None:
-        self.life.handle(on.Restored(point.manifest.id if point else None))
-
-    def start_runs(self) -> None:
-        pass
-
-    def clean_up(self, *, resumed: bool) -> None:
-        pass
 
 
 # --- the world ----------------------------------------------------------------------------------------------
