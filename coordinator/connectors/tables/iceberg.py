@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.snapshots import Snapshot
 
 T = TypeVar("T")
 
@@ -47,8 +48,9 @@ class IcebergSink(StagedSink):
     commit that adds the rows, and stays when snapshots expire. A new life of the pipeline adds an empty snapshot: with
     it, no commit of an earlier life fits any more.
 
-    Rolling the table back to an earlier snapshot takes rows back, and not the property: Chandy does not publish these
-    rows again.
+    Rolling the table back to an earlier snapshot takes rows back, and not the property. So each snapshot of the sink
+    says the same, and the position is that of the newest one that the table stands on: ``OutputLostError`` says what
+    is missing.
 
     One staged file at a time is in memory; of a table with partitions, a whole epoch is.
 
@@ -186,37 +188,51 @@ class IcebergSink(StagedSink):
         """
         from pyiceberg.exceptions import CommitFailedException
 
+        from .iceberg_files import WrittenFiles
+
+        table.io = written = WrittenFiles(table.io)
         transaction = table.transaction()
-        schema = _schema_of(table)
+        said = {_property(fence): to_json(new).decode()}
         with self.explained():
-            if (
-                epoch is None
-                or not epoch.rows
-                or not self._add(transaction, table, schema, StagedRows(epoch))
-            ):
-                transaction.append(schema.empty_table())
-            transaction.set_properties({_property(fence): to_json(new).decode()})
+            try:
+                if (
+                    epoch is None
+                    or not epoch.rows
+                    or not self._add(transaction, table, StagedRows(epoch), said)
+                ):
+                    transaction.append(_schema_of(table).empty_table(), snapshot_properties=said)
+                transaction.set_properties(said)
+            except BaseException:
+                written.take_back()
+                raise
             try:
                 self._bounded(transaction.commit_transaction)
             except CommitFailedException:
+                written.take_back()
                 return False
         return True
 
-    def _add(self, transaction: Transaction, table: Table, schema: pa.Schema, staged: StagedRows) -> bool:
-        """Add rows to a transaction; return whether they make a snapshot."""
+    def _add(
+        self, transaction: Transaction, table: Table, staged: StagedRows, said: Mapping[str, str]
+    ) -> bool:
+        """Add rows to a transaction, with what their snapshot says; return whether they make one."""
+        schema = _schema_of(table)
         if self.mode == "upsert":
-            return self._upsert(transaction, schema, staged)
+            return self._upsert(transaction, schema, staged, said)
         with reading(staged, schema, self.name) as rows:
             # PyIceberg streams into tables without partitions alone.
-            transaction.append(rows.read_all() if table.spec().fields else rows)
+            added = rows.read_all() if table.spec().fields else rows
+            transaction.append(added, snapshot_properties=dict(said))
         return True
 
-    def _upsert(self, transaction: Transaction, schema: pa.Schema, staged: StagedRows) -> bool:
+    def _upsert(
+        self, transaction: Transaction, schema: pa.Schema, staged: StagedRows, said: Mapping[str, str]
+    ) -> bool:
         import pyarrow as pa
 
         tables = [fit(rows, schema, self.name) for rows in staged.tables()]
         rows = last_by_key(pa.concat_tables(tables), self.key, self.name)
-        done = transaction.upsert(rows, join_cols=list(self.key))
+        done = transaction.upsert(rows, join_cols=list(self.key), snapshot_properties=dict(said))
         # Rows that are there as they are to be change nothing.
         return bool(done.rows_updated or done.rows_inserted)
 
@@ -284,8 +300,28 @@ def _property(fence: Fence) -> str:
 
 
 def _position(table: Table, fence: Fence) -> Position | None:
-    found = table.metadata.properties.get(_property(fence))
-    return from_json_of_any_version(Position, found.encode()) if found else None
+    """Return the record of a writer; its epoch is the newest whose rows the table has.
+
+    Who rolls a table back leaves its properties. So a snapshot says what the properties said with it.
+    """
+    from pyiceberg.table.snapshots import ancestors_of
+
+    name = _property(fence)
+    found = table.metadata.properties.get(name)
+    if found is None:
+        return None
+    position = from_json_of_any_version(Position, found.encode())
+    if not any(_said(one, name) for one in table.metadata.snapshots):
+        # They are expired.
+        return position
+    said = (_said(snapshot, name) for snapshot in ancestors_of(table.current_snapshot(), table.metadata))
+    newest = next(filter(None, said), None)
+    epoch = from_json_of_any_version(Position, newest.encode()).epoch if newest else None
+    return attrs.evolve(position, epoch=epoch)
+
+
+def _said(snapshot: Snapshot, name: str) -> str | None:
+    return None if snapshot.summary is None else snapshot.summary.get(name)
 
 
 def _schema_of(table: Table) -> pa.Schema:

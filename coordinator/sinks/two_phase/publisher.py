@@ -372,10 +372,9 @@ def _named(rows: Epoch | Batch) -> str:
     """Return which rows are published, for messages: their checkpoint and their batches, as far as that is known."""
     if isinstance(rows, Batch):
         return f"batch {rows.number}"
-    match batches_of(rows.files):
-        case ():
-            return f"checkpoint {rows.id}"
-        case (batch,):
-            return f"checkpoint {rows.id} (batch {batch})"
-        case several:
-            return f"checkpoint {rows.id} (batches {several[0]} to {several[-1]})"
+    batches = batches_of(rows.files)
+    if not batches:
+        return f"checkpoint {rows.id}"
+    if len(batches) == 1:
+        return f"checkpoint {rows.id} (batch {batches[0]})"
+    return f"checkpoint {rows.id} (batches {batches[0]} to {batches[-1]})"

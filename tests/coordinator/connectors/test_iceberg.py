@@ -18,8 +18,9 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from chandy.coordinator.connectors.tables.iceberg import IcebergSink
 from chandy.coordinator.errors import ChandyError
+from chandy.coordinator.sinks.two_phase.contract import Epoch
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
-from chandy.storage.errors import FencedError
+from chandy.storage.errors import DamagedError, FencedError
 
 from .conformance import SCHEMA, Pipeline, Row, Target
 from .files_of_others import open_folder, read_only
@@ -172,6 +173,73 @@ def test_the_position_outlives_snapshots(table: Table, pipeline: Pipeline) -> No
     ).commit()
     assert len(table.catalog().load_table(table.name).snapshots()) == 1
     assert pipeline.recover(2).position == 3
+
+
+def test_a_table_that_was_rolled_back_has_the_position_of_the_snapshot(
+    table: Table, pipeline: Pipeline
+) -> None:
+    committer = pipeline.recover()
+    snapshots = []
+    for number in (1, 2, 3):
+        committer.commit(pipeline.epoch(number, [(number, "a")]))
+        table.add((100 + number, "other"))
+        snapshots.append(roll_back_to(table, None))
+    roll_back_to(table, snapshots[1])
+    table.add((200, "other"))
+    with pytest.raises(TargetUnavailableError, match="epoch=2"):
+        committer.commit(pipeline.epoch(4, [(4, "a")]))
+    assert pipeline.recover(1).position == 2
+    # As who puts back what was lost.
+    roll_back_to(table, snapshots[2])
+    assert pipeline.recover(1).position == 3
+    roll_back_to(table, snapshots[1])
+    later = pipeline.recover(2)
+    assert later.position == 2
+    later.commit(pipeline.epoch(5, [(5, "a")]))
+    assert pipeline.recover(3).position == 5
+    assert sorted(k for k, _ in table.rows()) == [1, 2, 5, 101, 102]
+
+
+def roll_back_to(table: Table, snapshot: int | None) -> int:
+    """Roll a table back to a snapshot, if one is given; return its newest one."""
+    found = table.catalog().load_table(table.name)
+    if snapshot is not None:
+        found.manage_snapshots().set_current_snapshot(snapshot).commit()
+    newest = table.catalog().load_table(table.name).current_snapshot()
+    assert newest is not None
+    return newest.snapshot_id
+
+
+def test_a_table_that_was_rolled_back_to_before_all_output_has_no_position(tmp_path: Path) -> None:
+    table = Table(tmp_path / "lake").make()
+    table.add((100, "other"))
+    before = roll_back_to(table, None)
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline.recover().commit(pipeline.epoch(1, [(1, "a")]))
+    roll_back_to(table, before)
+    assert pipeline.recover(2).position is None
+    assert pipeline.recover(3).position is None
+    with pytest.raises(FencedError):
+        pipeline.recover(2)
+
+
+def test_nothing_is_left_of_an_attempt_that_failed(
+    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer = pipeline.recover()
+    within_the_next_commits(monkeypatch, [lambda: table.add((100, "other"))])
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    assert len([*table.folder.rglob("*.parquet")]) == 2
+    with pytest.raises(DamagedError):
+        committer.commit(damaged(pipeline.epoch(2, [(2, "b")], [(3, "c")]), pipeline))
+    assert len([*table.folder.rglob("*.parquet")]) == 2
+
+
+def damaged(epoch: Epoch, pipeline: Pipeline) -> Epoch:
+    """Damage the last of its files."""
+    path = Path(pipeline.store.removeprefix("file://"), epoch.files[-1].key)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    return epoch
 
 
 # --- catalogs and tables that are not there, or do not fit --------------------------------------------------

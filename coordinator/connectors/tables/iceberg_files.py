@@ -1,0 +1,39 @@
+"""What an attempt at a commit of PyIceberg has written, so that it can be deleted if nothing refers to it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pyiceberg.io import FileIO, InputFile, OutputFile
+
+
+class WrittenFiles(FileIO):
+    """The files of a table, which remembers those that are written.
+
+    PyIceberg leaves them where they are if it fails before its commit. A full disk would get fuller with each attempt.
+    """
+
+    def __init__(self, files: FileIO) -> None:
+        super().__init__(files.properties)
+        self._files = files
+        self._written: list[str] = []
+
+    def new_input(self, location: str) -> InputFile:
+        """Return a file to read."""
+        return self._files.new_input(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        """Return a file to write."""
+        self._written.append(location)
+        return self._files.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file."""
+        self._files.delete(location)
+
+    def take_back(self) -> None:
+        """Delete what was written, as far as that goes: what stays is in nobody's way but takes room."""
+        for location in self._written:
+            with suppress(Exception):
+                self._files.delete(location)
+        self._written.clear()

@@ -1,0 +1,207 @@
+"""Targets that were put back from a backup, each really: the next start says that they lack what was published."""
+
+from __future__ import annotations
+
+import abc
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+
+from chandy.coordinator.sinks.owner import SinkOwner
+from chandy.coordinator.sinks.sink import Beginning
+from chandy.coordinator.sinks.two_phase.contract import Fence
+from chandy.coordinator.sinks.two_phase.errors import OutputLostError
+from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
+from chandy.coordinator.sinks.two_phase.publisher import Publisher
+from chandy.coordinator.sinks.two_phase.takeover import TakeOver
+from chandy.storage.manifest import OutputRecord
+
+from ...waiting import eventually
+from . import test_delta, test_iceberg, test_kafka, test_postgres
+from .conformance import Pipeline, Target
+from .kafka_broker import Broker, new_topic
+from .kafka_broker import kafka as kafka
+from .postgres_server import PostgresServer
+from .postgres_server import postgres as postgres
+from .test_files import Directory
+
+POLICY = OutputPolicy(max_unpublished=9, allow_repeated_output=False, allow_lost_output=False)
+
+
+def begin(pipeline: Pipeline, generation: int, *published: int, may_lose: bool = False) -> Publisher:
+    """Begin a life from the checkpoint after what was published, as a coordinator does."""
+    fence = Fence("flights", "delays", "out", pipeline.store, generation)
+    publisher = Publisher(pipeline.sink, fence, on_failure=lambda error: None)
+    newest = max(published, default=None)
+    beginning = Beginning(
+        SinkOwner(pipeline.store, "flights"),
+        None,
+        checkpoint=None if newest is None else newest + 1,
+        outputs=() if newest is None else (OutputRecord(pipeline.sink.uid, (), newest),),
+        root=pipeline.store,
+    )
+    policy = attrs.evolve(POLICY, allow_lost_output=may_lose)
+    TakeOver({"out": publisher}, fence, policy, 1 if newest is None else newest + 2).run(beginning)
+    return publisher
+
+
+class RestoredConformance(abc.ABC):
+    """The tests. A subclass has the fixture ``target`` and says how its backups are made."""
+
+    left: int | None = 1
+    """The newest epoch in the backup; None: nothing of the sink is left."""
+
+    @pytest.fixture
+    def target(self) -> Target:
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def back_up(self, target: Target) -> Callable[[], object]:
+        """Back a target up, and return what puts it back."""
+
+    def test_a_start_says_what_is_lost_and_goes_on_if_that_is_accepted(
+        self, target: Target, tmp_path: Path
+    ) -> None:
+        pipeline = Pipeline(target.sink(), f"file://{tmp_path}/store/flights/")
+        pipeline.sink.check(test_delta.SCHEMA)
+        first = begin(pipeline, 1)
+        first.publish_now([pipeline.epoch(1, [(1, "a")])], 30)
+        put_back = self.back_up(target)
+        first.publish_now([pipeline.epoch(number, [(number, "a")]) for number in (2, 3)], 30)
+        first.close(30)
+        put_back()
+        there = sorted(target.rows())
+        found = "nothing of it" if self.left is None else f"it up to checkpoint {self.left}"
+        # However often it is tried.
+        for generation in (2, 3):
+            with pytest.raises(OutputLostError, match=rf"found {found}; put back .*\(allow_lost_output=True\)"):
+                begin(pipeline, generation, 1, 2, 3)
+        assert sorted(target.rows()) == there
+        later = begin(pipeline, 4, 1, 2, 3, may_lose=True)
+        later.publish_now([pipeline.epoch(5, [(5, "b")])], 30)
+        later.close(30)
+        assert sorted(target.rows()) == [*there, (5, "b")]
+        # It is no loss of the next one.
+        begin(pipeline, 5, 5).close(30)
+
+
+def copied(folder: Path) -> Callable[[], object]:
+    """Copy a folder, and return what puts it back."""
+    backup = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}")
+    shutil.copytree(folder, backup)
+
+    def put_back() -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(backup, folder)
+
+    return put_back
+
+
+class TestFiles(RestoredConformance):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return Directory(str(tmp_path / "out"))
+
+    def back_up(self, target: Target) -> Callable[[], object]:
+        assert isinstance(target, Directory)
+        return copied(Path(target.path) / "_spark_metadata")
+
+
+class TestDelta(RestoredConformance):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return test_delta.Table(str(tmp_path / "table")).make()
+
+    def back_up(self, target: Target) -> Callable[[], object]:
+        assert isinstance(target, test_delta.Table)
+        return copied(Path(target.uri))
+
+
+class TestDeltaRestore(TestDelta):
+    def back_up(self, target: Target) -> Callable[[], object]:
+        assert isinstance(target, test_delta.Table)
+        version = target.open().version()
+        return lambda: target.open().restore(version)
+
+
+class TestIcebergCatalog(RestoredConformance):
+    """The catalog is put back, and the files are as they are."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return test_iceberg.Table(tmp_path / "lake").make()
+
+    def back_up(self, target: Target) -> Callable[[], object]:
+        assert isinstance(target, test_iceberg.Table)
+        catalog = target.folder / "catalog.db"
+        backup = catalog.with_suffix(".backup")
+        shutil.copy(catalog, backup)
+        return lambda: shutil.copy(backup, catalog)
+
+
+class TestIcebergRollback(TestIcebergCatalog):
+    def back_up(self, target: Target) -> Callable[[], object]:
+        assert isinstance(target, test_iceberg.Table)
+        snapshot = test_iceberg.roll_back_to(target, None)
+        return lambda: test_iceberg.roll_back_to(target, snapshot)
+
+
+@pytest.mark.server
+class TestPostgres(RestoredConformance):
+    """Restored from a dump."""
+
+    @pytest.fixture
+    def target(self, postgres: PostgresServer) -> Target:
+        return test_postgres.Table.make(postgres)
+
+    def back_up(self, target: Target) -> Callable[[], object]:
+        assert isinstance(target, test_postgres.Table)
+        server, schema = target.server, f'"{target.schema}"'
+        to = ["-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres", "-d", "postgres"]
+        environment = {**os.environ, "PGSSLMODE": "disable"}
+
+        def run(program: str, *arguments: str, given: bytes = b"") -> bytes:
+            command = [server.programs / program, *to, *arguments]
+            return subprocess.run(
+                command, input=given, check=True, capture_output=True, env=environment
+            ).stdout
+
+        dump = run("pg_dump", "--schema", schema)
+
+        def put_back() -> None:
+            server.execute(f"DROP SCHEMA {schema} CASCADE")
+            run("psql", "-q", "-v", "ON_ERROR_STOP=1", given=dump)
+
+        return put_back
+
+
+@pytest.mark.server
+class TestKafka(RestoredConformance):
+    """The topic that keeps the positions is lost, and the rows are there."""
+
+    left = None
+
+    @pytest.fixture
+    def target(self, kafka: Broker) -> Target:
+        return test_kafka.KafkaTarget(kafka, new_topic(kafka), f"positions-{uuid.uuid4().hex[:8]}")
+
+    def back_up(self, target: Target) -> Callable[[], object]:
+        assert isinstance(target, test_kafka.KafkaTarget)
+
+        def lose() -> None:
+            from confluent_kafka.admin import AdminClient
+
+            admin = AdminClient({"bootstrap.servers": target.kafka.servers})
+            (gone,) = admin.delete_topics([target.positions]).values()
+            gone.result(30)
+            eventually(
+                lambda: target.positions not in test_kafka.topics(target.kafka), "the end of the topic"
+            )
+
+        return lose
