@@ -80,7 +80,9 @@ class RestoredConformance(abc.ABC):
         found = "nothing of it" if self.left is None else f"it up to checkpoint {self.left}"
         # However often it is tried.
         for generation in (2, 3):
-            with pytest.raises(OutputLostError, match=rf"found {found}; put back .*\(allow_lost_output=True\)"):
+            with pytest.raises(
+                OutputLostError, match=rf"found {found}; put back .*\(allow_lost_output=True\)"
+            ):
                 begin(pipeline, generation, 1, 2, 3)
         assert sorted(target.rows()) == there
         later = begin(pipeline, 4, 1, 2, 3, may_lose=True)
