@@ -65,16 +65,21 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
     return Broker(server, sasl, behind, proxy)
 
 
-@pytest.fixture(scope="session")
-def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker; skips where none can be had, unless ``CHANDY_REQUIRE_KAFKA=1``."""
+def broker_or_skip(directory: Path, pytestconfig: pytest.Config) -> Broker:
+    """Return a broker that is not started; skip where none can be had, unless ``CHANDY_REQUIRE_KAFKA=1``."""
     try:
         assert pytestconfig.cache is not None
-        made = broker(tmp_path_factory.mktemp("kafka"), pytestconfig.cache.mkdir("kafka"))
+        return broker(directory, pytestconfig.cache.mkdir("kafka"))
     except NoJavaServerError as error:
         if os.environ.get("CHANDY_REQUIRE_KAFKA") == "1":
             raise
         pytest.skip(f"no Kafka here: {error}")
+
+
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker that tests share."""
+    made = broker_or_skip(tmp_path_factory.mktemp("kafka"), pytestconfig)
     try:
         made.server.start()
         yield made

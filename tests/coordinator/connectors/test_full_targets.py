@@ -18,8 +18,9 @@ from chandy.storage.errors import ChandyError
 
 from ...small_disk import SmallDisk, small_disk
 from ...waiting import eventually
-from . import test_delta, test_iceberg, test_postgres
+from . import test_delta, test_iceberg, test_kafka, test_postgres
 from .conformance import Pipeline, Row, Target
+from .kafka_broker import broker_or_skip, new_topic
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
 from .test_files import Directory
@@ -165,3 +166,36 @@ class TestPostgres(FullConformance):
         yield table
         postgres.execute(f"DROP TABLE {table.sql}")
         postgres.execute(f"DROP TABLESPACE {name}")
+
+
+@pytest.mark.server
+def test_a_kafka_broker_whose_disk_is_full_is_waited_for(
+    tmp_path: Path, pytestconfig: pytest.Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        kafka = broker_or_skip(disk.path, pytestconfig)
+        try:
+            kafka.server.start()
+            target = test_kafka.KafkaTarget(kafka, new_topic(kafka, partitions=1), "positions")
+            lives = Lives(Pipeline(target.sink(), f"file://{tmp_path}/store/flights/"))
+            publisher, _ = lives.begin()
+            first, *others = lives.epochs()
+            publisher.publish_now([first], 0)
+            done: list[bool] = []
+            publisher.publish(others, lambda: done.append(True))
+            process = kafka.server.process
+            assert process is not None
+            # A broker without a disk to write to ends itself, and so it seems to be away.
+            eventually(lambda: process.poll() is not None, "the end of the broker")
+            eventually(
+                lambda: "the output waits for its target" in caplog.text, "the log to say that it waits"
+            )
+            assert not done
+            disk.resize("64m")
+            kafka.server.start()
+            eventually(lambda: bool(done), "the output")
+            assert publisher.close(30)
+            assert sorted(target.rows()) == EXPECTED
+            assert not lives.failures
+        finally:
+            kafka.server.kill()
