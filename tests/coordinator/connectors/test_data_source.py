@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import uuid
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -42,9 +43,11 @@ from chandy.storage.open import open_store
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 
 from . import file_source
+from .boundaries import Disk
 from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
 from .file_source import ArrowFileSource, FileSource, calls, mark
 from .races import RaceConformance
+from .steps import Stepped, StepsConformance
 
 ROWS = StructType([StructField("k", LongType(), False), StructField("v", StringType())])
 
@@ -88,6 +91,12 @@ class TestLargeMessages(SinkConformance):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return Folder(tmp_path / "out", more={"ballast": 2 * INLINE_BYTES})
+
+
+class TestSteps(StepsConformance):
+    @pytest.fixture
+    def stepped(self, tmp_path: Path) -> Stepped:
+        return Stepped(lambda: Folder(tmp_path / "outputs" / uuid.uuid4().hex), Disk(str(tmp_path)))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from chandy.coordinator.connectors.files import sink as sink_module
 from chandy.coordinator.connectors.files.log import Entry, FileLog
 from chandy.coordinator.connectors.files.sink import FilesSink, url_of
 from chandy.coordinator.errors import ConfigError
-from chandy.coordinator.sinks.two_phase.contract import Committer
+from chandy.coordinator.sinks.two_phase.contract import Committer, TwoPhaseSink
 from chandy.coordinator.sinks.two_phase.errors import OutputError, RewindError, TargetUnavailableError
 from chandy.coordinator.spark.compact_log import entry_number, missing_entry, names_at
 from chandy.storage.errors import DamagedError, FencedError
@@ -37,9 +37,12 @@ from ...storage import servers
 from ...storage.conftest import hdfs, hdfs_uri, moto, rclone, s3_keys
 from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
+from .boundaries import Disk, hdfs_calls, http_requests
+from .boundaries import Server as ServerBoundary
 from .conformance import SCHEMA, Pipeline, Row, Target
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance
+from .steps import Stepped, StepsConformance
 
 __all__ = ["hdfs", "moto", "rclone", "s3_keys"]
 
@@ -87,6 +90,10 @@ class Directory(Target):
         """The keys of the data files that readers of the directory see."""
         keys = open_store(self.path).list()
         return [key for key in keys if not any(part.startswith(("_", ".")) for part in key.split("/"))]
+
+    def check_settled(self) -> None:
+        # Files of epochs that nobody has published would be seen by readers of the directory.
+        assert sorted(self.listed()) == sorted(self.files())
 
     def rows(self) -> list[Row]:
         store = open_store(self.path)
@@ -144,6 +151,45 @@ class TestOnS3(RaceConformance):
     @pytest.fixture
     def target(self, moto: Server) -> Target:
         return Directory(s3_uri(moto.port))
+
+
+# --- steps --------------------------------------------------------------------------------------------------
+
+TO_THE_NEXT_COMPACT = 8
+"""Epochs after which the entry of the next one repeats all before it, once another life has begun."""
+
+
+def through(sink: TwoPhaseSink, port: int) -> TwoPhaseSink:
+    """The same sink through a proxy. What it publishes has the names that it has without."""
+    assert isinstance(sink, FilesSink)
+    url = url_of(open_store(sink.path).uri)
+    path, count = re.subn(r"127\.0\.0\.1:\d+", f"127.0.0.1:{port}", sink.path)
+    assert count == 1
+    return attrs.evolve(sink, path=path, url=url)
+
+
+class TestSteps(StepsConformance):
+    @pytest.fixture(params=[1, TO_THE_NEXT_COMPACT])
+    def stepped(self, request: pytest.FixtureRequest, tmp_path: Path) -> Stepped:
+        return Stepped(
+            lambda: Directory(str(tmp_path / "outputs" / uuid.uuid4().hex)),
+            Disk(str(tmp_path)),
+            before=request.param,
+        )
+
+
+class TestStepsOnS3(StepsConformance):
+    @pytest.fixture
+    def stepped(self, moto: Server) -> Stepped:
+        boundary = ServerBoundary(moto.port, http_requests, through)
+        return Stepped(lambda: Directory(s3_uri(moto.port)), boundary, before=TO_THE_NEXT_COMPACT)
+
+
+class TestStepsOnHdfs(StepsConformance):
+    @pytest.fixture
+    def stepped(self, hdfs: Server) -> Stepped:
+        boundary = ServerBoundary(hdfs.port, hdfs_calls, through)
+        return Stepped(lambda: Directory(hdfs_uri(hdfs, uuid.uuid4().hex)), boundary)
 
 
 # --- what readers see ---------------------------------------------------------------------------------------
