@@ -19,7 +19,7 @@ import attrs
 from chandy.coordinator.sinks.two_phase.contract import TwoPhaseSink
 
 Step = Callable[[str], None]
-"""Is told the name of the next step. It may never return."""
+"""Is told the name of the next step, which begins with a word for its kind. It may never return."""
 Boundary = Callable[[TwoPhaseSink, Step], TwoPhaseSink]
 """Begins to tell of the steps of this process, and returns the sink whose steps they are. It can be pickled."""
 
@@ -37,11 +37,13 @@ class Disk:
 
     def __call__(self, sink: TwoPhaseSink, step: Step) -> TwoPhaseSink:
         def audited(call: str, arguments: tuple[Any, ...]) -> None:
-            # A directory is opened to sync it.
-            if call not in _CALLS or (call == "open" and arguments[2] & os.O_DIRECTORY):
+            if call not in _CALLS or not (path := self._inside(arguments[0])):
                 return
-            if path := self._inside(arguments[0]):
-                step(f"{call} {path}")
+            if call == "open":
+                if arguments[2] & os.O_DIRECTORY:
+                    return  # to sync it
+                call = "write" if arguments[2] & os.O_ACCMODE else "read"
+            step(f"{call} {path}")
 
         sys.addaudithook(audited)
         return sink
@@ -112,11 +114,12 @@ def http_requests(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
         head, length = line, 0
         while (field := stream.readline()).strip():
             head += field
-            name, _, value = field.partition(b":")
-            assert name.lower() != b"transfer-encoding", "only bodies whose length is given are understood"
-            if name.lower() == b"content-length":
+            key, _, value = field.partition(b":")
+            assert key.lower() != b"transfer-encoding", "only bodies whose length is given are understood"
+            if key.lower() == b"content-length":
                 length = int(value)
-        yield line.decode().removesuffix("HTTP/1.1\r\n").strip(), head + field
+        name = line.decode().rpartition(" ")[0]
+        yield name.replace("GET", "LIST", 1) if "?list-type=" in name else name, head + field
         # The client may wait to be asked for it.
         yield "", stream.read(length)
 

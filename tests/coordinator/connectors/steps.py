@@ -30,7 +30,7 @@ from .boundaries import Boundary
 from .conformance import Pipeline, Row, Target
 
 TRIED: Final = None if "CHANDY_ROUNDS" in os.environ else 6
-"""How many of the steps are tried, which chance chooses. None: all."""
+"""How many steps are tried, which chance chooses; of those of one kind in a row only the first. None: all."""
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 # What takes time is imported once, and lives are forks of the process that has.
@@ -298,10 +298,7 @@ class StepsConformance:
 def before_each_step(stepped: Stepped, folder: Path, act: Callable[[Situation, Life], None]) -> None:
     """Do something with a life that has stopped before a step, for each step on a target of its own."""
     names = steps_of(stepped, folder / "counted")
-    # After the last one, too.
-    numbers = range(len(names) + 1)
-    chosen = numbers if TRIED is None else sorted(random.sample(numbers, min(TRIED, len(numbers))))
-    for number in chosen:
+    for number in chosen(names):
         try:
             situation = stepped.begin(folder / str(number))
             with Life.begun(situation.pipeline, stepped.boundary, situation.epochs, number) as life:
@@ -310,6 +307,15 @@ def before_each_step(stepped: Stepped, folder: Path, act: Callable[[Situation, L
         except BaseException as error:
             error.add_note(f"before step {number} of {names}")
             raise
+
+
+def chosen(names: Sequence[str]) -> Sequence[int]:
+    """Return before which steps to stop; the number after all of them stands for the end."""
+    if TRIED is None:
+        return range(len(names) + 1)
+    kinds = [name.partition(" ")[0] for name in names]
+    new = [number for number, kind in enumerate(kinds) if number == 0 or kinds[number - 1] != kind]
+    return sorted(random.sample([*new, len(names)], min(TRIED, len(new) + 1)))
 
 
 def steps_of(stepped: Stepped, folder: Path) -> list[str]:

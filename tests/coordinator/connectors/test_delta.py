@@ -16,7 +16,7 @@ import pytest
 from chandy.coordinator.connectors.tables.delta import DeltaSink
 from chandy.coordinator.connectors.tables.upserting import last_by_key
 from chandy.coordinator.errors import ChandyError
-from chandy.coordinator.sinks.two_phase.contract import Epoch
+from chandy.coordinator.sinks.two_phase.contract import Epoch, TwoPhaseSink
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
 
@@ -25,9 +25,12 @@ from ...storage.conftest import moto, s3_keys
 from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
 from .batch_conformance import BatchConformance
+from .boundaries import Server as ServerBoundary
+from .boundaries import http_requests
 from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance, within_the_next_commits
+from .steps import Stepped, StepsConformance
 
 __all__ = ["moto", "s3_keys"]
 
@@ -54,6 +57,11 @@ class Table(Target):
         """Append as another program does."""
         data = pa.Table.from_pylist([{"k": k, "v": v} for k, v in rows], schema=SCHEMA)
         deltalake.write_deltalake(self.open(), data, mode="append")
+
+
+class UpsertTable(Table):
+    def sink(self, uid: str = "out") -> DeltaSink:
+        return DeltaSink(self.uri, self.options, uid=uid, mode="upsert", key=["k"])
 
 
 @pytest.fixture
@@ -97,11 +105,6 @@ class TestUpsert(RaceConformance):
         return UpsertTable(str(tmp_path / "table")).make()
 
 
-class UpsertTable(Table):
-    def sink(self, uid: str = "out") -> DeltaSink:
-        return DeltaSink(self.uri, self.options, uid=uid, mode="upsert", key=["k"])
-
-
 class AtOnceTable(UpsertTable):
     def sink(self, uid: str = "out") -> DeltaSink:
         return attrs.evolve(super().sink(uid), publish="batch")
@@ -118,6 +121,24 @@ class TestBatchesOnS3(BatchConformance):
     @pytest.fixture
     def target(self, moto: Server) -> Target:
         return AtOnceTable(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port)).make()
+
+
+def through(sink: TwoPhaseSink, port: int) -> TwoPhaseSink:
+    """The same sink through a proxy."""
+    assert isinstance(sink, DeltaSink)
+    return attrs.evolve(sink, storage_options=s3_options(port))
+
+
+class TestSteps(StepsConformance):
+    """delta-rs is not Python: what it asks of a server can be seen, and what it does with a disk cannot."""
+
+    @pytest.fixture(params=[Table, UpsertTable], ids=["append", "upsert"])
+    def stepped(self, request: pytest.FixtureRequest, moto: Server) -> Stepped:
+        def make() -> Target:
+            table: Table = request.param(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port))
+            return table.make()
+
+        return Stepped(make, ServerBoundary(moto.port, http_requests, through))
 
 
 def test_a_batch_waits_for_other_writers_of_the_table(
