@@ -318,7 +318,9 @@ def in_a_promotion(cluster: Cluster) -> int:
     in_a_batch(cluster)
     pid = cluster.signal("b", signal.SIGSTOP)
     cluster.signal("a", signal.SIGKILL)
-    eventually(lambda: cluster.executor.machine.read(lambda state: state.standbys.holds("q")), "the promotion")
+    eventually(
+        lambda: cluster.executor.machine.read(lambda state: state.standbys.holds("q")), "the promotion"
+    )
     return pid
 
 
