@@ -69,7 +69,7 @@ def test_the_page_on_compatibility_names_the_versions_of_the_code() -> None:
     page = (ROOT / "docs" / "compatibility.md").read_text()
     magic = changelog._MAGIC.decode()
     assert (
-        f"| manifest | `manifest.json` of a checkpoint or savepoint, field `schema` | {SCHEMA_VERSION} |"
+        f"| manifest | `manifest.json` of a checkpoint or savepoint, field `schema` | at most {SCHEMA_VERSION} |"
         in page
     )
     assert f"| `{magic}` | `{magic}` |" in page
