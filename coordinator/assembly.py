@@ -28,6 +28,7 @@ from .execution.executor import CheckpointExecutor
 from .execution.service import Service
 from .lookup import Lookup
 from .operators import Operators
+from .protocol.balance import wanted_owners
 from .protocol.events import Restored
 from .protocol.state_machine import CheckpointStateMachine
 from .recovery import restore_point
@@ -112,15 +113,16 @@ def assemble(
     made.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions)
-    anchors = Anchors(spark) if not session.is_local_mode(spark) and can_place(spark) else None
+    anchors = _anchors(spark)
     machine = _state_machine(pipeline, config, follows_tasks=anchors is not None)
     executor = _executor(driver, pipeline, runs, supervisor, machine)
     _begin(driver, pipeline, executor, supervisor, host, made)
     if anchors is not None:
         made.callback(anchors.close)
     if not session.is_local_mode(spark):
+        spread = anchors.spread if anchors else _nothing_to_spread
         looks = {
-            "start state hosts ahead of their first batch": RemoteHosts.of(spark, endpoint).look,
+            "take executors in that have joined": RemoteHosts.of(spark, endpoint, spread).look,
             "have shards leave executors that are decommissioned": Decommissioning.of(spark, executor).look,
         }
         made.callback(ExecutorWatch.begin(looks).close)
@@ -162,6 +164,17 @@ def _take_over(
         pipeline = take_over.in_turn(standby, found, made)
     driver.place_directories(catalog, pipeline.claim)
     return pipeline
+
+
+def _anchors(spark: SparkSession) -> Anchors | None:
+    """Make what keeps tasks where their shards are; None: there is one place only, or Spark's settings prevent it."""
+    if session.is_local_mode(spark) or not can_place(spark):
+        return None
+    return Anchors(spark, partial(wanted_owners, sizes={}))
+
+
+def _nothing_to_spread() -> bool:
+    return True
 
 
 def _ticks(driver: Driver) -> Ticks:

@@ -1,10 +1,10 @@
-"""Starts the state hosts of a cluster's executors, also of those that join later, before a batch needs them."""
+"""Takes a cluster's executors in, also those that join later: starts their state hosts, and gives them tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from ...state.host.discovery import connect
 from ...state.rpc.messages import Endpoint
@@ -16,39 +16,53 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
+_TRIES: Final = 10
+"""How often tasks are spread after executors have joined. Where one has no room for long, that would never end, and each
+time tasks leave their shards."""
+
 
 class RemoteHosts:
-    """Starts a state host beside every executor, look by look.
+    """Starts a state host beside every executor and then gives it its part of the tasks, look by look.
 
-    Without this the first batch starts them. Its tasks would take so long that Spark runs some of them elsewhere than
-    where they belong, and with them their shards.
+    Without this the first batch starts the hosts. Its tasks would take so long that Spark runs some of them elsewhere
+    than where they belong, and with them their shards.
 
     Args:
         executors: returns an address of each executor that is there.
         start: starts their state hosts.
+        spread: spreads the tasks over all executors; returns whether they are.
     """
 
     def __init__(
         self,
         executors: Callable[[], frozenset[str]],
         start: Callable[[], None],
+        spread: Callable[[], bool],
     ) -> None:
         self._executors = executors
         self._start = start
+        self._spread = spread
+        self._tries = 0
         self._known: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, spark: SparkSession, endpoint: Endpoint) -> Self:
+    def of(cls, spark: SparkSession, endpoint: Endpoint, spread: Callable[[], bool]) -> Self:
         """Start the hosts of a session's executors."""
-        return cls(partial(executor_addresses, spark), partial(_start, spark, endpoint))
+        return cls(partial(executor_addresses, spark), partial(_start, spark, endpoint), spread)
 
     def look(self) -> None:
-        """Start the hosts of executors that have joined since the last look."""
+        """Start the hosts of executors that have joined since the last look, and let these have tasks."""
         found = self._executors()
         if joined := found - self._known:
             self._start()
             log.info("state hosts started beside executors", executors=sorted(joined))
+            self._tries = _TRIES
         self._known = found
+        # A batch may have come between: then the next look tries again.
+        if self._tries:
+            self._tries -= 1
+            if self._spread():
+                self._tries = 0
 
 
 def _start(spark: SparkSession, endpoint: Endpoint) -> None:

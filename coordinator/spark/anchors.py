@@ -5,17 +5,20 @@ often than not. A task whose input is cached prefers the executor that caches it
 PySpark. So every operator's rows are joined with a tiny DataFrame, one row a partition, that is cached and partitioned
 in the same way: its anchor. The join adds no shuffle, and drops and repeats no row. Its tasks, which are the
 operator's, run where the anchor's partitions are cached. When an executor is lost, its partitions of the anchor are
-computed again wherever their tasks run next, and stay there.
+computed again wherever their tasks run next, and stay there. When one joins, some are computed again there.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from ...storage.logs import logger
+from .cached_partitions import CachedPartitions
+from .executors import executor_hosts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,15 +28,22 @@ log = logger(__name__)
 _PLACE: Final = "__chandy_place"
 """The column that is joined on: the number of the partition."""
 _LOCALITY: Final = "spark.shuffle.reduceLocality.enabled"
-_SLOW_MILLISECONDS: Final = 250
-"""How long a task takes that caches a partition: as long as it takes for every executor to get its part of them."""
+
+Balance = Callable[[Mapping[int, str], Collection[str]], Mapping[int, str]]
+"""Returns which executor is to have each partition, from those that have them now and those that may have some."""
 
 
 class Anchors:
-    """The anchors of a session: one for each number of partitions, which all operators with as many share."""
+    """The anchors of a session: one for each number of partitions, which all operators with as many share.
 
-    def __init__(self, spark: SparkSession) -> None:
+    Args:
+        spark: the session.
+        balance: says where partitions are to be. One that is nowhere is at "" for it.
+    """
+
+    def __init__(self, spark: SparkSession, balance: Balance) -> None:
         self._spark = spark
+        self._balance = balance
         self._lock = threading.Lock()
         self._made: dict[int, DataFrame] = {}
 
@@ -49,6 +59,15 @@ class Anchors:
         sent = rows.withColumn(_PLACE, partition).repartitionById(parallelism, F.col(_PLACE))
         return sent.join(anchor, _PLACE).drop(_PLACE)
 
+    def spread(self) -> bool:
+        """Give executors that have joined their part of the tasks; return whether each had it already.
+
+        Queries go on meanwhile. What they run just now may bring a partition elsewhere: then another call helps.
+        """
+        with self._lock:
+            done = [self._spread(parallelism, anchor) for parallelism, anchor in self._made.items()]
+        return all(done)
+
     def close(self) -> None:
         """Give the executors' memory back."""
         with self._lock:
@@ -61,14 +80,29 @@ class Anchors:
             anchor = self._made.get(parallelism)
             if anchor is None:
                 anchor = self._made[parallelism] = _cached(self._spark, parallelism)
+                self._spread(parallelism, anchor)
         return anchor
+
+    def _spread(self, parallelism: int, anchor: DataFrame) -> bool:
+        hosts = executor_hosts(self._spark)
+        if not hosts:
+            # They may all have left, with what they cached. It comes back where tasks need it first.
+            return True
+        partitions = CachedPartitions(anchor)
+        present = dict.fromkeys(range(parallelism), "") | partitions.executors()
+        wanted = self._balance(present, hosts)
+        if wanted == present:
+            return True
+        partitions.place(wanted, hosts)
+        moved = [partition for partition, executor in wanted.items() if present[partition] != executor]
+        log.info("tasks are spread over the executors", tasks=len(moved), executors=sorted(hosts))
+        return False
 
 
 def _cached(spark: SparkSession, parallelism: int) -> DataFrame:
     numbers = spark.range(0, parallelism, 1, parallelism).select(F.col("id").cast("int").alias(_PLACE))
-    # Slowed, because a single executor would otherwise be through with most partitions before the others begin.
-    slow = F.expr(f"java_method('java.lang.Thread', 'sleep', {_SLOW_MILLISECONDS}L) is not null or true")
-    anchor = numbers.repartitionById(parallelism, F.col(_PLACE)).where(slow).cache()
+    anchor = numbers.repartitionById(parallelism, F.col(_PLACE)).cache()
+    # Spark knows how a cached plan is partitioned once it has run. Before, a join with it would shuffle it again.
     anchor.count()
     return anchor
 

@@ -37,6 +37,17 @@ def executor_addresses(spark: SparkSession) -> frozenset[str]:
     )
 
 
+def executor_hosts(spark: SparkSession) -> dict[str, str]:
+    """Return the address of each executor that takes tasks, without its port, by the executor's id."""
+    scheduler = spark.sparkContext._jsc.sc().taskScheduler()
+    found = {}
+    for host in {address.rpartition(":")[0] for address in executor_addresses(spark)}:
+        # Without those that are decommissioned. The driver is none.
+        ids = scheduler.getExecutorsAliveOnHost(host)
+        found.update(dict.fromkeys(str(ids.get().mkString(" ")).split(), host) if ids.isDefined() else {})
+    return found
+
+
 def decommissioned(spark: SparkSession) -> frozenset[str]:
     """Return the ids of the executors that Spark decommissions just now: no task starts there, and they end soon."""
     context = spark.sparkContext._jsc.sc()

@@ -209,7 +209,7 @@ def test_a_stream_that_loses_something_again_and_again_is_exact(cluster: Cluster
     lose_again_and_again(cluster, stream)
 
 
-def test_a_machine_is_drained_and_another_joins_while_the_query_runs(
+def test_a_machine_is_drained_and_another_gets_its_part_while_the_query_runs(
     cluster: Cluster, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_assignment, "STAYS", 2)
@@ -236,8 +236,15 @@ def test_a_machine_is_drained_and_another_joins_while_the_query_runs(
         lambda: name in hosts.read(lambda state: {hello.machine for hello in state.hosts.values()}),
         "a state host on the machine that has joined",
     )
-    stream.add(1)
-    stream.await_all()
+
+    def has_shards() -> bool:
+        stream.add(1)
+        stream.await_all()
+        coordinator.checkpoint().result(60)
+        return name in {shard.machine for shard in coordinator.assignment()}
+
+    # Tasks come first, and their shards follow them.
+    eventually(has_shards, "shards on the machine that has joined")
     # The query has not restarted, and no batch has run again.
     assert (query.id, query.runId) == life
     assert [one.cause for one in coordinator.recoveries] == ["start"]

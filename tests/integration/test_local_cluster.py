@@ -13,7 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
+from chandy.coordinator.spark.cached_partitions import CachedPartitions
+from chandy.coordinator.spark.executors import executor_hosts
 
+from ..waiting import eventually
 from .support import TOTALS, Events, Totals, last_totals
 
 pytestmark = pytest.mark.spark
@@ -33,6 +36,7 @@ def test_shards_on_two_executors_are_checkpointed_and_restored(tmp_path: Path) -
     assert found["restored"] == 1
     assert found["batches"] == {"q": 11}
     assert found["exact"] is True
+    assert found["placed"] == [True, True, True]
 
 
 def main(folder: Path) -> None:
@@ -46,6 +50,7 @@ def main(folder: Path) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
+    placed = [cached_where_it_is_wanted(spark, first) for first in ("0", "1", "0")]
     events = Events(folder / "in")
     owned, batches, restored = [], {}, None
     for _ in range(2):
@@ -73,9 +78,29 @@ def main(folder: Path) -> None:
             owned.append([len(shards) for shards in ownership.by_owner().values()])
     exact = last_totals(spark.read.parquet(str(folder / "out"))) == events.totals(spark)
     print(
-        json.dumps({"owned": owned, "batches": batches, "restored": restored and restored.id, "exact": exact})
+        json.dumps(
+            {
+                "owned": owned,
+                "batches": batches,
+                "restored": restored and restored.id,
+                "exact": exact,
+                "placed": placed,
+            }
+        )
     )
     spark.stop()
+
+
+def cached_where_it_is_wanted(spark: SparkSession, first: str) -> bool:
+    """Whether an executor caches three of four partitions if it is to, and the other executor the last one."""
+    eventually(lambda: len(executor_hosts(spark)) == 2, "two executors")
+    hosts = executor_hosts(spark)
+    frame = spark.range(4, numPartitions=4).cache()
+    partitions = CachedPartitions(frame)
+    (last,) = hosts.keys() - {first}
+    wanted = {0: first, 1: first, 2: first, 3: last}
+    partitions.place(wanted, hosts)
+    return partitions.executors() == wanted and frame.count() == 4
 
 
 if __name__ == "__main__":

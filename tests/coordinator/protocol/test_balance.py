@@ -55,5 +55,23 @@ def test_small_shards_move_rather_than_large_ones() -> None:
     assert wanted == {0: "b", 1: "a", 2: "b", 3: "a"}
 
 
+def test_one_that_joins_gets_its_part_and_nothing_else_moves() -> None:
+    owners = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "c", 6: "a", 7: "b"}
+    wanted = wanted_owners(owners, {"a", "b", "c", "d"}, {})
+    assert [wanted[shard] for shard in owners].count("d") == 2
+    assert {shard for shard, owner in owners.items() if wanted[shard] != owner} == {
+        shard for shard, owner in wanted.items() if owner == "d"
+    }
+
+
+def test_what_nobody_has_goes_where_there_is_room() -> None:
+    assert wanted_owners({0: "", 1: "a", 2: "", 3: "gone"}, {"a", "b"}, {}) == {
+        0: "b",
+        1: "a",
+        2: "a",
+        3: "b",
+    }
+
+
 def test_without_a_host_all_stays_as_it_is() -> None:
     assert wanted_owners({1: "a"}, set(), {}) == {1: "a"}
