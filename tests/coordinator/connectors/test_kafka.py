@@ -34,10 +34,13 @@ from chandy.storage.manifest import EpochRecord, Handle
 
 from ...storage.servers import free_port
 from ...waiting import eventually
+from .boundaries import Server as ServerBoundary
+from .boundaries import kafka_requests
 from .conformance import Row, Target
 from .kafka_broker import PASSWORD, START, STRANGER, Broker, Proxy, ends_a_transaction, new_topic, read
 from .kafka_broker import kafka as kafka
 from .races import LivesConformance
+from .steps import Stepped, StepsConformance
 
 pytestmark = pytest.mark.server
 
@@ -78,11 +81,32 @@ class KafkaTarget(Target):
             (int(one.key or b""), (one.value or b"").decode()) for one in read(self.kafka.servers, self.topic)
         ]
 
+    def check_settled(self) -> None:
+        for topic in (self.topic, self.positions):
+            end, stable = ends(self.kafka, topic)
+            assert end == stable
+
 
 class TestConformance(LivesConformance):
     @pytest.fixture
     def target(self, kafka: Broker) -> KafkaTarget:
         return KafkaTarget(kafka, new_topic(kafka), f"positions-{uuid.uuid4().hex[:8]}")
+
+
+def through(sink: TwoPhaseSink, port: int) -> TwoPhaseSink:
+    """The same sink through a proxy."""
+    assert isinstance(sink, KafkaSink)
+    return attrs.evolve(sink, bootstrap_servers=f"127.0.0.1:{port}")
+
+
+class TestSteps(StepsConformance):
+    @pytest.fixture
+    def stepped(self, kafka: Broker) -> Stepped:
+        def make() -> Target:
+            return KafkaTarget(kafka, new_topic(kafka, 1), f"positions-{uuid.uuid4().hex[:8]}")
+
+        # The broker sends its clients to this port.
+        return Stepped(make, ServerBoundary(kafka.behind, kafka_requests, through, own_port=kafka.proxy))
 
 
 # --- what arrives -------------------------------------------------------------------------------------------
