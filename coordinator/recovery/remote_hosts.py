@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 _TRIES: Final = 10
-"""How often tasks are spread after executors have joined. Where one has no room for long, that would never end, and each
-time tasks leave their shards."""
+"""How often tasks are spread after executors have joined. Where one has no room for long, that would never end, and
+each time tasks leave their shards."""
 
 
 class RemoteHosts:
