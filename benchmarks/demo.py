@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,15 +24,12 @@ from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from chandy.storage.uri import join_uri
-
+from .demos import checkpoints, demo_console, demo_folder
 from .flights import Day, read_flights, write_days
-from .lives import Event, Life, await_hosts, runtime
+from .lives import Event, Life
 from .screen import Screen
 from .watching import DriverFailedError, Patience, Watch
 
-PLAIN_WIDTH: Final = 120
-"""The width of tables if the output is not a terminal."""
 SHOWN_DIFFERENCES = 20
 STARTING: Final = "starting Python"
 PHASES: Final = {
@@ -79,12 +74,6 @@ class Course:
     def date_after(self, days: int) -> str:
         """Return the date of the last of the first days, or "" for no days."""
         return self.days[days - 1].date if days else ""
-
-
-def demo_console() -> Console:
-    """Return the console of a demo."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)
 
 
 class DemoScreen(Screen):
@@ -155,7 +144,9 @@ class Story:
 @click.option("--keep", is_flag=True, help="Keep the work folder for inspection.")
 @click.option("--days-per-batch", type=click.IntRange(min=1), default=7, show_default=True)
 @click.option(
-    "--storage", help="URI where checkpoints go, s3://... for instance; by default the work folder."
+    "--storage",
+    default="",
+    help="URI where checkpoints go, s3://... for instance; by default the work folder.",
 )
 @click.option(
     "--kill-after-rows", type=click.IntRange(min=1), help="Flights before the kill; by default half of them."
@@ -180,7 +171,7 @@ class Story:
 def main(
     keep: bool,
     days_per_batch: int,
-    storage: str | None,
+    storage: str,
     kill_after_rows: int | None,
     kill_delay: float,
     notice: float,
@@ -189,12 +180,8 @@ def main(
     """Kill the driver of a stream of 336,776 flights half-way, continue, and check every aircraft."""
     console = demo_console()
     began = time.monotonic()
-    # Resolve symbolic links, because paths of sockets must be short.
-    folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
-    # The demo has a storage of its own, so that it finds no checkpoints of an earlier run.
-    storage = join_uri(storage, folder.name) if storage else (folder / "checkpoints").as_uri()
-    stage = Stage(folder, storage, Patience(notice, give_up))
-    try:
+    with demo_folder(console, keep=keep, storage=storage) as folder:
+        stage = Stage(folder, checkpoints(folder, storage), Patience(notice, give_up))
         console.print("Writing a year of flights, a file a day")
         days = tuple(write_days(read_flights(), folder / "flights"))
         flights = sum(day.flights for day in days)
@@ -207,21 +194,6 @@ def main(
         )
         story, killed_at = run(console, course, stage)
         _show(console, story, killed_at)
-    except DriverFailedError as error:
-        # The folder has the log.
-        keep = True
-        console.print(Text(str(error), "red"), soft_wrap=True)
-        raise SystemExit(2) from None
-    finally:
-        # The hosts of a killed driver end by themselves when they lose their lease.
-        ended = await_hosts(folder)
-        if keep:
-            console.print(f"Kept {folder}; try: chandy list {storage}", soft_wrap=True)
-        elif ended:
-            shutil.rmtree(folder, ignore_errors=True)
-    if not ended:
-        console.print(Text(f"A state host still runs; its log is below {runtime(folder)}", "red"))
-        raise SystemExit(2)
     seconds = time.monotonic() - began
     console.print(f"{seconds:.0f} s altogether, {story.newest_batch + 1} batches; nothing is left running.")
     if not is_exact(story.result):

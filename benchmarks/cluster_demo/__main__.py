@@ -9,9 +9,7 @@ are left. At the end the result is compared with that of a plain batch job over 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -22,14 +20,14 @@ import attrs
 import click
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from chandy.storage.codec import to_json
 
 from ..cluster import choice
 from ..cluster.machine import Machine, Machines
 from ..cluster.standalone import SOON, Standalone
-from ..demo import PHASES, STARTING, Course, DemoScreen, checkpoint_table, demo_console, is_exact, show, table
+from ..demo import PHASES, STARTING, Course, DemoScreen, checkpoint_table, is_exact, show, table
+from ..demos import demo_console, demo_folder
 from ..flights import read_flights, write_days
 from ..lives import REPOSITORY, Event, Life
 from ..watching import DriverFailedError, Patience, Watch
@@ -110,12 +108,12 @@ def main(keep: bool, days_per_batch: int) -> None:
     console = demo_console()
     began = time.monotonic()
     is_isolated = choice.are_isolated()
-    folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
-    # All machines see these; whatever else is below this folder each has of its own.
-    shared = [folder / name for name in ("flights", "delays", "checkpoints", "logs")]
-    for path in shared[1:]:
-        path.mkdir()
-    try:
+    failures = (DriverFailedError, TimeoutError, OSError)
+    with demo_folder(console, keep=keep, failures=failures) as folder:
+        # All machines see these; whatever else is below this folder each has of its own.
+        shared = [folder / name for name in ("flights", "delays", "checkpoints", "logs")]
+        for path in shared[1:]:
+            path.mkdir()
         console.print("Writing a year of flights, a file a day")
         days = tuple(write_days(read_flights(), folder / "flights"))
         flights = sum(day.flights for day in days)
@@ -128,15 +126,6 @@ def main(keep: bool, days_per_batch: int) -> None:
         with choice.machines(_MACHINES, visible, isolated=is_isolated) as machines:
             story = run(console, course, machines, folder)
             _show(console, story)
-    except (DriverFailedError, TimeoutError, OSError) as error:
-        keep = True
-        console.print(Text(str(error), "red"), soft_wrap=True)
-        raise SystemExit(2) from None
-    finally:
-        if keep:
-            console.print(f"Kept {folder}; try: chandy list {folder / 'checkpoints'}", soft_wrap=True)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
     seconds = time.monotonic() - began
     console.print(f"{seconds:.0f} s altogether, {story.newest_batch + 1} batches; nothing is left running.")
     if not is_exact(story.result):

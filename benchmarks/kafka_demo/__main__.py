@@ -8,8 +8,6 @@ are compared with the input. This process starts the servers, watches, kills and
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +21,9 @@ from rich.text import Text
 
 from chandy.storage import codec
 
+from ..demos import demo_console, demo_folder
 from ..flights import read_flights
-from ..lives import REPOSITORY, Event, Life, await_hosts, runtime
+from ..lives import REPOSITORY, Event, Life
 from ..screen import Screen
 from ..servers import kafka as kafka_server
 from ..servers import postgres as postgres_server
@@ -33,7 +32,6 @@ from ..watching import DriverFailedError, Patience, Watch
 from .check import Finding, check, differing_rows
 from .flow import FLIGHTS, GROUP, PARTITIONS, TOTALS, Places, answer, records
 
-PLAIN_WIDTH: Final = 120
 _DRIVER: Final = "benchmarks.kafka_demo.driver"
 _BATCHES: Final = 30
 _SHOWN: Final = 5
@@ -137,33 +135,14 @@ class Outcome:
 )
 def main(keep: bool, limit: int | None) -> None:
     """Kill a database, a broker and a driver under a stream of 336,776 flights, and count every flight."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH, highlight=False)
+    console = demo_console()
     began = time.monotonic()
-    # Resolve symbolic links, because paths of sockets must be short.
-    folder = Path(tempfile.mkdtemp(prefix="chandy-")).resolve()
-    ended = True
-    try:
-        outcome = _run(console, folder, limit)
-    except NoJavaServerError as error:
-        console.print(Text(_missing(error), "red"), soft_wrap=True)
-        raise SystemExit(2) from None
-    except DriverFailedError as error:
-        # The folder has the log.
-        keep = True
-        console.print(Text(str(error), "red"), soft_wrap=True)
-        raise SystemExit(2) from None
-    finally:
-        # The hosts of a killed driver end by themselves when they lose their lease.
-        ended = await_hosts(folder)
-        if keep:
-            console.print(f"Kept {folder}; try: chandy show {folder}/checkpoints", soft_wrap=True)
-        elif ended:
-            shutil.rmtree(folder, ignore_errors=True)
-    if not ended:
-        console.print(Text(f"A state host still runs; its log is below {runtime(folder)}", "red"))
-        raise SystemExit(2)
+    with demo_folder(console, keep=keep) as folder:
+        try:
+            outcome = _run(console, folder, limit)
+        except NoJavaServerError as error:
+            console.print(Text(_missing(error), "red"), soft_wrap=True)
+            raise SystemExit(2) from None
     console.print(f"{time.monotonic() - began:.0f} s altogether; nothing is left running.")
     if not outcome.is_right:
         raise SystemExit(1)
