@@ -30,6 +30,7 @@ import attrs
 from ...state.rpc.messages import HostHello, Settle, ShardId, TakeOver
 from .balance import wanted_owners
 from .copies import Copies, Move, MovePhase
+from .errors import DrainError
 from .instructions import Send
 from .query_state import QueryState
 
@@ -60,6 +61,29 @@ class Moves(Copies):
             for host, hello in hosts.items()
             if hello.machine not in self.draining and host not in self.leaving
         ]
+
+    def drain(self, machine: str, hosts: Mapping[str, HostHello]) -> None:
+        """Let a machine have no shards any more.
+
+        Raises:
+            DrainError: it has no state host, or there is no other machine.
+        """
+        machines = {hello.machine for hello in hosts.values()}
+        if machine not in machines:
+            raise DrainError(
+                f"machine {machine!r} cannot be drained",
+                "one that has a state host",
+                f"state hosts on {', '.join(sorted(machines)) or 'no machine'}",
+                "see coordinator.assignment() for the names",
+            )
+        if not machines - self.draining - {machine}:
+            raise DrainError(
+                f"machine {machine!r} cannot be drained",
+                "another machine with a state host, which is not drained itself",
+                "none",
+                "add an executor elsewhere first",
+            )
+        self.draining.add(machine)
 
     def plan(
         self,

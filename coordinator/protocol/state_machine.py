@@ -45,7 +45,7 @@ from ...state.rpc.messages import (
 from ...storage.manifest import CheckpointKind, Handle, Manifest
 from . import requests
 from .copies import HAND_OVER_SECONDS, Move, MovePhase, Numbers
-from .errors import CheckpointError, DrainError, NotTheOwnerError, StaleQueryError, StateLostError
+from .errors import CheckpointError, NotTheOwnerError, StaleQueryError, StateLostError
 from .events import (
     Acked,
     Answer,
@@ -808,22 +808,7 @@ class CheckpointStateMachine:
     # --- moves ----------------------------------------------------------------------------------------------
 
     def _drain(self, machine: str) -> None:
-        others = {hello.machine for hello in self.hosts.values() if hello.machine not in self.moves.draining}
-        known = {hello.machine for hello in self.hosts.values()}
-        if machine not in known:
-            found = f"state hosts on {', '.join(sorted(known)) or 'no machine'}"
-            advice = "see coordinator.assignment() for the names"
-            raise DrainError(
-                f"machine {machine!r} cannot be drained", "one that has a state host", found, advice
-            )
-        if not others - {machine}:
-            raise DrainError(
-                f"machine {machine!r} cannot be drained",
-                "another machine with a state host, which is not drained itself",
-                "none",
-                "add an executor elsewhere first",
-            )
-        self.moves.draining.add(machine)
+        self.moves.drain(machine, self.hosts)
         self._give_up_moves(lambda move: self.hosts[move.target].machine == machine)
         self._end_standbys(
             lambda one: one.phase is not MovePhase.HANDING_OVER and self.hosts[one.target].machine == machine
