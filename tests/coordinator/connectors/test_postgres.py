@@ -20,7 +20,7 @@ import pytest
 
 from chandy.coordinator.connectors.postgres.sink import PostgresCommitter, PostgresSink
 from chandy.coordinator.errors import SetupError
-from chandy.coordinator.sinks.two_phase.contract import Batch, Committer, Epoch, WriteContext
+from chandy.coordinator.sinks.two_phase.contract import Batch, Committer, Epoch, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
 from chandy.storage.manifest import EpochRecord, Handle
@@ -28,11 +28,14 @@ from chandy.storage.manifest import EpochRecord, Handle
 from ...storage.servers import free_port
 from ...waiting import DEADLINE, eventually
 from .batch_conformance import BatchConformance
+from .boundaries import Server as ServerBoundary
+from .boundaries import postgres_messages
 from .conformance import SCHEMA, Pipeline, Row, Target
 from .postgres_proxy import Link, Proxy
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
 from .races import LivesConformance
+from .steps import Stepped, StepsConformance
 
 pytestmark = pytest.mark.server
 
@@ -76,6 +79,9 @@ class Table(Target):
     def rows(self) -> list[Row]:
         return self.server.execute(f"SELECT k, v FROM {self.sql}")
 
+    def check_settled(self) -> None:
+        assert_nothing_is_open(self.server)
+
 
 class TestConformance(LivesConformance):
     @pytest.fixture
@@ -99,6 +105,31 @@ class TestBatches(BatchConformance):
     @pytest.fixture
     def target(self, postgres: PostgresServer) -> Table:
         return AtOnce.make(postgres, KEYED)
+
+
+@attrs.frozen
+class Upserted(Table):
+    """A table whose rows are replaced by key."""
+
+    def sink(self, uid: str = "out") -> PostgresSink:
+        appends = Table(self.server, self.schema).sink(uid)
+        return attrs.evolve(appends, mode="upsert", key=("k",))
+
+
+def by_port(sink: TwoPhaseSink, port: int) -> TwoPhaseSink:
+    """The same sink through a proxy."""
+    assert isinstance(sink, PostgresSink)
+    conninfo, count = re.subn(r"port=\d+", f"port={port}", sink.conninfo)
+    assert count == 1
+    return attrs.evolve(sink, conninfo=conninfo)
+
+
+class TestSteps(StepsConformance):
+    @pytest.fixture(params=[Table, Upserted], ids=["append", "upsert"])
+    def stepped(self, request: pytest.FixtureRequest, postgres: PostgresServer) -> Stepped:
+        kind: type[Table] = request.param
+        boundary = ServerBoundary(postgres.port, postgres_messages, by_port)
+        return Stepped(lambda: kind.make(postgres, KEYED), boundary)
 
 
 @pytest.fixture
