@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import socket
+import uuid
 from pathlib import Path
 
 import attrs
@@ -22,9 +23,11 @@ from chandy.coordinator.sinks.two_phase.contract import Epoch
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
 
+from .boundaries import iceberg_calls
 from .conformance import SCHEMA, Pipeline, Row, Target
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance, within_the_next_commits
+from .steps import Stepped, StepsConformance
 
 
 @attrs.frozen
@@ -93,6 +96,16 @@ class TestUpsert(RaceConformance):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
         return UpsertTable(tmp_path / "lake").make()
+
+
+class TestSteps(StepsConformance):
+    @pytest.fixture(params=[Table, UpsertTable], ids=["append", "upsert"])
+    def stepped(self, request: pytest.FixtureRequest, tmp_path: Path) -> Stepped:
+        def make() -> Target:
+            table: Table = request.param(tmp_path / "lakes" / uuid.uuid4().hex)
+            return table.make()
+
+        return Stepped(make, iceberg_calls, locks=True)
 
 
 def test_a_row_replaces_the_one_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
