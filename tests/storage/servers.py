@@ -14,6 +14,8 @@ from ..maven import class_path, program
 ACCESS_KEY = "ACCESSKEYOFTESTS"
 SECRET_KEY = "SECRETKEYOFTESTS"
 BUCKET = "bucket"
+_DETAILS = "details.json"
+"""What HDFS writes once it serves."""
 
 
 def free_port() -> int:
@@ -50,6 +52,14 @@ def rclone(directory: Path) -> Server:
     return Server(command, port, directory, answers)
 
 
+def restart_hdfs(server: Server) -> None:
+    """Kill HDFS's name node and data node, and start them again with what they have on disk."""
+    server.kill()
+    (server.directory / _DETAILS).unlink()
+    server.command = [part for part in server.command if part != "-format"]
+    server.start()
+
+
 def hdfs(directory: Path, cache: Path) -> Server:
     """A name node and a data node in one JVM.
 
@@ -57,7 +67,7 @@ def hdfs(directory: Path, cache: Path) -> Server:
         NoJavaServerError: no Maven, no Java, or no repository with the class path.
     """
     port = free_port()
-    details = directory / "details.json"
+    details = directory / _DETAILS
     command = [
         program("java"),
         "-Xmx400m",

@@ -42,7 +42,8 @@ from .boundaries import Server as ServerBoundary
 from .conformance import SCHEMA, Pipeline, Row, Target
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance
-from .steps import Stepped, StepsConformance
+from .server_kills import publish_while_killed
+from .steps import Stepped, StepsConformance, rows_up_to
 
 __all__ = ["hdfs", "moto", "rclone", "s3_keys"]
 
@@ -602,6 +603,14 @@ class TestOnHdfs(RaceConformance):
     @pytest.fixture
     def target(self, hdfs: Server) -> Target:
         return Directory(hdfs_uri(hdfs, uuid.uuid4().hex))
+
+
+def test_an_hdfs_that_is_killed_at_any_moment_has_every_row_once(hdfs: Server, tmp_path: Path) -> None:
+    directory = Directory(hdfs_uri(hdfs, uuid.uuid4().hex))
+    pipeline = Pipeline(directory.sink(), f"file://{tmp_path}/store/")
+    newest = publish_while_killed(pipeline, lambda: servers.restart_hdfs(hdfs))
+    assert sorted(directory.rows()) == rows_up_to(newest)
+    directory.check_settled()
 
 
 def test_what_was_published_on_hdfs_is_taken_back(hdfs: Server, tmp_path: Path) -> None:
