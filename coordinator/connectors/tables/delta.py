@@ -18,6 +18,7 @@ from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
 from ..record import check_record
+from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
 from .passing import unavailable
 from .schema import check_schema, fit, reading
@@ -137,8 +138,7 @@ class DeltaSink(StagedSink):
         reason = ""
         for _ in range(ATTEMPTS):
             table = self.open()
-            with self.explained():
-                found = record.position(table, self.open)
+            found = self.position(record, table)
             own = found.taken_by(fence) if found else Position.first(fence)
             if own == found:
                 return _Committer(self, fence, own)
@@ -165,6 +165,20 @@ class DeltaSink(StagedSink):
             if version is not None:
                 found.load_as_version(version)
             return found
+
+    def position(self, record: DeltaRecord, table: DeltaTable) -> Position | None:
+        """Return a writer's record, as it is true of the rows of the newest version of the table.
+
+        Raises:
+            TargetUnavailableError: the table's history cannot be read now.
+        """
+        found = record.position(table)
+        if found is None:
+            return None
+        with self.explained():
+            commits = newest_commits(self.table, self._options(), record.writer, self.timeout)
+        there = record.position(record.standing_on(table, commits, self.open))
+        return attrs.evolve(found, epoch=there.epoch if there else None)
 
     def busy(self, reason: str) -> TargetUnavailableError:
         """Return the error for a table whose other writers were faster each time."""
@@ -209,6 +223,8 @@ class _Committer(Committer):
         self._fence = fence
         self._own = own
         self._record = DeltaRecord(fence)
+        self._version: int | None = None
+        """The version that this connection has committed last."""
 
     @property
     @override
@@ -227,8 +243,9 @@ class _Committer(Committer):
         reason = ""
         for _ in range(ATTEMPTS):
             table = self._sink.open()
-            with self._sink.explained():
-                found = self._record.position(table, self._sink.open)
+            # Only another program's commit can have restored an earlier version.
+            is_own = table.version() == self._version
+            found = self._record.position(table) if is_own else self._sink.position(self._record, table)
             check_record(found, self._own, self._fence, self._sink.name)
             with self._sink.explained():
                 try:
@@ -237,7 +254,7 @@ class _Committer(Committer):
                     # The record says whether it was another writer of the table, or a later life of this one.
                     reason = str(error)
                     continue
-            self._own = new
+            self._own, self._version = new, table.version()
             return
         raise self._sink.busy(reason)
 

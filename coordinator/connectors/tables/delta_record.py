@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from ...sinks.two_phase.contract import Fence, Position
+from .delta_history import HISTORY, NOTE, is_restore
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -17,12 +18,6 @@ if TYPE_CHECKING:
 Version = int | datetime.datetime
 """A version of a table, by its number or as of a time."""
 
-NOTE: Final = "chandy"
-"""The key of what a commit says about itself in its ``commitInfo``."""
-HISTORY: Final = 1000
-"""Commits that are searched for the name of another pipeline's store, and for a ``RESTORE``."""
-_FIRST_LOOKS: Final = (1, 20)
-"""Commits that are searched first for the writer's own, which mostly is the newest one."""
 _NO_EPOCH: Final = -1
 """The version that stands for no epoch: an application transaction can be set, and not be deleted."""
 
@@ -45,38 +40,46 @@ class DeltaRecord:
     def _store(self) -> str:
         return f"{self._epoch}#store"
 
-    def position(self, table: DeltaTable, open_at: Callable[[Version], DeltaTable]) -> Position | None:
-        """Return the record; None if there is none.
+    @property
+    def writer(self) -> str:
+        """The name that the writer's commits have in their notes."""
+        return self._epoch
 
-        Args:
-            table: the newest version of the table. Others do not know their history.
-            open_at: opens another version of the same table.
-        """
+    def position(self, table: DeltaTable) -> Position | None:
+        """Return the record as a version of the table has it; None if there is none."""
         generation = table.transaction_version(self._generation)
         if generation is None:
             return None
         store = table.transaction_version(self._store)
         name = self.fence.store if store == hash_of(self.fence.store) else _name_of(store, table)
-        return Position(name, generation, self._newest_epoch(table, open_at))
+        epoch = table.transaction_version(self._epoch)
+        return Position(name, generation, None if epoch == _NO_EPOCH else epoch)
 
-    def _newest_epoch(self, table: DeltaTable, open_at: Callable[[Version], DeltaTable]) -> int | None:
-        """Return the newest epoch whose rows the table has.
+    def standing_on(
+        self,
+        table: DeltaTable,
+        commits: Sequence[Mapping[str, Any]],
+        open_at: Callable[[Version], DeltaTable],
+    ) -> DeltaTable:
+        """Return the version whose record is true of a version's rows: another one if that was restored.
 
         ``RESTORE`` takes rows back, and leaves the application transactions as they were. It conflicts with every
         commit that was begun before it, so the writer's next commit has seen it, and carries what is true since.
-        """
-        as_of = table
-        while (restored := self._restored(table, as_of.version())) is not None:
-            as_of = open_at(restored)
-        epoch = as_of.transaction_version(self._epoch)
-        return None if epoch == _NO_EPOCH else epoch
 
-    def _restored(self, table: DeltaTable, upto: int) -> Version | None:
-        """Return which version was restored since the writer's newest commit up to a version; None: none was."""
-        for one in _newest_commits(table):
-            if one["version"] > upto:
+        Args:
+            table: the version.
+            commits: what commits of the table say about themselves, the newest first.
+            open_at: opens another version of the table.
+        """
+        restored = self._restored(table.version(), commits)
+        return table if restored is None else self.standing_on(open_at(restored), commits, open_at)
+
+    def _restored(self, version: int, commits: Sequence[Mapping[str, Any]]) -> Version | None:
+        """Return which version was restored after the writer's newest commit; None: none was."""
+        for one in commits:
+            if one["version"] > version:
                 continue
-            if one.get("operation") == "RESTORE":
+            if is_restore(one):
                 return _version_in(one["operationParameters"])
             if one.get(NOTE, {}).get("writer") == self._epoch:
                 return None
@@ -100,17 +103,6 @@ class DeltaRecord:
 def hash_of(store: str) -> int:
     """Return a number for a store's URI, as large as Delta's versions may be."""
     return int.from_bytes(hashlib.sha256(store.encode()).digest()[:8], "big") >> 1
-
-
-def _newest_commits(table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """Yield what commits say about themselves, the newest first. Each is a file, and few are read at first."""
-    seen = 0
-    for limit in (*_FIRST_LOOKS, HISTORY):
-        found = table.history(limit)
-        yield from found[seen:]
-        if len(found) < limit:
-            return
-        seen = limit
 
 
 def _version_in(parameters: Mapping[str, Any]) -> Version:

@@ -7,13 +7,16 @@ import pickle
 import re
 import uuid
 from pathlib import Path
+from typing import Any
 
 import attrs
 import deltalake
 import pyarrow as pa
 import pytest
 
+from chandy.coordinator.connectors.tables import delta
 from chandy.coordinator.connectors.tables.delta import DeltaSink
+from chandy.coordinator.connectors.tables.delta_history import newest_commits
 from chandy.coordinator.connectors.tables.upserting import last_by_key
 from chandy.coordinator.errors import ChandyError
 from chandy.coordinator.sinks.two_phase.contract import Epoch, TwoPhaseSink
@@ -333,6 +336,32 @@ def test_a_table_that_was_restored_to_before_all_output_has_no_position(
     assert pipeline.recover(3).position is None
     with pytest.raises(FencedError):
         pipeline.recover(2)
+
+
+def test_the_history_is_read_only_after_commits_of_others(
+    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    looks: list[str] = []
+
+    def read(*arguments: Any) -> list[dict[str, Any]]:
+        looks.append(arguments[0])
+        return newest_commits(*arguments)
+
+    monkeypatch.setattr(delta, "newest_commits", read)
+    committer.commit(pipeline.epoch(2, [(2, "a")]))
+    assert not looks
+    table.add((100, "other"))
+    committer.commit(pipeline.epoch(3, [(3, "a")]))
+    assert looks == [table.uri]
+
+
+def test_a_history_that_cannot_be_read_is_not_available(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="history cannot be read"):
+        newest_commits(str(tmp_path), {}, "chandy/flights/delays/out", 60)
+    with pytest.raises(TimeoutError, match="timed out after"):
+        newest_commits(str(tmp_path), {}, "chandy/flights/delays/out", 0.001)
 
 
 def test_a_table_that_was_made_anew_has_no_position(table: Table, pipeline: Pipeline) -> None:
