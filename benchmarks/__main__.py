@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from .report import RESULTS, Options, Report, console
+from .report import RESULTS, Options, Report, console, read
 
 BENCHMARKS = {
     "recovery": "the time from a failure to the first new batch, and its parts, beside Spark and Flink",
@@ -19,7 +19,7 @@ BENCHMARKS = {
     "checkpoint_cost": "what checkpoints cost a running stream, and what they write",
     "scale": "the coordinator's own time and memory with 10 to 10,000 shards",
     "hosts": "messages, bytes and the coordinator's own time with 200 to 2,000 state hosts, some of which are lost",
-    "cluster": "three machines: rows a second, losses, a machine that joins, and what mTLS costs",
+    "cluster": "three machines: rows a second, losses, a machine that joins, and what standbys and mTLS cost",
     "latency": "the smallest batch, beside native queries with state and without",
     "sinks": "rows a second and seconds to a reader of every sink, beside Spark's own",
     "aggregate": "where the time of running aggregates goes, beside Spark's own count",
@@ -36,6 +36,8 @@ def measure(name: str, options: Options, json: Path | None, charts: Sequence[Pat
     module = importlib.import_module(f"{__package__}.{name}")
     report: Report = module.run(options)
     report.show(console())
+    if json is not None and options.only is not None and json.exists():
+        report = report.beside(read(json))
     if json is not None:
         json.parent.mkdir(parents=True, exist_ok=True)
         json.write_text(report.as_json())
@@ -76,7 +78,9 @@ _LIST = "\n".join(f"  {name}: {what}\n" for name, what in BENCHMARKS.items())
     help="Only contestants with this text in their names, such as Kafka (cluster, sinks).",
 )
 @click.option(
-    "--json", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures to this file."
+    "--json",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the figures to this file. With --only, its figures of other parts stay.",
 )
 @click.option(
     "--chart",

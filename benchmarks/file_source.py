@@ -40,6 +40,12 @@ def reported_entry(report: Mapping[str, Any]) -> int:
     return _entry(source["endOffset"])
 
 
+def reported_source(report: Mapping[str, Any]) -> str:
+    """Return the description of the source of a reported batch, which has its folder."""
+    (source,) = report["sources"]
+    return str(source["description"])
+
+
 def committed_entry(directory: Path) -> int:
     """Return the newest entry that a query has processed, from its working directory; it reads one file source.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -60,6 +60,18 @@ class Report:
         """How the figures were measured: machine, versions, sizes, repetitions."""
         return {**environment(), **self.settings}
 
+    def beside(self, earlier: Mapping[str, Any]) -> Report:
+        """Return a report that has those parts of an earlier one, too, that were not measured this time.
+
+        Args:
+            earlier: as ``as_json`` has written it.
+        """
+        measured = {row.get("part") for row in self.rows}
+        rows = [row for row in earlier["rows"] if row.get("part") not in measured]
+        parts = tuple(f"{row['part']}:" for row in rows)
+        kept = {name: ratio for name, ratio in earlier["ratios"].items() if name.startswith(parts)}
+        return attrs.evolve(self, rows=[*rows, *self.rows], ratios=kept | self.ratios)
+
     def as_json(self) -> str:
         """``{"benchmark", "environment", "rows", "ratios"}`` as JSON text."""
         document = {
@@ -83,6 +95,12 @@ class Report:
         for name, ratio in self.ratios.items():
             console.print(f"{name}: {ratio:,.3g}")
         console.print("; ".join(f"{name} {value}" for name, value in self.environment.items()))
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Return the report in a file, as ``Report.as_json`` has written it."""
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
 
 
 def environment() -> dict[str, Any]:

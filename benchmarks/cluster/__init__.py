@@ -1,4 +1,4 @@
-"""A pipeline on a cluster of three machines: rows a second, losses, a machine that joins, and what mTLS costs.
+"""A pipeline on three machines: rows a second, losses, a machine that joins, and what standbys and mTLS cost.
 
 The machines are made on this one, in namespaces: each has a network, files and processes of its own, and all share its
 processors. On each one Spark's standalone cluster runs an executor with two cores. So figures say little, and ratios
@@ -11,10 +11,13 @@ machines see. The parts, each with a cluster of its own:
 * ``losses``: an executor is killed, and a machine loses its power, at the moment at which the input of a batch appears.
   Measured is the time from then until the batch has committed, beside the median of five batches before. Five batches
   have committed since Chandy's checkpoint.
-* ``join``: a fourth machine joins. Its part of the shards moves there while the query runs, batch after batch: the
-  bytes of these shards in their checkpoint, how long a batch waited for a hand-over, and the longest batch until all
-  machines have their part, beside those before. The new executor's start is among what slows these batches down.
-  Without anchors, so that shards are balanced.
+* ``standby``: seconds of a batch of a counter by key with a standby of each shard and without one. Both streams live
+  on the same machines, and take turns of some batches each.
+* ``join``: a machine joins, and its part of the shards moves there while the query runs, batch after batch: the bytes
+  of these shards in their checkpoint, how long a batch waited for a hand-over, and the longest batch until all machines
+  have their part. To tell what takes the time, the longest batch of other times stands beside it: of half a minute
+  before, with its checkpoints; while another machine joins that is drained, and so gets tasks and no shards; and until
+  the state host of the new one is there. Without anchors, so that shards are balanced.
 * ``transport``: the calls of one task (begin, fetch, apply) over a state host's Unix socket and over mTLS on the
   loopback interface. There is no Spark.
 
@@ -28,11 +31,11 @@ from pathlib import Path
 
 from ..chart import bars
 from ..report import Options, Report, console
-from . import choice, joining, losses, rates, transport
+from . import choice, joining, losses, rates, standby, transport
 from .figures import Figure, ratios, rows
 from .streams import has_standbys
 
-PARTS = (rates, losses, joining, transport)
+PARTS = (rates, standby, losses, joining, transport)
 """The modules of the parts, in order. Each has ``PART``, ``PAIRS``, ``CHARTED`` and ``measure(options)``."""
 
 

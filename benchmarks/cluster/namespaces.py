@@ -36,7 +36,7 @@ class NamespaceMachine:
 
     def __init__(self, name: str, address: str, link: str, init: subprocess.Popen[bytes], pid: int) -> None:
         self.name, self.address, self.pid = name, address, pid
-        self._link, self._init = link, init
+        self.link, self._init = link, init
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -78,11 +78,11 @@ class NamespaceMachine:
 
     def unplug(self) -> None:
         """Cut the machine off from all others: packets are lost in both directions."""
-        _ip("link", "set", self._link, "down", check=False)
+        _ip("link", "set", self.link, "down", check=False)
 
     def plug(self) -> None:
         """End ``unplug``."""
-        _ip("link", "set", self._link, "up")
+        _ip("link", "set", self.link, "up")
 
     def block(self, address: str) -> None:
         """Lose whatever goes from here to an address: one direction alone."""
@@ -157,6 +157,8 @@ class Network:
         """Cut the power of all machines and remove the network."""
         for machine in self.machines:
             machine.kill()
+            # They go with the machine in a while, and until then the next network could not have these names.
+            _ip("link", "del", machine.link, check=False)
         _ip("link", "del", self._bridge, check=False)
         shutil.rmtree(self._files, ignore_errors=True)
 

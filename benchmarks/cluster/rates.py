@@ -12,18 +12,16 @@ from ..report import Options
 from ..stage import balanced, measured
 from .arena import Arena, arena
 from .figures import Figure, Pair
-from .streams import AGGREGATE, COUNT, ROWS, SPARK_ROWS, STANDBY, UID, Feed, running, taking_part
+from .streams import AGGREGATE, COUNT, ROWS, SPARK_ROWS, UID, Feed, running, taking_part
 
 PART: Final = "rates"
-CONTESTANTS: Final = (AGGREGATE, STANDBY, COUNT, ROWS, SPARK_ROWS)
+CONTESTANTS: Final = (AGGREGATE, COUNT, ROWS, SPARK_ROWS)
 RATE: Final = "rows a second"
 LOCAL: Final = "local accesses (%)"
 CHARTED: Final = RATE
 PAIRS: Final = (
     Pair(PART, AGGREGATE, RATE, COUNT),
     Pair(PART, ROWS, RATE, SPARK_ROWS),
-    Pair(PART, STANDBY, RATE, AGGREGATE),
-    Pair(PART, STANDBY, RATE, COUNT),
 )
 
 
@@ -66,8 +64,6 @@ def _figures(cluster: Arena, contestant: str, workload: Workload, turns: Turns) 
     with running(cluster, contestant, feed.stream(), interval="10 s") as stream:
         for _ in range(turns.warm_up):
             feed.batch(stream, workload.keys, workload.rows)
-        # The standbys, if there are any, cost something from here on.
-        stream.checkpoint()
         for _ in range(turns.batches):
             feed.add(workload.keys, workload.rows)
         feed.wait(stream)

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, FixedDelay
 
 from ..counters import OUTPUT, RowCounter
-from ..file_source import NOTHING, reported_entry, write_file
+from ..file_source import NOTHING, reported_entry, reported_source, write_file
 from ..report import Options
 from .arena import TASKS, Arena
 from .standalone import wait_for
@@ -152,7 +152,8 @@ def running(
                 source, by=["k"], uid=UID, shards=SHARDS, parallelism=TASKS, n=("*", "count")
             )
         writer = frame.writeStream.format("noop").outputMode("append").trigger(**trigger)
-        yield Running(coordinator.start(writer, name=UID), coordinator, contestant == STANDBY)
+        # Streams can live side by side, and no two queries of a session have one name.
+        yield Running(coordinator.start(writer, name=folder.name), coordinator, contestant == STANDBY)
 
 
 class Feed:
@@ -208,4 +209,5 @@ class Feed:
     def _entry(self) -> int:
         # Spark's own query: Chandy's asks state hosts when it is asked, and some of them may be lost.
         reports = (query.lastProgress for query in self._spark.streams.active)
-        return max((reported_entry(one) for one in reports if one is not None), default=NOTHING)
+        own = (one for one in reports if one is not None and self._folder.name in reported_source(one))
+        return max((reported_entry(one) for one in own), default=NOTHING)

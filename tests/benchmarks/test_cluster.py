@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cluster
-from benchmarks.cluster import choice, joining, losses, rates, streams, transport
+from benchmarks.cluster import choice, joining, losses, rates, standby, streams, transport
 from benchmarks.cluster.figures import Figure, Pair, ratios, rows
 from benchmarks.report import Options, Report
 from chandy.coordinator import AssignedShard
@@ -46,6 +46,7 @@ def test_what_was_not_measured_has_no_ratio() -> None:
 def test_pairs_are_of_what_the_part_measures(part: object) -> None:
     contestants = {
         rates: rates.CONTESTANTS,
+        standby: standby.CONTESTANTS,
         losses: losses.CONTESTANTS,
         joining: [joining.contestant(size) for size in joining.SIZES],
         transport: transport.CONTESTANTS,
@@ -99,6 +100,12 @@ def test_a_wait_is_from_the_first_to_the_last_time_that_a_host_asks_for_a_batch(
     assert joining.longest_wait(events) == pytest.approx(0.5)
     assert joining.longest_wait(events[-2:]) == 0.0
     assert joining.longest_wait([]) == 0.0
+
+
+def test_processors_are_as_busy_as_they_were_since_the_beginning() -> None:
+    assert joining.busy_percent((1000, 500), (1030, 510)) == 75.0
+    assert joining.busy_percent((1000, 500), (1000, 500)) == 0.0
+    assert 0.0 <= joining.Busy().percent() <= 100.0
 
 
 def test_what_a_key_keeps_is_as_long_as_it_says_and_hardly_compresses() -> None:

@@ -31,6 +31,19 @@ def test_json_has_the_four_parts_and_no_other() -> None:
     assert document["ratios"] == {"Spark / Chandy": 6000.0}
 
 
+def test_parts_that_were_not_measured_stay_as_they_were_and_others_are_replaced() -> None:
+    def row(part: str, value: float) -> dict[str, object]:
+        return {"part": part, "contestant": "Chandy", "median": value}
+
+    earlier = Report("cluster", [row("a", 1.0), row("b", 2.0)], {"a: x / y": 0.5, "b: x / y": 3.0})
+    again = Report("cluster", [row("b", 4.0), row("c", 5.0)], {"b: x / z": 6.0})
+    found = again.beside(json.loads(earlier.as_json()))
+    assert found.rows == [row("a", 1.0), row("b", 4.0), row("c", 5.0)]
+    assert found.ratios == {"a: x / y": 0.5, "b: x / z": 6.0}
+    # What has no parts is replaced as a whole.
+    assert REPORT.beside(json.loads(REPORT.as_json())) == REPORT
+
+
 def test_json_says_machine_versions_and_sizes() -> None:
     environment = json.loads(REPORT.as_json())["environment"]
     assert environment["cores"] >= 1
