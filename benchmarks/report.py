@@ -61,16 +61,20 @@ class Report:
         return {**environment(), **self.settings}
 
     def beside(self, earlier: Mapping[str, Any]) -> Report:
-        """Return a report that has those parts of an earlier one, too, that were not measured this time.
+        """Return a report with the figures of an earlier one, too, of what was not measured this time.
+
+        Of a part that was, all ratios are this run's: figures of two runs are not divided.
 
         Args:
-            earlier: as ``as_json`` has written it.
+            earlier: as ``as_json`` has written it. Its rows have a part and a contestant, or are all replaced.
         """
-        measured = {row.get("part") for row in self.rows}
-        rows = [row for row in earlier["rows"] if row.get("part") not in measured]
-        parts = tuple(f"{row['part']}:" for row in rows)
-        kept = {name: ratio for name, ratio in earlier["ratios"].items() if name.startswith(parts)}
-        return attrs.evolve(self, rows=[*rows, *self.rows], ratios=kept | self.ratios)
+        measured = {(row["part"], row["contestant"]) for row in self.rows if "part" in row}
+        old = [row for row in earlier["rows"] if "part" in row]
+        kept = [row for row in old if (row["part"], row["contestant"]) not in measured]
+        others = {row["part"] for row in old} - {part for part, _ in measured}
+        prefixes = tuple(f"{part}:" for part in others)
+        ratios = {name: ratio for name, ratio in earlier["ratios"].items() if name.startswith(prefixes)}
+        return attrs.evolve(self, rows=[*kept, *self.rows], ratios=ratios | self.ratios)
 
     def as_json(self) -> str:
         """``{"benchmark", "environment", "rows", "ratios"}`` as JSON text."""

@@ -31,14 +31,18 @@ def test_json_has_the_four_parts_and_no_other() -> None:
     assert document["ratios"] == {"Spark / Chandy": 6000.0}
 
 
-def test_parts_that_were_not_measured_stay_as_they_were_and_others_are_replaced() -> None:
-    def row(part: str, value: float) -> dict[str, object]:
-        return {"part": part, "contestant": "Chandy", "median": value}
+def test_what_was_not_measured_stays_as_it_was_and_all_else_is_replaced() -> None:
+    def row(part: str, value: float, contestant: str = "Chandy") -> dict[str, object]:
+        return {"part": part, "contestant": contestant, "median": value}
 
-    earlier = Report("cluster", [row("a", 1.0), row("b", 2.0)], {"a: x / y": 0.5, "b: x / y": 3.0})
+    earlier = Report(
+        "cluster",
+        [row("a", 1.0), row("b", 2.0), row("b", 9.0, "Spark")],
+        {"a: x / y": 0.5, "b: x / y": 3.0},
+    )
     again = Report("cluster", [row("b", 4.0), row("c", 5.0)], {"b: x / z": 6.0})
     found = again.beside(json.loads(earlier.as_json()))
-    assert found.rows == [row("a", 1.0), row("b", 4.0), row("c", 5.0)]
+    assert found.rows == [row("a", 1.0), row("b", 9.0, "Spark"), row("b", 4.0), row("c", 5.0)]
     assert found.ratios == {"a: x / y": 0.5, "b: x / z": 6.0}
     # What has no parts is replaced as a whole.
     assert REPORT.beside(json.loads(REPORT.as_json())) == REPORT
