@@ -157,7 +157,9 @@ class _Watch:
         seconds: list[float] = []
         while not seconds or not until():
             seconds.append(self.feed.batch(self.running, self.keys, _ROWS))
-            self.longest_wait = max(self.longest_wait, longest_wait(self.coordinator._executor.machine.events))
+            self.longest_wait = max(
+                self.longest_wait, longest_wait(self.coordinator._executor.machine.events)
+            )
             if time.monotonic() > end:
                 raise TimeoutError(
                     f"what batches are given for did not come about within {_JOIN_SECONDS:g} s"
