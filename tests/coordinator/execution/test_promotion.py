@@ -57,12 +57,12 @@ class Cluster:
         self.store = LocalStore(folder / "store")
         self.catalog = Catalog(self.store)
         self.queries = AnyRun(folder)
-        self.lost: list[str] = []
         self.runs = 0
         self.lead()
 
     def lead(self) -> None:
         """Start a life of the coordinator, which restores the latest checkpoint."""
+        self.lost: list[str] = []
         begin = time.time() - time.monotonic()
         generation = self.catalog.take_over("driver", time.time())
         config = CheckpointConfig(interval=None, standbys=1)
@@ -82,7 +82,7 @@ class Cluster:
             store=self.store,
             progress=self.queries,
             clock=lambda: begin + time.monotonic(),
-            host_timeout=3.0,
+            host_timeout=6.0,
             on_state_lost=self.lost.append,
             on_failure=lambda error: None,
             on_processor_failure=lambda failure: None,
@@ -260,7 +260,7 @@ def test_a_task_replaces_the_frozen_host_beside_it(cluster: Cluster) -> None:
     pid = cluster.signal("a", signal.SIGSTOP)
     with pytest.raises(Exception, match="does not answer"):
         cluster.count(half, 0)
-    cluster.endpoint = attrs.evolve(cluster.endpoint, patience=15.0)
+    cluster.endpoint = attrs.evolve(cluster.endpoint, patience=20.0)
     cluster.count(cluster.begin("a", (0,)), 0)
     cluster.count(cluster.begin("b", (1,)), 1)
     assert cluster.owners() == [("b", 2), ("b", 1)]
