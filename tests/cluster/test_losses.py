@@ -127,7 +127,7 @@ LOSSES = {
     "time": Loss(lambda machine: machine.freeze(), lambda cluster, machine: machine.thaw()),
 }
 """A machine that has lost time was frozen, and goes on."""
-ON_LOOPBACK = {"machine", "time"}
+ON_LOOPBACK = {"machine"}
 """The losses of machines that share one network and one list of processes."""
 
 
