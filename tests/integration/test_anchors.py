@@ -15,8 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from chandy.coordinator import assembly
 from chandy.coordinator.protocol.balance import wanted_owners
 from chandy.coordinator.spark.anchors import Anchors
-from chandy.coordinator.spark.cached_partitions import CachedPartitions
-from chandy.coordinator.spark.executors import executor_hosts
 
 from . import test_time
 from .support import Make
@@ -69,22 +67,6 @@ def test_no_second_shuffle_is_planned(
     assert "InMemoryTableScan" in plan
     # The other one is within what is cached.
     assert plan.split("InMemoryRelation")[0].count("Exchange") == 1
-
-
-def test_spreading_tasks_anew_changes_no_plan_and_no_row(
-    anchors: Anchors, spark: SparkSession, capsys: pytest.CaptureFixture[str]
-) -> None:
-    placed = anchors.partition(spark.range(10), 5, (F.col("id") % 5).cast("int"))
-    rows = sorted(placed.collect())
-    assert anchors.spread(), "all is where it is to be"
-    (anchor,) = anchors._made.values()
-    partitions = CachedPartitions(anchor)
-    (executor,) = hosts = executor_hosts(spark)
-    partitions.place(dict.fromkeys(range(5), executor), hosts)
-    assert partitions.executors() == dict.fromkeys(range(5), executor)
-    assert sorted(placed.collect()) == rows
-    placed.explain()
-    assert "InMemoryTableScan" in capsys.readouterr().out
 
 
 def test_operators_of_event_time_pass_the_watermark_on(
