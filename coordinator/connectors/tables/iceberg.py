@@ -205,10 +205,10 @@ class IcebergSink(StagedSink):
             except BaseException:
                 written.take_back()
                 raise
+            written.keep()
             try:
                 self._bounded(transaction.commit_transaction)
             except CommitFailedException:
-                written.take_back()
                 return False
         return True
 
@@ -311,13 +311,14 @@ def _position(table: Table, fence: Fence) -> Position | None:
     if found is None:
         return None
     position = from_json_of_any_version(Position, found.encode())
-    if not any(_said(one, name) for one in table.metadata.snapshots):
-        # They are expired.
+    oldest = None
+    for oldest in ancestors_of(table.current_snapshot(), table.metadata):
+        if said := _said(oldest, name):
+            return attrs.evolve(position, epoch=from_json_of_any_version(Position, said.encode()).epoch)
+    if oldest is not None and oldest.parent_snapshot_id is not None:
+        # Those before are expired, and the writer's with them.
         return position
-    said = (_said(snapshot, name) for snapshot in ancestors_of(table.current_snapshot(), table.metadata))
-    newest = next(filter(None, said), None)
-    epoch = from_json_of_any_version(Position, newest.encode()).epoch if newest else None
-    return attrs.evolve(position, epoch=epoch)
+    return attrs.evolve(position, epoch=None)
 
 
 def _said(snapshot: Snapshot, name: str) -> str | None:

@@ -7,11 +7,13 @@ import re
 import socket
 import uuid
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
@@ -236,16 +238,32 @@ def test_a_table_that_was_rolled_back_to_before_all_output_has_no_position(tmp_p
         pipeline.recover(2)
 
 
-def test_nothing_is_left_of_an_attempt_that_failed(
+def test_nothing_is_left_of_an_attempt_that_failed_before_its_commit(
+    table: Table, pipeline: Pipeline
+) -> None:
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    with pytest.raises(DamagedError):
+        committer.commit(damaged(pipeline.epoch(2, [(2, "b")], [(3, "c")]), pipeline))
+    assert len([*table.folder.rglob("*.parquet")]) == 1
+
+
+def test_a_commit_that_a_client_repeats_by_itself_keeps_its_rows(
     table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
-    within_the_next_commits(monkeypatch, [lambda: table.add((100, "other"))])
-    committer.commit(pipeline.epoch(1, [(1, "a")]))
-    assert len([*table.folder.rglob("*.parquet")]) == 2
-    with pytest.raises(DamagedError):
-        committer.commit(damaged(pipeline.epoch(2, [(2, "b")], [(3, "c")]), pipeline))
-    assert len([*table.folder.rglob("*.parquet")]) == 2
+
+    def commit_twice(*arguments: Any) -> Any:
+        commit(*arguments)
+        return commit(*arguments)
+
+    commit = SqlCatalog.commit_table
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_twice)
+    with pytest.raises(TargetUnavailableError):
+        committer.commit(pipeline.epoch(1, [(1, "a")], [(2, "b")]))
+    monkeypatch.undo()
+    assert pipeline.recover(2).position == 1
+    assert sorted(table.rows()) == [(1, "a"), (2, "b")]
 
 
 def damaged(epoch: Epoch, pipeline: Pipeline) -> Epoch:
