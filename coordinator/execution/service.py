@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,8 @@ from .connected_hosts import ConnectedHosts
 
 _PROBE_SECONDS: Final = 5.0
 """How long a state host may take to answer on the network before it is refused."""
+_STOP_SECONDS: Final = 5.0
+"""How long a stop waits for the streams of orders to end. That of a host that is frozen ends a minute later."""
 
 
 @attrs.frozen
@@ -72,8 +75,10 @@ class Service:
         self.server.answer(actions)
 
     def shutdown(self) -> None:
-        """Stop the server; the streams of orders end with it."""
-        self.server.shutdown()
+        """Stop the server; the streams of orders end with it, in the background if a host takes nothing in."""
+        stopping = threading.Thread(target=self.server.shutdown, name="chandy-shutdown", daemon=True)
+        stopping.start()
+        stopping.join(_STOP_SECONDS)
 
     def _check_reached(self, hello: HostHello) -> None:
         """Refuse a host that others could not reach, before it gets a shard."""

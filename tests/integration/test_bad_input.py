@@ -130,7 +130,7 @@ def test_an_operator_that_cannot_be_is_refused_before_anything_runs(
         ({"processor": Totals}, DefinitionError, "the class Totals"),
         ({"processor": NeedsAnInterval()}, DefinitionError, "a type that a state cannot hold"),
         ({"output": "not a schema"}, ChandyError, "cannot read as DDL"),
-        ({"uid": ""}, ChandyError, ""),
+        ({"uid": ""}, InvalidNameError, "operator uid"),
         (
             {"key": "k"},
             DefinitionError,
