@@ -29,7 +29,7 @@ from ...waiting import DEADLINE
 from .boundaries import Boundary
 from .conformance import Pipeline, Row, Target
 
-TRIED: Final = None if "CHANDY_ROUNDS" in os.environ else 6
+TRIED: Final = None if "CHANDY_ROUNDS" in os.environ else 3
 """How many steps are tried, which chance chooses; of those of one kind in a row only the first. None: all."""
 
 _PROCESSES = multiprocessing.get_context("forkserver")
