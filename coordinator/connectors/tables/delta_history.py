@@ -52,6 +52,11 @@ def is_restore(commit: Mapping[str, Any]) -> bool:
     return commit.get("operation") == "RESTORE"
 
 
+def is_by(commit: Mapping[str, Any], writer: str) -> bool:
+    """Return whether a commit is one of a writer."""
+    return bool(commit.get(NOTE, {}).get("writer") == writer)
+
+
 def _main() -> None:
     from deltalake import DeltaTable
 
@@ -59,7 +64,7 @@ def _main() -> None:
     table = DeltaTable(given["uri"], storage_options=given["options"])
     for limit in _LOOKS:
         found = table.history(limit)
-        told = [one for one in found if is_restore(one) or one.get(NOTE, {}).get("writer") == given["writer"]]
+        told = [one for one in found if is_restore(one) or is_by(one, given["writer"])]
         # What was restored may be any older version, which may be a restored one itself.
         if len(found) < limit or (told and not is_restore(told[0])):
             break

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ...sinks.two_phase.contract import Fence, Position
-from .delta_history import HISTORY, NOTE, is_restore
+from .delta_history import HISTORY, NOTE, is_by, is_restore
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -29,21 +29,17 @@ class DeltaRecord:
     fence: Fence
 
     @property
-    def _epoch(self) -> str:
+    def writer(self) -> str:
+        """The name that the writer's commits have in their notes, and under which the table has its newest epoch."""
         return f"chandy/{self.fence.writer}"
 
     @property
     def _generation(self) -> str:
-        return f"{self._epoch}#generation"
+        return f"{self.writer}#generation"
 
     @property
     def _store(self) -> str:
-        return f"{self._epoch}#store"
-
-    @property
-    def writer(self) -> str:
-        """The name that the writer's commits have in their notes."""
-        return self._epoch
+        return f"{self.writer}#store"
 
     def position(self, table: DeltaTable) -> Position | None:
         """Return the record as a version of the table has it; None if there is none."""
@@ -52,7 +48,7 @@ class DeltaRecord:
             return None
         store = table.transaction_version(self._store)
         name = self.fence.store if store == hash_of(self.fence.store) else _name_of(store, table)
-        epoch = table.transaction_version(self._epoch)
+        epoch = table.transaction_version(self.writer)
         return Position(name, generation, None if epoch == _NO_EPOCH else epoch)
 
     def standing_on(
@@ -81,7 +77,7 @@ class DeltaRecord:
                 continue
             if is_restore(one):
                 return _version_in(one["operationParameters"])
-            if one.get(NOTE, {}).get("writer") == self._epoch:
+            if is_by(one, self.writer):
                 return None
         return None
 
@@ -92,10 +88,10 @@ class DeltaRecord:
         versions = {
             self._generation: position.generation,
             self._store: hash_of(position.store),
-            self._epoch: _NO_EPOCH if position.epoch is None else position.epoch,
+            self.writer: _NO_EPOCH if position.epoch is None else position.epoch,
         }
         return CommitProperties(
-            custom_metadata={NOTE: {"writer": self._epoch, **attrs.asdict(position)}},
+            custom_metadata={NOTE: {"writer": self.writer, **attrs.asdict(position)}},
             app_transactions=[Transaction(*version) for version in versions.items()],
         )
 

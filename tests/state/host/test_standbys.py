@@ -276,11 +276,7 @@ def test_a_standby_whose_files_are_damaged_gives_no_wrong_value_and_says_that_th
 def test_a_standby_that_cannot_write_is_dropped_and_its_owner_goes_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_by(pair)
-    full_disk(pair, monkeypatch)
-    pair.run("owner", 3, {b"a": b"3"})
-    pair.run("owner", 4, {b"a": b"4"})
-    spilled(pair)
+    cannot_write_a_batch(pair, monkeypatch)
     pair.run("owner", 5, {b"a": b"5"})
     (dropped,) = pair.controls["owner"].dropped
     assert dropped.standby == 1
@@ -291,11 +287,7 @@ def test_a_standby_that_cannot_write_is_dropped_and_its_owner_goes_on(
 def test_a_standby_that_has_lost_what_it_could_not_write_does_not_become_the_shard(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_by(pair)
-    full_disk(pair, monkeypatch)
-    pair.run("owner", 3, {b"a": b"3"})
-    pair.run("owner", 4, {b"a": b"4"})
-    spilled(pair)
+    cannot_write_a_batch(pair, monkeypatch)
     pair.hosts["target"].obey(Promote(1, 4, 2))
     report = pair.reported()
     assert report.step is MoveStep.FAILED
@@ -315,6 +307,15 @@ def full_disk(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         right(database, entries, batch)
 
     monkeypatch.setattr(ShardDatabase, "write", write)
+
+
+def cannot_write_a_batch(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a standby's disk be full when it is to write what follows."""
+    stand_by(pair)
+    full_disk(pair, monkeypatch)
+    pair.run("owner", 3, {b"a": b"3"})
+    pair.run("owner", 4, {b"a": b"4"})
+    spilled(pair)
 
 
 def spilled(pair: Pair) -> None:
