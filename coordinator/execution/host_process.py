@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from pathlib import Path
 
+from ...state.local.machine import machine_id
 from ...state.rpc.messages import HostHello
 
 _MODULE = b"chandy.state.host.process"
@@ -16,9 +16,9 @@ _PROC = Path("/proc")
 def end_host(hello: HostHello) -> bool:
     """Kill a state host at once, also one that is stopped; return whether its process is gone for sure.
 
-    A host on another machine is out of reach.
+    A host on another machine, or in another container, is out of reach.
     """
-    if hello.machine != socket.gethostname():
+    if hello.pid_of != machine_id():
         return False
     try:
         # Another process may have its number by now.

@@ -18,7 +18,8 @@ from typing import Final
 
 import attrs
 
-from ...state.local.processes import is_stopped, lives, machine_id, started_at
+from ...state.local.machine import machine_id
+from ...state.local.processes import is_stopped, lives, started_at
 from ...storage.catalog import Catalog
 from ...storage.errors import ChandyError, FencedError
 from ...storage.fencing import Claim, Driver, Lease

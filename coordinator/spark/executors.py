@@ -98,6 +98,7 @@ def _look() -> Callable[[Iterable[int]], Iterator[tuple[str, str, tuple[tuple[st
     def look(_: Iterable[int]) -> Iterator[tuple[str, str, tuple[tuple[str, str | None], ...]]]:
         import importlib.metadata
         import importlib.util
+        import os
         import socket
         import sys
 
@@ -108,7 +109,7 @@ def _look() -> Callable[[Iterable[int]], Iterator[tuple[str, str, tuple[tuple[st
             except importlib.metadata.PackageNotFoundError:
                 # A package that came as a zip file has no version.
                 versions.append((name, "" if importlib.util.find_spec(name) else None))
-        yield socket.gethostname(), sys.executable, tuple(versions)
+        yield os.environ.get("CHANDY_MACHINE") or socket.gethostname(), sys.executable, tuple(versions)
 
     # As code of the program, not of this package: cloudpickle then takes it along.
     look.__module__ = "__main__"

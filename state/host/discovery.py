@@ -23,6 +23,7 @@ from ...storage.logs import logger
 from ..errors import HostStartError
 from ..local.directories import private_directory
 from ..local.locks import locked
+from ..rpc.addresses import place
 from ..rpc.client import TaskClient
 from ..rpc.messages import Endpoint
 from .host_config import LOG, READY, SPARE, START_LOCK, UNIX, HostConfig
@@ -57,7 +58,8 @@ def executor_identity(root: str | None = None) -> str:
         from pyspark import SparkFiles
 
         root = SparkFiles.getRootDirectory()
-    return f"{socket.gethostname()}:{Path(root).resolve()}"
+    # Pods that share their node's network have its host name, too, and the same paths.
+    return f"{place(Path(root))}:{Path(root).resolve()}"
 
 
 def connect(endpoint: Endpoint, root: str | None = None, lease_seconds: float = 10.0) -> TaskClient:

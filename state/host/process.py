@@ -6,7 +6,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import sys
 import threading
 import uuid
@@ -21,6 +20,7 @@ from ...storage.files import FileCache
 from ...storage.logs import logger
 from ..local.directories import HOSTS
 from ..local.locks import acquire, remove_unless_held, try_acquire
+from ..local.machine import machine_id, machine_name
 from ..local.workspace import ALIVE, Workspace
 from ..rpc.addresses import bind_address, location, own_address, place, serve
 from ..rpc.client import HostClient
@@ -129,9 +129,10 @@ def _hello(config: HostConfig, host: str, remote: HostServer | None) -> HostHell
     return HostHello(
         host,
         config.address,
-        socket.gethostname(),
+        machine_name(),
         config.executor,
         os.getpid(),
+        pid_of=machine_id(),
         place=place(Path(endpoint.runtime)),
         network=remote and location(SCHEME, own_address(endpoint.address), remote.port),
         spark_executor=config.spark_executor,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ..errors import HostStartError
+from ..local.machine import machine_name
 
 SAME: Final = ("chandy", "rocksdict")
 """What must have one version everywhere: messages and files of state go from one to the other."""
@@ -40,7 +40,7 @@ def check_same(driver: Mapping[str, str], here: Mapping[str, str]) -> None:
     for name, version in driver.items():
         if here.get(name, version) != version:
             raise HostStartError(
-                f"the executor on {socket.gethostname()} cannot run operators",
+                f"the executor on {machine_name()} cannot run operators",
                 f"{name} {version}, which the driver has",
                 f"{name} {here[name]} in {sys.executable}",
                 f"install {name}=={version} there",

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
-
-
-def machine_id() -> str:
-    """Return an id of this machine as far as process ids reach: on Linux its present start and the PID namespace.
-
-    Two containers of one machine have the same boot id, and their process ids mean different processes.
-    """
-    try:
-        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {(_PROC / 'self/ns/pid').readlink()}"
-    except OSError:
-        return socket.gethostname()
 
 
 def started_at(pid: int) -> int | None:

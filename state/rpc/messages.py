@@ -303,9 +303,12 @@ class HostHello:
     address: str
     """Arrow Flight location where tasks of its place reach it: a Unix socket."""
     machine: str
+    """What people call its machine: see ``machine_name``."""
     executor: str
-    """What identifies the executor: its machine and the real path of its root directory."""
+    """What identifies the executor: see ``executor_identity``."""
     pid: int
+    pid_of: str = ""
+    """Where the process id means this process: see ``machine_id``."""
     place: str = ""
     """What it shares with all processes that can use its Unix socket."""
     network: str | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,13 +12,14 @@ import pytest
 
 from chandy.coordinator.execution import host_process
 from chandy.coordinator.execution.host_process import end_host
+from chandy.state.local.machine import machine_id
 from chandy.state.rpc.messages import HostHello
 
 from ...waiting import DEADLINE, eventually
 
 
-def hello(pid: int, machine: str | None = None) -> HostHello:
-    return HostHello("host", "address", machine or socket.gethostname(), "executor", pid)
+def hello(pid: int, pid_of: str | None = None) -> HostHello:
+    return HostHello("host", "address", "machine", "executor", pid, machine_id() if pid_of is None else pid_of)
 
 
 @pytest.fixture
@@ -43,6 +43,14 @@ def test_a_stopped_host_is_killed(process: subprocess.Popen[bytes]) -> None:
 
 def test_a_host_on_another_machine_is_out_of_reach(process: subprocess.Popen[bytes]) -> None:
     assert not end_host(hello(process.pid, "another machine"))
+    assert process.poll() is None
+
+
+def test_a_host_in_another_container_of_this_machine_is_out_of_reach(process: subprocess.Popen[bytes]) -> None:
+    """Containers that share their machine's host name may have process ids of their own."""
+    boot, _ = machine_id().split(" ")
+    assert not end_host(hello(process.pid, f"{boot} pid:[1]"))
+    assert not end_host(hello(2**22 + 1, f"{boot} pid:[1]"))
     assert process.poll() is None
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from chandy.coordinator.errors import PredecessorRunsError
 from chandy.coordinator.recovery.leadership import Leadership, Sign, Verdict, await_predecessors, judge
-from chandy.state.local.processes import is_stopped, machine_id, started_at
+from chandy.state.local.machine import machine_id
+from chandy.state.local.processes import is_stopped, started_at
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import FencedError, StoreFailedError
 from chandy.storage.fencing import Claim, Driver

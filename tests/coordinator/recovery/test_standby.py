@@ -22,7 +22,8 @@ from chandy.coordinator.recovery.election import Decision, Election
 from chandy.coordinator.recovery.leadership import Leadership, await_predecessors, sight
 from chandy.coordinator.recovery.lease import HeldLease
 from chandy.coordinator.recovery.standby import Standby, Won
-from chandy.state.local.processes import machine_id, started_at
+from chandy.state.local.machine import machine_id
+from chandy.state.local.processes import started_at
 from chandy.storage.catalog import Catalog
 from chandy.storage.errors import StoreFailedError
 from chandy.storage.fencing import Driver, Lease

@@ -175,6 +175,16 @@ def test_an_executor_is_known_by_its_machine_and_the_real_path_of_its_root(tmp_p
     assert executor_identity(str(tmp_path)) != executor_identity(str(tmp_path / "real"))
 
 
+def test_executors_in_containers_with_one_host_name_and_one_path_are_told_apart(tmp_path: Path) -> None:
+    root = tmp_path / "work-dir"
+    root.mkdir()
+    first = executor_identity(str(root))
+    # What another container has at the same path is another directory.
+    root.rename(tmp_path / "in another container")
+    root.mkdir()
+    assert executor_identity(str(root)) != first
+
+
 def test_a_lock_is_not_given_twice_and_not_for_a_file_that_was_replaced(tmp_path: Path) -> None:
     first = try_acquire(tmp_path / "lock")
     assert first is not None
