@@ -27,7 +27,7 @@ BENCHMARKS = {
     "store_requests": "requests and seconds of a checkpoint on a store that is 30 ms away",
 }
 """What each benchmark shows, by the name of its module. A module has ``run(options)`` and ``draw(report, path)``."""
-SELECTIVE = frozenset({"cluster", "sinks"})
+SELECTIVE = frozenset({"cluster", "recovery", "sinks"})
 """The benchmarks of which a few contestants can be measured alone."""
 
 
@@ -75,7 +75,7 @@ _LIST = "\n".join(f"  {name}: {what}\n" for name, what in BENCHMARKS.items())
 @click.option(
     "--only",
     metavar="TEXT",
-    help="Only contestants with this text in their names, such as Kafka (cluster, sinks).",
+    help="Only contestants with this text in their names, such as Kafka (cluster, recovery, sinks).",
 )
 @click.option(
     "--json",

@@ -21,6 +21,8 @@ At each size all contestants are filled. After that, in the same process, each o
 hosts. Drivers are killed in rounds: one contestant after the other is started, commits, is killed, recovers, and is
 stopped, so only one runs at a time. Every other round goes backwards. Everything is on one machine with one disk, whose
 cache holds recent writes. All contestants would read more slowly on a machine with a cold cache.
+
+``--only`` takes a failure, a size, a contestant, or all of them, as in ``killed driver: 10 MB: Chandy``.
 """
 
 from __future__ import annotations

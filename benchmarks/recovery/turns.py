@@ -89,13 +89,36 @@ def heats(quick: bool) -> list[Heat]:
     ]
 
 
+def chosen(heats: Sequence[Heat], options: Options) -> list[Heat]:
+    """Return the heats with the contestants and failures that take part, without those that are empty then.
+
+    Raises:
+        ValueError: nothing takes part.
+    """
+    found = []
+    for heat in heats:
+        pairs = [
+            (entrant, failure)
+            for entrant in heat.entrants
+            for failure in heat.failures
+            if options.takes(f"{failure}: {heat.state_mb} MB: {entrant.name}, {entrant.store}")
+        ]
+        if pairs:
+            # In their order, each once.
+            entrants, failures = (list(dict.fromkeys(column)) for column in zip(*pairs, strict=True))
+            found.append(attrs.evolve(heat, entrants=entrants, failures=failures))
+    if not found:
+        raise ValueError(f"nothing has {options.only!r} in its name, such as 'killed driver: 10 MB: Chandy'")
+    return found
+
+
 def run(options: Options) -> Report:
     """Measure; see the package."""
     repetitions = options.repetitions or (1 if options.quick else REPETITIONS)
     screen = console()
     turns: list[Turn] = []
     missing: dict[str, str] = {}
-    for heat in heats(options.quick):
+    for heat in chosen(heats(options.quick), options):
         for turn in compete(heat, repetitions, missing):
             turns.append(turn)
             _tell(turn, screen)

@@ -318,6 +318,17 @@ class CheckpointStateMachine:
         """The shards on hosts whose executors leave, as ``shards_on``; none if there is no other host."""
         return self._shards_of(self.moves.leaving) if self.moves.may_have_shards(self.hosts) else []
 
+    def empty_hosts(self, executors: Collection[str]) -> list[str]:
+        """The hosts of executors that leave, by Spark's ids, that have neither shards nor standbys."""
+        leaving = {
+            host
+            for host, hello in self.hosts.items()
+            if host in self.moves.leaving and hello.spark_executor in executors
+        }
+        owners = {host for query in self.queries.values() for host in query.assignment.owners()}
+        targets = {one.target for one in [*self.moves.under_way.values(), *self.standbys.under_way.values()]}
+        return sorted(leaving - owners - targets)
+
     def _shards_of(self, hosts: Collection[str]) -> list[tuple[str, ShardId, MovePhase | None]]:
         moves = {(move.query, move.shard): move.phase for move in self.moves.under_way.values()}
         return [
@@ -809,16 +820,17 @@ class CheckpointStateMachine:
 
     def _drain(self, machine: str) -> None:
         self.moves.drain(machine, self.hosts)
-        self._give_up_moves(lambda move: self.hosts[move.target].machine == machine)
-        self._end_standbys(
-            lambda one: one.phase is not MovePhase.HANDING_OVER and self.hosts[one.target].machine == machine
-        )
-        self._plan_moves()
+        self._vacate({host for host, hello in self.hosts.items() if hello.machine == machine})
 
     def _leave(self, executors: Collection[str]) -> None:
         leaving = {host for host, hello in self.hosts.items() if hello.spark_executor in executors}
         self.moves.leaving |= leaving
-        self._give_up_moves(lambda move: move.target in leaving)
+        self._vacate(leaving)
+
+    def _vacate(self, hosts: Collection[str]) -> None:
+        """Take from hosts that are to have no shards what is on its way there, and plan where all else goes."""
+        self._give_up_moves(lambda move: move.target in hosts)
+        self._end_standbys(lambda one: one.phase is not MovePhase.HANDING_OVER and one.target in hosts)
         self._plan_moves()
 
     def _plan_moves(self) -> None:

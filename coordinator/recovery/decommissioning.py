@@ -1,4 +1,4 @@
-"""Empties the state hosts of executors that Spark decommissions, before these are gone."""
+"""Empties the state hosts of executors that Spark decommissions, and has them end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from ...state.rpc.messages import StopOrder
 from ...storage.logs import logger
 from ..execution.draining import Emptying
 from ..execution.executor import CheckpointExecutor
@@ -34,6 +35,8 @@ class Decommissioning:
         self._known: frozenset[str] = frozenset()
         self._emptying: Emptying | None = None
         """None: nothing is left to go."""
+        self._ended: set[str] = set()
+        """Hosts that have been told to end."""
 
     @classmethod
     def of(cls, spark: SparkSession, executor: CheckpointExecutor) -> Self:
@@ -42,11 +45,22 @@ class Decommissioning:
 
     def look(self) -> None:
         """Have shards leave the hosts of executors that have been decommissioned, as far as they have not."""
-        if found := self._decommissioned() - self._known:
-            self._known |= found
-            self._executor.machine.handle(on.ExecutorsLeaving(found))
+        found = self._decommissioned()
+        if new := found - self._known:
+            self._known |= new
+            self._executor.machine.handle(on.ExecutorsLeaving(new))
             self._emptying = Emptying(self._executor, lambda protocol: protocol.shards_leaving())
-            log.info("shards leave executors that are decommissioned", executors=sorted(found))
+            log.info("shards leave executors that are decommissioned", executors=sorted(new))
         # One that fails counts for the pipeline as any does. So none follows it; a periodic one will do as well.
         if self._emptying and not self._emptying.has_failed and not self._emptying.push():
             self._emptying = None
+        self._end_empty(self._known - found)
+
+    def _end_empty(self, gone: frozenset[str]) -> None:
+        """Have state hosts end that have nothing any more and whose executors are gone: a pod may wait for that."""
+        empty = self._executor.machine.read(lambda protocol: protocol.empty_hosts(gone))
+        for host in empty:
+            if host not in self._ended:
+                self._ended.add(host)
+                log.info("a state host ends whose executor was decommissioned", host=host)
+                self._executor.hosts.send(host, StopOrder())

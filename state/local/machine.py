@@ -15,8 +15,8 @@ _PROC: Final = Path("/proc")
 def machine_name() -> str:
     """Return what people call this machine: what fails together has one name.
 
-    It is the host name unless ``CHANDY_MACHINE`` says otherwise. A pod on Kubernetes has a host name of its own, and the
-    node that it shares with other pods has another one.
+    It is the host name unless ``CHANDY_MACHINE`` says otherwise. A pod on Kubernetes has a host name of its own, and
+    the node that it shares with other pods has another one.
     """
     return os.environ.get(NAME_VARIABLE) or socket.gethostname()
 

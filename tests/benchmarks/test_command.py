@@ -61,7 +61,7 @@ def test_all_leaves_figures_and_both_charts_of_each_and_names_who_failed(
 def test_contestants_can_be_chosen_only_where_a_benchmark_takes_notice() -> None:
     result = CliRunner().invoke(main, ["store_requests", "--only", "Kafka"])
     assert result.exit_code == 2
-    assert "--only is for cluster, sinks" in result.output
+    assert "--only is for cluster, recovery, sinks" in result.output
 
 
 def test_contestants_are_chosen_by_a_part_of_their_names_in_any_case() -> None:

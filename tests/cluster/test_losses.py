@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import attrs
-import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.cluster.machine import Machine
 from benchmarks.cluster.namespaces import NamespaceMachine
 from chandy.coordinator import CheckpointCoordinator, CheckpointError
 from chandy.coordinator.protocol import shard_assignment
-from chandy.state.rpc.messages import HostHello
 
-from ..coordinator.channels.test_interleavings import listed, local
-from ..integration.drivers import Output, add_file, answer, chained
 from ..waiting import DEADLINE, eventually
 from .conftest import Cluster
+from .stream import Stream
 
 pytestmark = pytest.mark.cluster
 
@@ -34,51 +29,10 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 _HOST = "chandy.state.host.process"
 
 
-class Stream:
-    """A running query that chains the rows of files, one a batch."""
-
-    def __init__(self, cluster: Cluster, coordinator: CheckpointCoordinator, folder: Path) -> None:
-        self.coordinator, self._folder, self._files = coordinator, folder, 0
-        (folder / "in").mkdir(parents=True)
-        rows = chained(coordinator, cluster.spark, folder / "in")
-        coordinator.start(
-            rows.writeStream.format("parquet").option("path", str(folder / "out")), name="chained"
-        )
-
-    def add(self, files: int) -> None:
-        for _ in range(files):
-            add_file(self._folder / "in", self._files)
-            self._files += 1
-
-    def await_all(self, seconds: float = DEADLINE) -> None:
-        """Wait until every row of every file is in the sink, exactly once."""
-        wanted = answer(range(self._files))
-        eventually(lambda: self._rows() == wanted, f"the output of {self._files} files", seconds)
-
-    def hosts(self) -> list[HostHello]:
-        """The state hosts that own shards."""
-        owners = self.coordinator._executor.machine.read(
-            lambda machine: [
-                machine.hosts[host]
-                for host in machine.queries["chained"].assignment.owners()
-                if host in machine.hosts
-            ]
-        )
-        return sorted(owners, key=lambda hello: hello.machine)
-
-    def _rows(self) -> Counter[Output]:
-        rows: Counter[Output] = Counter()
-        with contextlib.suppress(OSError):
-            for uri in listed(self._folder / "out"):
-                columns = pq.read_table(local(uri)).to_pydict()
-                rows.update(zip(*columns.values(), strict=True))
-        return rows
-
-
 @pytest.fixture
 def stream(cluster: Cluster, coordinator: CheckpointCoordinator, tmp_path: Path) -> Stream:
     cluster.await_workers()
-    running = Stream(cluster, coordinator, cluster.shared / tmp_path.name)
+    running = Stream(cluster.spark, coordinator, cluster.shared / tmp_path.name)
     running.add(3)
     running.await_all()
     coordinator.checkpoint().result(60)

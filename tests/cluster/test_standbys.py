@@ -11,7 +11,8 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDel
 
 from ..waiting import eventually
 from .conftest import Cluster
-from .test_losses import KILLS, Stream, lose_again_and_again
+from .stream import Stream
+from .test_losses import KILLS, lose_again_and_again
 
 pytestmark = pytest.mark.cluster
 
@@ -49,7 +50,7 @@ def await_standbys(stream: Stream) -> None:
 @pytest.fixture
 def stream(cluster: Cluster, coordinator: CheckpointCoordinator, tmp_path: Path) -> Stream:
     cluster.await_workers()
-    running = Stream(cluster, coordinator, cluster.shared / tmp_path.name)
+    running = Stream(cluster.spark, coordinator, cluster.shared / tmp_path.name)
     running.add(3)
     running.await_all()
     return running

@@ -19,7 +19,9 @@ from ...waiting import DEADLINE, eventually
 
 
 def hello(pid: int, pid_of: str | None = None) -> HostHello:
-    return HostHello("host", "address", "machine", "executor", pid, machine_id() if pid_of is None else pid_of)
+    return HostHello(
+        "host", "address", "machine", "executor", pid, machine_id() if pid_of is None else pid_of
+    )
 
 
 @pytest.fixture
@@ -46,7 +48,9 @@ def test_a_host_on_another_machine_is_out_of_reach(process: subprocess.Popen[byt
     assert process.poll() is None
 
 
-def test_a_host_in_another_container_of_this_machine_is_out_of_reach(process: subprocess.Popen[bytes]) -> None:
+def test_a_host_in_another_container_of_this_machine_is_out_of_reach(
+    process: subprocess.Popen[bytes],
+) -> None:
     """Containers that share their machine's host name may have process ids of their own."""
     boot, _ = machine_id().split(" ")
     assert not end_host(hello(process.pid, f"{boot} pid:[1]"))

@@ -264,3 +264,16 @@ def test_a_drained_machine_has_no_standbys() -> None:
     bench = standing_by(("one", "two", "three"))
     bench(on.DrainRequested("three"))
     assert "three" not in {one.standby for one in assigned_shards(bench.machine)}
+
+
+def test_the_host_of_an_executor_that_is_decommissioned_has_no_standbys_and_is_empty() -> None:
+    bench = standing_by(("one", "two", "three"))
+    for host, executor in {"a": "0", "b": "1", "c": "2"}.items():
+        bench(on.HostJoined(attrs.evolve(bench.machine.hosts[host], spark_executor=executor)))
+    assert "c" in {one.target for one in bench.machine.standbys.under_way.values()}
+    bench(on.ExecutorsLeaving(frozenset({"2"})))
+    assert "c" not in {one.target for one in bench.machine.standbys.under_way.values()}
+    assert bench.machine.empty_hosts({"2"}) == ["c"]
+    assert bench.machine.empty_hosts({"0", "1"}) == [], "hosts that do not leave are nobody's concern"
+    bench(on.ExecutorsLeaving(frozenset({"0"})))
+    assert bench.machine.empty_hosts({"0", "2"}) == ["c"], "host a still has a shard"

@@ -10,7 +10,16 @@ import pytest
 
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.recovery.decommissioning import Decommissioning
-from chandy.state.rpc.messages import Decline, MoveReport, MoveStep, OpenAhead, Order, SnapshotOrder, TakeOver
+from chandy.state.rpc.messages import (
+    Decline,
+    MoveReport,
+    MoveStep,
+    OpenAhead,
+    Order,
+    SnapshotOrder,
+    StopOrder,
+    TakeOver,
+)
 
 from ...waiting import eventually
 from ..execution.one_life import FakeHost, Setup
@@ -25,6 +34,7 @@ class Cluster:
         self.leaving: set[str] = set()
         self.declines = False
         self.asked = 0
+        self.orders: list[Order] = []
         self.target = FakeHost(self.executor, "target", "other", "elsewhere")
         self.setup.host.on_order, self.target.on_order = self.own, self.take
         (hello,) = self.executor.machine.read(
@@ -34,6 +44,7 @@ class Cluster:
         self.watch = Decommissioning(self.executor, lambda: frozenset(self.leaving))
 
     def own(self, order: Order) -> None:
+        self.orders.append(order)
         if isinstance(order, SnapshotOrder):
             self.asked += 1
             if self.declines:
@@ -77,12 +88,26 @@ def test_a_decommissioned_executor_loses_its_shards_to_others(cluster: Cluster) 
         return cluster.left() == 0
 
     eventually(is_empty)
-    # It has ended; its state host may still live, and nothing more is asked for.
+    assert StopOrder() not in cluster.orders, "a state host ends before its executor"
+    # The executor has ended; its state host still lives, and nothing more is asked for.
     cluster.leaving.clear()
     asked = cluster.asked
     cluster.look_until_idle()
     cluster.look_until_idle()
     assert cluster.asked == asked
+    eventually(lambda: StopOrder() in cluster.orders, "the empty state host is told to end")
+    cluster.watch.look()
+    assert cluster.orders.count(StopOrder()) == 1
+
+
+def test_a_state_host_that_still_has_shards_does_not_end_with_its_executor(cluster: Cluster) -> None:
+    cluster.declines = True
+    cluster.leaving.add("3")
+    cluster.look_until_idle()
+    cluster.leaving.clear()
+    cluster.look_until_idle()
+    assert cluster.left() == 2
+    assert StopOrder() not in cluster.orders
 
 
 def test_an_executor_without_a_state_host_is_nobodys_concern(cluster: Cluster) -> None:

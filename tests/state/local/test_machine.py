@@ -24,7 +24,10 @@ def test_a_machine_has_its_host_name_unless_it_is_given_another_one(monkeypatch:
 def test_processes_with_other_process_ids_have_another_machine_id() -> None:
     command = [sys.executable, "-c", PRINT]
     assert _printed(command) == machine_id()
-    if os.getuid() != 0 or subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode != 0:
+    if (
+        os.getuid() != 0
+        or subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode != 0
+    ):
         pytest.skip("a PID namespace needs root and unshare")
     assert _printed(["unshare", "--pid", "--fork", "--mount-proc", *command]) != machine_id()
 

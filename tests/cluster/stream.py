@@ -1,0 +1,58 @@
+"""A running query on a cluster, whose output is compared with what it must be."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from chandy.coordinator import CheckpointCoordinator
+from chandy.state.rpc.messages import HostHello
+
+from ..coordinator.channels.test_interleavings import listed, local
+from ..integration.drivers import Output, add_file, answer, chained
+from ..waiting import DEADLINE, eventually
+
+
+class Stream:
+    """A running query that chains the rows of files, one a batch."""
+
+    def __init__(self, spark: SparkSession, coordinator: CheckpointCoordinator, folder: Path) -> None:
+        self.coordinator, self._folder, self._files = coordinator, folder, 0
+        (folder / "in").mkdir(parents=True)
+        rows = chained(coordinator, spark, folder / "in")
+        self.query = coordinator.start(
+            rows.writeStream.format("parquet").option("path", str(folder / "out")), name="chained"
+        )
+
+    def add(self, files: int) -> None:
+        for _ in range(files):
+            add_file(self._folder / "in", self._files)
+            self._files += 1
+
+    def await_all(self, seconds: float = DEADLINE) -> None:
+        """Wait until every row of every file is in the sink, exactly once."""
+        wanted = answer(range(self._files))
+        eventually(lambda: self._rows() == wanted, f"the output of {self._files} files", seconds)
+
+    def hosts(self) -> list[HostHello]:
+        """The state hosts that own shards."""
+        owners = self.coordinator._executor.machine.read(
+            lambda machine: [
+                machine.hosts[host]
+                for host in machine.queries["chained"].assignment.owners()
+                if host in machine.hosts
+            ]
+        )
+        return sorted(owners, key=lambda hello: hello.machine)
+
+    def _rows(self) -> Counter[Output]:
+        rows: Counter[Output] = Counter()
+        with contextlib.suppress(OSError):
+            for uri in listed(self._folder / "out"):
+                columns = pq.read_table(local(uri)).to_pydict()
+                rows.update(zip(*columns.values(), strict=True))
+        return rows
