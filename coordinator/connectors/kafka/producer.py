@@ -16,9 +16,11 @@ from .topics import partitions
 if TYPE_CHECKING:
     from confluent_kafka import Message as Delivered
 
+_ANY: Final = -1
+"""The partition that the client's partitioner chooses (``RD_KAFKA_PARTITION_UA``)."""
 _TURN: Final = 0.1
 """Seconds for which the client is waited for at a time."""
-_LOOK: Final = 256
+_LOOK: Final = 2_000
 """How many messages are sent between two looks at what was not delivered. A look lets other threads go first, which
 takes longer than to send a message."""
 
@@ -39,6 +41,7 @@ class TransactionalProducer:
         self._failed: tuple[Failure, Delivered | None] | None = None
         self._partitions: dict[str, int] = {}
         self._sent = 0
+        self._refusal = library().KafkaException
         self._producer = cluster.producer(transactional_id, self._heard, self._delivered)
         try:
             self._call("did not begin", self._producer.init_transactions, cluster.timeout)
@@ -54,27 +57,28 @@ class TransactionalProducer:
     def send(self, message: Message) -> None:
         """Send a message in the transaction. It waits while too much is on its way."""
         self._check_place(message)
-        what = f"did not take {message} of topic {message.topic!r}"
-        optional: dict[str, Any] = {}
-        if message.partition is not None:
-            optional["partition"] = message.partition
-        if message.headers is not None:
-            optional["headers"] = message.headers
-        while True:
-            try:
-                self._producer.produce(message.topic, message.value, message.key, **optional)
-                break
-            except BufferError:
-                self._await(lambda left, before: left < before)
-            except library().KafkaException as error:
-                if (failure := failure_of(error)) and meaning(failure.name()) is Meaning.REPLACED:
-                    # That says only that the transaction has failed. Why, a delivery says, which may come after it.
-                    self.flush()
-                self._look()
-                raise self._cluster.error(what, error, self._heard) from None
+        while not self._takes(message):
+            self._await(lambda left, before: left < before)
         self._sent += 1
         if self._sent % _LOOK == 0:
             self._look()
+
+    def _takes(self, message: Message) -> bool:
+        """Return whether the client has taken a message; if not, too much is on its way."""
+        optional: dict[str, Any] = {} if message.headers is None else {"headers": message.headers}
+        partition = _ANY if message.partition is None else message.partition
+        try:
+            self._producer.produce(message.topic, message.value, message.key, partition, **optional)
+        except BufferError:
+            return False
+        except self._refusal as error:
+            if (failure := failure_of(error)) and meaning(failure.name()) is Meaning.REPLACED:
+                # That says only that the transaction has failed. Why, a delivery says, which may come after it.
+                self.flush()
+            self._look()
+            what = f"did not take {message} of topic {message.topic!r}"
+            raise self._cluster.error(what, error, self._heard) from None
+        return True
 
     def flush(self) -> None:
         """Wait until the cluster has all that was sent."""
