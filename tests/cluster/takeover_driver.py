@@ -1,0 +1,62 @@
+"""A driver on one of several machines, ``python -m tests.cluster.takeover_driver <options as JSON>``.
+
+It streams until it is killed or fenced, and tells what happens to it, one event a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from chandy import CheckpointConfig, CheckpointCoordinator, FilesSink, FixedDelay
+from chandy.storage.errors import ChandyError
+
+from ..integration import drivers
+from ..integration.drivers import say
+
+
+def run(options: dict[str, Any]) -> None:
+    """Lead the pipeline, at once or after having stood by."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    cloudpickle.register_pickle_by_value(drivers)
+    folder = Path(options["folder"])
+    spark = SparkSession.builder.config(map=options["settings"]).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    say("session")
+    coordinator = CheckpointCoordinator(
+        spark,
+        pipeline="p",
+        storage=str(folder / "store"),
+        config=CheckpointConfig(
+            interval="1 s",
+            initial_delay="0 s",
+            host_timeout="6 s",
+            takeover_timeout="4 s",
+            restart=FixedDelay("100 ms", attempts=1000),
+            shared=True,
+        ),
+        standby=options["standby"],
+    )
+    say("leads", coordinator.restored.id if coordinator.restored else 0)
+    rows = drivers.chained(coordinator, spark, folder / "in")
+    query = coordinator.start(rows.writeStream, sink=FilesSink(str(folder / "out")), name="chained")
+    try:
+        query.awaitTermination()
+    except Exception as error:  # noqa: BLE001 (whatever it is, the test is to know)
+        say("ended", repr(str(error)))
+    try:
+        coordinator.checkpoint().result(60)
+        say("completed a checkpoint")
+    except ChandyError as error:
+        say("completes no checkpoint", repr(str(error)))
+
+
+if __name__ == "__main__":
+    run(json.loads(sys.argv[1]))
