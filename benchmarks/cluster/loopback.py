@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
+from chandy.state.local.machine import NAME_VARIABLE
+
 _MARK: Final = "CHY_MACHINE"
 """Environment variable by which a machine's processes are known: a state host leaves its starter's session."""
 
@@ -27,6 +29,8 @@ class LoopbackMachine:
         self.name, self.address = name, address
         self._env = {
             _MARK: str(home),
+            # They share a host name as well.
+            NAME_VARIABLE: name,
             "TMPDIR": str(home),
             "SPARK_LOCAL_DIRS": str(home),
             "SPARK_LOCAL_IP": address,

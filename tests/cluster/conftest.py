@@ -15,7 +15,6 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from benchmarks.cluster import choice
-from benchmarks.cluster.loopback import LoopbackMachine
 from benchmarks.cluster.machine import Machine, Machines
 from benchmarks.cluster.standalone import SOON, Standalone, wait_for
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
@@ -42,11 +41,7 @@ class Cluster:
 
     def machine_of(self, host: HostHello) -> Machine:
         """Return the machine that a state host runs on."""
-        if self.is_isolated:
-            return next(one for one in self.machines.machines if one.name == host.machine)
-        # All have one name here, and one list of processes.
-        loopback = (one for one in self.machines.machines if isinstance(one, LoopbackMachine))
-        return next(one for one in loopback if one.owns(host.pid))
+        return next(one for one in self.machines.machines if one.name == host.machine)
 
     def replace(self, machine: Machine) -> None:
         """Start a worker on a new machine in the place of one that was lost."""
