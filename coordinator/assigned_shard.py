@@ -16,7 +16,7 @@ class AssignedShard:
     """Uid of the operator."""
     shard: int
     machine: str | None
-    """Host name of the machine that has it. None: no task has needed it yet, so its state is in the checkpoint."""
+    """Name of the machine that has it: its host name, or what ``CHANDY_MACHINE`` says there. None: no task has needed it yet, so its state is in the checkpoint."""
     executor: str | None
     """The executor that the state host was started for: its machine and its directory. It may have ended since."""
     term: int = 0
@@ -24,11 +24,11 @@ class AssignedShard:
     size: int | None = None
     """Bytes in the latest checkpoint; None: it is in none."""
     moves_to: str | None = None
-    """Host name of the machine that it is about to move to."""
+    """Name of the machine that it is about to move to."""
     progress: str | None = None
     """How far its move is."""
     standby: str | None = None
-    """Host name of the machine that has its standby. None: it has none that is in sync."""
+    """Name of the machine that has its standby. None: it has none that is in sync."""
 
 
 def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...]:

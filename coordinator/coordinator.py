@@ -582,7 +582,7 @@ class CheckpointCoordinator:
         long keeps its shards as long. Tasks go on to run on the machine until its executors end.
 
         Args:
-            machine: its host name, as in ``assignment``.
+            machine: its name, as in ``assignment``.
             timeout: how long to wait. What has not moved by then still does.
 
         Raises:

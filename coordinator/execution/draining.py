@@ -57,7 +57,7 @@ def drain(executor: CheckpointExecutor, machine: str, seconds: float) -> None:
 
     Args:
         executor: the protocol.
-        machine: its host name.
+        machine: its name.
         seconds: how long to wait.
 
     Raises:

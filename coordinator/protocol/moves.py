@@ -46,7 +46,7 @@ class Moves(Copies):
     """Whether a task runs where it ran in the batch before, so that its shards are best where it is. If not, each host
     is to have as many shards as any other."""
     draining: set[str] = attrs.field(factory=set)
-    """Host names of machines that are to have no shards."""
+    """Names of machines that are to have no shards."""
     leaving: set[str] = attrs.field(factory=set)
     """Ids of hosts that are to have no shards, because Spark decommissions their executors."""
     is_uneven: bool = False
