@@ -16,7 +16,8 @@ class AssignedShard:
     """Uid of the operator."""
     shard: int
     machine: str | None
-    """Name of the machine that has it: its host name, or what ``CHANDY_MACHINE`` says there. None: no task has needed it yet, so its state is in the checkpoint."""
+    """Name of the machine that has it: its host name, or what ``CHANDY_MACHINE`` says there. None: no task has
+    needed it yet, so its state is in the checkpoint."""
     executor: str | None
     """The executor that the state host was started for: its machine and its directory. It may have ended since."""
     term: int = 0
