@@ -30,6 +30,7 @@ from ..rpc.messages import (
 )
 from ..rpc.wire import HandedOver
 from .cache import Value
+from .changes import Changes
 from .peers import Peers
 from .shard import Shard
 from .shard_key import ShardKey
@@ -104,7 +105,7 @@ class Arrivals:
         """Make a standby the shard, in the background."""
         self._submit("promote", _PROMOTIONS, order.standby, lambda: self._promote(order))
 
-    def follow(self, request: Forward, changes: Mapping[int, dict[bytes, Value]]) -> None:
+    def follow(self, request: Forward, changes: Mapping[int, Changes]) -> None:
         """Stage on standbys what the owner of their shards has staged.
 
         Raises:
@@ -119,7 +120,7 @@ class Arrivals:
             with arrival.lock:
                 if not arrival.is_standby:
                     raise MoveGivenUpError(one.standby)
-                arrival.shard.follow(request.batch, one.position, changes.get(number, {}))
+                arrival.shard.follow(request.batch, one.position, changes.get(number))
 
     def end(self, number: int) -> bool:
         """Delete a standby; return whether it was here."""

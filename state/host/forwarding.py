@@ -54,10 +54,10 @@ class Forwarding:
             if self._peers is None:
                 return
             for address, some in owed.items():
-                entries = {number: changes[number].entries for number in some if number in changes}
+                columns = {number: changes[number].columns for number in some if number in changes}
                 request = Forward(task.query_id, task.uid, task.batch, some)
                 try:
-                    self._peers.forward(address, request, entries)
+                    self._peers.forward(address, request, columns)
                 except ChandyError as error:
                     _log.warning("standbys are behind", address=address, batch=task.batch, error=str(error))
                     self._drop(request, shards)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from ..format.columns import Columns
 from ..rpc.messages import Forward, HandOver
 from ..rpc.wire import HandedOver
-from .cache import Value
 
 
 class Peers(Protocol):
@@ -17,6 +17,6 @@ class Peers(Protocol):
         """Return what a host has of a shard."""
         ...
 
-    def forward(self, address: str, request: Forward, changes: Mapping[int, Mapping[bytes, Value]]) -> None:
+    def forward(self, address: str, request: Forward, changes: Mapping[int, Columns]) -> None:
         """Have standbys stage what a task has staged on their shards; return when they have."""
         ...

@@ -109,7 +109,11 @@ class HostServer(ActionServer):
         """Stage on standbys what the owner of their shards has staged. The descriptor holds its ``Forward``."""
         with handler_errors("forward"):
             request = from_json(Forward, descriptor.command)
-            self._state_host.follow(request, unpack_changes(chunk.data for chunk in reader))
+            changes: dict[int, Changes] = {}
+            for chunk in reader:
+                for shard, columns in unpack_changes(chunk.data):
+                    changes.setdefault(shard, Changes(f"{request.uid}/{shard}")).add(columns)
+            self._state_host.follow(request, changes)
 
 
 class _Access:
@@ -152,11 +156,9 @@ class _Access:
 
     def collect(self, request: pa.RecordBatch) -> None:
         """Add changes to those that wait for ``commit``."""
-        keys, values = request.column(1).to_pylist(), request.column(2).to_pylist()
-        for shard, start, stop in runs(request.column(0).to_numpy()):
-            name = self._shard(shard).name
-            changes = self._changes.setdefault(shard, Changes(name))
-            changes.add(keys[start:stop], values[start:stop])
+        for shard, columns in unpack_changes(request):
+            changes = self._changes.setdefault(shard, Changes(self._shard(shard).name))
+            changes.add(columns)
 
     def commit(self, measured: OperatorMetrics) -> BatchMetrics:
         """Stage the changes on each shard as a whole, also on those that the batch has not changed.

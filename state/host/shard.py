@@ -142,7 +142,7 @@ class Shard:
             self._batches.check_current(batch)
             if self._changelog is not None:
                 # Under the lock: the attempt that is staged last must be the last in the changelog.
-                self._changelog.append(batch, changes.entries if changes else {})
+                self._changelog.append(batch, changes.columns if changes else None)
             self._batches.stage(batch, changes or None)
             return self._batches.position
 
@@ -154,9 +154,7 @@ class Shard:
             self._memory.balance()
 
     def _changes(self, entries: dict[bytes, Value]) -> Changes | None:
-        changes = Changes(self.name)
-        changes.add(list(entries), entries.values())
-        return changes or None
+        return Changes.of(self.name, entries) if entries else None
 
     # --- a snapshot -----------------------------------------------------------------------------------------
 
@@ -251,13 +249,13 @@ class Shard:
         with self._lock:
             self._batches.join(found.position, staged)
 
-    def follow(self, batch: int, position: int, entries: dict[bytes, Value]) -> None:
+    def follow(self, batch: int, position: int, changes: Changes | None = None) -> None:
         """Stage what the owner, whose standby this is, has staged.
 
         Args:
             batch: the batch.
             position: the last batch that was part of the owner's state.
-            entries: the changes.
+            changes: the changes.
 
         Raises:
             ShardRefusedError: the standby has missed something.
@@ -265,7 +263,7 @@ class Shard:
         """
         with self._lock:
             self.levels.check()
-            self._batches.follow(batch, position, self._changes(entries))
+            self._batches.follow(batch, position, changes)
         self._memory.balance()
 
     def promote(self, cut: int) -> None:

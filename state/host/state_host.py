@@ -53,7 +53,6 @@ from .arrivals import Arrivals
 from .batch_answers import BatchAnswers
 from .batch_metrics import RecentBatches
 from .batches import NOTHING, check_together
-from .cache import Value
 from .changes import Changes
 from .forwarding import Forwarding
 from .memory import Memory
@@ -167,7 +166,7 @@ class StateHost:
         """
         self._forwarding.stage(task, shards, changes)
 
-    def follow(self, request: Forward, changes: Mapping[int, dict[bytes, Value]]) -> None:
+    def follow(self, request: Forward, changes: Mapping[int, Changes]) -> None:
         """Stage on standbys here what the owner of their shards has staged.
 
         Raises:

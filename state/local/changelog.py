@@ -22,7 +22,7 @@ import contextlib
 import hashlib
 import shutil
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -32,6 +32,8 @@ import xxhash
 
 from ...storage.logs import logger
 from ..errors import ChangelogBrokenError
+from ..format.arrow import BYTES
+from ..format.columns import Columns
 from ..host.cache import Value
 from ..rpc.messages import ResumePoint
 from .directories import private_directory
@@ -45,7 +47,7 @@ _GONE: Final = ".gone-"
 _OWNER: Final = "owner"
 _MAGIC: Final = b"CHJ2"
 _HEAD: Final = struct.Struct("<4sqq16s")
-_SCHEMA: Final = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
+_SCHEMA: Final = pa.schema([("key", BYTES), ("value", BYTES)])
 
 
 def shard_folder(root: Path, query_id: str, uid: str, shard: int) -> Path:
@@ -147,11 +149,11 @@ class Changelog:
         except OSError as error:
             self._end(str(error))
 
-    def append(self, batch: int, entries: Mapping[bytes, Value]) -> None:
+    def append(self, batch: int, columns: Columns | None = None) -> None:
         """Write the changes of an attempt at a batch, which replace those of an earlier attempt."""
         if self._ended:
             return
-        changes = _encoded(entries)
+        changes = _encoded(columns)
         try:
             if self._growing is None:
                 path = self._next()
@@ -268,15 +270,13 @@ def _read(record: _Record) -> dict[bytes, Value]:
         )
     if not changes:
         return {}
-    keys, values = pa.ipc.read_record_batch(pa.py_buffer(changes), _SCHEMA)
-    return dict(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+    return Columns(*pa.ipc.read_record_batch(pa.py_buffer(changes), _SCHEMA)).entries()
 
 
-def _encoded(entries: Mapping[bytes, Value]) -> pa.Buffer | bytes:
-    if not entries:
+def _encoded(columns: Columns | None) -> pa.Buffer | bytes:
+    if not columns:
         return b""
-    columns = [pa.array(list(some), pa.large_binary()) for some in (entries, entries.values())]
-    return pa.record_batch(columns, schema=_SCHEMA).serialize()
+    return pa.record_batch([columns.keys, columns.values], schema=_SCHEMA).serialize()
 
 
 def _digest(batch: int, changes: pa.Buffer | bytes) -> bytes:

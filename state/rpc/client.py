@@ -17,6 +17,7 @@ from pyarrow import flight
 from ...storage.codec import to_json
 from ..errors import HostLostError, ShardMissingError, StateAccessError
 from ..format.arrow import BYTES, from_numpy
+from ..format.columns import Columns
 from .access import Entries, ShardColumn
 from .calls import ActionClient
 from .liveness import Liveness
@@ -154,9 +155,7 @@ class HostClient:
         self._standbys: dict[str, ActionClient] = {}
         """By the address of their host."""
 
-    def forward(
-        self, address: str, request: Forward, changes: Mapping[int, Mapping[bytes, bytes | None]]
-    ) -> None:
+    def forward(self, address: str, request: Forward, changes: Mapping[int, Columns]) -> None:
         """Have standbys stage what a task has staged on their shards; return when they have.
 
         Raises:

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..format.arrow import BYTES
+from ..format.columns import Columns
 from .access import Entries, ShardColumn
 
 REQUEST: Final = pa.schema([("shard", pa.int32()), ("key", BYTES), ("value", BYTES)])
@@ -129,13 +130,11 @@ class Page:
 def pack_batches(batches: Iterable[tuple[int, Mapping[bytes, bytes | None]]]) -> Iterator[pa.RecordBatch]:
     """Yield batches with their changes as ``BATCHES`` rows."""
     for batch, entries in batches:
-        keys, values = pa.array(list(entries), BYTES), pa.array(list(entries.values()), BYTES)
-        for start, stop in messages(keys, values):
-            rows = stop - start
-            number = pa.repeat(pa.scalar(batch, pa.int64()), rows)
-            yield pa.record_batch(
-                [number, keys.slice(start, rows), values.slice(start, rows)], schema=BATCHES
-            )
+        columns = Columns.of(entries)
+        for start, stop in messages(columns.keys, columns.values):
+            some = columns.slice(start, stop)
+            number = pa.repeat(pa.scalar(batch, pa.int64()), len(some))
+            yield pa.record_batch([number, some.keys, some.values], schema=BATCHES)
 
 
 def unpack_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[bytes, bytes | None]]]:
@@ -143,7 +142,7 @@ def unpack_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[b
     known: tuple[int, dict[bytes, bytes | None]] | None = None
     for some in rows:
         batch = some.column(0)[0].as_py()
-        entries = dict(zip(some.column(1).to_pylist(), some.column(2).to_pylist(), strict=True))
+        entries = Columns(some.column(1), some.column(2)).entries()
         if known is not None and known[0] == batch:
             known[1].update(entries)
             continue
@@ -154,25 +153,20 @@ def unpack_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[b
         yield known
 
 
-def pack_changes(changes: Mapping[int, Mapping[bytes, bytes | None]]) -> Iterator[pa.RecordBatch]:
+def pack_changes(changes: Mapping[int, Columns]) -> Iterator[pa.RecordBatch]:
     """Yield the changes of shards as ``REQUEST`` rows."""
-    for shard, entries in changes.items():
-        keys, values = pa.array(list(entries), BYTES), pa.array(list(entries.values()), BYTES)
-        for start, stop in messages(keys, values):
-            rows = stop - start
-            number = pa.repeat(pa.scalar(shard, pa.int32()), rows)
-            yield pa.record_batch(
-                [number, keys.slice(start, rows), values.slice(start, rows)], schema=REQUEST
-            )
+    for shard, columns in changes.items():
+        for start, stop in messages(columns.keys, columns.values):
+            some = columns.slice(start, stop)
+            number = pa.repeat(pa.scalar(shard, pa.int32()), len(some))
+            yield pa.record_batch([number, some.keys, some.values], schema=REQUEST)
 
 
-def unpack_changes(rows: Iterable[pa.RecordBatch]) -> dict[int, dict[bytes, bytes | None]]:
-    """Return the changes that ``pack_changes`` packed. Shards without any are left out."""
-    changes: dict[int, dict[bytes, bytes | None]] = {}
-    for some in rows:
-        entries = zip(some.column(1).to_pylist(), some.column(2).to_pylist(), strict=True)
-        changes.setdefault(some.column(0)[0].as_py(), {}).update(entries)
-    return changes
+def unpack_changes(rows: pa.RecordBatch) -> Iterator[tuple[int, Columns]]:
+    """Yield the changes of each shard in ``REQUEST`` rows."""
+    columns = Columns(rows.column(1), rows.column(2))
+    for shard, start, stop in runs(rows.column(0).to_numpy()):
+        yield shard, columns.slice(start, stop)
 
 
 def _offsets(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

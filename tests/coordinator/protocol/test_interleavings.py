@@ -258,6 +258,10 @@ class ModelChanges:
 
     entries: State
 
+    @property
+    def columns(self) -> State:
+        return self.entries
+
 
 class ModelShard:
     """The product's batches over a list of tables that are merged now and then."""
@@ -371,10 +375,7 @@ class RealShard:
         return [] if value is None else list(json.loads(value))
 
     def stage(self, batch: int, changes: ModelChanges) -> int:
-        collected = Changes("shard")
-        entries = self.entries(changes.entries)
-        collected.add(list(entries), entries.values())
-        return self.shard.stage(batch, collected)
+        return self.shard.stage(batch, Changes.of("shard", self.entries(changes.entries)))
 
     def replay(self, batches: list[tuple[int, State]]) -> None:
         self.shard.replay((batch, dict(self.entries(changes))) for batch, changes in batches)

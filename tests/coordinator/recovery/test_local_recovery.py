@@ -103,7 +103,7 @@ def left_behind(
         for shard in range(len(operator.shards)):
             changelog = Changelog(shard_folder(changelogs, record.query_id, operator.uid, shard))
             for batch in range(3, committed + 1):
-                changelog.append(batch, {})
+                changelog.append(batch)
             changelog.close()
     return folder / "checkpoint"
 

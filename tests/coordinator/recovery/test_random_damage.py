@@ -218,10 +218,8 @@ class Life:
         try:
             self.host.begin(task)
             for key, shard in self.host.shards(task).items():
-                changes = Changes(shard.name)
                 value = random.Random(number * SHARDS + key).randbytes(size)
-                changes.add([b"%d-%d" % (key, number % 4)], [value])
-                shard.stage(number, changes)
+                shard.stage(number, Changes.of(shard.name, {b"%d-%d" % (key, number % 4): value}))
         except ChandyError as error:
             cast(SparkRun, run.spark).fail(error)
             return

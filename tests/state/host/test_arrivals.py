@@ -63,9 +63,8 @@ class Pair:
         begun = self.hosts[name].begin(BeginTask("q", batch, "op", (0,)))
         assert begun.terms == ({0: term} if term > 1 else {})
         task = BeginTask("q", batch, "op", (0,), begun.terms)
-        changes = Changes("op/0")
-        changes.add(list(values), list(values.values()))
-        self.hosts[name].stage(task, self.hosts[name].shards(task), {0: changes} if values else {})
+        changes = {0: Changes.of("op/0", values)} if values else {}
+        self.hosts[name].stage(task, self.hosts[name].shards(task), changes)
 
     def value(self, name: str, key: bytes) -> str | None:
         return self.hosts[name].read(ReadValues("q", "op", (key.hex(),), 10**6)).values[0]
@@ -200,10 +199,8 @@ def test_a_late_attempt_at_the_last_batch_changes_nothing(pair: Pair) -> None:
     (shard,) = pair.hosts["owner"].shards(BeginTask("q", 1, "op", (0,))).values()
     assert pair.open_ahead(source).step is MoveStep.OPENED
     assert pair.take_over(1).step is MoveStep.TAKEN
-    changes = Changes(shard.name)
-    changes.add([b"a"], [b"late"])
     with pytest.raises(ShardRefusedError):
-        shard.stage(1, changes)
+        shard.stage(1, Changes.of(shard.name, {b"a": b"late"}))
     with pytest.raises(CannotGoBackError):
         shard.begin(1)
     pair.settle("target", 2)

@@ -21,9 +21,7 @@ KEYS = [b"", b"a", b"b", b"\x02", b"\x02t", b"\x02u", b"\xff"]
 
 
 def changes(entries: dict[bytes, Value]) -> Changes:
-    collected = Changes("op/0")
-    collected.add(list(entries), list(entries.values()))
-    return collected
+    return Changes.of("op/0", entries)
 
 
 @pytest.fixture

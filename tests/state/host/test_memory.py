@@ -13,10 +13,9 @@ BUDGET = 8 << 20
 
 
 def write(shard: Shard, batch: int, rows: int = 400, size: int = 1000) -> None:
-    changes = Changes(shard.name)
-    changes.add([b"%d-%d" % (batch, row) for row in range(rows)], [os.urandom(size) for _ in range(rows)])
     shard.begin(batch)
-    shard.stage(batch, changes)
+    entries = {b"%d-%d" % (batch, row): os.urandom(size) for row in range(rows)}
+    shard.stage(batch, Changes.of(shard.name, entries))
 
 
 def test_many_shards_share_one_budget(tmp_path: Path) -> None:

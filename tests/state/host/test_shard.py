@@ -20,6 +20,7 @@ from chandy.state.errors import (
     ShardClosedError,
     ShardRefusedError,
 )
+from chandy.state.format.columns import Columns
 from chandy.state.host.batches import NOTHING
 from chandy.state.host.changes import POSITION_KEY, Changes
 from chandy.state.host.memory import Memory
@@ -33,9 +34,7 @@ BOUNDS = [b"", b"\x00", b"\x02", b"\x02t", b"\x02t\x00", b"\x03", b"b", b"\xff" 
 
 
 def changes(values: dict[bytes, bytes | None]) -> Changes:
-    collected = Changes("op/0")
-    collected.add(list(values), list(values.values()))
-    return collected
+    return Changes.of("op/0", values)
 
 
 def run(shard: Shard, batch: int, values: dict[bytes, bytes | None]) -> None:
@@ -249,7 +248,7 @@ def test_a_snapshot_keeps_only_what_rocksdb_needs(shard: Shard, tmp_path: Path) 
 def test_the_key_of_the_position_is_refused_as_a_whole_batch(shard: Shard) -> None:
     collected = Changes("op/0")
     with pytest.raises(ShardRefusedError, match="reserved key"):
-        collected.add([b"a", POSITION_KEY], [b"1", b"7"])
+        collected.add(Columns.of({b"a": b"1", POSITION_KEY: b"7"}))
     assert len(collected) == 0
 
 

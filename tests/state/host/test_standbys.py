@@ -120,8 +120,7 @@ def test_an_owner_that_has_lost_its_shard_without_knowing_it_tells_no_task_that_
     pair.controls["owner"].drop_refusal = ShardRefusedError("not the owner", "the owner", "another")
     begun = BeginTask("q", 3, "op", (0,))
     pair.hosts["owner"].begin(begun)
-    changes = Changes("op/0")
-    changes.add([b"a"], [b"zombie"])
+    changes = Changes.of("op/0", {b"a": b"zombie"})
     with pytest.raises(ShardRefusedError, match="not the owner"):
         pair.hosts["owner"].stage(begun, pair.hosts["owner"].shards(begun), {0: changes})
     assert values(pair) == state(b"1", None, b"2")

@@ -129,9 +129,7 @@ class Setup:
     def stage(self, batch: int, values: dict[bytes, bytes | None], shards: tuple[int, ...] = (0,)) -> None:
         """What a task's ``apply`` does, the same changes in every shard."""
         for shard in self.state_host.shards(self.task(batch, shards)).values():
-            changes = Changes(shard.name)
-            changes.add(list(values), list(values.values()))
-            shard.stage(batch, changes)
+            shard.stage(batch, Changes.of(shard.name, values))
 
     def run(self, batch: int, values: dict[bytes, bytes | None], shards: tuple[int, ...] = (0,)) -> None:
         self.state_host.begin(self.task(batch, shards))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from chandy.state.errors import ChangelogBrokenError, ShardRefusedError
+from chandy.state.format.columns import Columns
 from chandy.state.host.batches import NOTHING
 from chandy.state.host.cache import Value
 from chandy.state.host.changes import Changes
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def written(folder: Path, *batches: tuple[int, dict[bytes, Value]]) -> Changelog:
     changelog = Changelog(folder)
     for batch, entries in batches:
-        changelog.append(batch, entries)
+        changelog.append(batch, Columns.of(entries))
     return changelog
 
 
@@ -49,9 +50,7 @@ def segments(folder: Path) -> list[Path]:
 
 
 def changes(entries: Mapping[bytes, Value]) -> Changes:
-    made = Changes("op/0")
-    made.add(list(entries), entries.values())
-    return made
+    return Changes.of("op/0", entries)
 
 
 # --- what is written is read --------------------------------------------------------------------------------
@@ -74,7 +73,7 @@ def test_what_batches_changed_comes_back_in_their_order(folder: Path) -> None:
 def test_the_last_attempt_at_a_batch_counts(folder: Path) -> None:
     changelog = written(folder, (0, {b"a": b"first"}), (0, {b"b": b"second"}))
     changelog.cut()
-    changelog.append(0, {b"c": b"third"})
+    changelog.append(0, Columns.of({b"c": b"third"}))
     assert found(folder, -1, 0) == [(0, {b"c": b"third"})]
 
 
@@ -124,7 +123,7 @@ def test_uids_and_shards_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_a_completed_checkpoint_deletes_the_segments_before_its_cut(folder: Path) -> None:
     changelog = written(folder, (0, {b"a": b"1"}), (1, {}))
     changelog.cut()
-    changelog.append(2, {b"b": b"2"})
+    changelog.append(2, Columns.of({b"b": b"2"}))
     changelog.forget(0)
     assert covers(folder, -1, 2), "batch 1 is not in the checkpoint"
     changelog.forget(1)
@@ -132,20 +131,20 @@ def test_a_completed_checkpoint_deletes_the_segments_before_its_cut(folder: Path
     assert covers(folder, 1, 2)
     assert not covers(folder, 0, 2)
     changelog.forget(2)
-    changelog.append(3, {})
+    changelog.append(3)
     assert covers(folder, 2, 3), "the segment that grows stays"
 
 
 def test_another_changelog_is_taken_up_and_stays_as_it_is(folder: Path, tmp_path: Path) -> None:
     earlier = written(folder, (0, {b"a": b"1"}), (1, {b"a": b"2"}))
     earlier.cut()
-    earlier.append(2, {b"never": b"committed"})
+    earlier.append(2, Columns.of({b"never": b"committed"}))
     earlier.close()
     admit(tmp_path / "changelogs", "next", tmp_path)
     own = shard_folder(tmp_path / "changelogs", "next", "op", 0)
     changelog = Changelog(own)
     changelog.inherit(folder)
-    changelog.append(2, {b"a": b"3"})
+    changelog.append(2, Columns.of({b"a": b"3"}))
     shutil.rmtree(folder)
     assert found(own, -1, 2) == [(0, {b"a": b"1"}), (1, {b"a": b"2"}), (2, {b"a": b"3"})]
     changelog.cut()
@@ -205,14 +204,14 @@ def test_a_changelog_that_cannot_be_written_ends_and_is_gone_until_the_next_snap
     changelog = written(folder, (0, {b"a": b"1"}))
     changelog._end_segment()
     shutil.rmtree(folder)
-    changelog.append(1, {b"b": b"2"})
+    changelog.append(1, Columns.of({b"b": b"2"}))
     assert "no changelog is kept until the next checkpoint" in caplog.text
-    changelog.append(2, {})
+    changelog.append(2)
     changelog.forget(2)
     assert not folder.exists()
     assert not covers(folder, 1, 2), "with a gap it would be of no use"
     changelog.cut()
-    changelog.append(3, {b"c": b"3"})
+    changelog.append(3, Columns.of({b"c": b"3"}))
     assert covers(folder, 2, 3)
     assert not covers(folder, 1, 3)
 
@@ -221,18 +220,18 @@ def test_a_changelog_that_grows_too_long_ends_until_the_next_snapshot(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     changelog = Changelog(folder, limit=100_000)
-    changelog.append(0, {b"a": bytes(60_000)})
-    changelog.append(1, {b"a": bytes(30_000)})
+    changelog.append(0, Columns.of({b"a": bytes(60_000)}))
+    changelog.append(1, Columns.of({b"a": bytes(30_000)}))
     assert covers(folder, -1, 1)
-    changelog.append(2, {b"a": bytes(20_000)})
+    changelog.append(2, Columns.of({b"a": bytes(20_000)}))
     assert "it has grown to 11" in caplog.text
     assert not folder.exists()
-    changelog.append(3, {})
+    changelog.append(3)
     changelog.cut()
-    changelog.append(4, {b"a": bytes(90_000)})
+    changelog.append(4, Columns.of({b"a": bytes(90_000)}))
     changelog.cut()
     changelog.forget(4)
-    changelog.append(5, {b"a": bytes(90_000)})
+    changelog.append(5, Columns.of({b"a": bytes(90_000)}))
     assert covers(folder, 4, 5), "what a checkpoint has does not count"
 
 
@@ -240,7 +239,7 @@ def test_a_changelog_that_was_closed_stays_so(folder: Path) -> None:
     changelog = written(folder, (0, {}))
     changelog.close()
     changelog.cut()
-    changelog.append(1, {})
+    changelog.append(1)
     assert covers(folder, -1, 0)
     assert not covers(folder, 0, 1)
 
@@ -250,7 +249,7 @@ def test_a_host_that_begins_late_finds_no_place_for_its_changelog(
 ) -> None:
     remove(folder.parent.parent, "query")
     changelog = Changelog(folder)
-    changelog.append(0, {})
+    changelog.append(0)
     changelog.inherit(folder)
     assert "no changelog is kept until the next checkpoint" in caplog.text
     assert list(folder.parent.parent.iterdir()) == []
