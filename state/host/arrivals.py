@@ -121,6 +121,8 @@ class Arrivals:
                 if not arrival.is_standby:
                     raise MoveGivenUpError(one.standby)
                 arrival.shard.follow(request.batch, one.position, changes.get(number))
+            # The owner's task does not wait for it.
+            self._pool("follow", 1).submit(arrival.shard.catch_up)
 
     def end(self, number: int) -> bool:
         """Delete a standby; return whether it was here."""
@@ -145,10 +147,14 @@ class Arrivals:
             pool.shutdown(wait=True)
 
     def _submit(self, what: str, threads: int, move: int, work: Callable[[], MoveReport]) -> None:
+        self._pool(what, threads).submit(self._report, move, work)
+
+    def _pool(self, what: str, threads: int) -> ThreadPoolExecutor:
         # Made when first needed: where there is one host, there are no moves.
-        if what not in self._pools:
-            self._pools[what] = ThreadPoolExecutor(threads, f"chandy-{what}")
-        self._pools[what].submit(self._report, move, work)
+        with self._lock:
+            if what not in self._pools:
+                self._pools[what] = ThreadPoolExecutor(threads, f"chandy-{what}")
+            return self._pools[what]
 
     def _report(self, move: int, work: Callable[[], MoveReport]) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
@@ -53,14 +53,25 @@ class Forwarding:
                     owed[standby.address][number] = Forwarded(standby.number, position)
             if self._peers is None:
                 return
+            begun: list[tuple[str, Forward, Callable[[], None]]] = []
             for address, some in owed.items():
                 columns = {number: changes[number].columns for number in some if number in changes}
                 request = Forward(task.query_id, task.uid, task.batch, some)
-                try:
-                    self._peers.forward(address, request, columns)
-                except ChandyError as error:
-                    _log.warning("standbys are behind", address=address, batch=task.batch, error=str(error))
-                    self._drop(request, shards)
+                with self._dropping(address, request, shards):
+                    begun.append((address, request, self._peers.forward(address, request, columns)))
+            # All have what they are to stage before the first is waited for.
+            for address, request, wait in begun:
+                with self._dropping(address, request, shards):
+                    wait()
+
+    @contextlib.contextmanager
+    def _dropping(self, address: str, request: Forward, shards: Mapping[int, Shard]) -> Iterator[None]:
+        """Drop the standbys on a host if they have missed something."""
+        try:
+            yield
+        except ChandyError as error:
+            _log.warning("standbys are behind", address=address, batch=request.batch, error=str(error))
+            self._drop(request, shards)
 
     def _drop(self, request: Forward, shards: Mapping[int, Shard]) -> None:
         """Go on without standbys, if the coordinator consents."""

@@ -112,7 +112,7 @@ class HostServer(ActionServer):
             changes: dict[int, Changes] = {}
             for chunk in reader:
                 for shard, columns in unpack_changes(chunk.data):
-                    changes.setdefault(shard, Changes(f"{request.uid}/{shard}")).add(columns)
+                    changes.setdefault(shard, Changes(f"{request.uid}/{shard}")).add_packed(columns)
             self._state_host.follow(request, changes)
 
 
@@ -169,8 +169,9 @@ class _Access:
         begun = time.perf_counter()
         self._state_host.stage(self._task, self._shards, self._changes)
         seconds = time.perf_counter() - begun
-        changed = sum(map(len, self._changes.values()))
-        removed = sum(list(changes.entries.values()).count(None) for changes in self._changes.values())
+        tables = [changes.entries for changes in self._changes.values()]
+        changed = sum(map(len, tables))
+        removed = sum(list(table.values()).count(None) for table in tables)
         self._changes = {}
         return BatchMetrics(
             batch=self._task.batch,

@@ -63,6 +63,10 @@ class Shard:
         self._memory = memory
         self._changelog = changelog
         self._tail: Tail | None = None
+        self._follows = False
+        """Whether it is a standby."""
+        self._committed: tuple[int, Changes] | None = None
+        """The last batch of a standby, which no task reads, as long as its state does not have it."""
         self._lock = threading.Lock()
         self._batches = ShardBatches(name, max(position, self.levels.changed_by), self._apply)
 
@@ -247,10 +251,11 @@ class Shard:
         if found.staged is not None:
             staged = Staged(found.staged, self._changes(dict(found.batches).get(found.staged, {})))
         with self._lock:
+            self._follows = True
             self._batches.join(found.position, staged)
 
     def follow(self, batch: int, position: int, changes: Changes | None = None) -> None:
-        """Stage what the owner, whose standby this is, has staged.
+        """Stage what the owner, whose standby this is, has staged. ``catch_up`` does what may be done later.
 
         Args:
             batch: the batch.
@@ -263,13 +268,24 @@ class Shard:
         """
         with self._lock:
             self.levels.check()
+            self._add_committed()
             self._batches.follow(batch, position, changes)
+
+    def catch_up(self) -> None:
+        """Add to a standby's state what has committed, and prepare what is staged."""
+        with self._lock:
+            self._add_committed()
+            staged = self._batches.staged
+        if staged is not None and staged.changes is not None:
+            staged.changes.unpack()
         self._memory.balance()
 
     def promote(self, cut: int) -> None:
         """Become the shard whose standby this is; ``cut`` is the newest batch that is known to have committed."""
         with self._lock:
             self.levels.check()
+            self._add_committed()
+            self._follows = False
             self._batches.promote(cut)
 
     def end_standby(self, number: int) -> None:
@@ -279,9 +295,17 @@ class Shard:
                 self.standby = None
 
     def _apply(self, batch: int, changes: Changes) -> None:
+        if self._follows:
+            self._committed = batch, changes
+            return
         self.levels.add(batch, changes)
         if self._tail is not None:
             self._tail.add(batch, changes.entries)
+
+    def _add_committed(self) -> None:
+        if self._committed is not None:
+            self.levels.add(*self._committed)
+            self._committed = None
 
     # --- the end --------------------------------------------------------------------------------------------
 

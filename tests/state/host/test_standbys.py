@@ -23,6 +23,8 @@ from chandy.state.errors import (
 )
 from chandy.state.host.changes import Changes
 from chandy.state.host.database import ShardDatabase
+from chandy.state.host.memory import Memory
+from chandy.state.host.shard import Shard
 from chandy.state.host.shard_key import ShardKey
 from chandy.state.rpc.messages import (
     BeginTask,
@@ -38,6 +40,7 @@ from chandy.state.rpc.messages import (
     Settle,
     Standby,
 )
+from chandy.state.rpc.wire import HandedOver
 from chandy.storage.errors import ChandyError, FailureCode
 
 from ...waiting import eventually
@@ -110,6 +113,25 @@ def test_the_attempt_that_is_staged_last_counts_at_the_standby_too(pair: Pair) -
     pair.run("owner", 3, {b"a": b"second"})
     promote(pair, 3)
     assert values(pair) == state(b"second", None, b"2")
+
+
+def test_a_standby_puts_off_the_work_of_a_batch_and_is_promoted_with_all_of_it(tmp_path: Path) -> None:
+    shard = Shard("op/0", tmp_path / "shard", Memory(8 << 20))
+    keys = [b"a", b"b", b"c"]
+    try:
+        shard.join(HandedOver(2, [(2, {b"a": b"2"})]))
+        for batch in (3, 4, 5):
+            value = b"%d" % batch
+            shard.follow(batch, batch - 1, Changes.of("op/0", {b"a": value, keys[batch - 3]: value}))
+        # Of 3 and 4, which have committed, one is put off.
+        assert shard.fetch(keys) == [b"3", None, None]
+        shard.catch_up()
+        assert shard.fetch(keys) == [b"4", b"4", None]
+        shard.follow(6, 5, Changes.of("op/0", {b"a": b"6"}))
+        shard.promote(5)
+        assert (shard.position, shard.fetch(keys)) == (5, [b"5", b"4", b"5"])
+    finally:
+        shard.close()
 
 
 def test_an_owner_that_has_lost_its_shard_without_knowing_it_tells_no_task_that_anything_is_staged(
