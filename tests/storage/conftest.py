@@ -73,13 +73,30 @@ def rclone(s3_keys: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="session")
 def hdfs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Skips where it cannot be had, unless ``CHANDY_REQUIRE_HDFS=1``."""
+    yield from _running(servers.hdfs, "hdfs", pytestconfig, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def s3proxy(
+    s3_keys: None, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """Skips where it cannot be had, unless ``CHANDY_REQUIRE_S3PROXY=1``."""
+    yield from _running(servers.s3proxy, "s3proxy", pytestconfig, tmp_path_factory)
+
+
+def _running(
+    make: Callable[[Path, Path], Server],
+    name: str,
+    config: pytest.Config,
+    folders: pytest.TempPathFactory,
+) -> Iterator[Server]:
     try:
-        assert pytestconfig.cache is not None
-        server = servers.hdfs(tmp_path_factory.mktemp("hdfs"), pytestconfig.cache.mkdir("hadoop"))
+        assert config.cache is not None
+        server = make(folders.mktemp(name), config.cache.mkdir(name))
     except NoJavaServerError as error:
-        if os.environ.get("CHANDY_REQUIRE_HDFS") == "1":
+        if os.environ.get(f"CHANDY_REQUIRE_{name.upper()}") == "1":
             raise
-        pytest.skip(f"no HDFS here: {error}")
+        pytest.skip(f"no {name} here: {error}")
     server.start()
     yield server
     server.kill()
@@ -93,7 +110,7 @@ def hdfs_uri(server: Server, path: str) -> str:
     return f"hdfs://127.0.0.1:{server.port}/{path}"
 
 
-SERVERS = {"moto", "rclone", "own_rclone", "hdfs"}
+SERVERS = {"moto", "rclone", "own_rclone", "s3proxy", "hdfs"}
 """Fixtures, and names of backends, that start a server."""
 
 

@@ -1,4 +1,4 @@
-"""Real servers for tests, as processes: S3 with conditional writes and without, and HDFS."""
+"""Real servers for tests, as processes: S3 in memory and on files, with conditional writes and without, and HDFS."""
 
 from __future__ import annotations
 
@@ -48,6 +48,41 @@ def rclone(directory: Path) -> Server:
         f"--addr=127.0.0.1:{port}",
         f"--auth-key={keys}",
         str(directory / "data"),
+    ]
+    return Server(command, port, directory, answers)
+
+
+def s3proxy(directory: Path, cache: Path) -> Server:
+    """S3 on files that honours ``If-None-Match``. It has one bucket.
+
+    Raises:
+        NoJavaServerError: no Maven, no Java, or no repository with the class path.
+    """
+    port = free_port()
+    (directory / "data" / BUCKET).mkdir(parents=True)
+    settings = directory / "s3proxy.conf"
+    settings.write_text(
+        f"s3proxy.endpoint=http://127.0.0.1:{port}\n"
+        "s3proxy.authorization=aws-v2-or-v4\n"
+        f"s3proxy.identity={ACCESS_KEY}\n"
+        f"s3proxy.credential={SECRET_KEY}\n"
+        # Clients send checksums that it does not know.
+        "s3proxy.ignore-unknown-headers=true\n"
+        "jclouds.provider=filesystem-nio2\n"
+        "jclouds.identity=unused\n"
+        "jclouds.credential=unused\n"
+        f"jclouds.filesystem.basedir={directory / 'data'}\n"
+    )
+    own = Path(__file__).with_name("s3")
+    command = [
+        program("java"),
+        "-Xmx300m",
+        f"-Dlogback.configurationFile={own / 'logback.xml'}",
+        "-cp",
+        class_path(own / "pom.xml", cache),
+        "org.gaul.s3proxy.Main",
+        "--properties",
+        str(settings),
     ]
     return Server(command, port, directory, answers)
 

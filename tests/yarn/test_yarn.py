@@ -32,7 +32,7 @@ def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
     directory = tmp_path_factory.mktemp("yarn")
     try:
         assert pytestconfig.cache is not None
-        jars = class_path(POM, pytestconfig.cache.mkdir("hadoop"))
+        jars = class_path(POM, pytestconfig.cache.mkdir("hdfs"))
         java = program("java")
     except NoJavaServerError as error:
         if os.environ.get("CHANDY_REQUIRE_HDFS") == "1":

@@ -172,13 +172,13 @@ class DeltaSink(StagedSink):
         Raises:
             TargetUnavailableError: the table's history cannot be read now.
         """
-        found = record.position(table)
-        if found is None:
-            return None
         with self.explained():
+            if not record.is_in(table):
+                return None
             commits = newest_commits(self.table, self._options(), record.writer, self.timeout)
-        there = record.position(record.standing_on(table, commits, self.open))
-        return attrs.evolve(found, epoch=there.epoch if there else None)
+            found = record.position(table, commits)
+            there = record.position(record.standing_on(table, commits, self.open), commits)
+        return found and attrs.evolve(found, epoch=there.epoch if there else None)
 
     def busy(self, reason: str) -> TargetUnavailableError:
         """Return the error for a table whose other writers were faster each time."""
@@ -243,9 +243,7 @@ class _Committer(Committer):
         reason = ""
         for _ in range(ATTEMPTS):
             table = self._sink.open()
-            # Only another program's commit can have restored an earlier version.
-            is_own = table.version() == self._version
-            found = self._record.position(table) if is_own else self._sink.position(self._record, table)
+            found = self._found(table)
             check_record(found, self._own, self._fence, self._sink.name)
             with self._sink.explained():
                 try:
@@ -257,6 +255,13 @@ class _Committer(Committer):
             self._own, self._version = new, table.version()
             return
         raise self._sink.busy(reason)
+
+    def _found(self, table: DeltaTable) -> Position | None:
+        # Only another program's commit can have restored an earlier version.
+        if table.version() != self._version:
+            return self._sink.position(self._record, table)
+        with self._sink.explained():
+            return self._record.position(table)
 
     def _publish(self, table: DeltaTable, staged: StagedRows, properties: CommitProperties) -> None:
         if not staged.of.rows:

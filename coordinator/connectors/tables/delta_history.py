@@ -13,16 +13,14 @@ from typing import Any, Final
 
 NOTE: Final = "chandy"
 """The key of what a commit says about itself in its ``commitInfo``."""
-HISTORY: Final = 1000
-"""Commits that are searched at most."""
-_LOOKS: Final = (1, 20, HISTORY)
-"""How many commits are read, one file each: mostly the writer's own is the newest one."""
+_LOOKS: Final = (1, 20, 1000, None)
+"""How many commits are read, one file each: mostly the writer's own is the newest one. None: all."""
 
 
 def newest_commits(uri: str, options: Mapping[str, str], writer: str, seconds: float) -> list[dict[str, Any]]:
     """Return what commits say about themselves, the newest first, down to one of a writer at least.
 
-    If a ``RESTORE`` comes before that, it is all of them, up to ``HISTORY``.
+    If a ``RESTORE`` comes before that, it is all of them.
 
     Args:
         uri: the table.
@@ -40,7 +38,9 @@ def newest_commits(uri: str, options: Mapping[str, str], writer: str, seconds: f
     try:
         done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"the table's history timed out after {seconds:g} s") from error
+        raise TimeoutError(
+            f"the table's history timed out after {seconds:g} s, `timeout` of the sink"
+        ) from error
     if done.returncode:
         raise OSError(f"the table's history cannot be read: {done.stderr.strip()[-1000:]}")
     found: list[dict[str, Any]] = json.loads(done.stdout)
@@ -66,7 +66,7 @@ def _main() -> None:
         found = table.history(limit)
         told = [one for one in found if is_restore(one) or is_by(one, given["writer"])]
         # What was restored may be any older version, which may be a restored one itself.
-        if len(found) < limit or (told and not is_restore(told[0])):
+        if limit is None or len(found) < limit or (told and not is_restore(told[0])):
             break
     json.dump(found, sys.stdout, default=str)
 

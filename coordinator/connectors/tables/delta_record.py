@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ...sinks.two_phase.contract import Fence, Position
-from .delta_history import HISTORY, NOTE, is_by, is_restore
+from .delta_history import NOTE, is_by, is_restore
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -41,13 +41,22 @@ class DeltaRecord:
     def _store(self) -> str:
         return f"{self.writer}#store"
 
-    def position(self, table: DeltaTable) -> Position | None:
-        """Return the record as a version of the table has it; None if there is none."""
+    def is_in(self, table: DeltaTable) -> bool:
+        """Return whether a version of the table has the record."""
+        return table.transaction_version(self._generation) is not None
+
+    def position(self, table: DeltaTable, commits: Sequence[Mapping[str, Any]] = ()) -> Position | None:
+        """Return the record as a version of the table has it; None if there is none.
+
+        Args:
+            table: the version.
+            commits: what commits of the table say about themselves. They name the store if it is another pipeline's.
+        """
         generation = table.transaction_version(self._generation)
         if generation is None:
             return None
         store = table.transaction_version(self._store)
-        name = self.fence.store if store == hash_of(self.fence.store) else _name_of(store, table)
+        name = self.fence.store if store == hash_of(self.fence.store) else _name_of(store, commits)
         epoch = table.transaction_version(self.writer)
         return Position(name, generation, None if epoch == _NO_EPOCH else epoch)
 
@@ -112,7 +121,7 @@ def _version_in(parameters: Mapping[str, Any]) -> Version:
     return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
-def _name_of(store: int | None, table: DeltaTable) -> str:
+def _name_of(store: int | None, commits: Sequence[Mapping[str, Any]]) -> str:
     """Return the URI of another store, which old commits may no longer tell."""
-    names = [str(one[NOTE].get("store")) for one in table.history(HISTORY) if NOTE in one]
+    names = [str(one[NOTE].get("store")) for one in commits if NOTE in one]
     return next((name for name in names if hash_of(name) == store), f"a place with the hash {store}")

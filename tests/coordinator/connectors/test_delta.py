@@ -24,7 +24,7 @@ from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavail
 from chandy.storage.errors import DamagedError, FencedError
 
 from ...storage import servers
-from ...storage.conftest import moto, s3_keys
+from ...storage.conftest import moto, s3_keys, s3proxy
 from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
 from .batch_conformance import BatchConformance
@@ -33,9 +33,10 @@ from .boundaries import http_requests
 from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance, within_the_next_commits
-from .steps import Stepped, StepsConformance
+from .server_kills import publish_while_killed, restart
+from .steps import Stepped, StepsConformance, rows_up_to
 
-__all__ = ["moto", "s3_keys"]
+__all__ = ["moto", "s3_keys", "s3proxy"]
 
 
 @attrs.frozen
@@ -195,6 +196,44 @@ def test_a_commit_whose_answer_is_lost_is_found_again(moto: Server, tmp_path: Pa
         assert sorted(table.rows()) == [(1, "a"), (2, "b")]
 
 
+@pytest.mark.server
+def test_a_store_that_is_lost_once_the_table_is_open_is_not_available(
+    moto: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LossyProxy(moto.port).running() as proxy:
+        options = {**s3_options(proxy.port), "retry_timeout": "3s", "max_retries": "3"}
+        table = Table(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", options).make()
+        pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+        committer = pipeline.recover()
+        opened = DeltaSink.open
+
+        def open_and_lose(sink: DeltaSink) -> deltalake.DeltaTable:
+            found = opened(sink)
+            proxy.kind, proxy.lose = re.compile(rb"[A-Z]+ "), 100
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaSink, "open", open_and_lose)
+            with pytest.raises(TargetUnavailableError):
+                committer.commit(pipeline.epoch(1, [(1, "a")]))
+        assert proxy.lost
+        proxy.lose = 0
+        pipeline.recover().commit(pipeline.epoch(1, [(1, "a")]))
+        assert table.rows() == [(1, "a")]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", [Table, UpsertTable], ids=["append", "upsert"])
+def test_a_store_that_is_killed_at_any_moment_has_every_row_once(
+    s3proxy: Server, tmp_path: Path, kind: type[Table]
+) -> None:
+    table = kind(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(s3proxy.port)).make()
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    newest = publish_while_killed(pipeline, lambda: restart(s3proxy), longest=2)
+    assert sorted(table.rows()) == rows_up_to(newest)
+    table.check_settled()
+
+
 def test_a_store_that_is_not_there_is_not_available(tmp_path: Path) -> None:
     options = {**s3_options(servers.free_port()), "max_retries": "1", "retry_timeout": "1s"}
     sink = DeltaSink("s3://bucket/table", options)
@@ -322,6 +361,24 @@ def test_a_table_that_was_restored_has_the_position_of_the_version(table: Table,
     later.commit(pipeline.epoch(5, [(5, "a")]))
     assert pipeline.recover(3).position == 5
     assert sorted(k for k, _ in table.rows()) == [1, 2, 5, 101, 102, 200]
+
+
+def test_a_restored_version_is_found_behind_a_thousand_other_commits(
+    table: Table, pipeline: Pipeline
+) -> None:
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    published = table.open().version()
+    committer.commit(pipeline.epoch(2, [(2, "a")]))
+    table.open().restore(published)
+    table.add((100, "other"))
+    log, newest = Path(table.uri) / "_delta_log", table.open().version()
+    told = next(
+        line for line in (log / f"{newest:020}.json").read_text().splitlines() if "commitInfo" in line
+    )
+    for version in range(newest + 1, newest + 1100):
+        (log / f"{version:020}.json").write_text(told)
+    assert pipeline.recover(2).position == 1
 
 
 def test_a_table_that_was_restored_to_before_all_output_has_no_position(

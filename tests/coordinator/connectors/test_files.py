@@ -34,7 +34,7 @@ from chandy.storage.open import open_store
 
 from ...integration.conftest import spark as spark
 from ...storage import servers
-from ...storage.conftest import hdfs, hdfs_uri, moto, rclone, s3_keys
+from ...storage.conftest import hdfs, hdfs_uri, moto, rclone, s3_keys, s3proxy
 from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
 from .boundaries import Disk, hdfs_calls, http_requests
@@ -42,10 +42,10 @@ from .boundaries import Server as ServerBoundary
 from .conformance import SCHEMA, Pipeline, Row, Target
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance
-from .server_kills import publish_while_killed
+from .server_kills import publish_while_killed, restart
 from .steps import Stepped, StepsConformance, rows_up_to
 
-__all__ = ["hdfs", "moto", "rclone", "s3_keys"]
+__all__ = ["hdfs", "moto", "rclone", "s3_keys", "s3proxy"]
 
 
 @attrs.frozen
@@ -594,6 +594,14 @@ def test_a_store_that_is_not_there_is_not_available(s3_keys: None, tmp_path: Pat
     sink = FilesSink(s3_uri(servers.free_port()), timeout=0.5)
     with pytest.raises(TargetUnavailableError):
         Pipeline(sink, f"file://{tmp_path}/store/").recover()
+
+
+def test_an_s3_that_is_killed_at_any_moment_has_every_row_once(s3proxy: Server, tmp_path: Path) -> None:
+    directory = Directory(s3_uri(s3proxy.port))
+    pipeline = Pipeline(directory.sink(), f"file://{tmp_path}/store/")
+    newest = publish_while_killed(pipeline, lambda: restart(s3proxy))
+    assert sorted(directory.rows()) == rows_up_to(newest)
+    directory.check_settled()
 
 
 # --- HDFS ---------------------------------------------------------------------------------------------------
