@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -16,6 +17,8 @@ SECRET_KEY = "SECRETKEYOFTESTS"
 BUCKET = "bucket"
 _DETAILS = "details.json"
 """What HDFS writes once it serves."""
+_UNFINISHED = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+"""The end of the name of a file that S3Proxy is writing."""
 
 
 def free_port() -> int:
@@ -85,6 +88,19 @@ def s3proxy(directory: Path, cache: Path) -> Server:
         str(settings),
     ]
     return Server(command, port, directory, answers)
+
+
+def restart_s3proxy(server: Server) -> None:
+    """Kill S3Proxy, and start it again with the objects that it had.
+
+    What it was writing lies beside them, under the object's name with a random one behind it. S3Proxy would list that
+    as an object, or fail to. No S3 service shows half an object.
+    """
+    server.kill()
+    for path in (server.directory / "data").rglob("*"):
+        if _UNFINISHED.search(path.name):
+            path.unlink()
+    server.start()
 
 
 def restart_hdfs(server: Server) -> None:

@@ -10,18 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from ...storage.servers import Server
 from .conformance import Pipeline
 from .steps import connected, epoch_of, published
 
 ROUNDS: Final = int(os.environ.get("CHANDY_ROUNDS", "2"))
 """How often a server is killed."""
-
-
-def restart(server: Server) -> None:
-    """Kill a server and start it again."""
-    server.kill()
-    server.start()
 
 
 def publish_while_killed(pipeline: Pipeline, restart: Callable[[], None], longest: float = 0.5) -> int:

@@ -33,7 +33,7 @@ from .boundaries import http_requests
 from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance, within_the_next_commits
-from .server_kills import publish_while_killed, restart
+from .server_kills import publish_while_killed
 from .steps import Stepped, StepsConformance, rows_up_to
 
 __all__ = ["moto", "s3_keys", "s3proxy"]
@@ -229,7 +229,7 @@ def test_a_store_that_is_killed_at_any_moment_has_every_row_once(
 ) -> None:
     table = kind(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(s3proxy.port)).make()
     pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
-    newest = publish_while_killed(pipeline, lambda: restart(s3proxy), longest=2)
+    newest = publish_while_killed(pipeline, lambda: servers.restart_s3proxy(s3proxy), longest=2)
     assert sorted(table.rows()) == rows_up_to(newest)
     table.check_settled()
 

@@ -42,7 +42,7 @@ from .boundaries import Server as ServerBoundary
 from .conformance import SCHEMA, Pipeline, Row, Target
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance
-from .server_kills import publish_while_killed, restart
+from .server_kills import publish_while_killed
 from .steps import Stepped, StepsConformance, rows_up_to
 
 __all__ = ["hdfs", "moto", "rclone", "s3_keys", "s3proxy"]
@@ -599,7 +599,7 @@ def test_a_store_that_is_not_there_is_not_available(s3_keys: None, tmp_path: Pat
 def test_an_s3_that_is_killed_at_any_moment_has_every_row_once(s3proxy: Server, tmp_path: Path) -> None:
     directory = Directory(s3_uri(s3proxy.port))
     pipeline = Pipeline(directory.sink(), f"file://{tmp_path}/store/")
-    newest = publish_while_killed(pipeline, lambda: restart(s3proxy))
+    newest = publish_while_killed(pipeline, lambda: servers.restart_s3proxy(s3proxy))
     assert sorted(directory.rows()) == rows_up_to(newest)
     directory.check_settled()
 
