@@ -11,6 +11,9 @@ OLDER := 4.1 4.2
 # asterisks, that a folder might hide a package. None here can: no folder is named chandy. This one warning alone is off.
 UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 
+# Some images set it, and then each of the hundreds of processes that tests and demos start compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo demo-kafka demo-cluster test test-kills test-servers test-cluster test-yarn test-compat \
   $(OLDER:%=compat-%) unit lint types docs bench clean
 
