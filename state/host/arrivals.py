@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 import attrs
@@ -36,9 +36,8 @@ from .shard import Shard
 from .shard_key import ShardKey
 
 _log = logger(__name__)
-_THREADS: Final = 2
-_PROMOTIONS: Final = 4
-"""A batch waits for them, so they do not wait for a shard that is being restored."""
+_THREADS: Final = {"move": 2, "promote": 4, "follow": 1}
+"""How many there are of each kind. A batch waits for promotions, so these do not wait for shards that are restored."""
 
 Batches = Iterable[tuple[int, dict[bytes, Value]]]
 
@@ -54,6 +53,8 @@ class _Arrival:
     """The last batch that it has."""
     is_standby: bool = False
     """Whether the owner forwards what tasks stage. Changed under the lock."""
+    catching_up: Future[None] | None = None
+    """What is left to do of the batch that was forwarded last."""
     lock: threading.Lock = attrs.field(factory=threading.Lock)
     """What is forwarded waits until the standby has what comes before it."""
 
@@ -95,15 +96,15 @@ class Arrivals:
         self._give_up(lambda _, one: one == key)
         with self._lock:
             self._wanted[order.move] = key
-        self._submit("move", _THREADS, order.move, lambda: self._open(order, key))
+        self._submit("move", order.move, lambda: self._open(order, key))
 
     def take_over(self, order: TakeOver) -> None:
         """Take the rest of a shard over in the background."""
-        self._submit("move", _THREADS, order.move, lambda: self._take_over(order))
+        self._submit("move", order.move, lambda: self._take_over(order))
 
     def promote(self, order: Promote) -> None:
         """Make a standby the shard, in the background."""
-        self._submit("promote", _PROMOTIONS, order.standby, lambda: self._promote(order))
+        self._submit("promote", order.standby, lambda: self._promote(order))
 
     def follow(self, request: Forward, changes: Mapping[int, Changes]) -> None:
         """Stage on standbys what the owner of their shards has staged.
@@ -120,9 +121,12 @@ class Arrivals:
             with arrival.lock:
                 if not arrival.is_standby:
                     raise MoveGivenUpError(one.standby)
+                if arrival.catching_up is not None:
+                    # A standby whose disk is slower than the batches slows them down, or is dropped for it.
+                    arrival.catching_up.result()
                 arrival.shard.follow(request.batch, one.position, changes.get(number))
-            # The owner's task does not wait for it.
-            self._pool("follow", 1).submit(arrival.shard.catch_up)
+                # The owner's task does not wait for it.
+                arrival.catching_up = self._pool("follow").submit(arrival.shard.catch_up)
 
     def end(self, number: int) -> bool:
         """Delete a standby; return whether it was here."""
@@ -143,17 +147,19 @@ class Arrivals:
     def close(self) -> None:
         """Close all shards."""
         self._give_up(lambda _, one: True)
-        for pool in self._pools.values():
+        with self._lock:
+            pools = list(self._pools.values())
+        for pool in pools:
             pool.shutdown(wait=True)
 
-    def _submit(self, what: str, threads: int, move: int, work: Callable[[], MoveReport]) -> None:
-        self._pool(what, threads).submit(self._report, move, work)
+    def _submit(self, what: str, move: int, work: Callable[[], MoveReport]) -> None:
+        self._pool(what).submit(self._report, move, work)
 
-    def _pool(self, what: str, threads: int) -> ThreadPoolExecutor:
+    def _pool(self, what: str) -> ThreadPoolExecutor:
         # Made when first needed: where there is one host, there are no moves.
         with self._lock:
             if what not in self._pools:
-                self._pools[what] = ThreadPoolExecutor(threads, f"chandy-{what}")
+                self._pools[what] = ThreadPoolExecutor(_THREADS[what], f"chandy-{what}")
             return self._pools[what]
 
     def _report(self, move: int, work: Callable[[], MoveReport]) -> None:

@@ -18,16 +18,18 @@ POSITION_KEY: Final = b"\x00chandy/position"
 class Changes:
     """Changes by key. A later change of a key replaces an earlier one.
 
-    They are kept in two forms: by key for the shard's state, and as the columns in which they came for the changelog
-    and the standby. To make columns of a table takes as long as either of these. A standby needs the table only when
-    the batch has committed.
+    They have two forms: a table for the shard's state, and the columns in which they came for the changelog and the
+    standby, because making columns of a table again would double what these cost. A standby makes the table after it
+    has answered. Once changes are staged everywhere, the table alone is kept.
 
-    A thread may unpack while another one reads. Only one may add, before the others know of it.
+    Changes are added before another thread sees them. After that, threads may unpack and read at the same time.
     """
 
     def __init__(self, shard: str) -> None:
         self._shard = shard
-        self._parts: list[Columns] = []
+        self._rows = 0
+        self._parts: list[Columns] | None = []
+        """The columns. None: the table alone is kept."""
         self._unpacked = 0
         """How many parts the table has."""
         self._entries: dict[bytes, Value] = {}
@@ -36,7 +38,7 @@ class Changes:
 
     def __len__(self) -> int:
         """Return the number of rows. A key counts as often as it was added."""
-        return sum(map(len, self._parts))
+        return self._rows
 
     @classmethod
     def of(cls, shard: str, entries: Mapping[bytes, Value]) -> Self:
@@ -47,7 +49,8 @@ class Changes:
 
     @property
     def columns(self) -> Columns:
-        """All that was added, in its order."""
+        """All that was added, in its order; until ``keep_table``."""
+        assert self._parts is not None, "the table alone was kept"
         return Columns.joined(self._parts or [Columns.of({})])
 
     @property
@@ -68,31 +71,37 @@ class Changes:
         Raises:
             ShardRefusedError: a key is reserved for the shard; nothing was added.
         """
-        self.add_packed(columns)
-        try:
-            self.unpack()
-        except ShardRefusedError:
-            self._parts.pop()
-            raise
-
-    def add_packed(self, columns: Columns) -> None:
-        """Add changes that an ``add`` elsewhere has taken, to be unpacked later."""
-        self._parts.append(columns)
-
-    def unpack(self) -> None:
-        """Make the table, as far as it is not made."""
-        with self._lock:
-            for part in self._parts[self._unpacked :]:
-                self._put(part.entries())
-                self._unpacked += 1
-
-    def _put(self, entries: dict[bytes, Value]) -> None:
+        entries = columns.entries()
         if POSITION_KEY in entries:
             raise ShardRefusedError(
                 f"a change of shard {self._shard} uses a reserved key",
                 "a key made with chandy.state.format.keyspace",
                 repr(POSITION_KEY),
             )
+        self.unpack()
+        self.add_packed(columns)
+        self._unpacked += 1
+        self._put(entries)
+
+    def add_packed(self, columns: Columns) -> None:
+        """Add changes that an ``add`` elsewhere has taken, to be unpacked later."""
+        assert self._parts is not None, "the table alone was kept"
+        self._parts.append(columns)
+        self._rows += len(columns)
+
+    def unpack(self) -> None:
+        """Make the table, as far as it is not made."""
+        with self._lock:
+            for part in (self._parts or [])[self._unpacked :]:
+                self._put(part.entries())
+                self._unpacked += 1
+
+    def keep_table(self) -> None:
+        """Give up the columns, which take as much memory as the table. Nobody may add any more."""
+        self.unpack()
+        self._parts = None
+
+    def _put(self, entries: dict[bytes, Value]) -> None:
         self._ordered += [key for key in ordered_keys(entries) if key not in self._entries]
         if self._entries:
             self._entries.update(entries)

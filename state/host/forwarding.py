@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
@@ -51,27 +52,38 @@ class Forwarding:
                 position = shard.stage(task.batch, changes.get(number))
                 if (standby := shard.standby) is not None:
                     owed[standby.address][number] = Forwarded(standby.number, position)
-            if self._peers is None:
-                return
-            begun: list[tuple[str, Forward, Callable[[], None]]] = []
-            for address, some in owed.items():
-                columns = {number: changes[number].columns for number in some if number in changes}
-                request = Forward(task.query_id, task.uid, task.batch, some)
-                with self._dropping(address, request, shards):
-                    begun.append((address, request, self._peers.forward(address, request, columns)))
-            # All have what they are to stage before the first is waited for.
-            for address, request, wait in begun:
-                with self._dropping(address, request, shards):
-                    wait()
+            # All have answered before the coordinator is asked, and before another attempt is staged.
+            for missed in self._forward(task, owed, changes):
+                self._drop(missed, shards)
+        for one in changes.values():
+            one.keep_table()
 
-    @contextlib.contextmanager
-    def _dropping(self, address: str, request: Forward, shards: Mapping[int, Shard]) -> Iterator[None]:
-        """Drop the standbys on a host if they have missed something."""
-        try:
-            yield
-        except ChandyError as error:
-            _log.warning("standbys are behind", address=address, batch=request.batch, error=str(error))
-            self._drop(request, shards)
+    def _forward(
+        self, task: BeginTask, owed: Mapping[str, dict[int, Forwarded]], changes: Mapping[int, Changes]
+    ) -> list[Forward]:
+        """Have standbys stage it, on all of their hosts at the same time; return what some have missed."""
+        peers = self._peers
+        if peers is None or not owed:
+            return []
+
+        def forward(address: str) -> Forward | None:
+            columns = {number: changes[number].columns for number in owed[address] if number in changes}
+            rows = sum(map(len, columns.values()))
+            request = Forward(task.query_id, task.uid, task.batch, owed[address], rows)
+            try:
+                peers.forward(address, request, columns)
+            except ChandyError as error:
+                _log.warning("standbys are behind", address=address, batch=task.batch, error=str(error))
+                return request
+            return None
+
+        if len(owed) == 1:
+            answers = [forward(address) for address in owed]
+        else:
+            # Each has its own time: one that does not answer takes none from the others.
+            with ThreadPoolExecutor(len(owed), "chandy-forward") as pool:
+                answers = list(pool.map(forward, owed))
+        return [request for request in answers if request is not None]
 
     def _drop(self, request: Forward, shards: Mapping[int, Shard]) -> None:
         """Go on without standbys, if the coordinator consents."""

@@ -61,7 +61,7 @@ class Memory:
 
     RocksDB keeps to its part by evicting blocks. For write buffers, a writer asks ``should_flush`` after each write.
     Hot caches and unwritten changes are Python objects and are counted as such (``cache.weight``). Staged changes are
-    not counted, so usage exceeds the budget by at most the batches that are being served.
+    not counted, so usage exceeds the budget by at most the batches that are being served, and by two of a standby.
     """
 
     def __init__(self, budget: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from ..format.columns import Columns
@@ -17,6 +17,6 @@ class Peers(Protocol):
         """Return what a host has of a shard."""
         ...
 
-    def forward(self, address: str, request: Forward, changes: Mapping[int, Columns]) -> Callable[[], None]:
-        """Send standbys what a task has staged on their shards; return what waits until they have staged it."""
+    def forward(self, address: str, request: Forward, changes: Mapping[int, Columns]) -> None:
+        """Have the standbys on a host stage what a task has staged on their shards; return when they have."""
         ...

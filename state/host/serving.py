@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ...storage.codec import from_json
-from ..errors import ShardMissingError
+from ..errors import ShardMissingError, ShardRefusedError
 from ..format.arrow import BYTES
 from ..rpc.calls import ActionServer, Call, handler_errors
 from ..rpc.messages import (
@@ -113,6 +113,12 @@ class HostServer(ActionServer):
             for chunk in reader:
                 for shard, columns in unpack_changes(chunk.data):
                     changes.setdefault(shard, Changes(f"{request.uid}/{shard}")).add_packed(columns)
+            if (rows := sum(map(len, changes.values()))) != request.rows:
+                raise ShardRefusedError(
+                    f"batch {request.batch} of {request.uid} is not staged at the standbys",
+                    f"{request.rows} changes",
+                    f"{rows}, and then the end of the stream",
+                )
             self._state_host.follow(request, changes)
 
 

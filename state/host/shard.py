@@ -64,9 +64,9 @@ class Shard:
         self._changelog = changelog
         self._tail: Tail | None = None
         self._follows = False
-        """Whether it is a standby."""
+        """Whether it is a standby: what commits is added to its state later, because no task reads it."""
         self._committed: tuple[int, Changes] | None = None
-        """The last batch of a standby, which no task reads, as long as its state does not have it."""
+        """A standby's last committed batch, until it is added to the state."""
         self._lock = threading.Lock()
         self._batches = ShardBatches(name, max(position, self.levels.changed_by), self._apply)
 
@@ -277,7 +277,7 @@ class Shard:
             self._add_committed()
             staged = self._batches.staged
         if staged is not None and staged.changes is not None:
-            staged.changes.unpack()
+            staged.changes.keep_table()
         self._memory.balance()
 
     def promote(self, cut: int) -> None:

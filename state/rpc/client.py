@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, repeat
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
@@ -155,10 +155,10 @@ class HostClient:
         self._standbys: dict[str, ActionClient] = {}
         """By the address of their host."""
 
-    def forward(self, address: str, request: Forward, changes: Mapping[int, Columns]) -> Callable[[], None]:
-        """Send standbys what a task has staged on their shards; return what waits until they have staged it.
+    def forward(self, address: str, request: Forward, changes: Mapping[int, Columns]) -> None:
+        """Have the standbys on a host stage what a task has staged on their shards; return when they have.
 
-        Raises, then or when it is waited for:
+        Raises:
             HostLostError: the host does not answer in time.
             ChandyError: a standby has missed something, or is none any more.
         """
@@ -171,20 +171,10 @@ class HostClient:
         with client.errors():
             descriptor = flight.FlightDescriptor.for_command(to_json(request))
             writer, _ = client.flight.do_put(descriptor, REQUEST, client.options)
-            try:
+            # To close it waits for the host, and raises what that raised.
+            with contextlib.closing(writer):
                 for rows in pack_changes(changes):
                     writer.write_batch(rows)
-                writer.done_writing()
-            except pa.ArrowException:
-                # It raises what the host has raised.
-                writer.close()
-                raise
-
-        def wait() -> None:
-            with client.errors():
-                writer.close()
-
-        return wait
 
     def hand_over(self, address: str, request: HandOver) -> HandedOver:
         """Return what another host has of a shard.

@@ -565,6 +565,8 @@ class Forward:
     uid: str
     batch: int
     shards: dict[int, Forwarded]
+    rows: int
+    """How many come. If its sender is killed, a stream ends early, and that looks like its end."""
 
 
 class Control(Protocol):

@@ -15,7 +15,7 @@ is:
 Between two hosts the batches of a shard that moves, or gets a standby, go as a stream of ``BATCHES`` rows. The metadata
 of its schema has the last batch that the shard contains (``POSITION``) and, for a standby, the batch that is staged
 (``STAGED``). The rows of a batch are adjacent, and the batches are in order. What a task stages goes on to a standby as
-``REQUEST`` rows.
+``REQUEST`` rows. ``Forward``, which comes ahead of them, says how many.
 """
 
 from __future__ import annotations
@@ -130,11 +130,7 @@ class Page:
 def pack_batches(batches: Iterable[tuple[int, Mapping[bytes, bytes | None]]]) -> Iterator[pa.RecordBatch]:
     """Yield batches with their changes as ``BATCHES`` rows."""
     for batch, entries in batches:
-        columns = Columns.of(entries)
-        for start, stop in messages(columns.keys, columns.values):
-            some = columns.slice(start, stop)
-            number = pa.repeat(pa.scalar(batch, pa.int64()), len(some))
-            yield pa.record_batch([number, some.keys, some.values], schema=BATCHES)
+        yield from _pack(batch, Columns.of(entries), BATCHES)
 
 
 def unpack_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[bytes, bytes | None]]]:
@@ -156,10 +152,7 @@ def unpack_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[b
 def pack_changes(changes: Mapping[int, Columns]) -> Iterator[pa.RecordBatch]:
     """Yield the changes of shards as ``REQUEST`` rows."""
     for shard, columns in changes.items():
-        for start, stop in messages(columns.keys, columns.values):
-            some = columns.slice(start, stop)
-            number = pa.repeat(pa.scalar(shard, pa.int32()), len(some))
-            yield pa.record_batch([number, some.keys, some.values], schema=REQUEST)
+        yield from _pack(shard, columns, REQUEST)
 
 
 def unpack_changes(rows: pa.RecordBatch) -> Iterator[tuple[int, Columns]]:
@@ -167,6 +160,14 @@ def unpack_changes(rows: pa.RecordBatch) -> Iterator[tuple[int, Columns]]:
     columns = Columns(rows.column(1), rows.column(2))
     for shard, start, stop in runs(rows.column(0).to_numpy()):
         yield shard, columns.slice(start, stop)
+
+
+def _pack(number: int, columns: Columns, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows of which each begins with the same number."""
+    for start, stop in messages(columns.keys, columns.values):
+        some = columns.slice(start, stop)
+        numbers = pa.repeat(pa.scalar(number, schema.field(0).type), len(some))
+        yield pa.record_batch([numbers, some.keys, some.values], schema=schema)
 
 
 def _offsets(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

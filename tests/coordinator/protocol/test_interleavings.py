@@ -262,6 +262,9 @@ class ModelChanges:
     def columns(self) -> State:
         return self.entries
 
+    def keep_table(self) -> None:
+        """There is nothing else."""
+
 
 class ModelShard:
     """The product's batches over a list of tables that are merged now and then."""
@@ -548,8 +551,8 @@ class Host:
 
     # --- standbys
 
-    def forward(self, address: str, request: Forward, changes: Mapping[int, State]) -> Callable[[], None]:
-        """As ``Peers``: have a standby on another host follow. Its answer comes at once."""
+    def forward(self, address: str, request: Forward, changes: Mapping[int, State]) -> None:
+        """As ``Peers``: have a standby on another host follow."""
         other = self.life.process(address)
         if other is None or (self.name, address) in self.life.cut:
             raise HostLostError(address, "no answer")
@@ -557,7 +560,6 @@ class Host:
             if one.standby not in other.standing:
                 raise MoveGivenUpError(one.standby)
             other.standing[one.standby][1].follow(request.batch, one.position, changes.get(number, {}))
-        return lambda: None
 
     def drop_standby(self, drop: DropStandby) -> None:
         """As ``Control``."""

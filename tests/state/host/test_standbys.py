@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from pyarrow import flight
 
 from chandy.state.errors import (
     HostLostError,
@@ -21,11 +22,13 @@ from chandy.state.errors import (
     ShardRefusedError,
     ShardUnreadableError,
 )
+from chandy.state.format.columns import Columns
 from chandy.state.host.changes import Changes
 from chandy.state.host.database import ShardDatabase
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
 from chandy.state.host.shard_key import ShardKey
+from chandy.state.rpc.calls import ActionClient
 from chandy.state.rpc.messages import (
     BeginTask,
     EndStandby,
@@ -40,12 +43,13 @@ from chandy.state.rpc.messages import (
     Settle,
     Standby,
 )
-from chandy.state.rpc.wire import HandedOver
+from chandy.state.rpc.wire import REQUEST, HandedOver, pack_changes
+from chandy.storage.codec import to_json
 from chandy.storage.errors import ChandyError, FailureCode
 
 from ...waiting import eventually
 from ..fake_control import order
-from .test_arrivals import SHARD, Pair
+from .test_arrivals import SHARD, TOKEN, Pair
 
 
 @pytest.fixture
@@ -72,6 +76,12 @@ def promote(pair: Pair, cut: int) -> None:
 
 def values(pair: Pair) -> list[str | None]:
     return [pair.value("target", key) for key in (b"a", b"b", b"c")]
+
+
+def standby_of(pair: Pair) -> Shard:
+    arrivals = pair.hosts["target"]._arrivals
+    assert arrivals is not None
+    return arrivals._arrivals[1].shard
 
 
 def state(a: bytes | None, b: bytes | None, c: bytes | None) -> list[str | None]:
@@ -122,16 +132,58 @@ def test_a_standby_puts_off_the_work_of_a_batch_and_is_promoted_with_all_of_it(t
         shard.join(HandedOver(2, [(2, {b"a": b"2"})]))
         for batch in (3, 4, 5):
             value = b"%d" % batch
-            shard.follow(batch, batch - 1, Changes.of("op/0", {b"a": value, keys[batch - 3]: value}))
+            changes = Changes.of("op/0", {b"a": value, keys[batch - 3]: value})
+            shard.follow(batch, batch - 1, changes)
         # Of 3 and 4, which have committed, one is put off.
         assert shard.fetch(keys) == [b"3", None, None]
         shard.catch_up()
         assert shard.fetch(keys) == [b"4", b"4", None]
+        with pytest.raises(AssertionError, match="the table alone"):
+            changes.columns  # noqa: B018 (it raises)
         shard.follow(6, 5, Changes.of("op/0", {b"a": b"6"}))
         shard.promote(5)
         assert (shard.position, shard.fetch(keys)) == (5, [b"5", b"4", b"5"])
     finally:
         shard.close()
+
+
+def test_a_standby_adds_a_committed_batch_to_its_state_without_being_told_of_another_one(pair: Pair) -> None:
+    stand_by(pair)
+    pair.run("owner", 3, {b"a": b"3"})
+    pair.run("owner", 4, {b"a": b"4"})
+    eventually(lambda: standby_of(pair).fetch([b"a"]) == [b"3"], "batch 3 in the standby's state")
+
+
+def test_a_standby_whose_work_on_the_batch_before_has_failed_is_dropped(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_by(pair)
+
+    def fail(shard: Shard) -> None:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "catch_up", fail)
+        pair.run("owner", 3, {b"a": b"3"})
+        assert not pair.controls["owner"].dropped
+        pair.run("owner", 4, {b"a": b"4"})
+    assert [one.standby for one in pair.controls["owner"].dropped] == [1]
+
+
+def test_what_an_owner_had_forwarded_in_part_when_it_was_killed_is_not_staged(pair: Pair) -> None:
+    stand_by(pair)
+    pair.run("owner", 3, {b"a": b"3", b"b": b"3"})
+    client = ActionClient(pair.addresses["target"], TOKEN)
+    request = Forward("q", "op", 3, {0: Forwarded(1, 2)}, rows=2)
+    descriptor = flight.FlightDescriptor.for_command(to_json(request))
+    writer, _ = client.flight.do_put(descriptor, REQUEST, client.options)
+    for rows in pack_changes({0: Columns.of({b"a": b"half of another attempt"})}):
+        writer.write_batch(rows)
+    with pytest.raises(ShardRefusedError, match="2 changes"), client.errors():
+        writer.close()
+    client.close()
+    promote(pair, 3)
+    assert values(pair) == state(b"3", b"3", b"2")
 
 
 def test_an_owner_that_has_lost_its_shard_without_knowing_it_tells_no_task_that_anything_is_staged(
@@ -177,7 +229,7 @@ def test_a_standby_that_has_ended_takes_nothing_more_and_its_owner_sends_nothing
     for host in pair.hosts.values():
         host.obey(EndStandby("q", SHARD, 1))
     with pytest.raises(MoveGivenUpError):
-        pair.hosts["target"].follow(Forward("q", "op", 3, {0: Forwarded(1, 2)}), {})
+        pair.hosts["target"].follow(Forward("q", "op", 3, {0: Forwarded(1, 2)}, 0), {})
     pair.run("owner", 3, {b"a": b"3"})
     assert not pair.controls["owner"].dropped
     pair.hosts["target"].obey(Promote(1, 3, 2))
