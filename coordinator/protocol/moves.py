@@ -48,7 +48,7 @@ class Moves(Copies):
     draining: set[str] = attrs.field(factory=set)
     """Names of machines that are to have no shards."""
     leaving: set[str] = attrs.field(factory=set)
-    """Ids of hosts that are to have no shards, because Spark decommissions their executors."""
+    """Spark's ids of executors that it has decommissioned. Their hosts are to have no shards, whenever they join."""
     is_uneven: bool = False
     """Whether a host has joined that is to get its part of what others have."""
 
@@ -59,7 +59,7 @@ class Moves(Copies):
         return [
             host
             for host, hello in hosts.items()
-            if hello.machine not in self.draining and host not in self.leaving
+            if hello.machine not in self.draining and hello.spark_executor not in self.leaving
         ]
 
     def drain(self, machine: str, hosts: Mapping[str, HostHello]) -> None:
@@ -94,7 +94,7 @@ class Moves(Copies):
         """Plan the moves that tasks, a join, a leave or a drain call for, besides those that are under way."""
         eligible = self.may_have_shards(hosts)
         needed = self._needed_elsewhere(queries, eligible)
-        if not eligible or not (needed or self.draining or self.leaving or self.is_uneven):
+        if not eligible or not (needed or self.is_uneven or len(eligible) < len(hosts)):
             return
         owners = {
             (name, shard): owner

@@ -312,22 +312,22 @@ class CheckpointStateMachine:
 
     def shards_on(self, machine: str) -> list[tuple[str, ShardId, MovePhase | None]]:
         """The shards on a machine, each after the name of its query, and how far its move is; None: it stays."""
-        return self._shards_of({host for host, hello in self.hosts.items() if hello.machine == machine})
+        return self._shards_of(self._hosts(lambda hello: hello.machine == machine))
 
     def shards_leaving(self) -> list[tuple[str, ShardId, MovePhase | None]]:
         """The shards on hosts whose executors leave, as ``shards_on``; none if there is no other host."""
-        return self._shards_of(self.moves.leaving) if self.moves.may_have_shards(self.hosts) else []
+        leaving = self._hosts(lambda hello: hello.spark_executor in self.moves.leaving)
+        return self._shards_of(leaving) if self.moves.may_have_shards(self.hosts) else []
 
     def empty_hosts(self, executors: Collection[str]) -> list[str]:
-        """The hosts of executors that leave, by Spark's ids, that have neither shards nor standbys."""
-        leaving = {
-            host
-            for host, hello in self.hosts.items()
-            if host in self.moves.leaving and hello.spark_executor in executors
-        }
+        """The hosts of executors, by Spark's ids, that have neither shards nor standbys."""
+        hosts = self._hosts(lambda hello: hello.spark_executor in executors)
         owners = {host for query in self.queries.values() for host in query.assignment.owners()}
         targets = {one.target for one in [*self.moves.under_way.values(), *self.standbys.under_way.values()]}
-        return sorted(leaving - owners - targets)
+        return sorted(hosts - owners - targets)
+
+    def _hosts(self, which: Callable[[HostHello], bool]) -> set[str]:
+        return {host for host, hello in self.hosts.items() if which(hello)}
 
     def _shards_of(self, hosts: Collection[str]) -> list[tuple[str, ShardId, MovePhase | None]]:
         moves = {(move.query, move.shard): move.phase for move in self.moves.under_way.values()}
@@ -502,7 +502,6 @@ class CheckpointStateMachine:
         self.hosts.pop(hello.host, None)
         if self._host_of.get(hello.executor) == hello.host:
             del self._host_of[hello.executor]
-        self.moves.leaving.discard(hello.host)
         if self.moves.draining:
             self.moves.draining &= {one.machine for one in self.hosts.values()}
         self._host_lost(hello.host, f"state host {hello.host} on {hello.machine} is gone", now)
@@ -820,12 +819,11 @@ class CheckpointStateMachine:
 
     def _drain(self, machine: str) -> None:
         self.moves.drain(machine, self.hosts)
-        self._vacate({host for host, hello in self.hosts.items() if hello.machine == machine})
+        self._vacate(self._hosts(lambda hello: hello.machine == machine))
 
     def _leave(self, executors: Collection[str]) -> None:
-        leaving = {host for host, hello in self.hosts.items() if hello.spark_executor in executors}
-        self.moves.leaving |= leaving
-        self._vacate(leaving)
+        self.moves.leaving |= set(executors)
+        self._vacate(self._hosts(lambda hello: hello.spark_executor in executors))
 
     def _vacate(self, hosts: Collection[str]) -> None:
         """Take from hosts that are to have no shards what is on its way there, and plan where all else goes."""

@@ -35,8 +35,8 @@ class Decommissioning:
         self._known: frozenset[str] = frozenset()
         self._emptying: Emptying | None = None
         """None: nothing is left to go."""
-        self._ended: set[str] = set()
-        """Hosts that have been told to end."""
+        self._told: set[str] = set()
+        """Hosts that are there and were told to end."""
 
     @classmethod
     def of(cls, spark: SparkSession, executor: CheckpointExecutor) -> Self:
@@ -60,7 +60,8 @@ class Decommissioning:
         """Have state hosts end that have nothing any more and whose executors are gone: a pod may wait for that."""
         empty = self._executor.machine.read(lambda protocol: protocol.empty_hosts(gone))
         for host in empty:
-            if host not in self._ended:
-                self._ended.add(host)
+            if host not in self._told:
                 log.info("a state host ends whose executor was decommissioned", host=host)
                 self._executor.hosts.send(host, StopOrder())
+        # One that was away and is back has not heard it.
+        self._told = set(empty)

@@ -11,12 +11,12 @@ from ..execution.workers import Workers
 
 log = logger(__name__)
 
-_LOOK_SECONDS: Final = 1.0
-"""How often. An executor that is decommissioned may have half a minute."""
+_LOOK_SECONDS: Final = 0.5
+"""How often. An executor that is decommissioned and has nothing to do is there for one more second."""
 
 
 class ExecutorWatch:
-    """Takes looks at the executors every second, in the background.
+    """Takes looks at the executors twice a second, in the background.
 
     Args:
         looks: what to do, each by what it is for, as in "could not ...". One that takes long holds up no other, and is

@@ -177,8 +177,8 @@ def test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when
     pipeline.await_all()
     eventually(lambda: standby.told("standing by"), "the second driver stands by")
     # They are all the leader's: a standby on a cluster starts none.
+    eventually(lambda: all(processes(machine, _HOST) for machine in both.machines), "a state host on each")
     hosts = {machine.name: processes(machine, _HOST) for machine in both.machines}
-    assert all(hosts.values())
     killed.kill()
     assert int(standby.event("leads")) > 0, "it goes on from a checkpoint"
     pipeline.add(2)

@@ -45,8 +45,11 @@ def main(folder: Path) -> None:
         with ApiServer(network.address, kubelet) as server:
             spark = SparkSession.builder.config(map=_settings(server, network, folder)).getOrCreate()
             spark.sparkContext.setLogLevel("OFF")
-            found = _Run(spark, server, folder).all()
-            spark.stop()
+            try:
+                found = _Run(spark, server, folder).all()
+            finally:
+                # Before the pods end: it would ask for others.
+                spark.stop()
     print(json.dumps(found))
 
 
@@ -76,6 +79,7 @@ def _settings(server: ApiServer, network: Network, folder: Path) -> dict[str, st
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "4",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
         "spark.shuffle.reduceLocality.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.cluster import choice
 
+from ..waiting import DEADLINE
 from .driver import EXECUTORS, GRACE_SECONDS, NODES
 
 pytestmark = pytest.mark.cluster
@@ -26,7 +27,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip("pods need machines with networks and processes of their own")
     folder = tmp_path_factory.mktemp("kubernetes")
     command = [sys.executable, "-m", "tests.kubernetes.driver", str(folder)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10 * DEADLINE)
     assert run.returncode == 0, run.stderr[-3000:]
     found = json.loads(run.stdout.splitlines()[-1])
     assert isinstance(found, dict)

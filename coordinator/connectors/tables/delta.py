@@ -80,7 +80,8 @@ class DeltaSink(StagedSink):
     create_table: bool = attrs.field(default=True, kw_only=True)
     """Whether a table that is not there is made when the query starts."""
     timeout: float = attrs.field(default=60.0, kw_only=True, validator=attrs.validators.gt(0))
-    """Seconds after which a request to a remote store is given up, with its retries."""
+    """Seconds after which a request to a remote store is given up, with its retries; also what it may take to read as
+    much of the table's history as is needed."""
 
     target: ClassVar[str] = "Delta"
 
@@ -173,7 +174,7 @@ class DeltaSink(StagedSink):
             TargetUnavailableError: the table's history cannot be read now.
         """
         with self.explained():
-            if not record.is_in(table):
+            if record.position(table) is None:
                 return None
             commits = newest_commits(self.table, self._options(), record.writer, self.timeout)
             found = record.position(table, commits)

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 NOTE: Final = "chandy"
 """The key of what a commit says about itself in its ``commitInfo``."""
-_LOOKS: Final = (1, 20, 1000, None)
-"""How many commits are read, one file each: mostly the writer's own is the newest one. None: all."""
+_LOOKS: Final = (1, 20, 1_000, 4_000, 16_000, 64_000, None)
+"""How many commits are read, one file each: mostly the writer's own is the newest one, and all of a large table take
+minutes. None: all."""
 
 
 def newest_commits(uri: str, options: Mapping[str, str], writer: str, seconds: float) -> list[dict[str, Any]]:

@@ -41,10 +41,6 @@ class DeltaRecord:
     def _store(self) -> str:
         return f"{self.writer}#store"
 
-    def is_in(self, table: DeltaTable) -> bool:
-        """Return whether a version of the table has the record."""
-        return table.transaction_version(self._generation) is not None
-
     def position(self, table: DeltaTable, commits: Sequence[Mapping[str, Any]] = ()) -> Position | None:
         """Return the record as a version of the table has it; None if there is none.
 

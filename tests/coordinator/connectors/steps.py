@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -111,11 +112,13 @@ def live(
 
 
 def connected(pipeline: Pipeline, generation: int) -> Committer:
+    end = time.monotonic() + DEADLINE
     while True:
         try:
             return pipeline.recover(generation)
         except TargetUnavailableError:
-            continue
+            if time.monotonic() > end:
+                raise
 
 
 def published(pipeline: Pipeline, generation: int, committer: Committer, epoch: Epoch) -> Committer:

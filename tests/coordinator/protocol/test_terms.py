@@ -211,6 +211,34 @@ def test_shards_leave_the_host_of_an_executor_that_is_decommissioned_and_not_its
     assert bench.machine.shards_leaving() == []
 
 
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_host_that_joins_after_its_executor_was_decommissioned_gets_nothing(was_there: bool) -> None:
+    bench = Bench()
+    late = attrs.evolve(hello("late", "two"), spark_executor="9")
+    if was_there:
+        bench(on.HostJoined(late))
+    bench(on.ExecutorsLeaving(frozenset({"9"})))
+    if was_there:
+        bench(on.HostLeft(late))
+    bench(on.HostJoined(late))
+    assert "late" not in bench.machine.moves.may_have_shards(bench.machine.hosts)
+    bench.completed()
+    assert not bench.machine.moves.under_way
+    assert bench.machine.empty_hosts({"9"}) == ["late"]
+
+
+def test_an_executor_that_has_left_makes_nothing_move_between_the_others() -> None:
+    bench = Bench()
+    leaving = attrs.evolve(hello("leaving", "three"), spark_executor="9")
+    for one in (hello("a", "one"), leaving):
+        bench(on.HostJoined(one))
+    bench(on.ExecutorsLeaving(frozenset({"9"})))
+    bench(on.HostLeft(leaving))
+    bench.machine.moves.is_uneven = False
+    bench.completed()
+    assert not bench.machine.moves.under_way
+
+
 def test_a_machine_that_is_not_there_or_is_the_last_one_cannot_be_drained() -> None:
     bench = drained()
     with pytest.raises(DrainError, match="'nowhere' cannot be drained: expected one that has a state host"):

@@ -98,6 +98,15 @@ def test_a_decommissioned_executor_loses_its_shards_to_others(cluster: Cluster) 
     eventually(lambda: StopOrder() in cluster.orders, "the empty state host is told to end")
     cluster.watch.look()
     assert cluster.orders.count(StopOrder()) == 1
+    # It was away, and may not have heard it.
+    (hello,) = cluster.executor.machine.read(
+        lambda machine: [one for one in machine.hosts.values() if one.host == "host"]
+    )
+    cluster.executor.machine.handle(on.HostLeft(hello))
+    cluster.watch.look()
+    cluster.executor.machine.handle(on.HostJoined(hello))
+    cluster.watch.look()
+    eventually(lambda: cluster.orders.count(StopOrder()) == 2, "it is told again")
 
 
 def test_a_state_host_that_still_has_shards_does_not_end_with_its_executor(cluster: Cluster) -> None:
