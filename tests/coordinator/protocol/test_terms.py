@@ -230,11 +230,11 @@ def test_a_host_that_joins_after_its_executor_was_decommissioned_gets_nothing(wa
 def test_an_executor_that_has_left_makes_nothing_move_between_the_others() -> None:
     bench = Bench()
     leaving = attrs.evolve(hello("leaving", "three"), spark_executor="9")
-    for one in (hello("a", "one"), leaving):
+    for one in (hello("a", "one"), hello("without shards", "two"), leaving):
         bench(on.HostJoined(one))
-    bench(on.ExecutorsLeaving(frozenset({"9"})))
-    bench(on.HostLeft(leaving))
     bench.machine.moves.is_uneven = False
+    bench(on.HostLeft(leaving))
+    bench(on.ExecutorsLeaving(frozenset({"9"})))
     bench.completed()
     assert not bench.machine.moves.under_way
 

@@ -40,7 +40,8 @@ class Cluster:
         (hello,) = self.executor.machine.read(
             lambda machine: [one for one in machine.hosts.values() if one.host == "host"]
         )
-        self.executor.machine.handle(on.HostJoined(attrs.evolve(hello, spark_executor="3")))
+        self.hello = attrs.evolve(hello, spark_executor="3")
+        self.executor.machine.handle(on.HostJoined(self.hello))
         self.watch = Decommissioning(self.executor, lambda: frozenset(self.leaving))
 
     def own(self, order: Order) -> None:
@@ -98,13 +99,11 @@ def test_a_decommissioned_executor_loses_its_shards_to_others(cluster: Cluster) 
     eventually(lambda: StopOrder() in cluster.orders, "the empty state host is told to end")
     cluster.watch.look()
     assert cluster.orders.count(StopOrder()) == 1
-    # It was away, and may not have heard it.
-    (hello,) = cluster.executor.machine.read(
-        lambda machine: [one for one in machine.hosts.values() if one.host == "host"]
-    )
-    cluster.executor.machine.handle(on.HostLeft(hello))
+    # It has not heard it if its connection was lost, and it is back.
+    eventually(lambda: not cluster.executor.machine.read(lambda machine: "host" in machine.hosts))
     cluster.watch.look()
-    cluster.executor.machine.handle(on.HostJoined(hello))
+    FakeHost(cluster.executor).on_order = cluster.own
+    cluster.executor.machine.handle(on.HostJoined(cluster.hello))
     cluster.watch.look()
     eventually(lambda: cluster.orders.count(StopOrder()) == 2, "it is told again")
 
