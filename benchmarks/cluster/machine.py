@@ -36,8 +36,8 @@ class Machine(Protocol):
         ...
 
 
-class Machines(Protocol):
-    """Several machines, and this process beside them. A context manager."""
+class SomeMachines(Protocol):
+    """Several machines, and this process beside them."""
 
     @property
     def address(self) -> str:
@@ -48,6 +48,10 @@ class Machines(Protocol):
     def machines(self) -> Sequence[Machine]:
         """All machines that there have been, in their order; those that were killed, too."""
         ...
+
+
+class Machines(SomeMachines, Protocol):
+    """Machines that end with their context."""
 
     def add(self, name: str) -> Machine:
         """Put one more machine beside the others."""

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 import pyspark
 
-from .machine import Machine, Machines
+from .machine import Machine, SomeMachines
 
 HOME: Final = Path(pyspark.__file__).parent
 _CLASS: Final = "org.apache.spark.deploy"
@@ -42,7 +42,7 @@ class Standalone:
 
     def __init__(
         self,
-        machines: Machines,
+        machines: SomeMachines,
         logs: Path,
         cores: int = 2,
         memory: str = "1g",

@@ -5,15 +5,12 @@ It adds files, waits until executors that idle have left, adds more, and prints 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
@@ -21,9 +18,9 @@ from benchmarks.cluster import choice
 from benchmarks.cluster.standalone import SOON, Standalone
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
-from ..coordinator.channels.test_interleavings import listed, local
 from ..integration import drivers
 from ..waiting import eventually
+from .stream import rows_in
 
 _MACHINES = ("d1", "d2")
 _FILES, _AGAIN = 3, 3
@@ -94,16 +91,8 @@ def _batch(folder: Path, file: int) -> float:
     """Add a file, wait until the output of all is exact, and return the seconds that it took."""
     wanted, began = drivers.answer(range(file + 1)), time.monotonic()
     drivers.add_file(folder / "in", file)
-    eventually(lambda: _rows(folder / "out") == wanted, f"the output of {file + 1} files")
+    eventually(lambda: rows_in(folder / "out") == wanted, f"the output of {file + 1} files")
     return time.monotonic() - began
-
-
-def _rows(folder: Path) -> Counter[drivers.Output]:
-    rows: Counter[drivers.Output] = Counter()
-    with contextlib.suppress(OSError):
-        for uri in listed(folder):
-            rows.update(zip(*pq.read_table(local(uri)).to_pydict().values(), strict=True))
-    return rows
 
 
 def _executors(spark: SparkSession) -> int:

@@ -17,6 +17,15 @@ from ..integration.drivers import Output, add_file, answer, chained
 from ..waiting import DEADLINE, eventually
 
 
+def rows_in(folder: Path) -> Counter[Output]:
+    """Return what Spark's readers find in the folder of a file sink now."""
+    rows: Counter[Output] = Counter()
+    with contextlib.suppress(OSError):
+        for uri in listed(folder):
+            rows.update(zip(*pq.read_table(local(uri)).to_pydict().values(), strict=True))
+    return rows
+
+
 class Stream:
     """A running query that chains the rows of files, one a batch."""
 
@@ -36,7 +45,9 @@ class Stream:
     def await_all(self, seconds: float = DEADLINE) -> None:
         """Wait until every row of every file is in the sink, exactly once."""
         wanted = answer(range(self._files))
-        eventually(lambda: self._rows() == wanted, f"the output of {self._files} files", seconds)
+        eventually(
+            lambda: rows_in(self._folder / "out") == wanted, f"the output of {self._files} files", seconds
+        )
 
     def hosts(self) -> list[HostHello]:
         """The state hosts that own shards."""
@@ -48,11 +59,3 @@ class Stream:
             ]
         )
         return sorted(owners, key=lambda hello: hello.machine)
-
-    def _rows(self) -> Counter[Output]:
-        rows: Counter[Output] = Counter()
-        with contextlib.suppress(OSError):
-            for uri in listed(self._folder / "out"):
-                columns = pq.read_table(local(uri)).to_pydict()
-                rows.update(zip(*columns.values(), strict=True))
-        return rows

@@ -6,12 +6,10 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
-import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.cluster.loopback import LoopbackMachine
@@ -19,10 +17,10 @@ from benchmarks.cluster.machine import Machine
 from benchmarks.cluster.namespaces import NamespaceMachine
 from benchmarks.cluster.standalone import SOON, Standalone, wait_for
 
-from ..coordinator.channels.test_interleavings import listed, local
-from ..integration.drivers import EVENT, Output, add_file, answer_of_batches, batches_in
+from ..integration.drivers import EVENT, add_file, answer_of_batches, batches_in
 from ..waiting import eventually
 from .conftest import Cluster
+from .stream import rows_in
 
 pytestmark = pytest.mark.cluster
 
@@ -50,7 +48,7 @@ class Both:
 
 @attrs.frozen
 class _Beside:
-    """Machines as a cluster of their own wants them."""
+    """Some of the machines, for a cluster of their own."""
 
     address: str
     machines: Sequence[Machine]
@@ -59,7 +57,7 @@ class _Beside:
 @pytest.fixture(scope="module")
 def both(cluster: Cluster) -> Iterator[Both]:
     beside = _Beside(cluster.machines.address, [cluster.machines.add(name) for name in ("d1", "d2")])
-    with Standalone(beside, cluster.shared / "drivers-logs") as standalone:  # type: ignore[arg-type]
+    with Standalone(beside, cluster.shared / "drivers-logs") as standalone:
         yield Both(beside.address, beside.machines, standalone)
         for machine in beside.machines:
             machine.kill()
@@ -143,17 +141,10 @@ class Pipeline:
         """Wait until every row of every file is published, exactly once."""
 
         def are_there() -> bool:
-            rows = self._rows()
+            rows = rows_in(self._folder / "out")
             return rows == answer_of_batches(batches_in(rows, self._files))
 
         eventually(are_there, f"the output of {self._files} files")
-
-    def _rows(self) -> Counter[Output]:
-        rows: Counter[Output] = Counter()
-        with contextlib.suppress(OSError):
-            for uri in listed(self._folder / "out"):
-                rows.update(zip(*pq.read_table(local(uri)).to_pydict().values(), strict=True))
-        return rows
 
 
 @pytest.fixture

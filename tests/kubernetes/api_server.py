@@ -31,6 +31,7 @@ class ApiServer:
         self._lock = threading.Lock()
         self._version = 1
         self._pods: dict[str, Pod] = {}
+        self._is_closing = False
         self._terminating: list[threading.Thread] = []
         self._server = ThreadingHTTPServer((address, 0), _handler(self))
         self.url = f"http://{address}:{self._server.server_port}"
@@ -41,14 +42,16 @@ class ApiServer:
         with self._lock:
             return list(self._pods.values())
 
-    def create(self, resource: Json) -> Json:
-        """Create a pod and start it."""
+    def create(self, resource: Json) -> Json | None:
+        """Create a pod and start it; None once the server ends: nobody would end the pod."""
         metadata = resource["metadata"]
         metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": "2026-01-01T00:00:00Z"}
-        pod = self._kubelet.start(resource)
         with self._lock:
+            if self._is_closing:
+                return None
+            pod = self._kubelet.start(resource)
             self._pods[pod.name] = pod
-        return pod.resource
+            return pod.resource
 
     def patch(self, name: str, change: Json) -> Json | None:
         """Change the labels of a pod."""
@@ -92,6 +95,8 @@ class ApiServer:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+        with self._lock:
+            self._is_closing = True
         for pod in self.pods:
             pod.kill()
         for thread in self._terminating:
@@ -130,7 +135,8 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             kind, _, _ = self._asked()
             body = self._body()
-            self._answer(201, server.create(body) if kind == "pods" else body)
+            created = server.create(body) if kind == "pods" else body
+            self._answer(201 if created else 503, created or _status("ServiceUnavailable", 503))
 
         def do_PATCH(self) -> None:
             _, name, _ = self._asked()

@@ -41,7 +41,6 @@ class TransactionalProducer:
         self._failed: tuple[Failure, Delivered | None] | None = None
         self._partitions: dict[str, int] = {}
         self._sent = 0
-        self._client_error = library().KafkaException
         self._producer = cluster.producer(transactional_id, self._heard, self._delivered)
         try:
             self._call("did not begin", self._producer.init_transactions, cluster.timeout)
@@ -71,7 +70,7 @@ class TransactionalProducer:
             self._producer.produce(message.topic, message.value, message.key, partition, **optional)
         except BufferError:
             return False
-        except self._client_error as error:
+        except library().KafkaException as error:
             if (failure := failure_of(error)) and meaning(failure.name()) is Meaning.REPLACED:
                 # That says only that the transaction has failed. Why, a delivery says, which may come after it.
                 self.flush()
