@@ -58,7 +58,7 @@ $(OLDER:%=compat-%): compat-%: .venv-pyspark-%/.installed $(STAMP)
 	  .venv-pyspark-$*/bin/python -m pytest -m compat --numprocesses 2 --dist loadfile
 
 unit: $(STAMP)
-	$(RUN) pytest -m "not spark and not server and not cluster" --numprocesses auto
+	$(RUN) pytest -m "not spark and not server and not cluster and not kills" --numprocesses auto
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

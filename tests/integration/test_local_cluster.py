@@ -19,7 +19,7 @@ from chandy.coordinator.spark.executors import executor_hosts
 from ..waiting import eventually
 from .support import TOTALS, Events, Totals, last_totals
 
-pytestmark = [pytest.mark.spark, pytest.mark.compat]
+pytestmark = [pytest.mark.cluster, pytest.mark.compat]
 
 
 def test_shards_on_two_executors_are_checkpointed_and_restored(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ from chandy.storage.manifest import CheckpointKind, OperatorRecord
 from ...waiting import DEADLINE, eventually
 from .one_life import Queries
 
+pytestmark = pytest.mark.kills
+
 SHARDS = (0, 1)
 
 
