@@ -54,7 +54,8 @@ def classes(pytestconfig: pytest.Config) -> Path:
     assert pytestconfig.cache is not None
     folder = pytestconfig.cache.mkdir("classes")
     jars = Path(pyspark.__file__).parent / "jars"
-    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else "java"
     version = subprocess.run([java, "-version"], check=True, capture_output=True).stderr
     # Java passes over an archive that it did not write, or that was written with other jars.
     made_with = f"{jars} {jars.stat().st_mtime_ns} {version!r}"

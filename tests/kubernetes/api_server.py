@@ -136,7 +136,10 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
             kind, _, _ = self._asked()
             body = self._body()
             created = server.create(body) if kind == "pods" else body
-            self._answer(201 if created else 503, created or _status("ServiceUnavailable", 503))
+            if created is None:
+                self._answer(503, _status("ServiceUnavailable", 503))
+            else:
+                self._answer(201, created)
 
         def do_PATCH(self) -> None:
             _, name, _ = self._asked()
