@@ -37,9 +37,9 @@ from ..state.operators.partitioning import Partitioning, by_id
 from ..state.operators.pickling import pickled
 from ..state.rpc.access import StateAccess
 from ..state.rpc.messages import BeginTask, Endpoint, TaskFailure
+from ..storage.checkpoints.manifest import StateRecord
 from ..storage.errors import ChandyError
 from ..storage.logs import logger
-from ..storage.manifest import StateRecord
 from .operator_name import function_name
 
 log = logger(__name__)

@@ -25,7 +25,7 @@ from chandy.coordinator import (
     RecoveryMetrics,
 )
 from chandy.state import read_state
-from chandy.storage.open import pipeline_uri
+from chandy.storage.backends.open import pipeline_uri
 
 from . import flights
 from .file_source import reported_entry

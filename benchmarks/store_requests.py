@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from chandy.storage import ObjectExistsError, ObjectMissingError, Store
-from chandy.storage.catalog import Catalog
-from chandy.storage.layout import pack_key, trigger_key
-from chandy.storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
-from chandy.storage.snapshots import PACK_BELOW, SnapshotWriter
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import pack_key, trigger_key
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from chandy.storage.checkpoints.snapshots import PACK_BELOW, SnapshotWriter
 
 from .chart import bars
 from .report import Options, Report

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import attrs
 
-from ..storage.manifest import ChannelRecord, CheckpointKind, Manifest
+from ..storage.checkpoints.manifest import ChannelRecord, CheckpointKind, Manifest
 from ..storage.times import shown, utc
 
 

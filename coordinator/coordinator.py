@@ -21,15 +21,14 @@ from ..state.aggregation.combining import Combining
 from ..state.operators.arrow_processor import ArrowProcessor
 from ..state.processors.style import StyleName
 from ..state.rpc.metrics import OperatorMetrics
+from ..storage.backends.open import open_store
+from ..storage.checkpoints.layout import SAVEPOINTS
+from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.keys import validate_name
-from ..storage.layout import SAVEPOINTS
 from ..storage.logs import logger, named
-from ..storage.manifest import CheckpointKind
-from ..storage.open import open_store
 from ..storage.uri import join_uri
 from .adopt.adopter import Successor
 from .adopt.findings import Adoption
-from .assembly import assemble
 from .assigned_shard import AssignedShard, assigned_shards
 from .batch_aggregate import BatchAggregate, BatchWriter
 from .checkpoint import Checkpoint
@@ -37,13 +36,13 @@ from .config import CheckpointConfig
 from .connectors.recognition import sources_of
 from .durations import Duration, seconds
 from .errors import ArgumentError, ChandyError, CoordinatorStoppedError, SetupError, WriterError
-from .execution.draining import drain
+from .hosts.draining import drain
 from .operators import KeyedStream, taken
 from .protocol.events import Published, ScheduleStarted
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery, Definition
-from .recovery import restore_point
 from .recovery.metrics import RecoveryMetrics
+from .restore import restore_point
 from .sinks.recognition import sink_of
 from .sinks.sink import Sink
 from .sinks.two_phase.contract import TwoPhaseSink
@@ -54,7 +53,8 @@ from .spark.environment import check_pyspark, check_session
 from .spark.local_path import is_local
 from .spark.reach import check_reach
 from .spark.writer_facts import WriterFacts, check
-from .warm_up import warm_up
+from .wiring.assembly import assemble
+from .wiring.warm_up import warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData, SparkSession

@@ -8,9 +8,9 @@ import attrs
 
 from ..state.reader.differences import Change, OperatorDifferences, StateDifferences
 from ..state.reader.differences import compare as compare_operators
-from ..storage.locate import Located
-from ..storage.manifest import QueryRecord
-from .recovery.restore_point import WORKING
+from ..storage.checkpoints.locate import Located
+from ..storage.checkpoints.manifest import QueryRecord
+from .restore.restore_point import WORKING
 from .spark.source_offsets import source_offsets
 
 __all__ = ["Change", "OperatorDifferences", "StateDifferences", "compare_operators", "compare_queries"]

@@ -33,9 +33,9 @@ from ..state.rpc.messages import (
 )
 from ..state.rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from ..state.rpc.tls import Identity
-from ..storage.files import FileCache
-from ..storage.open import open_store
-from ..storage.restore import restore_files
+from ..storage.backends.open import open_store
+from ..storage.checkpoints.files import FileCache
+from ..storage.checkpoints.restore import restore_files
 from .errors import ArgumentError, PipelineNameError, QueryNotRunningError, StateUnreachableError
 from .execution.locked_machine import LockedMachine
 from .protocol.shard_assignment import ShardLocations
@@ -45,7 +45,7 @@ from .spark.progress import newest_committed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..storage.manifest import OperatorRecord
+    from ..storage.checkpoints.manifest import OperatorRecord
 
 T = TypeVar("T")
 _ATTEMPTS = 100

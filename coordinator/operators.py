@@ -21,11 +21,11 @@ from ..state.operators.time_mode import TimeMode, check_output_mode
 from ..state.processors.initial_state import initial_rows, write_initial_state
 from ..state.processors.processor import ProcessorSpec, processor_spec
 from ..state.processors.style import PandasSettings
+from ..storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ..storage.keys import validate_name
-from ..storage.manifest import OperatorRecord, StateRecord
 from .batch_aggregate import BatchAggregate, BatchOperator
 from .errors import PipelineNameError, RestoreError, SetupError
-from .recovery.restore_point import check_operator
+from .restore.restore_point import check_operator
 from .spark.plan import has_watermark
 from .spark.reach import has_other_machines
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ..state.operators.engine import OperatorSpec
     from ..state.processors.style import StyleName
     from ..state.rpc.messages import Endpoint
-    from .recovery.query_directories import QueryDirectories
-    from .recovery.restore_point import RestorePoint
+    from .restore.query_directories import QueryDirectories
+    from .restore.restore_point import RestorePoint
     from .spark.ticks import Ticks
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ..storage.manifest import OperatorRecord
+from ..storage.checkpoints.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
 from .sinks.sink import Sink
 from .sources.query_sources import QuerySources

@@ -15,7 +15,7 @@ from ..storage.logs import logger
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-    from ..storage.manifest import OperatorRecord
+    from ..storage.checkpoints.manifest import OperatorRecord
 
 log = logger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing_extensions import override
 
 from chandy.storage import ObjectExistsError, ObjectMissingError, ObjectStat, Store
-from chandy.storage.manifest import (
+from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
     Handle,
     Manifest,

@@ -17,12 +17,12 @@ PACKAGES = ("coordinator", "barrier", "state", "storage")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "face"),
     ("coordinator",),
-    ("assembly", "warm_up"),
-    ("driver",),
-    ("taken_pipeline",),
+    ("wiring",),
     ("config", "differences", "export", "lookup", "operators"),
     ("adopt", "batch_aggregate"),
     ("recovery",),
+    ("restore",),
+    ("hosts", "leadership"),
     ("channels",),
     ("query",),
     ("connectors",),
@@ -56,20 +56,20 @@ DECISIONS = {
     "coordinator.connectors.kafka.losses",
     "coordinator.connectors.kafka.reading",
     "coordinator.recovery.decisions",
-    "coordinator.recovery.election",
+    "coordinator.leadership.election",
     "coordinator.recovery.repetition",
     "coordinator.recovery.restart",
-    "coordinator.recovery.resume",
+    "coordinator.restore.resume",
     "coordinator.recovery.rollback",
     "state.aggregation.combining",
     "state.host.batches",
     "state.host.snapshot_bases",
     "state.host.snapshot_orders",
-    "storage.fencing",
-    "storage.retention",
+    "storage.checkpoints.fencing",
+    "storage.checkpoints.retention",
 }
 """Modules outside of ``coordinator.protocol`` that decide by values alone, too."""
-VALUES = {("coordinator.recovery.resume", "pathlib"), ("coordinator.protocol.statistics", "datetime")}
+VALUES = {("coordinator.restore.resume", "pathlib"), ("coordinator.protocol.statistics", "datetime")}
 """Imports of the type of a value: a path that is passed on, a time that is returned."""
 
 

@@ -13,7 +13,7 @@ from benchmarks.__main__ import BENCHMARKS
 from chandy.coordinator.spark.environment import NEWEST, OLDEST
 from chandy.state.format.evolution import MAX_VERSIONS
 from chandy.state.local import changelog
-from chandy.storage.manifest import SCHEMA_VERSION
+from chandy.storage.checkpoints.manifest import SCHEMA_VERSION
 from docs import configuration
 
 from .pages import PAGES, ROOT, blocks, commands

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery
 from chandy.coordinator.protocol.statistics import CheckpointStatistics, Status
-from chandy.storage.manifest import CheckpointKind
+from chandy.storage.checkpoints.manifest import CheckpointKind
 
 from ..stores import StoreAt
 from . import disk

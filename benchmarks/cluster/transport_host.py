@@ -18,8 +18,8 @@ from chandy.state.host.serving import HostServer
 from chandy.state.host.state_host import StateHost
 from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimAnswer, ClaimShards
 from chandy.state.rpc.tls import Identity
+from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.codec import from_json
-from chandy.storage.files import FileCache
 
 SOCKET: Final = "socket"
 _MEMORY: Final = 512 << 20

@@ -29,8 +29,8 @@ from chandy.state.rpc.messages import (
     ShardsRestored,
     SnapshotOrder,
 )
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, QueryRecord
 from chandy.storage.codec import from_json, to_json
-from chandy.storage.manifest import CheckpointKind, Handle, Manifest, QueryRecord
 
 from ..scale.alone import Laps, new_machine
 from ..scale.made import QUERY, QUERY_ID, UID, Fleet, acknowledgements

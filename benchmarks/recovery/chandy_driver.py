@@ -67,7 +67,7 @@ def main(folder: Path, storage: str, unfenced: bool, standby: bool) -> None:
     from . import query as common
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("chandy.coordinator.warm_up").addHandler(_Warm())
+    logging.getLogger("chandy.coordinator.wiring.warm_up").addHandler(_Warm())
     work, place = Work(folder), common.Place(folder, COMMIT_LOGS)
     spark = common.session(place)
     say("session")

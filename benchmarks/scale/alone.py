@@ -14,8 +14,8 @@ from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.instructions import Discard
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
 from chandy.state.rpc.messages import Ack, ClaimShards, HostHello, SnapshotOrder
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, QueryRecord
 from chandy.storage.codec import from_json, to_json
-from chandy.storage.manifest import CheckpointKind, Handle, QueryRecord
 
 from .made import QUERY, QUERY_ID, UID, Fleet, acknowledgements
 

@@ -22,13 +22,13 @@ from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.protocol.instructions import Discard
 from chandy.state.rpc.messages import Ack, BatchTimes, Endpoint
-from chandy.storage.catalog import Catalog
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import manifest_key
+from chandy.storage.checkpoints.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord
+from chandy.storage.checkpoints.manifest_json import decode_manifest, encode_manifest
 from chandy.storage.codec import from_json, to_json
 from chandy.storage.errors import ChandyError
-from chandy.storage.layout import manifest_key
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord
-from chandy.storage.manifest_json import decode_manifest, encode_manifest
 
 from ..lives import say
 from .alone import new_machine

@@ -9,8 +9,8 @@ from typing import Final
 import attrs
 
 from chandy.state.rpc.messages import Ack, ShardId, ShardSnapshot, SnapshotOrder
-from chandy.storage.layout import pack_key, shared_key
-from chandy.storage.manifest import FileRef, Handle, OperatorRecord
+from chandy.storage.checkpoints.layout import pack_key, shared_key
+from chandy.storage.checkpoints.manifest import FileRef, Handle, OperatorRecord
 
 QUERY: Final = "flights"
 QUERY_ID: Final = "6c1b4f2e-9f0d-4a53-8a3e-2f6b7f0c9d11"

@@ -12,16 +12,16 @@ from typing import Final
 
 import attrs
 
+from ...storage.backends.open import open_store
+from ...storage.checkpoints.layout import pack_key
+from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from ...storage.checkpoints.savepoint import commit_savepoint, read_savepoint
+from ...storage.checkpoints.snapshots import SnapshotWriter
 from ...storage.codec import from_json, to_json
 from ...storage.errors import ObjectExistsError, ObjectMissingError, StorageError
-from ...storage.layout import pack_key
 from ...storage.logs import logger
-from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
-from ...storage.open import open_store
-from ...storage.savepoint import commit_savepoint, read_savepoint
-from ...storage.snapshots import SnapshotWriter
 from ...storage.uri import join_uri
-from ..recovery.restore_point import RestorePoint
+from ..restore.restore_point import RestorePoint
 
 log = logger(__name__)
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ...state.operators.ticks import TICKS
+from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
-from ...storage.manifest import OperatorRecord
 from ..errors import AdoptionError, IncompleteDirectoryError
-from ..recovery.adoptions import Adoptions
-from ..recovery.restore_point import SINK, WORKING, RestorePoint
-from ..recovery.run_record import same_operators
+from ..restore.adoptions import Adoptions
+from ..restore.restore_point import SINK, WORKING, RestorePoint
+from ..restore.run_record import same_operators
 from ..sinks.file_sink_log import newest
 from ..sinks.sink import Sink
 from ..spark import active

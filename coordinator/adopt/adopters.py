@@ -9,10 +9,10 @@ from typing import Final
 
 import attrs
 
+from ...storage.backends.open import open_store
+from ...storage.backends.retrying import create_surely
 from ...storage.codec import from_json, to_json
 from ...storage.errors import ObjectExistsError, ObjectMissingError
-from ...storage.open import open_store
-from ...storage.retrying import create_surely
 from ...storage.uri import join_uri
 
 FOLDER: Final = ".adopted"

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from ...state.format.evolution import shown
 from ...state.format.schema import bare, from_json
-from ...storage.manifest import OperatorRecord, StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ..spark.plain_checkpoint import PlainCheckpoint, StateOperator
 
 _FILES = frozenset({"csv", "json", "orc", "parquet", "text", "xml", "avro", "binaryfile"})

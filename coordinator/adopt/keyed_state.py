@@ -18,7 +18,7 @@ from ...state.processors.adopted_state import (
     AdoptedVariable,
     read_entries,
 )
-from ...storage.manifest import OperatorRecord, StateKind, StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
 from ..errors import AdoptionError
 from ..spark.plain_checkpoint import PlainCheckpoint, StateOperator, StateVariable
 from ..spark.progress import Files

@@ -11,10 +11,10 @@ from typing import Final, Generic, TypeVar
 
 import attrs
 
+from ...storage.backends.open import open_store
+from ...storage.checkpoints.manifest import ChannelRecord, Manifest
 from ...storage.errors import ChandyError, ObjectMissingError
 from ...storage.logs import logger
-from ...storage.manifest import ChannelRecord, Manifest
-from ...storage.open import open_store
 from ...storage.store import Store
 from ..connectors.files import log as directory_log
 from ..query import Definition

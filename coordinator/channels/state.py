@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
-from ...storage.manifest import (
+from ...storage.checkpoints.manifest import (
     ChannelRecord,
     Manifest,
     OutputRecord,

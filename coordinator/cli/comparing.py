@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from ...storage import locate
+from ...storage.checkpoints import locate
 from .group import absolute, json_option, main, pipeline_option, storage_uri
 from .printing import print_json, print_table
 

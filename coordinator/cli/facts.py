@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from ...storage.catalog import Entry
-from ...storage.manifest import Manifest, OperatorRecord
+from ...storage.checkpoints.catalog import Entry
+from ...storage.checkpoints.manifest import Manifest, OperatorRecord
 
 
 def facts_of(manifest: Manifest) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...storage import locate
+from ...storage.checkpoints import locate
 from ...storage.errors import ChandyError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from rich.filesize import decimal
 
-from ...storage import locate
-from ...storage.catalog import Catalog, Entry
+from ...storage.checkpoints import locate
+from ...storage.checkpoints.catalog import Catalog, Entry
 from ...storage.errors import DamagedError
 from ...storage.store import Store
 from .facts import duration_of, facts_of, problem_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 import click
 
-from ...storage import locate
+from ...storage.checkpoints import locate
 from .group import checkpoint_option, json_option, main, pipeline_option, storage_uri
 from .printing import print_json
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.filesize import decimal
 
-from ...storage import locate
+from ...storage.checkpoints import locate
+from ...storage.checkpoints.manifest import ChannelRecord, QueryRecord
 from ...storage.errors import ChandyError
-from ...storage.manifest import ChannelRecord, QueryRecord
 from ...storage.store import Store
 from ..spark.offset_log import LoggedOffset, offsets_in
 from .facts import details_of, duration_of, filled_shards, outputs_of, size_of

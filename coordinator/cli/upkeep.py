@@ -11,14 +11,14 @@ import attrs
 import click
 from rich.filesize import decimal
 
-from ...storage import locate
-from ...storage.catalog import Catalog
-from ...storage.collect import GRACE_SECONDS, collect_garbage
+from ...storage.checkpoints import locate
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.collect import GRACE_SECONDS, collect_garbage
 from .group import json_option, main, pipeline_option, storage_uri
 from .printing import print_json, print_problems, print_table
 
 if TYPE_CHECKING:
-    from ..recovery.leftovers import Leftover
+    from ..restore.leftovers import Leftover
 
 
 @main.command()
@@ -74,8 +74,8 @@ def clean(work_dir: Path | None, cache_dir: Path | None, dry_run: bool, force: b
     it starts again.
     """
     # It loads PySpark, which the other commands need not wait for.
-    from ..recovery.leftovers import Places
-    from ..recovery.leftovers import clean as clean_up
+    from ..restore.leftovers import Places
+    from ..restore.leftovers import clean as clean_up
 
     now = time.time()
     found = clean_up(Places.of(work_dir, cache_dir), now, 0 if force else GRACE_SECONDS, dry_run)

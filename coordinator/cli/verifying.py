@@ -7,10 +7,10 @@ from typing import Any
 import attrs
 from rich.filesize import decimal
 
-from ...storage import locate
-from ...storage.catalog import Catalog, Entry
+from ...storage.checkpoints import locate
+from ...storage.checkpoints.catalog import Catalog, Entry
+from ...storage.checkpoints.verification import Report, damaged_objects, verify, verify_all
 from ...storage.errors import ChandyError
-from ...storage.verification import Report, damaged_objects, verify, verify_all
 from .facts import problem_of
 from .group import checkpoint_option, json_option, located, main, pipeline_option, storage_uri
 from .printing import print_json, print_problems, print_table

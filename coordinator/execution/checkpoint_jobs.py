@@ -14,8 +14,14 @@ from typing import Final
 
 import attrs
 
-from ...storage.catalog import Catalog
-from ...storage.collect import discard, discard_aborted
+from ...storage.backends.open import open_store
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.collect import discard, discard_aborted
+from ...storage.checkpoints.layout import pack_key, savepoint_key, trigger_key
+from ...storage.checkpoints.manifest import CheckpointKind, Manifest, OutputRecord, QueryRecord
+from ...storage.checkpoints.savepoint import claim_savepoint, discard_savepoint
+from ...storage.checkpoints.snapshots import SnapshotWriter, copy_snapshot
+from ...storage.checkpoints.verification import check
 from ...storage.errors import (
     ChandyError,
     FailureCode,
@@ -24,14 +30,8 @@ from ...storage.errors import (
     OutcomeUnknownError,
     StoreFailedError,
 )
-from ...storage.layout import pack_key, savepoint_key, trigger_key
 from ...storage.logs import logger
-from ...storage.manifest import CheckpointKind, Manifest, OutputRecord, QueryRecord
-from ...storage.open import open_store
-from ...storage.savepoint import claim_savepoint, discard_savepoint
-from ...storage.snapshots import SnapshotWriter, copy_snapshot
 from ...storage.store import Store
-from ...storage.verification import check
 from ..protocol import events as on
 from ..protocol import instructions as do
 from ..protocol.reasons import Reason

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ...storage.catalog import Catalog
+from ...storage.backends.retrying import no_patience
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.manifest import CheckpointKind, Manifest
+from ...storage.checkpoints.savepoint import commit_savepoint
 from ...storage.errors import StoreFailedError
-from ...storage.manifest import CheckpointKind, Manifest
-from ...storage.retrying import no_patience
-from ...storage.savepoint import commit_savepoint
 from ...storage.store import Store
 
 

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 
 from ...state.rpc.messages import ShardsRestored, TaskFailure
-from ...storage.catalog import Catalog
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.manifest import CheckpointKind, Manifest
 from ...storage.errors import ChandyError, FailureCode
 from ...storage.logs import carried, logger
-from ...storage.manifest import CheckpointKind, Manifest
 from ...storage.store import Store
 from ..checkpoint import Checkpoint
 from ..protocol import events as on

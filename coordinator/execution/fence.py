@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ...storage.catalog import Catalog
+from ...storage.checkpoints.catalog import Catalog
 from ...storage.errors import ChandyError, FencedError
 from ...storage.logs import logger
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...state.rpc.messages import BatchTimes
-from ...storage.manifest import ChannelRecord, Manifest, OutputRecord
+from ...storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
 
 
 class Progress(Protocol):

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import attrs
 
-from ...storage import locate
+from ...storage.checkpoints import locate
+from ...storage.checkpoints.manifest import Manifest
+from ...storage.checkpoints.verification import verify
 from ...storage.errors import DamagedError
-from ...storage.manifest import Manifest
-from ...storage.verification import verify
 from .contents import Exported
 from .errors import ExportError
 from .operators import write_operator

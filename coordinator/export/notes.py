@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ...storage.manifest import QueryRecord
+from ...storage.checkpoints.manifest import QueryRecord
 from ..sinks import file_sink_log
 from .positions import Position
 

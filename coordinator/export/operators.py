@@ -9,8 +9,8 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from ...state.reader.by_key import StoredKeys
-from ...storage.manifest import OperatorRecord
-from ...storage.restore import restore_files
+from ...storage.checkpoints.manifest import OperatorRecord
+from ...storage.checkpoints.restore import restore_files
 from ...storage.store import Store
 from .contents import ExportedOperator
 

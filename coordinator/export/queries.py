@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ...storage.manifest import OperatorRecord, QueryRecord
-from ...storage.restore import restore_files
+from ...storage.checkpoints.manifest import OperatorRecord, QueryRecord
+from ...storage.checkpoints.restore import restore_files
 from ...storage.store import Store
-from ..recovery.restore_point import SINK, WORKING
+from ..restore.restore_point import SINK, WORKING
 from ..sinks.file_sink_log import LOG, contents
 from ..spark.compact_log import DEFAULT_INTERVAL, entry_number, mended, missing_entry, names_at
 from ..spark.listing import files_below

@@ -25,7 +25,7 @@ from ...state.rpc.messages import (
     ResumePoint,
     ShardId,
 )
-from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from .pending import AckResult
 from .reasons import Reason
 from .requests import Request

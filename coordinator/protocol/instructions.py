@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ...state.rpc.messages import Order, RestoreSource, ShardId
-from ...storage.manifest import Handle, Manifest
+from ...storage.checkpoints.manifest import Handle, Manifest
 from .errors import CheckpointError
 from .requests import Request
 

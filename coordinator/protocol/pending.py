@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from ...state.rpc.messages import ShardId, ShardSnapshot, SnapshotOrder
-from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from .errors import CheckpointStateError
 from .reasons import Reason
 from .requests import Request

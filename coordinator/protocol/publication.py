@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ...storage.manifest import Manifest
+from ...storage.checkpoints.manifest import Manifest
 from .requests import Request
 
 

@@ -6,7 +6,7 @@ import attrs
 
 from ...barrier.gate import Gate
 from ...state.rpc.messages import RestoreSource
-from ...storage.manifest import OperatorRecord
+from ...storage.checkpoints.manifest import OperatorRecord
 from .shard_assignment import ShardAssignment
 
 

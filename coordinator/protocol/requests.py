@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from ...storage.manifest import CheckpointKind
+from ...storage.checkpoints.manifest import CheckpointKind
 from .reasons import Reason
 
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from ...storage.manifest import Manifest
-from ...storage.retention import deletable, dropped
+from ...storage.checkpoints.manifest import Manifest
+from ...storage.checkpoints.retention import deletable, dropped
 from .instructions import Discard
 
 

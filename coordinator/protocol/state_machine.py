@@ -42,7 +42,7 @@ from ...state.rpc.messages import (
     SnapshotOrder,
     StopOrder,
 )
-from ...storage.manifest import CheckpointKind, Handle, Manifest
+from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
 from . import requests
 from .copies import HAND_OVER_SECONDS, Move, MovePhase, Numbers
 from .errors import CheckpointError, NotTheOwnerError, StaleQueryError, StateLostError

@@ -11,7 +11,7 @@ from typing import Self
 
 import attrs
 
-from ...storage.manifest import CheckpointKind
+from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.times import rounded, shown, utc
 from .reasons import Reason
 

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
+from ...storage.checkpoints.files import FileCache
+from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
-from ...storage.files import FileCache
 from ...storage.logs import carried, logger, named
 from ...storage.long_waits import Reminder, told_if_slow
-from ...storage.manifest import OperatorRecord
 from ..execution.locked_machine import LockedMachine
+from ..leadership.leadership import has_leader
 from ..protocol.events import QueryAdded, QueryRemoved
 from ..query import CheckpointedQuery, Definition
+from ..restore.adoptions import Adoptions
+from ..restore.local_recovery import LocalRecovery
+from ..restore.query_directories import QueryDirectories
+from ..restore.restore_point import Restored, RestorePoint, restore_query
+from ..restore.resume import ResumableRun
 from ..sinks.owner import SinkOwner
 from ..sinks.sink import Beginning
 from ..spark import progress
 from ..spark.seeding import seed
 from ..spark.starting import start as start_spark
 from ..spark.ticks import Ticks
-from .adoptions import Adoptions
-from .leadership import has_leader
-from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
-from .query_directories import QueryDirectories
-from .restore_point import Restored, RestorePoint, restore_query
-from .resume import ResumableRun
 from .runs import Run, Runs
 
 if TYPE_CHECKING:

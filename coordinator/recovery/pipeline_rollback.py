@@ -12,11 +12,11 @@ from ...storage.logs import logger
 from ..execution.executor import CheckpointExecutor
 from ..protocol.events import Released, Restored, Suspended
 from ..query import CheckpointedQuery
+from ..restore.local_recovery import LocalRecovery
+from ..restore.restore_point import RestorePoint, base_point
+from ..restore.resume import ResumableRun
 from .launcher import Launcher
-from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
-from .restore_point import RestorePoint, base_point
-from .resume import ResumableRun
 from .runs import Run, Runs
 
 log = logger(__name__)

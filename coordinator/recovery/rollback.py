@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from .restore_point import RestorePoint
+from ..restore.restore_point import RestorePoint
 
 R = TypeVar("R")
 

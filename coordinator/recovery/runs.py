@@ -14,15 +14,15 @@ import attrs
 
 from ...state.operators.batch_log import batch_times
 from ...state.rpc.messages import BatchTimes
+from ...storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
 from ...storage.logs import logger
-from ...storage.manifest import ChannelRecord, Manifest, OutputRecord
 from ..channels.observer import Channels
 from ..errors import StaleQueryError, WorkingDirectoryError
 from ..query import Definition
+from ..restore.restore_point import SINK, WORKING
+from ..restore.resume import ResumableRun
 from ..spark import progress
 from ..spark.mirror import Mirror
-from .restore_point import SINK, WORKING
-from .resume import ResumableRun
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -32,17 +32,17 @@ from ..execution.executor import CheckpointExecutor
 from ..protocol import events
 from ..protocol.reasons import Reason
 from ..query import CheckpointedQuery, Definition
+from ..restore.local_recovery import LocalRecovery
+from ..restore.restore_point import RestorePoint, suspect
+from ..restore.resume import ResumableRun
 from ..sources.errors import SourceLostError
 from ..spark import progress
 from . import decisions as on
 from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
-from .local_recovery import LocalRecovery
 from .metrics import RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
 from .repetition import Place, place_of
-from .restore_point import RestorePoint, suspect
-from .resume import ResumableRun
 from .rollback import go_back
 from .runs import Run, Runs
 

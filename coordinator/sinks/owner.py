@@ -13,9 +13,9 @@ from typing import Final
 
 import attrs
 
+from ...storage.backends.local import LocalStore
 from ...storage.codec import from_json, to_json
 from ...storage.errors import CodecError, ObjectExistsError
-from ...storage.local import LocalStore
 from ...storage.logs import logger
 from ..errors import SinkTakenError
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from ...storage.manifest import OutputRecord
+from ...storage.checkpoints.manifest import OutputRecord
 from .guarantee import Guarantee
 from .owner import SinkOwner
 from .place import Output

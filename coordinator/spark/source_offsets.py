@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from ...storage.manifest import Handle, QueryRecord
-from ...storage.restore import restore_files
+from ...storage.checkpoints.manifest import Handle, QueryRecord
+from ...storage.checkpoints.restore import restore_files
 from ...storage.store import Store
 
 _NOTHING: Final = "-"

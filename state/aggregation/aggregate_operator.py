@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructField, StructType
 
-from ...storage.manifest import StateRecord
+from ...storage.checkpoints.manifest import StateRecord
 from ..errors import invalid_argument
 from ..format.schema import from_json, to_json
 from ..operators.arrow_processor import (

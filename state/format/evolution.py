@@ -41,7 +41,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from ...storage.manifest import StateRecord
+from ...storage.checkpoints.manifest import StateRecord
 from ..errors import StateSchemaError
 from .schema import arrow_struct, from_json
 

@@ -15,8 +15,8 @@ from typing import Final, NoReturn
 
 import attrs
 
+from ...storage.checkpoints.files import FileCache
 from ...storage.codec import from_json
-from ...storage.files import FileCache
 from ...storage.logs import logger
 from ..local.directories import HOSTS
 from ..local.locks import acquire, remove_unless_held, try_acquire

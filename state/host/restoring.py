@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ...storage.checkpoints.restore import RestoreReport
 from ...storage.logs import logger
-from ...storage.restore import RestoreReport
 from ..rpc.messages import ShardsRestored
 
 _log = logger(__name__)

@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from ...storage.manifest import Handle
+from ...storage.checkpoints.manifest import Handle
 from ..rpc.messages import RestoreSource, ShardSnapshot, SnapshotOrder
 from .shard_key import ShardKey
 

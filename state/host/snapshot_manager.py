@@ -13,10 +13,10 @@ from typing import Final
 
 import attrs
 
-from ...storage.files import FileCache
-from ...storage.layout import pack_key
+from ...storage.checkpoints.files import FileCache
+from ...storage.checkpoints.layout import pack_key
+from ...storage.checkpoints.snapshots import SnapshotWriter, Source, StoredSnapshot
 from ...storage.logs import logger
-from ...storage.snapshots import SnapshotWriter, Source, StoredSnapshot
 from ...storage.store import Store
 from ..rpc.messages import Ack, Control, Decline, RestoreSource, ShardId, ShardSnapshot, SnapshotOrder
 from .batches import check_together

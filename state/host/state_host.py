@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ...storage.backends.open import open_store
+from ...storage.checkpoints.files import FileCache
+from ...storage.checkpoints.restore import restore_files
 from ...storage.errors import ChandyError
-from ...storage.files import FileCache
 from ...storage.logs import logger
-from ...storage.open import open_store
-from ...storage.restore import restore_files
 from ...storage.store import Store
 from ..errors import ChangelogBrokenError, MoveGivenUpError, ShardMissingError, ShardRefusedError
 from ..local.changelog import Changelog, read, shard_folder

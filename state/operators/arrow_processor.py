@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from ...storage.checkpoints.manifest import StateRecord
 from ...storage.errors import ChandyError
-from ...storage.manifest import StateRecord
 from ..errors import DefinitionError, OutputTypeError, ProcessorError, invalid_argument
 from ..format.arrow import from_numpy, to_numpy
 from ..format.keyspace import HIDDEN, value_prefix

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...storage.manifest import StateRecord
+from ...storage.checkpoints.manifest import StateRecord
 from ..format.arrow import BYTES, from_numpy, scalar
 from ..format.keys import KeyCodec
 from ..rpc.access import Entries, ShardColumn, StateAccess

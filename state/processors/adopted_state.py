@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.ipc
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from ...storage.manifest import StateKind, StateRecord
+from ...storage.checkpoints.manifest import StateKind, StateRecord
 from ..format.arrow import BYTES
 from ..format.keys import KeyCodec
 from ..format.schema import Schemas, from_json

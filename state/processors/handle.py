@@ -16,7 +16,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
-from ...storage.manifest import StateKind, StateRecord
+from ...storage.checkpoints.manifest import StateKind, StateRecord
 from ..errors import DefinitionError
 from ..format import keyspace
 from ..format.packing import Packing

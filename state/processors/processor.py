@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from ...storage.manifest import StateKind, StateRecord
+from ...storage.checkpoints.manifest import StateKind, StateRecord
 from ..errors import DefinitionError, OutputTypeError, ProcessorError, invalid_argument
 from ..format import keyspace
 from ..format.arrow import BYTES

@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructType
 from rocksdict import Rdict
 
-from ...storage.manifest import OperatorRecord, StateKind, StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
 from ..format import keyspace
 from ..format.arrow import BYTES
 from ..format.keys import KeyCodec

@@ -21,10 +21,10 @@ import attrs
 import pyarrow as pa
 from rocksdict import Rdict
 
-from ...storage.files import FileCache, is_immutable
-from ...storage.locate import Located
-from ...storage.manifest import Handle, OperatorRecord, StateKind
-from ...storage.restore import restore_files
+from ...storage.checkpoints.files import FileCache, is_immutable
+from ...storage.checkpoints.locate import Located
+from ...storage.checkpoints.manifest import Handle, OperatorRecord, StateKind
+from ...storage.checkpoints.restore import restore_files
 from ...storage.store import Store
 from ..errors import NoSuchStateError
 from ..format import keyspace, parts

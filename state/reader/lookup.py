@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import Row
 
-from ...storage.manifest import StateKind, StateRecord
+from ...storage.checkpoints.manifest import StateKind, StateRecord
 from ..format import keyspace
 from ..format.packing import Packing
 from ..format.schema import from_json

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from ...storage.locate import LATEST
+from ...storage.checkpoints.locate import LATEST
 from .source import FORMAT, StateSource, select
 
 _knowing: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()

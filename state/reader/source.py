@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 from pyspark.sql.types import StructType
 
-from ...storage.locate import LATEST, locate
-from ...storage.manifest import CheckpointKind, Handle, OperatorRecord
-from ...storage.open import open_store
-from ...storage.restore import restore_files
+from ...storage.backends.open import open_store
+from ...storage.checkpoints.locate import LATEST, locate
+from ...storage.checkpoints.manifest import CheckpointKind, Handle, OperatorRecord
+from ...storage.checkpoints.restore import restore_files
 from ..errors import DefinitionError, NoSuchStateError, invalid_argument
 from .stored import TIMERS, StoredState
 

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
-from ...storage.manifest import StateKind, StateRecord
+from ...storage.checkpoints.manifest import StateKind, StateRecord
 from ..format import keyspace, parts
 from ..format.arrow import BYTES
 from ..format.keys import KeyCodec

@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 import attrs
 
+from ...storage.checkpoints.manifest import Handle
 from ...storage.errors import FailureCode
-from ...storage.manifest import Handle
 from .addresses import PortRange
 from .tls import Identity
 

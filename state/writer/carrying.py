@@ -8,13 +8,13 @@ from tempfile import TemporaryDirectory
 
 import attrs
 
-from ...storage.layout import pack_key
-from ...storage.locate import Located
-from ...storage.manifest import Handle, QueryRecord
-from ...storage.restore import restore_files
-from ...storage.snapshots import SnapshotWriter, StoredSnapshot, copy_snapshot
+from ...storage.checkpoints.layout import pack_key
+from ...storage.checkpoints.locate import Located
+from ...storage.checkpoints.manifest import Handle, QueryRecord
+from ...storage.checkpoints.restore import restore_files
+from ...storage.checkpoints.snapshots import SnapshotWriter, StoredSnapshot, copy_snapshot
+from ...storage.checkpoints.verification import check
 from ...storage.store import Store
-from ...storage.verification import check
 
 
 @attrs.frozen

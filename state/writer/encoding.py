@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...storage.manifest import StateKind, StateRecord
+from ...storage.checkpoints.manifest import StateKind, StateRecord
 from ..errors import StateTypeError
 from ..format.arrow import BYTES, from_numpy, to_numpy
 from ..format.keys import KeyCodec

@@ -14,14 +14,21 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import DataType, LongType, StructField, StructType, TimestampType
 
+from ...storage.backends.open import open_store
+from ...storage.checkpoints.layout import CLAIM
+from ...storage.checkpoints.locate import LATEST, Located, locate
+from ...storage.checkpoints.manifest import (
+    CheckpointKind,
+    Handle,
+    Manifest,
+    OperatorRecord,
+    StateKind,
+    StateRecord,
+)
+from ...storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, discard_savepoint
+from ...storage.checkpoints.snapshots import StoredSnapshot
 from ...storage.codec import from_json as from_canonical_json
 from ...storage.keys import validate_name
-from ...storage.layout import CLAIM
-from ...storage.locate import LATEST, Located, locate
-from ...storage.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, StateKind, StateRecord
-from ...storage.open import open_store
-from ...storage.savepoint import claim_savepoint, commit_savepoint, discard_savepoint
-from ...storage.snapshots import StoredSnapshot
 from ...storage.store import Store
 from ..errors import DefinitionError, NoSuchStateError, invalid_argument
 from ..format import keyspace

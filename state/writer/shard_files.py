@@ -13,12 +13,12 @@ import attrs
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructType
 
+from ...storage.backends.open import open_store
+from ...storage.checkpoints.layout import pack_key
+from ...storage.checkpoints.manifest import Handle, StateKind
+from ...storage.checkpoints.restore import restore_files
+from ...storage.checkpoints.snapshots import SnapshotWriter, Source, StoredSnapshot
 from ...storage.codec import to_json
-from ...storage.layout import pack_key
-from ...storage.manifest import Handle, StateKind
-from ...storage.open import open_store
-from ...storage.restore import restore_files
-from ...storage.snapshots import SnapshotWriter, Source, StoredSnapshot
 from ..errors import StateTypeError
 from ..format import keyspace
 from ..format.keys import KeyCodec

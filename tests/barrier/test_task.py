@@ -30,7 +30,7 @@ from chandy.state.format.schema import to_json
 from chandy.state.processors.processor import processor_spec
 from chandy.state.rpc.messages import BatchTimes, BeginTask, Endpoint
 from chandy.state.rpc.metrics import OperatorMetrics
-from chandy.storage.manifest import StateRecord
+from chandy.storage.checkpoints.manifest import StateRecord
 
 COUNT = StructType().add("count", LongType())
 INPUT = StructType().add("k", StringType()).add("n", LongType()).add("ts", TimestampType())

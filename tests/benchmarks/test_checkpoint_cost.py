@@ -31,7 +31,7 @@ from benchmarks.checkpoint_cost.figures import (
 )
 from benchmarks.stage import balanced
 from chandy.coordinator.protocol.statistics import CheckpointStatistics, Status
-from chandy.storage.manifest import CheckpointKind
+from chandy.storage.checkpoints.manifest import CheckpointKind
 
 BEGIN = 1_700_000_000.0
 INTERVALS = st.sampled_from([0.5, 1.0, 2.0, 10.0, 60.0])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from chandy.coordinator import assembly, driver
+from chandy.coordinator.wiring import assembly, driver
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,12 @@ from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.coordinator.recovery.restore_point import RestorePoint
-from chandy.storage.catalog import Catalog
+from chandy.coordinator.restore.restore_point import RestorePoint
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import savepoint_key, trigger_key
+from chandy.storage.checkpoints.manifest import Manifest
+from chandy.storage.checkpoints.savepoint import claim_savepoint
 from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
-from chandy.storage.layout import savepoint_key, trigger_key
-from chandy.storage.manifest import Manifest
-from chandy.storage.savepoint import claim_savepoint
 from chandy.storage.store import Store
 
 Work = Iterator[None]

@@ -15,10 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chandy.coordinator.cli import main
-from chandy.storage import Store, locate
-from chandy.storage.catalog import Catalog
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import (
+from chandy.storage import Store
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints import locate
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.manifest import (
     ChannelRecord,
     EpochRecord,
     Handle,
@@ -28,9 +29,9 @@ from chandy.storage.manifest import (
     TopicPartition,
     UnreadFiles,
 )
-from chandy.storage.manifest_json import encode_manifest
-from chandy.storage.savepoint import claim_savepoint, commit_savepoint
-from chandy.storage.snapshots import SnapshotWriter
+from chandy.storage.checkpoints.manifest_json import encode_manifest
+from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
 
 from ..builders import make_manifest
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from chandy.coordinator import assembly, driver
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
@@ -32,11 +31,12 @@ from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.spark import plan, session
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.coordinator.wiring import assembly, driver
 from chandy.state.local.changelog import FOLDER
 from chandy.storage import FencedError
-from chandy.storage.catalog import Catalog
-from chandy.storage.files import FileCache
-from chandy.storage.local import LocalStore
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.long_waits import Reminder
 
 from ..builders import make_manifest

@@ -16,9 +16,9 @@ from chandy.state.format.keyspace import EVENT_TIMERS, timed_key, value_prefix
 from chandy.state.format.packing import Packing
 from chandy.state.format.schema import to_json
 from chandy.state.format.values import StateName
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import Handle, OperatorRecord, QueryRecord, StateRecord
-from chandy.storage.savepoint import claim_savepoint, commit_savepoint
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.manifest import Handle, OperatorRecord, QueryRecord, StateRecord
+from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint
 
 from ..builders import make_manifest
 from ..state.reader.checkpoints import Checkpoints

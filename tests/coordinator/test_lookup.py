@@ -10,7 +10,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from chandy.coordinator.errors import ArgumentError, PipelineNameError
 from chandy.coordinator.lookup import choose_state, key_values
-from chandy.storage.manifest import OperatorRecord, StateRecord
+from chandy.storage.checkpoints.manifest import OperatorRecord, StateRecord
 
 ONE = StructType([StructField("k", StringType())])
 TWO = StructType([StructField("k", StringType()), StructField("n", LongType())])

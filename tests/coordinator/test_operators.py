@@ -10,13 +10,13 @@ import pytest
 
 from chandy.coordinator.errors import PipelineNameError, RestoreError
 from chandy.coordinator.operators import KeyedStream, Operators
-from chandy.coordinator.recovery.query_directories import QueryDirectories
-from chandy.coordinator.recovery.restore_point import RestorePoint
+from chandy.coordinator.restore.query_directories import QueryDirectories
+from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.spark.ticks import Ticks
 from chandy.state.errors import DefinitionError
 from chandy.state.rpc.messages import Endpoint
 from chandy.storage import InvalidNameError
-from chandy.storage.manifest import OperatorRecord
+from chandy.storage.checkpoints.manifest import OperatorRecord
 
 from ..builders import make_manifest
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, coordinator
-from chandy.storage.catalog import Catalog
-from chandy.storage.local import LocalStore
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
 
 from ..builders import make_manifest
 from ..waiting import DEADLINE

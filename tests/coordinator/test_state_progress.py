@@ -10,7 +10,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from chandy.coordinator.errors import StateUnreachableError
 from chandy.coordinator.state_progress import Batches, StateProgress, state_operator
 from chandy.state.rpc.metrics import BatchMetrics, OperatorMetrics
-from chandy.storage.manifest import OperatorRecord
+from chandy.storage.checkpoints.manifest import OperatorRecord
 
 OPERATORS = tuple(OperatorRecord(uid, "q", "{}", {}, (None,) * 4) for uid in ("first", "second"))
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from chandy.coordinator.recovery import launcher
-from chandy.coordinator.recovery.remote_directories import RemoteDirectories
+from chandy.coordinator.restore.remote_directories import RemoteDirectories
 from chandy.coordinator.spark.hadoop_folder import HadoopFolder
 from chandy.coordinator.spark.mirror import Mirror
 

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.state import SavepointWriter, read_state
-from chandy.storage.catalog import Catalog
-from chandy.storage.layout import is_shared
-from chandy.storage.open import open_store
-from chandy.storage.savepoint import read_savepoint
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import is_shared
+from chandy.storage.checkpoints.savepoint import read_savepoint
+from chandy.storage.checkpoints.verification import verify
 from chandy.storage.uri import join_uri
-from chandy.storage.verification import verify
 
 from .support import TOTALS, Events, Totals, last_totals
 

@@ -27,7 +27,7 @@ from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.adopt import adopted_store, adopters
 from chandy.coordinator.errors import AdoptionError, SinkTakenError
 from chandy.coordinator.spark import progress
-from chandy.storage.verification import verify
+from chandy.storage.checkpoints.verification import verify
 
 from ..waiting import eventually
 from .support import Events, Make

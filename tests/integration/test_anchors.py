@@ -12,9 +12,9 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from chandy.coordinator import assembly
 from chandy.coordinator.protocol.balance import wanted_owners
 from chandy.coordinator.spark.anchors import Anchors
+from chandy.coordinator.wiring import assembly
 
 from . import test_time
 from .support import Make

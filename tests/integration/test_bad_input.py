@@ -32,8 +32,8 @@ from chandy.storage import (
     NothingHereError,
     SchemaTooNewError,
     StoreFailedError,
-    layout,
 )
+from chandy.storage.checkpoints import layout
 
 from ..storage.conftest import no_s3_keys  # noqa: F401
 from .support import EVENTS, TOTALS, Events, Make, Totals

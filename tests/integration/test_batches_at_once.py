@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from chandy.coordinator import CheckpointCoordinator, CheckpointedQuery, FixedDelay
 from chandy.coordinator.connectors.postgres.sink import PostgresSink
 from chandy.coordinator.sinks.two_phase.contract import Fence
+from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.errors import FencedError
-from chandy.storage.open import open_store, pipeline_uri
 from tests.coordinator.connectors.postgres_server import PostgresServer
 from tests.coordinator.connectors.postgres_server import postgres as postgres
 from tests.waiting import DEADLINE, eventually

@@ -23,9 +23,9 @@ from chandy.coordinator.errors import WriterError
 from chandy.coordinator.recovery.launcher import Launcher
 from chandy.coordinator.recovery.runs import Run
 from chandy.coordinator.spark import progress
-from chandy.storage.catalog import Catalog
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import ChannelRecord, UnreadFiles
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.manifest import ChannelRecord, UnreadFiles
 from tests.waiting import eventually
 
 from ..coordinator.channels.test_interleavings import listed, local

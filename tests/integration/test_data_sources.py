@@ -25,8 +25,8 @@ from chandy import (
 from chandy.coordinator.connectors.data_source.errors import DataSourceFailedError
 from chandy.coordinator.connectors.data_source.messages import INLINE_BYTES
 from chandy.coordinator.errors import SinkTakenError, WriterError
-from chandy.storage.layout import STAGED
-from chandy.storage.open import open_store, pipeline_uri
+from chandy.storage.backends.open import open_store, pipeline_uri
+from chandy.storage.checkpoints.layout import STAGED
 from tests.coordinator.connectors import file_source
 from tests.coordinator.connectors.file_source import (
     ArrowFileSource,

@@ -36,15 +36,15 @@ from chandy.coordinator import (
     Reason,
 )
 from chandy.coordinator.recovery import launcher
-from chandy.coordinator.recovery.run_record import may_be_alive
+from chandy.coordinator.restore.run_record import may_be_alive
 from chandy.coordinator.sinks.file_sink_log import newest
 from chandy.coordinator.spark import starting
 from chandy.state import failure_marks
 from chandy.state.errors import HostLostError
 from chandy.state.local.changelog import FOLDER
-from chandy.storage.catalog import Catalog
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.errors import FencedError
-from chandy.storage.open import open_store
 
 from . import drivers
 from .drivers import (

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from chandy.coordinator import Checkpoint, CheckpointCoordinator, FixedDelay
 from chandy.coordinator.errors import CheckpointError
+from chandy.coordinator.leadership import leadership
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.query import CheckpointedQuery
-from chandy.coordinator.recovery import leadership
 from chandy.coordinator.recovery.decisions import StopRequested
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.local.changelog import FOLDER

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.cli import main
-from chandy.storage.open import open_store
+from chandy.storage.backends.open import open_store
 
 from ..pages import PAGES, README, ROOT, Block, blocks, commands
 

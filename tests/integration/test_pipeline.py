@@ -21,8 +21,8 @@ from chandy.coordinator import (
 from chandy.coordinator.errors import ProcessorFailedError
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.spark.progress import newest_committed, newest_planned
-from chandy.storage.catalog import Catalog
-from chandy.storage.open import open_store, pipeline_uri
+from chandy.storage.backends.open import open_store, pipeline_uri
+from chandy.storage.checkpoints.catalog import Catalog
 
 from ..waiting import eventually
 from .support import TOTALS, Events, Make, Totals, last_totals
@@ -496,7 +496,7 @@ def test_a_processor_that_raises_is_named_with_its_key_and_batch_and_its_traceba
 GATE = """
 import time
 from pathlib import Path
-from chandy.storage.local import LocalStore
+from chandy.storage.backends.local import LocalStore
 
 gate = Path({gate!r})
 write = LocalStore.write

@@ -17,7 +17,7 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 from chandy.state import read_state
 from chandy.state.errors import NoSuchStateError
 from chandy.storage import NothingHereError
-from chandy.storage.open import pipeline_uri
+from chandy.storage.backends.open import pipeline_uri
 
 from .support import Events, Make
 

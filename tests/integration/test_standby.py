@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from chandy.storage.catalog import Catalog
-from chandy.storage.local import LocalStore
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
 
 from ..waiting import eventually
 from . import driver_process

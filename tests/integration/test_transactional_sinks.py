@@ -22,8 +22,8 @@ from chandy.coordinator import (
 from chandy.coordinator.errors import PipelineFailedError, RestoreError, WriterError
 from chandy.coordinator.recovery.restart import RestartStrategy
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputError, OutputLostError
-from chandy.storage.layout import STAGED
-from chandy.storage.open import open_store, pipeline_uri
+from chandy.storage.backends.open import open_store, pipeline_uri
+from chandy.storage.checkpoints.layout import STAGED
 from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 from tests.waiting import eventually

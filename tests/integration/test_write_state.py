@@ -22,7 +22,7 @@ from chandy.coordinator.cli import main
 from chandy.state import SavepointWriter, read_state
 from chandy.state.errors import DefinitionError, NoSuchStateError, StateTypeError
 from chandy.storage import ChandyError
-from chandy.storage.open import pipeline_uri
+from chandy.storage.backends.open import pipeline_uri
 
 from .support import TOTALS, Events, Make, Totals
 

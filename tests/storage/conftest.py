@@ -11,8 +11,8 @@ import fsspec
 import pytest
 
 from chandy.storage import Store
-from chandy.storage.local import LocalStore
-from chandy.storage.open import open_store
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.backends.open import open_store
 
 from ..builders import MemoryStore
 from ..maven import NoJavaServerError

@@ -12,13 +12,13 @@ from typing import Any
 import attrs
 
 from chandy.storage import ObjectStat, OutcomeUnknownError, StorageError, Store, StoreFailedError
-from chandy.storage.catalog import Catalog
-from chandy.storage.collect import discard, discard_aborted
-from chandy.storage.manifest import Handle, Manifest, OperatorRecord
-from chandy.storage.restore import restore_files
-from chandy.storage.retrying import RetryingStore, RetryPolicy
-from chandy.storage.snapshots import SnapshotWriter
-from chandy.storage.verification import verify
+from chandy.storage.backends.retrying import RetryingStore, RetryPolicy
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.collect import discard, discard_aborted
+from chandy.storage.checkpoints.manifest import Handle, Manifest, OperatorRecord
+from chandy.storage.checkpoints.restore import restore_files
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
+from chandy.storage.checkpoints.verification import verify
 
 from ..builders import make_manifest
 

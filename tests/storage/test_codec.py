@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chandy.state.rpc import messages
+from chandy.storage.checkpoints.fencing import Claim, Generation
+from chandy.storage.checkpoints.manifest import FileRef, Handle, Manifest
 from chandy.storage.codec import from_json, to_json
 from chandy.storage.errors import CodecError
-from chandy.storage.fencing import Claim, Generation
-from chandy.storage.manifest import FileRef, Handle, Manifest
 
 
 def values(type_: Any) -> st.SearchStrategy[Any]:

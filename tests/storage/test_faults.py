@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chandy.storage import FencedError, ObjectExistsError, Store
-from chandy.storage.catalog import Catalog
-from chandy.storage.collect import collect_garbage
-from chandy.storage.manifest import Handle
-from chandy.storage.open import open_store
-from chandy.storage.restore import restore_files
-from chandy.storage.snapshots import SnapshotWriter
-from chandy.storage.verification import verify
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.collect import collect_garbage
+from chandy.storage.checkpoints.manifest import Handle
+from chandy.storage.checkpoints.restore import restore_files
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
+from chandy.storage.checkpoints.verification import verify
 
 from ..builders import MemoryStore, make_manifest
 from ..effort import examples

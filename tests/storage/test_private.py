@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chandy.storage.files import FileCache
+from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.private import make_private_folder
 
 

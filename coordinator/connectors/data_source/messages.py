@@ -15,10 +15,10 @@ from typing import Final
 import attrs
 from pyspark.sql.datasource import WriterCommitMessage
 
+from ....storage.backends.open import open_store
+from ....storage.checkpoints.manifest import FileRef
 from ....storage.codec import from_json_of_any_version, to_json
 from ....storage.errors import CodecError
-from ....storage.manifest import FileRef
-from ....storage.open import open_store
 from ...sinks.two_phase.contract import Epoch, Staged, WriteContext
 from ...sinks.two_phase.errors import OutputError
 from ...sinks.two_phase.staged import StagedRows

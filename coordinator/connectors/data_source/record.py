@@ -17,6 +17,8 @@ from urllib.parse import quote
 
 import attrs
 
+from ....storage.checkpoints.layout import OUTPUTS
+from ....storage.checkpoints.manifest import EpochRecord
 from ....storage.codec import from_json_of_any_version, to_json
 from ....storage.errors import (
     CodecError,
@@ -25,8 +27,6 @@ from ....storage.errors import (
     ObjectMissingError,
     OutcomeUnknownError,
 )
-from ....storage.layout import OUTPUTS
-from ....storage.manifest import EpochRecord
 from ....storage.store import Store
 from ...sinks.two_phase.contract import Position
 from ...sinks.two_phase.errors import TargetUnavailableError

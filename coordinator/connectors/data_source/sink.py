@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
 from typing_extensions import override
 
+from ....storage.backends.open import open_store
+from ....storage.backends.probe import probe_exclusive_create
 from ....storage.errors import InvalidPlaceError, ObjectExistsError
-from ....storage.open import open_store
-from ....storage.probe import probe_exclusive_create
 from ...errors import WriterError
 from ...fields import filled, optional, refuse
 from ...sinks.guarantee import Guarantee, Level

@@ -14,6 +14,8 @@ from urllib.parse import quote, unquote
 import attrs
 from typing_extensions import override
 
+from ....storage.backends.open import open_store
+from ....storage.backends.probe import probe_exclusive_create
 from ....storage.errors import (
     FencedError,
     InvalidPlaceError,
@@ -22,8 +24,6 @@ from ....storage.errors import (
     StorageError,
     StoreFailedError,
 )
-from ....storage.open import open_store
-from ....storage.probe import probe_exclusive_create
 from ....storage.store import Store
 from ....storage.uri import StoreUri, join_uri
 from ...durations import Duration, seconds

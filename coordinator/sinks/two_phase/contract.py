@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import attrs
 
+from ....storage.checkpoints.manifest import EpochRecord, FileRef, OutputRecord
 from ....storage.errors import FencedError
-from ....storage.manifest import EpochRecord, FileRef, OutputRecord
 from ..guarantee import Guarantee
 from ..place import Place
 from .errors import OutputTakenError, RewindError

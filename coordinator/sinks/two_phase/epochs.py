@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 
-from ....storage.manifest import EpochRecord, OutputRecord
+from ....storage.checkpoints.manifest import EpochRecord, OutputRecord
 from .contract import Staged
 
 

@@ -14,10 +14,10 @@ from typing import Final, TypeVar
 
 import attrs
 
+from ....storage.checkpoints.manifest import OutputRecord
 from ....storage.errors import ChandyError, DamagedError, ObjectMissingError, StoreFailedError
 from ....storage.logs import carried, logger
 from ....storage.long_waits import Reminder
-from ....storage.manifest import OutputRecord
 from ...errors import ConfigError
 from .contract import Batch, Committer, Epoch, Fence, TwoPhaseSink
 from .errors import OutputError, OutputLostError, RewindError, TargetUnavailableError

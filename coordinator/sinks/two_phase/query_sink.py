@@ -14,12 +14,12 @@ from weakref import WeakSet
 import attrs
 from typing_extensions import override
 
+from ....storage.backends.open import open_store
+from ....storage.checkpoints.layout import staged_folder
+from ....storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
 from ....storage.errors import ChandyError, StorageError
-from ....storage.layout import staged_folder
 from ....storage.logs import logger
 from ....storage.long_waits import Reminder
-from ....storage.manifest import EpochRecord, Handle, OutputRecord
-from ....storage.open import open_store
 from ...errors import WriterError
 from ...spark.arrow import arrow_schema
 from ...spark.plan import chosen_sink

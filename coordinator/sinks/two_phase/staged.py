@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ....storage.backends.open import open_store
+from ....storage.checkpoints.manifest import FileRef
 from ....storage.errors import DamagedError
-from ....storage.manifest import FileRef
-from ....storage.open import open_store
 from ....storage.store import Store
 from .contract import Batch, Epoch, Staged, TwoPhaseSink, WriteContext
 

@@ -9,11 +9,11 @@ from typing import Final
 
 import attrs
 
-from ....storage.catalog import Catalog
+from ....storage.backends.open import open_store
+from ....storage.checkpoints.catalog import Catalog
+from ....storage.checkpoints.manifest import EpochRecord, OutputRecord
 from ....storage.errors import DamagedError, FencedError, ObjectMissingError
 from ....storage.logs import logger
-from ....storage.manifest import EpochRecord, OutputRecord
-from ....storage.open import open_store
 from ..sink import Beginning
 from .contract import Epoch, Fence
 from .epochs import Ahead, Lost, Publish, where_to_begin

@@ -10,13 +10,13 @@ import pytest
 
 from chandy.coordinator.adopt import adopted_store
 from chandy.coordinator.adopt.adopted_store import AdoptionRecord, Life
-from chandy.storage.catalog import Catalog
-from chandy.storage.collect import collect_garbage
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.collect import collect_garbage
+from chandy.storage.checkpoints.manifest import OperatorRecord, StateRecord
+from chandy.storage.checkpoints.restore import restore_files
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import DamagedError
-from chandy.storage.manifest import OperatorRecord, StateRecord
-from chandy.storage.open import open_store
-from chandy.storage.restore import restore_files
-from chandy.storage.snapshots import SnapshotWriter
 
 SOURCE = AdoptionRecord("/old", "5f3a", 7, 8)
 OPERATOR = OperatorRecord("totals", "", "{}", {"total": StateRecord(("{}",))}, (None,) * 3)

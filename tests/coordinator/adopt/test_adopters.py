@@ -10,10 +10,10 @@ import pytest
 
 from chandy.coordinator.adopt import adopters
 from chandy.coordinator.adopt.adopters import AdoptedBy
-from chandy.storage.catalog import Catalog
+from chandy.storage.backends.open import open_store, pipeline_uri
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.locate import pipelines
 from chandy.storage.errors import CodecError, InvalidNameError
-from chandy.storage.locate import pipelines
-from chandy.storage.open import open_store, pipeline_uri
 
 ID = "5f3a7c52-90f5-4b29-a7f6-111111111111"
 

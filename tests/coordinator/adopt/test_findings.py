@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from chandy.coordinator.adopt.findings import StoredState, Target, examine, matched
 from chandy.coordinator.spark.plain_checkpoint import PlainCheckpoint, StateOperator, StateVariable
 from chandy.state.format.schema import to_json
-from chandy.storage.manifest import OperatorRecord, StateKind, StateRecord
+from chandy.storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
 
 KEY = StructType([StructField("k", StringType())])
 LONG = StructType([StructField("n", LongType())])

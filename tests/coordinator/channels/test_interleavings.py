@@ -47,8 +47,8 @@ from chandy.coordinator.protocol.pending import Phase
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import rollback
-from chandy.coordinator.recovery.restore_point import RestorePoint, base_point, choose, restore_query
 from chandy.coordinator.recovery.runs import Run, Runs
+from chandy.coordinator.restore.restore_point import RestorePoint, base_point, choose, restore_query
 from chandy.coordinator.sinks import file_sink_log
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.sinks.owner import SinkOwner
@@ -61,13 +61,13 @@ from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.compact_log import entry_number
 from chandy.coordinator.spark.seeding import seed
 from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
-from chandy.storage.catalog import Catalog
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import pack_key
+from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest, QueryRecord
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import ChandyError
-from chandy.storage.layout import pack_key
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, Manifest, QueryRecord
-from chandy.storage.open import open_store
-from chandy.storage.snapshots import SnapshotWriter
 from chandy.storage.store import Store
 
 from ..sinks.two_phase.test_interleavings import SteppedPublisher

@@ -20,9 +20,15 @@ from chandy.coordinator.sinks.two_phase.contract import Committer, Fence, TwoPha
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.coordinator.sinks.two_phase.staged import StagedSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.manifest import (
+    ChannelRecord,
+    Handle,
+    QueryRecord,
+    TopicPartition,
+    UnreadFiles,
+)
 from chandy.storage.errors import StoreFailedError
-from chandy.storage.manifest import ChannelRecord, Handle, QueryRecord, TopicPartition, UnreadFiles
-from chandy.storage.open import open_store
 
 from ...builders import make_manifest
 from ..connectors.conformance import Pipeline

@@ -13,7 +13,7 @@ from chandy.coordinator.connectors.files import log as file_log
 from chandy.coordinator.connectors.files.log import DataFile
 from chandy.coordinator.sinks.place import Directory, Topic
 from chandy.coordinator.sinks.two_phase.contract import Position
-from chandy.storage.manifest import (
+from chandy.storage.checkpoints.manifest import (
     ChannelRecord,
     EpochRecord,
     Handle,

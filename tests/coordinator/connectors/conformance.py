@@ -20,8 +20,8 @@ from chandy.coordinator.sinks.two_phase.contract import (
     WriteContext,
 )
 from chandy.coordinator.sinks.two_phase.errors import OutputTakenError
+from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.errors import FencedError
-from chandy.storage.manifest import EpochRecord, Handle
 
 Row = tuple[int, str]
 """A key and a value."""

@@ -36,10 +36,10 @@ from chandy.coordinator.sinks.guarantee import Level
 from chandy.coordinator.sinks.two_phase.contract import Epoch, Fence, Position, Staged, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, OutputTakenError, TargetUnavailableError
 from chandy.coordinator.sinks.two_phase.staged import StagedSink
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.layout import OUTPUTS
+from chandy.storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
 from chandy.storage.errors import DamagedError, FencedError, ObjectExistsError
-from chandy.storage.layout import OUTPUTS
-from chandy.storage.manifest import EpochRecord, Handle, OutputRecord
-from chandy.storage.open import open_store
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 
 from . import file_source

@@ -470,7 +470,7 @@ def test_columns_of_a_key_may_have_any_name(tmp_path: Path) -> None:
 
 def epoch_of(pipeline: Pipeline, number: int, batch: pa.RecordBatch) -> Epoch:
     from chandy.coordinator.sinks.two_phase.contract import WriteContext
-    from chandy.storage.manifest import EpochRecord, Handle
+    from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 
     staged = pipeline.sink.write(iter([batch]), WriteContext(pipeline.store, "staged/", number, 0))
     return Epoch(EpochRecord(number, staged.rows, Handle(staged.files)), pipeline.store)

@@ -29,8 +29,8 @@ from chandy.coordinator.sinks.two_phase.contract import (
     WriteContext,
 )
 from chandy.coordinator.sinks.two_phase.errors import OutputError, OutputTakenError, TargetUnavailableError
+from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.errors import DamagedError, FencedError
-from chandy.storage.manifest import EpochRecord, Handle
 
 from ...storage.servers import free_port
 from ...waiting import eventually

@@ -22,8 +22,8 @@ from chandy.coordinator.connectors.postgres.sink import PostgresCommitter, Postg
 from chandy.coordinator.errors import SetupError
 from chandy.coordinator.sinks.two_phase.contract import Batch, Committer, Epoch, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
+from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.errors import DamagedError, FencedError
-from chandy.storage.manifest import EpochRecord, Handle
 
 from ...storage.servers import free_port
 from ...waiting import DEADLINE, eventually

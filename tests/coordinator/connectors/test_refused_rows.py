@@ -11,8 +11,8 @@ import pytest
 from chandy.coordinator.sinks.two_phase.contract import Batch, Epoch, Fence, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
+from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.errors import ChandyError
-from chandy.storage.manifest import EpochRecord, Handle
 
 from . import test_delta, test_iceberg, test_kafka, test_postgres
 from .kafka_broker import Broker, new_topic

@@ -20,7 +20,7 @@ from chandy.coordinator.sinks.two_phase.errors import OutputLostError
 from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.takeover import TakeOver
-from chandy.storage.manifest import OutputRecord
+from chandy.storage.checkpoints.manifest import OutputRecord
 
 from ...waiting import eventually
 from . import test_delta, test_iceberg, test_kafka, test_postgres

@@ -28,21 +28,21 @@ from chandy.state.rpc.messages import (
     SnapshotOrder,
     TaskFailure,
 )
-from chandy.storage.catalog import Catalog
-from chandy.storage.errors import (
-    ChandyError,
-    FailureCode,
-    OutcomeUnknownError,
-    StoreFailedError,
-)
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import (
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.manifest import (
     ChannelRecord,
     CheckpointKind,
     Handle,
     Manifest,
     OperatorRecord,
     OutputRecord,
+)
+from chandy.storage.errors import (
+    ChandyError,
+    FailureCode,
+    OutcomeUnknownError,
+    StoreFailedError,
 )
 from chandy.storage.store import Store
 

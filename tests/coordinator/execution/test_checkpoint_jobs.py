@@ -17,19 +17,15 @@ from chandy.state.rpc.messages import (
     CompleteOrder,
     Decline,
 )
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.layout import manifest_key, pack_key, shared_key, trigger_key
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
+from chandy.storage.checkpoints.savepoint import read_savepoint
+from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import (
     FencedError,
     StorageReplacedError,
 )
-from chandy.storage.layout import manifest_key, pack_key, shared_key, trigger_key
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import (
-    CheckpointKind,
-    Handle,
-    Manifest,
-)
-from chandy.storage.savepoint import read_savepoint
-from chandy.storage.verification import verify
 
 from ...waiting import DEADLINE, eventually
 from .one_life import Elsewhere, Setup

@@ -23,8 +23,8 @@ from chandy.state.rpc.messages import (
     StopOrder,
     TaskFailure,
 )
-from chandy.storage.layout import trigger_key
-from chandy.storage.verification import verify
+from chandy.storage.checkpoints.layout import trigger_key
+from chandy.storage.checkpoints.verification import verify
 
 from ...waiting import DEADLINE, eventually
 from .one_life import Setup

@@ -8,7 +8,7 @@ from chandy.state.rpc.messages import (
     AskBatch,
     BatchTimes,
 )
-from chandy.storage.catalog import Catalog
+from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.errors import (
     FencedError,
     StoreFailedError,

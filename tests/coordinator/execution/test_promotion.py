@@ -31,10 +31,10 @@ from chandy.state.rpc import client as client_module
 from chandy.state.rpc.access import Entries
 from chandy.state.rpc.client import BatchAccess
 from chandy.state.rpc.messages import BatchTimes, BeginTask, Endpoint, HostHello, RestoreSource, ShardId
-from chandy.storage.catalog import Catalog
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord
 from chandy.storage.errors import ChandyError
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, OperatorRecord
 
 from ...waiting import DEADLINE, eventually
 from .one_life import Queries

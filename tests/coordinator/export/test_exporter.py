@@ -22,11 +22,17 @@ from chandy.coordinator.export.exporter import export
 from chandy.coordinator.export.positions import READ_BATCH
 from chandy.coordinator.export.target import UNFINISHED
 from chandy.coordinator.spark.progress import newest_committed, query_id
-from chandy.storage.catalog import Catalog
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.manifest import (
+    EpochRecord,
+    Manifest,
+    OperatorRecord,
+    OutputRecord,
+    QueryRecord,
+)
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import DamagedError, NothingHereError
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import EpochRecord, Manifest, OperatorRecord, OutputRecord, QueryRecord
-from chandy.storage.snapshots import SnapshotWriter
 
 from ...builders import NO_FILES, make_manifest
 

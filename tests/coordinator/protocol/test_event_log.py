@@ -5,7 +5,7 @@ from __future__ import annotations
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import EventLog, LoggedEvent
 from chandy.state.rpc.messages import Ack, ShardId, ShardSnapshot
-from chandy.storage.manifest import Handle
+from chandy.storage.checkpoints.manifest import Handle
 
 
 def ack(shards: int) -> on.Acked:

@@ -51,11 +51,12 @@ from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.retained import RetainedCheckpoints
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
-from chandy.coordinator.recovery import decisions, resume, rollback
+from chandy.coordinator.recovery import decisions, rollback
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
-from chandy.coordinator.recovery.restore_point import RestorePoint, base_point
-from chandy.coordinator.recovery.run_record import RunRecord, base_of, fits
+from chandy.coordinator.restore import resume
+from chandy.coordinator.restore.restore_point import RestorePoint, base_point
+from chandy.coordinator.restore.run_record import RunRecord, base_of, fits
 from chandy.state.errors import (
     CannotGoBackError,
     CoordinatorLostError,
@@ -102,8 +103,26 @@ from chandy.state.rpc.messages import (
     TakeOver,
 )
 from chandy.state.rpc.wire import HandedOver
-from chandy.storage import collect
-from chandy.storage.catalog import Catalog
+from chandy.storage.checkpoints import collect
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.fencing import voided_by
+from chandy.storage.checkpoints.layout import (
+    MANIFEST,
+    manifest_key,
+    pack_key,
+    savepoint_key,
+    shared_key,
+    trigger_key,
+)
+from chandy.storage.checkpoints.manifest import (
+    CheckpointKind,
+    FileRef,
+    Handle,
+    Manifest,
+    OperatorRecord,
+    QueryRecord,
+)
+from chandy.storage.checkpoints.savepoint import claim_savepoint, discard_savepoint, read_savepoint
 from chandy.storage.errors import (
     ChandyError,
     FencedError,
@@ -111,10 +130,6 @@ from chandy.storage.errors import (
     ObjectMissingError,
     OutcomeUnknownError,
 )
-from chandy.storage.fencing import voided_by
-from chandy.storage.layout import MANIFEST, manifest_key, pack_key, savepoint_key, shared_key, trigger_key
-from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
-from chandy.storage.savepoint import claim_savepoint, discard_savepoint, read_savepoint
 from chandy.storage.store import Store
 
 from ...builders import MemoryStore

@@ -26,7 +26,7 @@ from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.state.errors import ShardRefusedError
 from chandy.state.host.batches import ShardBatches
 from chandy.state.rpc.messages import Ack, HostHello, MoveStep, ShardSnapshot
-from chandy.storage.manifest import CheckpointKind
+from chandy.storage.checkpoints.manifest import CheckpointKind
 
 from ...effort import examples
 from .test_interleavings import EFFORT, HOLD, QUERY, SMALL, Life, Machine, put_files

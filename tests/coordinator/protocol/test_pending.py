@@ -13,7 +13,14 @@ from chandy.coordinator.protocol.pending import PHASES, AckResult, PendingCheckp
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.state.rpc.messages import ShardId
-from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OperatorRecord, QueryRecord
+from chandy.storage.checkpoints.manifest import (
+    CheckpointKind,
+    FileRef,
+    Handle,
+    Manifest,
+    OperatorRecord,
+    QueryRecord,
+)
 
 SHARDS = (ShardId("op", 0), ShardId("op", 1))
 PROGRESS = QueryRecord("q", 4, Handle())

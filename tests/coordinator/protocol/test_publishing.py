@@ -10,7 +10,7 @@ from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
-from chandy.storage.manifest import CheckpointKind, EpochRecord, OutputRecord, QueryRecord
+from chandy.storage.checkpoints.manifest import CheckpointKind, EpochRecord, OutputRecord, QueryRecord
 
 from .test_state_machine import ROOT, Bench, handle
 

@@ -22,7 +22,7 @@ from chandy.coordinator.protocol.requests import (
     Wait,
     decide,
 )
-from chandy.storage.manifest import CheckpointKind
+from chandy.storage.checkpoints.manifest import CheckpointKind
 
 NOW = 1_000.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chandy.coordinator.protocol.retained import RetainedCheckpoints
-from chandy.storage.manifest import FileRef, Handle, Manifest
+from chandy.storage.checkpoints.manifest import FileRef, Handle, Manifest
 
 from ...builders import make_manifest
 

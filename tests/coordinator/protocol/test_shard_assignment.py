@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chandy.coordinator.errors import StateLostError
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.state.rpc.messages import HostHello, RestoreSource, ShardId
-from chandy.storage.manifest import FileRef, Handle
+from chandy.storage.checkpoints.manifest import FileRef, Handle
 
 SHARDS = tuple(ShardId("op", number) for number in range(4))
 LIVING = {name: HostHello(name, f"address-{name}", "machine", name, 1) for name in "ab"}

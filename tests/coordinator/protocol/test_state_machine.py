@@ -40,7 +40,7 @@ from chandy.state.rpc.messages import (
     ShardSnapshot,
     SnapshotOrder,
 )
-from chandy.storage.manifest import (
+from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
     FileRef,
     Handle,

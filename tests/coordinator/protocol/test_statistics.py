@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import SAMPLES, History, ShardStatistics, Status, Summary
-from chandy.storage.manifest import CheckpointKind
+from chandy.storage.checkpoints.manifest import CheckpointKind
 
 NOW = 1_000.0
 

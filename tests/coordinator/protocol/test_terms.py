@@ -27,7 +27,7 @@ from chandy.state.rpc.messages import (
     SnapshotOrder,
     TakeOver,
 )
-from chandy.storage.manifest import QueryRecord
+from chandy.storage.checkpoints.manifest import QueryRecord
 
 from .test_state_machine import Bench, handle
 

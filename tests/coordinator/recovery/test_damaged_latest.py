@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from chandy.coordinator.recovery import restore_point
+from chandy.coordinator.restore import restore_point
 from chandy.storage import DamagedCheckpointError, DamagedError
-from chandy.storage.catalog import Catalog
-from chandy.storage.layout import savepoint_key
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, Handle, QueryRecord
-from chandy.storage.savepoint import commit_savepoint
-from chandy.storage.snapshots import SnapshotWriter
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import savepoint_key
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, QueryRecord
+from chandy.storage.checkpoints.savepoint import commit_savepoint
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
 
 from ...builders import make_manifest
 

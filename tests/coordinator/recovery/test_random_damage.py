@@ -28,14 +28,15 @@ from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol.events import Restored
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.query import CheckpointedQuery, Definition
-from chandy.coordinator.recovery import launcher, restore_point
+from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.launcher import Launcher
-from chandy.coordinator.recovery.local_recovery import LeftoverRuns, LocalRecovery
-from chandy.coordinator.recovery.query_directories import QueryDirectories
 from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.recovery.runs import Run, Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
+from chandy.coordinator.restore import restore_point
+from chandy.coordinator.restore.local_recovery import LeftoverRuns, LocalRecovery
+from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.spark import progress
@@ -46,13 +47,13 @@ from chandy.state.host.memory import Memory
 from chandy.state.host.state_host import StateHost
 from chandy.state.rpc.messages import BeginTask, HostHello, OpenShards
 from chandy.storage import DamagedCheckpointError
-from chandy.storage.catalog import Catalog
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.files import FileCache
+from chandy.storage.checkpoints.layout import CHECKPOINTS, SHARED
+from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest, OperatorRecord
+from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import ChandyError
-from chandy.storage.files import FileCache
-from chandy.storage.layout import CHECKPOINTS, SHARED
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import CheckpointKind, Manifest, OperatorRecord
-from chandy.storage.verification import verify
 
 from ...waiting import DEADLINE, eventually
 

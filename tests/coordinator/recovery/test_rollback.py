@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chandy.coordinator.recovery.restore_point import RestorePoint
 from chandy.coordinator.recovery.rollback import go_back
+from chandy.coordinator.restore.restore_point import RestorePoint
 
 POINT: Any = object()
 

@@ -22,16 +22,17 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import decisions as on
-from chandy.coordinator.recovery import launcher, restore_point
+from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.launcher import Launcher
-from chandy.coordinator.recovery.local_recovery import LeftoverRuns, LocalRecovery
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
-from chandy.coordinator.recovery.query_directories import QueryDirectories
 from chandy.coordinator.recovery.restart import FixedDelay, NoRestart, RestartStrategy
-from chandy.coordinator.recovery.resume import ResumableRun
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
+from chandy.coordinator.restore import restore_point
+from chandy.coordinator.restore.local_recovery import LeftoverRuns, LocalRecovery
+from chandy.coordinator.restore.query_directories import QueryDirectories
+from chandy.coordinator.restore.resume import ResumableRun
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sources.errors import SourceLostError
@@ -42,12 +43,12 @@ from chandy.state.errors import HostLostError
 from chandy.state.failure_marks import mark
 from chandy.state.rpc.messages import ResumePoint, ShardsRestored, TaskFailure
 from chandy.storage import DamagedCheckpointError, FencedError, StoreFailedError
-from chandy.storage.catalog import Catalog
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.files import FileCache
+from chandy.storage.checkpoints.manifest import Handle, OperatorRecord, QueryRecord
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import DamagedError, FailureCode, ObjectMissingError
-from chandy.storage.files import FileCache
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import Handle, OperatorRecord, QueryRecord
-from chandy.storage.snapshots import SnapshotWriter
 
 from ...builders import make_manifest
 from ...waiting import DEADLINE, eventually

@@ -17,7 +17,7 @@ from chandy.coordinator.sinks.recognition import sink_of
 from chandy.coordinator.sinks.sink import Beginning, Sink
 from chandy.coordinator.spark import plan
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
-from chandy.storage.local import LocalStore
+from chandy.storage.backends.local import LocalStore
 
 WRITER: Any = None
 OWNER = SinkOwner("file:///store/p", "p")

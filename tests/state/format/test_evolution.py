@@ -37,7 +37,7 @@ from chandy.state.format.evolution import MAX_VERSIONS, evolve
 from chandy.state.format.packing import Packing
 from chandy.state.format.schema import arrow_struct, to_json
 from chandy.state.format.values import StateName
-from chandy.storage.manifest import StateKind, StateRecord
+from chandy.storage.checkpoints.manifest import StateKind, StateRecord
 
 from ..schemas import arrow_ready, schemas_with_rows
 

@@ -27,7 +27,7 @@ from chandy.state.rpc.messages import (
     ShardId,
     TakeOver,
 )
-from chandy.storage.files import FileCache
+from chandy.storage.checkpoints.files import FileCache
 
 from ...waiting import DEADLINE
 from ..fake_control import FakeControl, order

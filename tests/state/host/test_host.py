@@ -46,9 +46,9 @@ from chandy.state.rpc.messages import (
     Values,
 )
 from chandy.state.rpc.metrics import OperatorMetrics, RecentMetrics
+from chandy.storage.checkpoints.files import FileCache
+from chandy.storage.checkpoints.layout import is_shared
 from chandy.storage.codec import to_json
-from chandy.storage.files import FileCache
-from chandy.storage.layout import is_shared
 
 from ...waiting import eventually
 

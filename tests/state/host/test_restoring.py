@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from chandy.state.host.restoring import RestoreLog, RestoreTally
-from chandy.storage.restore import RestoreReport
+from chandy.storage.checkpoints.restore import RestoreReport
 
 
 def test_a_restore_that_takes_long_is_told_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:

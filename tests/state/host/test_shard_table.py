@@ -14,7 +14,7 @@ from chandy.state.host.shard import Shard
 from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.shard_table import ShardTable
 from chandy.state.rpc.messages import ClaimAnswer, ClaimShards, RestoreSource, ResumePoint, ShardsRestored
-from chandy.storage.restore import RestoreReport
+from chandy.storage.checkpoints.restore import RestoreReport
 
 DEADLINE = 30.0
 

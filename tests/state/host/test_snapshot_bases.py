@@ -8,7 +8,7 @@ from chandy.state.host import snapshot_bases
 from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.snapshot_bases import SnapshotBases, StoredBase
 from chandy.state.rpc.messages import RestoreSource, ShardId, ShardSnapshot, SnapshotOrder
-from chandy.storage.manifest import FileRef, Handle
+from chandy.storage.checkpoints.manifest import FileRef, Handle
 
 OWN, OTHER = "memory://pipeline", "memory://savepoint"
 SHARD = ShardKey("q", "op", 0)

@@ -49,6 +49,11 @@ from chandy.state.rpc.messages import (
     SnapshotOrder,
     StopOrder,
 )
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.backends.open import open_store
+from chandy.storage.backends.retrying import RetryingStore, RetryPolicy
+from chandy.storage.checkpoints.files import FileCache
+from chandy.storage.checkpoints.manifest import Handle
 from chandy.storage.errors import (
     ChandyError,
     DamagedError,
@@ -56,11 +61,6 @@ from chandy.storage.errors import (
     ObjectMissingError,
     StoreFailedError,
 )
-from chandy.storage.files import FileCache
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import Handle
-from chandy.storage.open import open_store
-from chandy.storage.retrying import RetryingStore, RetryPolicy
 from chandy.storage.store import Store
 
 from ...waiting import DEADLINE, eventually

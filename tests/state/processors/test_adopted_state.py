@@ -18,7 +18,7 @@ from chandy.state.operators.dataframe import SHARD
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors.adopted_state import EXPIRY, STATE, VALUE, AdoptedVariable, read_entries
 from chandy.state.rpc.messages import BatchTimes
-from chandy.storage.manifest import StateKind, StateRecord
+from chandy.storage.checkpoints.manifest import StateKind, StateRecord
 
 from ..pipeline import Pipeline, shard_of
 

@@ -16,7 +16,7 @@ from chandy.state.errors import DefinitionError, StateTypeError, StateUseError
 from chandy.state.format.schema import Schemas, to_json
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors.handle import StateHandle, declarations
-from chandy.storage.manifest import StateKind, StateRecord
+from chandy.storage.checkpoints.manifest import StateKind, StateRecord
 
 COUNT = StructType().add("count", LongType())
 NAMES = StructType().add("names", ArrayType(StringType()))

@@ -8,11 +8,11 @@ from pathlib import Path
 from rocksdict import Options, Rdict
 
 from chandy.state.host.shard_snapshot import snapshot_files
-from chandy.storage.catalog import Catalog
-from chandy.storage.local import LocalStore
-from chandy.storage.locate import Located
-from chandy.storage.manifest import Handle, OperatorRecord, QueryRecord, StateRecord
-from chandy.storage.snapshots import SnapshotWriter
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.locate import Located
+from chandy.storage.checkpoints.manifest import Handle, OperatorRecord, QueryRecord, StateRecord
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
 
 from ...builders import make_manifest
 

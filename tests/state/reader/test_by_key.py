@@ -15,7 +15,7 @@ from chandy.state.operators.time_mode import TimeMode
 from chandy.state.reader import by_key
 from chandy.state.reader.by_key import StoredKeys
 from chandy.state.rpc.messages import BatchTimes
-from chandy.storage.manifest import OperatorRecord, StateKind, StateRecord
+from chandy.storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
 
 from ..pipeline import KEY, SHARDS, Pipeline
 from .test_stored import NOW, TTL, StateHost, shard_files

@@ -29,9 +29,9 @@ from chandy.state.host.changes import POSITION_KEY
 from chandy.state.reader import differences
 from chandy.state.reader.differences import Change, Difference, OperatorDifferences, compare
 from chandy.state.reader.stored import TIMERS
+from chandy.storage.checkpoints.locate import Located
+from chandy.storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
 from chandy.storage.errors import ObjectMissingError
-from chandy.storage.locate import Located
-from chandy.storage.manifest import OperatorRecord, StateKind, StateRecord
 
 from .checkpoints import Checkpoints
 

@@ -14,7 +14,7 @@ from chandy.state.format.parts import ListHeader, MapHeader
 from chandy.state.format.schema import to_json
 from chandy.state.format.values import StateName
 from chandy.state.reader.lookup import lookup_state
-from chandy.storage.manifest import StateKind, StateRecord
+from chandy.storage.checkpoints.manifest import StateKind, StateRecord
 
 NAME = StateName("op", "s")
 SCHEMA = StructType([StructField("n", LongType()), StructField("t", StringType())])

@@ -20,10 +20,10 @@ from chandy.state.host.shard_snapshot import snapshot_files
 from chandy.state.reader.source import StateSource, select
 from chandy.state.reader.stored import TIMERS
 from chandy.storage import NothingHereError
-from chandy.storage.catalog import Catalog
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import OperatorRecord, StateRecord
-from chandy.storage.snapshots import SnapshotWriter
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.manifest import OperatorRecord, StateRecord
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
 
 from ...builders import make_manifest
 

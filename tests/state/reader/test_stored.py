@@ -25,7 +25,7 @@ from chandy.state.operators.time_mode import TimeMode
 from chandy.state.reader import stored
 from chandy.state.reader.stored import TIMERS, StoredState
 from chandy.state.rpc.messages import BatchTimes
-from chandy.storage.manifest import StateKind, StateRecord
+from chandy.storage.checkpoints.manifest import StateKind, StateRecord
 
 from ..pipeline import KEY, SHARDS, Pipeline
 

@@ -19,7 +19,7 @@ from chandy.state.rpc import client as client_module
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.liveness import Liveness
 from chandy.state.rpc.messages import BeginTask
-from chandy.storage.files import FileCache
+from chandy.storage.checkpoints.files import FileCache
 
 from ...waiting import DEADLINE, eventually
 from ..fake_control import FakeControl

@@ -13,15 +13,15 @@ import attrs
 import pytest
 
 from chandy.state.writer.carrying import carry
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.layout import STAGED, pack_key
+from chandy.storage.checkpoints.locate import Located
+from chandy.storage.checkpoints.manifest import EpochRecord, FileRef, Handle, OutputRecord, QueryRecord
+from chandy.storage.checkpoints.restore import restore_files
+from chandy.storage.checkpoints.snapshots import PACK_BELOW, SnapshotWriter
+from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import DamagedError
-from chandy.storage.layout import STAGED, pack_key
-from chandy.storage.locate import Located
-from chandy.storage.manifest import EpochRecord, FileRef, Handle, OutputRecord, QueryRecord
-from chandy.storage.open import open_store
-from chandy.storage.restore import restore_files
-from chandy.storage.snapshots import PACK_BELOW, SnapshotWriter
 from chandy.storage.store import Store
-from chandy.storage.verification import verify
 
 from ...builders import make_manifest
 from ...storage.conftest import moto, s3_keys, s3_uri

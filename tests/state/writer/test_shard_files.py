@@ -24,11 +24,11 @@ from chandy.state.rpc.messages import BatchTimes
 from chandy.state.writer import entries, shard_files
 from chandy.state.writer.encoding import Encoder
 from chandy.state.writer.shard_files import ShardFiles, WrittenState
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.manifest import Handle, StateKind, StateRecord
+from chandy.storage.checkpoints.restore import restore_files
+from chandy.storage.checkpoints.snapshots import StoredSnapshot
 from chandy.storage.codec import from_json
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import Handle, StateKind, StateRecord
-from chandy.storage.restore import restore_files
-from chandy.storage.snapshots import StoredSnapshot
 
 from ..pipeline import KEY, SHARDS, Pipeline, shard_of
 from ..reader.checkpoints import Checkpoints

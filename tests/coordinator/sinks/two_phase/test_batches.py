@@ -26,9 +26,9 @@ from chandy.coordinator.sinks.two_phase.errors import (
     OutputLostError,
 )
 from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.manifest import EpochRecord, OutputRecord
 from chandy.storage.errors import ChandyError, FencedError
-from chandy.storage.manifest import EpochRecord, OutputRecord
-from chandy.storage.open import open_store
 from tests.waiting import eventually
 
 from .sqlite_sink import SqliteSink

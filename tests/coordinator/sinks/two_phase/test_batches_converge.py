@@ -18,8 +18,8 @@ import pytest
 from chandy.coordinator.sinks.two_phase import publisher, staging
 from chandy.coordinator.sinks.two_phase.contract import Batch, Committer, Fence
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
+from chandy.storage.checkpoints.manifest import OutputRecord
 from chandy.storage.errors import FencedError
-from chandy.storage.manifest import OutputRecord
 
 from .sqlite_sink import SqliteSink
 from .test_batches import COLUMNS, Life, Lives, write_batch

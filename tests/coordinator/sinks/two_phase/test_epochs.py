@@ -13,7 +13,7 @@ from chandy.coordinator.sinks.two_phase.epochs import (
     unknown_sinks,
     where_to_begin,
 )
-from chandy.storage.manifest import EpochRecord, OutputRecord
+from chandy.storage.checkpoints.manifest import EpochRecord, OutputRecord
 
 
 def staged(note: str, rows: int = 1) -> Staged:

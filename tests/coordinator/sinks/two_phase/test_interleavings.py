@@ -43,9 +43,10 @@ from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.pending import PendingCheckpoint
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.coordinator.recovery import resume, rollback
-from chandy.coordinator.recovery.restore_point import RestorePoint, base_point
-from chandy.coordinator.recovery.run_record import base_of
+from chandy.coordinator.recovery import rollback
+from chandy.coordinator.restore import resume
+from chandy.coordinator.restore.restore_point import RestorePoint, base_point
+from chandy.coordinator.restore.run_record import base_of
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sinks.sink import Beginning
 from chandy.coordinator.sinks.two_phase import epochs, publisher, query_sink, staged, staging, takeover
@@ -70,12 +71,19 @@ from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.coordinator.sinks.two_phase.staged import StagedRows, StagedSink
 from chandy.coordinator.spark.seeding import seed
-from chandy.storage import collect
-from chandy.storage.catalog import Catalog
+from chandy.storage.checkpoints import collect
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import MANIFEST
+from chandy.storage.checkpoints.manifest import (
+    CheckpointKind,
+    FileRef,
+    Handle,
+    Manifest,
+    OutputRecord,
+    QueryRecord,
+)
+from chandy.storage.checkpoints.savepoint import discard_savepoint, read_savepoint
 from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
-from chandy.storage.layout import MANIFEST
-from chandy.storage.manifest import CheckpointKind, FileRef, Handle, Manifest, OutputRecord, QueryRecord
-from chandy.storage.savepoint import discard_savepoint, read_savepoint
 from chandy.storage.store import Store
 
 from ....builders import MemoryStore

@@ -22,8 +22,8 @@ from chandy.coordinator.sinks.two_phase.errors import (
     TargetUnavailableError,
 )
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
+from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError, StoreFailedError
-from chandy.storage.manifest import EpochRecord, Handle
 from tests.waiting import eventually
 
 from .sqlite_sink import SqliteCommitter, SqliteSink

@@ -10,9 +10,9 @@ import pytest
 from chandy.coordinator.sinks.two_phase import staged
 from chandy.coordinator.sinks.two_phase.contract import Epoch, Staged, WriteContext
 from chandy.coordinator.sinks.two_phase.staged import StagedRows
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.errors import DamagedError, ObjectMissingError
-from chandy.storage.manifest import EpochRecord, Handle
-from chandy.storage.open import open_store
 
 from .sqlite_sink import SqliteSink
 

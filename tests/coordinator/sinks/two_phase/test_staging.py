@@ -13,7 +13,7 @@ from chandy.coordinator.sinks.two_phase.staging import (
     read_records,
     write_record,
 )
-from chandy.storage.manifest import FileRef
+from chandy.storage.checkpoints.manifest import FileRef
 
 ONE = Staged(3, (FileRef("0.parquet", "staged/q/0.parquet", 10, "ab"),), "note")
 TWO = Staged(0, (), "only a note")

@@ -17,11 +17,11 @@ from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputLo
 from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.takeover import TakeOver
-from chandy.storage.catalog import Catalog
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.fencing import Generation
+from chandy.storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
 from chandy.storage.errors import FencedError, StorageReplacedError
-from chandy.storage.fencing import Generation
-from chandy.storage.local import LocalStore
-from chandy.storage.manifest import EpochRecord, Handle, OutputRecord
 
 from ...connectors.test_files import Directory
 from .sqlite_sink import SqliteSink

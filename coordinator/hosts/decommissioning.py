@@ -1,0 +1,67 @@
+"""Empties the state hosts of executors that Spark decommissions, and has them end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from ...state.rpc.messages import StopOrder
+from ...storage.logs import logger
+from ..execution.executor import CheckpointExecutor
+from ..protocol import events as on
+from ..spark.executors import decommissioned
+from .draining import Emptying
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logger(__name__)
+
+
+class Decommissioning:
+    """Has shards leave the state hosts of executors that are decommissioned, look by look.
+
+    What has not left when an executor takes its state host along is restored from the checkpoint, as after any loss.
+
+    Args:
+        executor: the protocol.
+        decommissioned: returns Spark's ids of the executors that are decommissioned just now.
+    """
+
+    def __init__(self, executor: CheckpointExecutor, decommissioned: Callable[[], frozenset[str]]) -> None:
+        self._executor = executor
+        self._decommissioned = decommissioned
+        self._known: frozenset[str] = frozenset()
+        self._emptying: Emptying | None = None
+        """None: nothing is left to go."""
+        self._told: set[str] = set()
+        """Hosts that are there and were told to end."""
+
+    @classmethod
+    def of(cls, spark: SparkSession, executor: CheckpointExecutor) -> Self:
+        """Look at a session's executors."""
+        return cls(executor, partial(decommissioned, spark))
+
+    def look(self) -> None:
+        """Have shards leave the hosts of executors that have been decommissioned, as far as they have not."""
+        found = self._decommissioned()
+        if new := found - self._known:
+            self._known |= new
+            self._executor.machine.handle(on.ExecutorsLeaving(new))
+            self._emptying = Emptying(self._executor, lambda protocol: protocol.shards_leaving())
+            log.info("shards leave executors that are decommissioned", executors=sorted(new))
+        # One that fails counts for the pipeline as any does. So none follows it; a periodic one will do as well.
+        if self._emptying and not self._emptying.has_failed and not self._emptying.push():
+            self._emptying = None
+        self._end_empty(self._known - found)
+
+    def _end_empty(self, gone: frozenset[str]) -> None:
+        """Have state hosts end that have nothing any more and whose executors are gone: a pod may wait for that."""
+        empty = self._executor.machine.read(lambda protocol: protocol.empty_hosts(gone))
+        for host in empty:
+            if host not in self._told:
+                log.info("a state host ends whose executor was decommissioned", host=host)
+                self._executor.hosts.send(host, StopOrder())
+        # One that was away and is back has not heard it.
+        self._told = set(empty)

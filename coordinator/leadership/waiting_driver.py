@@ -1,0 +1,166 @@
+"""A standby driver: watches a pipeline's leader, keeps files ready, and claims the pipeline when it is needed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.fencing import Claim, Driver
+from ...storage.checkpoints.files import FileCache
+from ...storage.errors import ChandyError
+from ...storage.logs import carried, logger
+from ...storage.long_waits import Reminder
+from .election import Decision, Election, Leader, Sighting, Silence
+from .leadership import is_dead, sight
+from .prefetch import Prefetch
+
+log = logger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+"""From one look at the storage to the next, at most. For short leases it is less."""
+_LOOKS: Final = 10
+"""How many looks fit into the time of a lease."""
+_PROCESS_SECONDS: Final = 0.05
+"""From one look at the leader's processes to the next, if they are on this machine. It needs no storage."""
+
+
+@attrs.frozen
+class Won:
+    """A claim, and why it was made."""
+
+    claim: Claim
+    silence: Silence | None
+    """The leader that was taken for dead because its lease had run out."""
+    followed: int | None
+    """The first generation that this standby has waited for; None: there was nobody to wait for."""
+
+
+class Standby:
+    """One driver that waits for its turn. ``wait`` may be called again if the turn came to nothing."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        patience: float,
+        cache: FileCache,
+        prepare: Callable[[threading.Event], object],
+        clock: Callable[[], float],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make a standby.
+
+        Args:
+            catalog: the pipeline's catalog.
+            patience: seconds that a driver has that has claimed the pipeline and does nothing.
+            cache: takes the files of the latest checkpoint ahead of their use.
+            prepare: warms this process up; called on a thread of its own if there is somebody to wait for. It is to
+                end when the event is set.
+            clock: seconds since 1970, for the claim.
+            check: raises a ``ChandyError`` if this process could not run the pipeline any more.
+        """
+        self._catalog = catalog
+        self._election = Election(patience)
+        self._prefetch = Prefetch(catalog, cache)
+        self._prepare = prepare
+        self._clock = clock
+        self._check = check
+        self._needed = threading.Event()
+        self._warming: threading.Thread | None = None
+        self._followed: int | None = None
+        self._told: tuple[int, bool] | None = None
+
+    def wait(self) -> Won:
+        """Wait until this driver is needed, and claim the next generation.
+
+        Raises:
+            ChandyError: this process could not run the pipeline any more.
+        """
+        failing = Reminder(0.0)
+        unreachable_since: float | None = None
+        while True:
+            # Who cannot take over must leave it to others.
+            self._check()
+            try:
+                seen, driver = sight(self._catalog)
+                claim = self._claim(seen)
+            except (OSError, ChandyError) as error:
+                self._election.lost_sight()
+                unreachable_since = unreachable_since or time.monotonic()
+                if failing.is_due(time.monotonic() - unreachable_since):
+                    log.warning("a standby cannot look at the storage", error=str(error))
+                time.sleep(_LOOK_SECONDS)
+                continue
+            unreachable_since, failing = None, Reminder(0.0)
+            if claim is not None:
+                self._needed.set()
+                self._prefetch.pause()
+                return Won(claim, self._election.silence, self._followed)
+            self._follow(seen, driver)
+            self._sleep(seen, driver)
+
+    def _claim(self, seen: Sighting) -> Claim | None:
+        if self._election.decide(seen) is Decision.WAIT:
+            return None
+        owner = f"{socket.gethostname()}, process {os.getpid()}"
+        claim = self._catalog.claim_after(seen.generation, owner, self._clock())
+        if claim is None:
+            self._election.has_lost()
+        elif self._election.has_waited:
+            log.warning(
+                "a standby takes over",
+                storage=self._catalog.store.uri,
+                generation=claim.generation,
+                leader=_why(seen),
+            )
+        return claim
+
+    def _follow(self, seen: Sighting, driver: Driver | None) -> None:
+        if self._followed is None:
+            self._followed = max(1, seen.generation)
+        if self._warming is None or self._needed.is_set():
+            self._needed = threading.Event()
+            self._warming = threading.Thread(
+                target=carried(self._prepare), args=(self._needed,), name="chandy-warm-up", daemon=True
+            )
+            self._warming.start()
+        self._prefetch.look()
+        stopped = seen.lease is not None and seen.lease.stopped
+        if self._told == (seen.generation, stopped):
+            return
+        self._told = seen.generation, stopped
+        facts = {"storage": self._catalog.store.uri, "generation": seen.generation}
+        if stopped:
+            log.info("the pipeline was stopped on purpose; the standby waits for its next driver", **facts)
+        elif seen.leader is Leader.THERE and seen.lease is None:
+            log.warning(
+                "the leader keeps no lease, so its end is noticed on its own machine alone; start it with standby=True",
+                **facts,
+            )
+        else:
+            log.info("standing by", leader=driver.host if driver else None, **facts)
+
+    def _sleep(self, seen: Sighting, driver: Driver | None) -> None:
+        """Sleep until the next look, or until the leader's processes have ended."""
+        pause = _LOOK_SECONDS if seen.lease is None else min(_LOOK_SECONDS, seen.lease.seconds / _LOOKS)
+        until = time.monotonic() + pause
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _PROCESS_SECONDS))
+            if driver is not None and is_dead(self._catalog, driver):
+                return
+
+
+def _why(seen: Sighting) -> str:
+    match seen.leader:
+        case Leader.DEAD:
+            return "its processes have ended"
+        case Leader.NONE:
+            return "it has failed, or handed over"
+        case Leader.THERE:
+            return "it has not renewed its lease"

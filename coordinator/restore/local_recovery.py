@@ -1,0 +1,298 @@
+"""Local recovery: resume queries from what killed processes have left on this machine.
+
+A driver that is killed leaves the working directories of its queries and the changelogs of their shards. Together with
+the checkpoint that the state grew from, they suffice to go on with the next batch. What does not fit in every point is
+not used, because going back to the checkpoint is always right.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+from ...state.errors import UnsafeDirectoryError
+from ...state.local.changelog import admit, covers, remove, shard_folder, sweep
+from ...state.local.locks import FileLock, try_acquire
+from ...state.local.workspace import ALIVE
+from ...storage.logs import logger
+from ..query import Definition
+from ..spark.progress import newest_committed
+from .adoptions import Adoptions
+from .restore_point import RestorePoint
+from .resume import Candidate, ResumableRun, resume_point, resume_points
+from .run_record import (
+    RunRecord,
+    base_of,
+    boot_id,
+    erase_record,
+    fits,
+    may_be_alive,
+    read_records,
+    same_operators,
+)
+
+log = logger(__name__)
+
+
+class WorkingRun(Protocol):
+    """What local recovery needs to know of a run of this life."""
+
+    @property
+    def definition(self) -> Definition:
+        """The query."""
+
+    @property
+    def query_id(self) -> str:
+        """Spark's id of the query."""
+
+    @property
+    def directory(self) -> Path:
+        """The working checkpoint directory, or what mirrors it on this machine."""
+
+    @property
+    def resumed(self) -> ResumableRun | None:
+        """The run that this one resumes. None if it comes from a checkpoint or begins empty."""
+
+
+@attrs.frozen
+class LeftoverRuns:
+    """What a killed driver has left, held by this process."""
+
+    runs: Mapping[str, tuple[RunRecord, Path]] = attrs.field(factory=dict)
+    """By query the record and the working directory of its run."""
+    known: frozenset[str] = frozenset()
+    """All queries that were there, also those without a run here."""
+    places: tuple[tuple[Path, FileLock], ...] = ()
+    """The directories that all of it is in."""
+
+
+def find_leftovers(
+    base: Path, changelogs: Path, wanted: Callable[[RunRecord], bool], root: str
+) -> LeftoverRuns:
+    """Find what earlier lives of a pipeline have left on this machine, and delete what cannot be resumed.
+
+    Args:
+        base: where coordinators have their directories.
+        changelogs: the folder of all changelogs.
+        wanted: whether this life can resume a run.
+        root: URI of the pipeline's own store.
+    """
+    sweep(changelogs)
+    runs: list[tuple[RunRecord, Path]] = []
+    places: list[tuple[Path, FileLock]] = []
+    for place in base.iterdir() if base.is_dir() else ():
+        own = [one for one in read_records(place) if one[0].root == root]
+        lock = try_acquire(place / ALIVE) if own else None
+        if lock is None:
+            # Another pipeline's, or a living driver's.
+            continue
+        here = [one for one in own if wanted(one[0])]
+        for record, _ in own:
+            if record not in (one[0] for one in here):
+                remove(changelogs, record.query_id)
+        if here:
+            runs += here
+            places.append((place, lock))
+        else:
+            shutil.rmtree(place, ignore_errors=True)
+            lock.release()
+    newest = max((record.round for record, _ in runs), default=0)
+    for record, _ in runs:
+        if record.round != newest:
+            remove(changelogs, record.query_id)
+    known = frozenset(name for record, _ in runs for name in (record.query, *record.known))
+    return LeftoverRuns({one[0].query: one for one in runs if one[0].round == newest}, known, tuple(places))
+
+
+class LocalRecovery:
+    """What a pipeline can resume on this machine, after its driver or one of its state hosts was killed.
+
+    Either all of its queries resume or none, because they must be at one cut.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: str,
+        generation: int,
+        changelogs: Path,
+        enabled: bool,
+        boot: str,
+        leftovers: LeftoverRuns,
+        java: int = 0,
+        adoptions: Adoptions | None = None,
+    ) -> None:
+        """Make it for one life of a pipeline.
+
+        Args:
+            root: URI of the pipeline's own store.
+            generation: the life.
+            changelogs: the folder of all changelogs.
+            enabled: whether this life keeps changelogs.
+            boot: this machine, as ``boot_id`` names it.
+            leftovers: what the life before has left.
+            java: process id of the JVM that Spark runs in.
+            adoptions: where queries begin that were adopted; None: there are none.
+        """
+        self._java = java
+        self._adoptions = adoptions or Adoptions()
+        self._root = root
+        self._generation = generation
+        self._changelogs = changelogs
+        self.enabled = enabled
+        self._boot = boot
+        self._leftovers = leftovers
+        self._waiting = dict(leftovers.runs)
+        self._known = set(leftovers.known)
+
+    @classmethod
+    def begin(
+        cls,
+        base: Path,
+        changelogs: Path,
+        *,
+        root: str,
+        generation: int,
+        point: RestorePoint | None,
+        enabled: bool,
+        resume: bool,
+        java: int,
+        adoptions: Adoptions | None = None,
+    ) -> LocalRecovery:
+        """Look for what the life before has left, and delete it if this one may not resume it.
+
+        Args:
+            base: where coordinators have their directories.
+            changelogs, root, generation, enabled, java, adoptions: as for the constructor.
+            point: the checkpoint that this life restores.
+            resume: whether it may go on behind that checkpoint.
+        """
+        boot = boot_id()
+
+        def wanted(record: RunRecord) -> bool:
+            gone = record.java == java or not may_be_alive(record.java)
+            return enabled and resume and gone and fits(record, generation=generation, point=point, boot=boot)
+
+        return cls(
+            root=root,
+            generation=generation,
+            changelogs=changelogs,
+            enabled=enabled,
+            boot=boot,
+            leftovers=find_leftovers(base, changelogs, wanted, root),
+            java=java,
+            adoptions=adoptions,
+        )
+
+    # --- what a killed driver has left ----------------------------------------------------------------------
+
+    def leftover(self, definition: Definition, point: RestorePoint | None) -> ResumableRun | None:
+        """Return the run of a killed driver that a query can resume; None if it cannot."""
+        record, directory = self._waiting.get(definition.name, (None, None))
+        if record is None or directory is None:
+            return None
+        same_sink = record.output == _text(definition.sink.location)
+        has_checkpoint = point is not None and point.has(definition.name)
+        same_begin = has_checkpoint or record.adopted == self._adoptions.name(definition.name)
+        if not same_sink or not same_begin or not same_operators(record.operators, definition.operators):
+            log.info("query has changed and does not resume", query=definition.name)
+            return None
+        found = resume_point(self._candidate(definition, record.query_id, directory, point))
+        return None if found is None else ResumableRun(found, directory)
+
+    def blocks_others(self, query: str, point: RestorePoint | None) -> bool:
+        """Return whether a query that cannot resume keeps the others from resuming: it was at the same cut."""
+        return bool(self._waiting) and (query in self._known or (point is not None and point.has(query)))
+
+    def forget_leftovers(self) -> None:
+        """Resume nothing of what was left: the queries that are still to come begin at the checkpoint."""
+        self._waiting.clear()
+
+    # --- what a killed state host has left ------------------------------------------------------------------
+
+    def resumable(self, runs: Iterable[WorkingRun], point: RestorePoint | None) -> dict[str, ResumableRun]:
+        """Return by query the run that it resumes after a state host was killed; none if one query cannot."""
+        if not self.enabled:
+            return {}
+        by_query = {run.definition.name: run for run in runs}
+        found = resume_points(
+            {
+                query: attrs.evolve(
+                    self._candidate(run.definition, run.query_id, run.directory, point),
+                    resumed_at=run.resumed.point.batch if run.resumed else None,
+                )
+                for query, run in by_query.items()
+            }
+        )
+        return {query: ResumableRun(where, by_query[query].directory) for query, where in found.items()}
+
+    # --- records and changelogs of this life ----------------------------------------------------------------
+
+    def record(self, run: WorkingRun, round: int, point: RestorePoint | None) -> None:
+        """Write the record of a run that is about to begin, and let its shards have changelogs."""
+        if not self.enabled:
+            return
+        self._known.add(run.definition.name)
+        try:
+            admit(self._changelogs, run.query_id, run.directory.parent)
+            RunRecord(
+                root=self._root,
+                generation=self._generation,
+                round=round,
+                base=base_of(point),
+                boot=self._boot,
+                query=run.definition.name,
+                query_id=run.query_id,
+                operators=run.definition.operators,
+                output=_text(run.definition.sink.location),
+                known=tuple(sorted(self._known)),
+                java=self._java,
+                adopted=self._adoptions.name(run.definition.name),
+            ).write(run.directory.parent)
+        except (OSError, UnsafeDirectoryError) as error:
+            log.warning("no later life can resume this run", query=run.definition.name, error=str(error))
+
+    def erase_records(self, runs: Iterable[WorkingRun]) -> None:
+        """Let no later life resume runs: what their sinks hold is about to be put back."""
+        for run in runs:
+            erase_record(run.directory)
+
+    def delete_changelogs(self, query_ids: Iterable[str]) -> None:
+        """Delete the changelogs of runs that nobody resumes any more."""
+        for query_id in query_ids:
+            remove(self._changelogs, query_id)
+
+    def close(self) -> None:
+        """Delete what the life before has left."""
+        self.delete_changelogs(record.query_id for record, _ in self._leftovers.runs.values())
+        for place, lock in self._leftovers.places:
+            shutil.rmtree(place, ignore_errors=True)
+            lock.release()
+
+    def _candidate(
+        self, definition: Definition, query_id: str, directory: Path, point: RestorePoint | None
+    ) -> Candidate:
+        """Look at what the disk has of a run; Spark is not running in its directory."""
+        base = self._adoptions.base(definition.name, point)
+        restored = base.batch(definition.name) if base else -1
+        committed = newest_committed(directory)
+        shards = [(one.uid, number) for one in definition.operators for number in range(len(one.shards))]
+        return Candidate(
+            query_id=query_id,
+            restored=restored,
+            committed=committed,
+            sink_is_ahead=definition.sink.is_ahead_of(committed),
+            has_output=definition.sink.can_resume(directory, restored, committed),
+            has_changelogs=all(
+                covers(shard_folder(self._changelogs, query_id, *shard), restored, committed)
+                for shard in shards
+            ),
+        )
+
+
+def _text(location: Path | None) -> str | None:
+    return None if location is None else str(location)

@@ -1,0 +1,347 @@
+"""The composition root: takes a pipeline over, and makes and wires all the parts that a coordinator runs."""
+
+from __future__ import annotations
+
+import atexit
+import platform
+import random
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...state.operators.partitioning import by_id
+from ...state.rpc.addresses import place
+from ...state.rpc.messages import Endpoint
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.logs import logger
+from ...storage.long_waits import told_if_slow
+from ..adopt.adopter import Adopter
+from ..channels.observer import Channels
+from ..config import CheckpointConfig
+from ..execution.executor import CheckpointExecutor
+from ..execution.service import Service
+from ..hosts.decommissioning import Decommissioning
+from ..hosts.executor_watch import ExecutorWatch
+from ..hosts.local_host import LocalHost, leave_to_tasks, local_host
+from ..hosts.remote_hosts import RemoteHosts
+from ..leadership.waiting_driver import Standby
+from ..lookup import Lookup
+from ..operators import Operators
+from ..protocol.balance import wanted_owners
+from ..protocol.events import Restored
+from ..protocol.state_machine import CheckpointStateMachine
+from ..recovery.decisions import RecoveryStateMachine
+from ..recovery.launcher import Launcher
+from ..recovery.runs import Runs
+from ..recovery.supervisor import Supervisor
+from ..restore import restore_point
+from ..restore.adoptions import Adoptions
+from ..restore.local_recovery import LocalRecovery
+from ..sinks.owner import SinkOwner
+from ..spark import session
+from ..spark.anchors import Anchors, can_place
+from ..spark.ticks import Ticks
+from ..version import __version__
+from .driver import Driver, check_session, open_catalog
+from .taken_pipeline import Found, TakenPipeline, TakeOver, look
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logger(__name__)
+
+StandBy = Callable[[threading.Event], object]
+"""Warms this process up while another driver leads, until the event is set."""
+
+
+@attrs.frozen
+class Assembly:
+    """The parts of a coordinator, wired and running."""
+
+    pipeline: TakenPipeline
+    executor: CheckpointExecutor
+    supervisor: Supervisor
+    operators: Operators
+    lookup: Lookup
+    adopter: Adopter
+    channels: Channels
+    abandon: Callable[[], None]
+    """Ends the streams to the hosts, and with them the hosts; waits for nothing."""
+
+
+def assemble(
+    spark: SparkSession,
+    name: str,
+    storage: str,
+    config: CheckpointConfig,
+    restore: str | int,
+    made: ExitStack,
+    stand_by: StandBy | None = None,
+) -> Assembly:
+    """Take a pipeline over and make all that runs.
+
+    Args:
+        spark: the session.
+        name: of the pipeline.
+        storage: URI where checkpoints go.
+        config: how to checkpoint and restart.
+        restore: as for ``CheckpointCoordinator``.
+        made: ends what was made, in the reverse order.
+        stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
+
+    Raises:
+        ChandyError: the storage, the driver's address or the checkpoint to restore is not as it must be.
+    """
+    # A driver that cannot run must not fence one that does. So whatever can be checked or made by itself comes first.
+    check_session(spark, storage, config, restore)
+    with told_if_slow(log, "the storage to answer", storage=storage):
+        catalog = open_catalog(name, storage, config)
+        found = look(catalog, restore)
+    driver = Driver.prepare(spark, name, config, made)
+    channels = Channels()
+    runs = Runs(channels)
+    pipeline = _take_over(driver, catalog, found, restore, runs, made, stand_by)
+
+    adoptions, ticks = Adoptions(), _ticks(driver)
+    endpoint = driver.endpoint()
+    local_recovery = _local_recovery(driver, pipeline, endpoint, adoptions)
+    made.callback(local_recovery.close)
+    host = local_host(spark, endpoint)
+    supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions)
+    anchors = _anchors(spark)
+    machine = _state_machine(pipeline, config, follows_tasks=anchors is not None)
+    executor = _executor(driver, pipeline, runs, supervisor, machine)
+    _begin(driver, pipeline, executor, supervisor, host, made)
+    if anchors is not None:
+        made.callback(anchors.close)
+    if not session.is_local_mode(spark):
+        spread = anchors.spread if anchors else _nothing_to_spread
+        looks = {
+            "take executors in that have joined": RemoteHosts.of(spark, endpoint, spread).look,
+            "have shards leave executors that are decommissioned": Decommissioning.of(spark, executor).look,
+        }
+        made.callback(ExecutorWatch.begin(looks).close)
+    abandon = partial(_abandon, executor, driver.server)
+    # A driver that ends without stop must not hang on the hosts' open streams.
+    atexit.register(abandon)
+    made.callback(atexit.unregister, abandon)
+
+    partitioning = anchors.partition if anchors else by_id
+    operators = Operators(endpoint, pipeline.point, driver.directories, ticks, config.shared, partitioning)
+    lookup = _lookup(driver, executor, runs)
+    adopter = _adopter(driver, pipeline, storage, executor, operators, ticks, adoptions)
+    log.info(
+        "coordinator started",
+        storage=catalog.store.uri,
+        generation=pipeline.generation.generation,
+        restores=pipeline.point.manifest.id if pipeline.point else None,
+    )
+    return Assembly(pipeline, executor, supervisor, operators, lookup, adopter, channels, abandon)
+
+
+def _take_over(
+    driver: Driver,
+    catalog: Catalog,
+    found: Found,
+    restore: str | int,
+    runs: Runs,
+    made: ExitStack,
+    stand_by: StandBy | None,
+) -> TakenPipeline:
+    """Fence earlier coordinators, at once or when it is this standby's turn."""
+    patience = driver.config.takeover_timeout_seconds
+    take_over = TakeOver(driver.pipeline, catalog, driver.config, restore, driver.clock, driver.java, runs)
+    if stand_by is None:
+        with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
+            pipeline = take_over.now(found, made)
+    else:
+        standby = Standby(catalog, patience, driver.files, stand_by, driver.clock, driver.check_java)
+        pipeline = take_over.in_turn(standby, found, made)
+    driver.place_directories(catalog, pipeline.claim)
+    return pipeline
+
+
+def _anchors(spark: SparkSession) -> Anchors | None:
+    """Make what keeps tasks where their shards are; None: there is one place only, or Spark's settings prevent it."""
+    if session.is_local_mode(spark) or not can_place(spark):
+        return None
+    return Anchors(spark, partial(wanted_owners, sizes={}))
+
+
+def _nothing_to_spread() -> bool:
+    return True
+
+
+def _ticks(driver: Driver) -> Ticks:
+    return Ticks(driver.directories.ticks(), max(1, round(driver.config.timer_period_seconds * 1000)))
+
+
+def _local_recovery(
+    driver: Driver, pipeline: TakenPipeline, endpoint: Endpoint, adoptions: Adoptions
+) -> LocalRecovery:
+    return LocalRecovery.begin(
+        driver.directories.base,
+        driver.changelogs,
+        root=pipeline.catalog.store.uri,
+        generation=pipeline.generation.generation,
+        point=pipeline.point,
+        enabled=endpoint.changelogs is not None,
+        resume=pipeline.may_resume,
+        java=driver.java,
+        adoptions=adoptions,
+    )
+
+
+def _supervisor(
+    driver: Driver,
+    pipeline: TakenPipeline,
+    runs: Runs,
+    local_recovery: LocalRecovery,
+    host: LocalHost | None,
+    ticks: Ticks,
+    adoptions: Adoptions,
+) -> Supervisor:
+    """Make what keeps the queries running; it needs the executor to begin."""
+    config = driver.config
+    find_damage = partial(restore_point.find_damage, pipeline.catalog)
+    return Supervisor(
+        machine=RecoveryStateMachine(config.restart.tracker(), random.random),
+        launcher=Launcher(
+            directories=driver.directories,
+            runs=runs,
+            cache=driver.files,
+            ticks=ticks,
+            local_recovery=local_recovery,
+            open_ahead=host.open if host else leave_to_tasks,
+            find_damage=find_damage,
+            owner=SinkOwner(pipeline.catalog.store.uri, pipeline.name),
+            may_begin_anew=pipeline.may_resume,
+            allow_new_output=config.allow_new_output,
+            adoptions=adoptions,
+        ),
+        runs=runs,
+        local_recovery=local_recovery,
+        find_damage=find_damage,
+        clock=driver.clock,
+        restored=pipeline.point,
+        token=driver.server.token,
+        on_failed=partial(pipeline.leadership.step_down_after, runs.await_ends),
+    )
+
+
+def _executor(
+    driver: Driver,
+    pipeline: TakenPipeline,
+    runs: Runs,
+    supervisor: Supervisor,
+    machine: CheckpointStateMachine,
+) -> CheckpointExecutor:
+    """Make what carries checkpoints out, and tells the supervisor of what happens to hosts and tasks."""
+    return CheckpointExecutor(
+        machine,
+        catalog=pipeline.catalog,
+        store=pipeline.catalog.store,
+        progress=runs,
+        clock=driver.clock,
+        host_timeout=driver.config.host_timeout_seconds,
+        on_state_lost=supervisor.host_lost,
+        on_failure=supervisor.must_fail,
+        on_processor_failure=supervisor.processor_failed,
+        on_restored=supervisor.shards_restored,
+        trusts_look=driver.config.takeover_timeout_seconds / 2,
+        hold_lease=pipeline.leadership.hold_lease,
+        on_not_opened=supervisor.shards_not_opened,
+        on_completed=runs.completed,
+    )
+
+
+def _begin(
+    driver: Driver,
+    pipeline: TakenPipeline,
+    executor: CheckpointExecutor,
+    supervisor: Supervisor,
+    host: LocalHost | None,
+    made: ExitStack,
+) -> None:
+    """Let the parts know each other, and then the state hosts in."""
+    made.callback(executor.close)
+    if pipeline.point is not None:
+        executor.machine.handle(Restored(pipeline.point.manifest.id))
+    if host:
+        made.callback(host.close)
+    supervisor.begin(executor)
+    made.callback(supervisor.close)
+    pipeline.leadership.listen(supervisor.must_fail)
+    driver.server.answer(executor.hosts)
+
+
+def _lookup(driver: Driver, executor: CheckpointExecutor, runs: Runs) -> Lookup:
+    return Lookup(
+        spark=driver.spark,
+        machine=executor.machine,
+        runs=runs,
+        token=driver.server.token,
+        identity=driver.server.identity,
+        place=place(driver.runtime),
+        cache=driver.files,
+        changelogs=driver.changelogs,
+        clock=driver.clock,
+    )
+
+
+def _adopter(
+    driver: Driver,
+    pipeline: TakenPipeline,
+    storage: str,
+    executor: CheckpointExecutor,
+    operators: Operators,
+    ticks: Ticks,
+    adoptions: Adoptions,
+) -> Adopter:
+    return Adopter(
+        driver.spark,
+        storage,
+        pipeline.life(executor.machine.read(lambda machine: machine.versions)),
+        pipeline.point,
+        adoptions,
+        executor.fence.check,
+        driver.directories.adopted,
+        operators.of_query,
+        ticks.mode,
+        driver.config.allow_non_restored,
+    )
+
+
+def _state_machine(
+    pipeline: TakenPipeline, config: CheckpointConfig, *, follows_tasks: bool
+) -> CheckpointStateMachine:
+    """Make the protocol of a pipeline's checkpoints, which goes on after the restored one."""
+    point = pipeline.point
+    restored = frozenset(query.name for query in point.manifest.queries) if point else frozenset()
+    return CheckpointStateMachine(
+        pipeline=pipeline.name,
+        generation=pipeline.generation.generation,
+        root=pipeline.catalog.store.uri,
+        limits=config.limits,
+        next_id=pipeline.generation.next_id,
+        completed=pipeline.completed,
+        base=pipeline.base,
+        required=frozenset() if config.allow_non_restored else restored,
+        versions=_versions(),
+        follows_tasks=follows_tasks,
+    )
+
+
+def _abandon(executor: CheckpointExecutor, server: Service) -> None:
+    executor.abandon()
+    server.shutdown()
+
+
+def _versions() -> dict[str, str]:
+    found = {name: metadata.version(name) for name in ("pyspark", "rocksdict")}
+    return {"chandy": __version__, "python": platform.python_version(), **found}

@@ -1,0 +1,206 @@
+"""What a driver has before it takes a pipeline over: its storage, its address, its directories and its JVM.
+
+None of this needs a generation. A driver that cannot have it all must not fence one that runs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...state.host.versions import versions_of
+from ...state.local import changelog
+from ...state.local.directories import CACHE, private_directory, runtime_directory
+from ...state.local.processes import lives, started_at
+from ...state.rpc.messages import Endpoint
+from ...storage.backends.open import open_store, pipeline_uri
+from ...storage.backends.probe import probe_exclusive_create
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.fencing import Claim
+from ...storage.checkpoints.files import FileCache
+from ...storage.logs import logger
+from ...storage.long_waits import told_if_slow
+from ...storage.private import make_private_folder
+from ..config import CheckpointConfig
+from ..errors import SetupError
+from ..execution.service import Service, listen
+from ..hosts.local_host import is_here
+from ..restore.query_directories import QueryDirectories
+from ..restore.remote_directories import RemoteDirectories
+from ..spark import session
+from ..spark.executors import check_executors
+from ..spark.hadoop_folder import HadoopFolder
+from ..spark.local_path import is_local, local_path
+from ..spark.reach import check_reach, for_hadoop
+from .taken_pipeline import is_chosen
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logger(__name__)
+
+
+@attrs.frozen
+class Driver:
+    """The means of one driver, for one pipeline."""
+
+    spark: SparkSession
+    pipeline: str
+    config: CheckpointConfig
+    clock: Callable[[], float]
+    server: Service
+    runtime: Path
+    cache: Path
+    files: FileCache
+    work_dir: Path | HadoopFolder | None
+    """``CheckpointConfig.work_dir``; None: it is not set."""
+    directories: QueryDirectories
+    java: int
+    """Process id of the session's JVM."""
+    java_started: int | None
+
+    @classmethod
+    def prepare(cls, spark: SparkSession, pipeline: str, config: CheckpointConfig, made: ExitStack) -> Driver:
+        """Listen for state hosts, and make directories that this driver can write into.
+
+        Args:
+            spark: the session.
+            pipeline: its name.
+            config: how to checkpoint and restart.
+            made: ends what was made, in the reverse order.
+
+        Raises:
+            ChandyError: the address or a directory is not as it must be.
+        """
+        runtime = private_directory(runtime_directory())
+        server = listen(
+            session.driver_host(spark),
+            secrets.token_hex(32),
+            pipeline,
+            bind=session.bind_address(spark),
+            ports=config.port_range,
+            runtime=runtime,
+        )
+        made.callback(server.shutdown)
+        cache = Path(config.cache_dir or runtime / CACHE)
+        _make_cache(cache)
+        work_dir = _open_work_dir(spark, config)
+        directories = QueryDirectories(work_dir if isinstance(work_dir, Path) else None, pipeline)
+        made.callback(directories.close)
+        java = session.java_process(spark)
+        return cls(
+            spark=spark,
+            pipeline=pipeline,
+            config=config,
+            clock=_clock(),
+            server=server,
+            runtime=runtime,
+            cache=cache,
+            files=FileCache(cache),
+            work_dir=work_dir,
+            directories=directories,
+            java=java,
+            java_started=started_at(java),
+        )
+
+    @property
+    def changelogs(self) -> Path:
+        """Where changelogs of this machine are."""
+        return self.cache / changelog.FOLDER
+
+    def endpoint(self) -> Endpoint:
+        """Return what state hosts and tasks are told of this driver."""
+        here = is_here(self.spark)
+        # Nobody takes up a working directory that is on a store.
+        may_resume = self.config.changelog and here and not isinstance(self.work_dir, HadoopFolder)
+        return Endpoint(
+            address=self.server.address,
+            token=self.server.token,
+            pipeline=self.pipeline,
+            memory=self.config.host_memory_bytes,
+            cache=str(self.cache),
+            runtime=str(self.runtime),
+            changelogs=str(self.changelogs) if may_resume else None,
+            identity=self.server.identity,
+            ports=self.config.port_range,
+            versions={} if here else versions_of(),
+            patience=0.0 if session.is_local_mode(self.spark) else self.config.patience_seconds,
+        )
+
+    def place_directories(self, catalog: Catalog, claim: Claim) -> None:
+        """Put the queries' working directories where ``work_dir`` says, if that is not on this machine."""
+        if isinstance(self.work_dir, HadoopFolder):
+            self.directories.place_on(RemoteDirectories.begin(self.work_dir, self.pipeline, catalog, claim))
+
+    def check_java(self) -> None:
+        """Check that the session's JVM lives.
+
+        Raises:
+            SetupError: it has ended.
+        """
+        if self.java_started is not None and not lives(self.java, self.java_started):
+            raise SetupError(
+                "this standby cannot take the pipeline over",
+                f"the JVM of its Spark session, process {self.java}",
+                "it has ended",
+                "start the program again",
+            )
+
+
+def check_session(spark: SparkSession, storage: str, config: CheckpointConfig, restore: str | int) -> None:
+    """Have executors run this Python, and check that they and the driver reach what both need.
+
+    Raises:
+        ChandyError: they cannot.
+    """
+    session.use_this_python(spark)
+    if not session.is_local_mode(spark):
+        check_executors(spark)
+    places = {"the checkpoints": storage}
+    if isinstance(restore, str) and is_chosen(restore):
+        places["the savepoint to restore"] = restore
+    check_reach(str(spark.sparkContext.master), places, shared=config.shared)
+
+
+def open_catalog(name: str, storage: str, config: CheckpointConfig) -> Catalog:
+    """Open the checkpoints of a pipeline, and check that its store can fence."""
+    store = open_store(pipeline_uri(storage, name))
+    if not config.allow_unfenced:
+        probe_exclusive_create(store)
+    return Catalog(store)
+
+
+def _open_work_dir(spark: SparkSession, config: CheckpointConfig) -> Path | HadoopFolder | None:
+    """Return ``CheckpointConfig.work_dir``, into which this driver can write; None: it is not set."""
+    if config.work_dir is None:
+        return None
+    if is_local(config.work_dir):
+        return local_path(config.work_dir, role="work_dir")
+    with told_if_slow(log, "the file system of work_dir to answer", work_dir=config.work_dir):
+        folder = HadoopFolder(spark, for_hadoop(config.work_dir))
+        folder.probe()
+    return folder
+
+
+def _make_cache(cache: Path) -> None:
+    make_private_folder(cache)
+    if not cache.is_dir() or not os.access(cache, os.W_OK | os.X_OK):
+        raise SetupError(
+            "state cannot be kept on this machine",
+            "a directory for the cache that this user can write into",
+            str(cache),
+            "choose another one by CheckpointConfig.cache_dir",
+        )
+
+
+def _clock() -> Callable[[], float]:
+    """Return a clock of seconds since 1970 that never goes back, whatever is done to the machine's."""
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()

@@ -1,0 +1,190 @@
+"""Takes a pipeline over, at once or as a standby whose turn has come: earlier coordinators are fenced from then on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Final
+
+import attrs
+
+from ...storage.backends.open import open_store
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.fencing import Claim, Generation
+from ...storage.checkpoints.manifest import Manifest
+from ...storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
+from ...storage.errors import ChandyError, FencedError, StoreFailedError
+from ...storage.logs import logger
+from ..adopt.adopted_store import Life
+from ..config import CheckpointConfig
+from ..leadership.leadership import Leadership, await_predecessors
+from ..leadership.waiting_driver import Standby, Won
+from ..recovery.runs import Runs
+from ..restore import restore_point
+from ..restore.restore_point import RestorePoint
+from ..sinks.two_phase.contract import Fence
+
+log = logger(__name__)
+
+_SHORTEST_LEASE_SECONDS: Final = 1.0
+"""A lease is renewed ten times in its time. It must not be renewed all the time."""
+
+
+@attrs.frozen
+class TakenPipeline:
+    """A pipeline that this process has taken over: every earlier coordinator on it is fenced."""
+
+    name: str
+    catalog: Catalog
+    claim: Claim
+    generation: Generation
+    point: RestorePoint | None
+    """The checkpoint to begin from; None: from the beginning."""
+    may_resume: bool
+    """Whether queries may go on behind that checkpoint, and without one may begin anew in sinks that they wrote."""
+    completed: tuple[Manifest, ...]
+    """The completed checkpoints that can be read, ascending."""
+    leadership: Leadership
+    """Given up once the pipeline's queries have ended."""
+
+    @property
+    def base(self) -> int | None:
+        """The checkpoint of the pipeline's own chain that its state grows from."""
+        return self.point.manifest.id if self.point and not self.point.is_savepoint else None
+
+    def fence(self, query: str, *, may_take_over: bool) -> Fence:
+        """Return who publishes the output of a query."""
+        return Fence(
+            self.name,
+            query,
+            "",
+            self.catalog.store.uri,
+            self.generation.generation,
+            may_take_over=may_take_over,
+        )
+
+    def life(self, versions: Mapping[str, str]) -> Life:
+        """Return what names this life of the pipeline in what it adopts."""
+        return Life(self.catalog.store.uri, self.name, self.generation.generation, versions)
+
+    def drop_claimed(self, ended: int) -> None:
+        """Delete savepoints of this pipeline's own that nothing needs once the generations up to ``ended`` are over."""
+        in_use = [self.point.root] if self.point and ended < self.generation.generation else []
+        try:
+            self.catalog.check_not_fenced(self.generation.generation)
+            drop_claimed(self.catalog, open_store, ended, in_use)
+        except (OSError, ChandyError) as error:
+            log.warning("cannot delete a claimed savepoint; the next coordinator will", error=str(error))
+
+
+@attrs.frozen
+class Found:
+    """What a storage has."""
+
+    ids: list[int]
+    point: RestorePoint | None
+    """The checkpoint to restore."""
+    completed: tuple[Manifest, ...]
+
+
+def look(catalog: Catalog, restore: str | int) -> Found:
+    """Choose the checkpoint to restore, and read what else there is."""
+    ids = catalog.list_ids()
+    point = restore_point.choose(catalog, restore)
+    return Found(ids, point, restore_point.known(catalog, point if is_chosen(restore) else None))
+
+
+def is_chosen(restore: str | int) -> bool:
+    """Return whether a user has named the checkpoint or savepoint to restore."""
+    return restore not in (restore_point.LATEST, restore_point.NONE)
+
+
+@attrs.frozen
+class TakeOver:
+    """How this process takes a pipeline over."""
+
+    name: str
+    catalog: Catalog
+    config: CheckpointConfig
+    restore: str | int
+    """As for ``CheckpointCoordinator``."""
+    clock: Callable[[], float]
+    java: int
+    """Process id of the session's JVM."""
+    runs: Runs
+
+    def in_turn(self, standby: Standby, found: Found, made: ExitStack) -> TakenPipeline:
+        """Wait until this driver is needed, and take over; if another one is faster, wait again.
+
+        Args:
+            standby: tells when it is needed.
+            found, made: as for ``now``.
+        """
+        while True:
+            won = standby.wait()
+            with ExitStack() as attempt:
+                try:
+                    turn = attrs.evolve(self, restore=self._restored_in_turn(won))
+                    now = found if turn.restore == self.restore else attrs.evolve(found, ids=[])
+                    pipeline = turn.now(now, attempt, won)
+                except FencedError as error:
+                    log.info("another driver has taken over; the standby goes on waiting", error=str(error))
+                    continue
+                except StoreFailedError as error:
+                    log.warning(
+                        "the storage has failed in a take-over; the standby tries again", error=str(error)
+                    )
+                    continue
+                made.push(attempt.pop_all())
+                return pipeline
+
+    def now(self, found: Found, made: ExitStack, won: Won | None = None) -> TakenPipeline:
+        """Claim the next generation, wait until no predecessor writes into the sinks any more, and begin.
+
+        Args:
+            found: what the storage had a moment ago.
+            made: ends what was made, in the reverse order.
+            won: the claim of a standby, which keeps a lease from now on; None: claim now.
+        """
+        catalog, patience = self.catalog, self.config.takeover_timeout_seconds
+        claim = (
+            won.claim
+            if won
+            else catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", self.clock())
+        )
+        lease = max(patience, _SHORTEST_LEASE_SECONDS) if won else None
+        leadership = Leadership.take(catalog, claim, self.java, lease, self.clock)
+        made.callback(leadership.step_down_after, self.runs.await_ends)
+        await_predecessors(catalog, claim, patience, won.silence if won else None)
+        # A savepoint's id may be above all of this pipeline's.
+        chosen = found.point if is_chosen(self.restore) else None
+        generation = catalog.start(claim, first_id=chosen.manifest.id + 1 if chosen else 1)
+        # Only what is found after the take-over is sure to be the latest.
+        if catalog.list_ids() != found.ids:
+            found = look(catalog, self.restore)
+        point = found.point
+        if self.config.claim and point is not None and point.is_savepoint:
+            claim_restored(catalog, open_store(point.root), generation.generation)
+        taken = TakenPipeline(
+            self.name,
+            catalog,
+            claim,
+            generation,
+            point,
+            may_resume=self.restore == restore_point.LATEST,
+            completed=found.completed,
+            leadership=leadership,
+        )
+        taken.drop_claimed(generation.generation - 1)
+        return taken
+
+    def _restored_in_turn(self, won: Won) -> str | int:
+        """Return what a standby restores: what it was told to, unless those that it has followed have got further."""
+        if won.followed is None:
+            return self.restore
+        latest = self.catalog.latest()
+        if latest is None or latest.generation < won.followed:
+            return self.restore
+        return restore_point.LATEST

@@ -1,0 +1,260 @@
+"""Retries: the one policy for all remote stores, and creates whose outcome is unknown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TypeVar
+
+import attrs
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+from typing_extensions import override
+
+from ..errors import NotDeletedError, ObjectExistsError, OutcomeUnknownError, StoreFailedError
+from ..logs import logger
+from ..store import ObjectStat, Store
+
+_log = logger(__name__)
+
+T = TypeVar("T")
+
+Patience = Callable[[StoreFailedError], bool]
+"""Called while the outcome of a create is unknown: waits a little and returns whether to ask the store again."""
+
+
+def no_patience(error: StoreFailedError) -> bool:
+    """Give up at once."""
+    return False
+
+
+def create_surely(store: Store, key: str, data: bytes, patience: Patience = no_patience) -> None:
+    """Create an object, and return only when it is known whether it was created.
+
+    Args:
+        store: the store.
+        key: the object.
+        data: its bytes, which nobody else writes there.
+        patience: called each time the outcome is unknown.
+
+    Raises:
+        ObjectExistsError: somebody else's object exists.
+        StoreFailedError: nothing was created.
+        OutcomeUnknownError: the patience is over.
+    """
+    try:
+        store.create(key, data)
+    except OutcomeUnknownError as error:
+        # Reading is not enough: an attempt may still be on its way, so an object that is missing now may appear
+        # later. So it is created again.
+        until_known(lambda: _create_again(store, key, data), error, patience)
+
+
+def until_known(step: Callable[[], T], unknown: StoreFailedError | None, patience: Patience) -> T:
+    """Repeat a step until the store answers it.
+
+    Args:
+        step: finds out what became of a create.
+        unknown: why the outcome is unknown so far; None if the step was not tried yet.
+        patience: called before each further attempt.
+
+    Raises:
+        OutcomeUnknownError: the patience is over.
+    """
+    while True:
+        if unknown is not None and not patience(unknown):
+            raise OutcomeUnknownError(
+                unknown.store, unknown.key, unknown.operation, unknown.reason, unknown.transient
+            ) from unknown
+        try:
+            return step()
+        except StoreFailedError as error:
+            unknown = error
+
+
+def _create_again(store: Store, key: str, data: bytes) -> None:
+    try:
+        store.create(key, data)
+    except ObjectExistsError:
+        if store.read(key) != data:
+            raise
+
+
+@attrs.frozen
+class RetryPolicy:
+    """How long to retry. Each wait is random, between 0 and a limit that doubles from ``first`` to ``longest``."""
+
+    seconds: float = 60.0
+    """Seconds after which an operation fails."""
+    attempts: int = 20
+    """Attempts after which it fails."""
+    first: float = 0.1
+    longest: float = 8.0
+
+
+class RetryingStore(Store):
+    """A store that retries operations whose error is transient.
+
+    Every operation may be repeated, except a create whose answer was lost: it would find its own object. So if the
+    object exists after a failed attempt, it is read. If it has exactly our bytes, which nobody else writes, we created
+    it.
+
+    Args:
+        store: makes one attempt per call.
+        policy: how long to retry.
+        until: monotonic seconds when all retries end; None if only the policy decides.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        policy: RetryPolicy = RetryPolicy(),
+        until: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.store = store
+        self.uri = store.uri
+        self.fenced = store.fenced
+        self._policy = policy
+        self._until = until
+        self._clock = clock
+        self._sleep = sleep
+
+    @override
+    def within(self, seconds: float) -> Store:
+        until = self._clock() + seconds
+        if self._until is not None:
+            until = min(until, self._until)
+        return RetryingStore(self.store, self._policy, until, self._clock, self._sleep)
+
+    @override
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        return self._retry(lambda: self.store.read(key, offset, length))
+
+    @override
+    def write(self, key: str, data: bytes) -> None:
+        self._retry(lambda: self.store.write(key, data))
+
+    @override
+    def create(self, key: str, data: bytes) -> None:
+        """Write an object that must not exist yet.
+
+        Raises:
+            ObjectExistsError: the object exists, and it is not ours.
+            OutcomeUnknownError: the retries ended after an attempt that may have succeeded.
+        """
+        unknown = False
+
+        def attempt() -> None:
+            nonlocal unknown
+            try:
+                self.store.create(key, data)
+            except ObjectExistsError:
+                if not unknown or self.store.read(key) != data:
+                    raise
+                _log.info("a create had succeeded although its answer was lost", store=self.uri, key=key)
+            except StoreFailedError as error:
+                unknown = unknown or error.transient
+                raise
+
+        try:
+            self._retry(attempt)
+        except StoreFailedError as error:
+            if not unknown:
+                raise
+            raise OutcomeUnknownError(
+                error.store, error.key, error.operation, error.reason, error.transient, error.attempts
+            ) from error
+
+    @override
+    def list(self, prefix: str = "") -> list[str]:
+        return self._retry(lambda: self.store.list(prefix))
+
+    @override
+    def scan(self, prefix: str = "") -> dict[str, ObjectStat]:
+        return self._retry(lambda: self.store.scan(prefix))
+
+    @override
+    def delete(self, key: str) -> None:
+        self._retry(lambda: self.store.delete(key))
+
+    @override
+    def delete_all(self, keys: Collection[str]) -> None:
+        left = keys
+
+        def attempt() -> None:
+            nonlocal left
+            try:
+                self.store.delete_all(left)
+            except NotDeletedError as error:
+                left = list(error.failed)
+                raise
+
+        self._retry(attempt)
+
+    @override
+    def upload(self, path: Path, key: str) -> None:
+        self._retry(lambda: self.store.upload(path, key))
+
+    @override
+    def download(self, key: str, path: Path, size: int | None = None) -> str | None:
+        # The default reads part by part: then only a part that fails is read again.
+        if type(self.store).download is Store.download:
+            return super().download(key, path, size)
+        return self._retry(lambda: self.store.download(key, path, size))
+
+    @override
+    def is_same_file(self, key: str, path: Path) -> bool:
+        return self.store.is_same_file(key, path)
+
+    @override
+    def copy(self, source: Store, source_key: str, key: str) -> bool:
+        inner = source.store if isinstance(source, RetryingStore) else source
+        return self._retry(lambda: self.store.copy(inner, source_key, key))
+
+    @override
+    def stat(self, key: str) -> ObjectStat:
+        return self._retry(lambda: self.store.stat(key))
+
+    @override
+    def sweep(self, before: float) -> None:
+        self._retry(lambda: self.store.sweep(before))
+
+    def _retry(self, attempt: Callable[[], T]) -> T:
+        began = self._clock()
+        until = began + self._policy.seconds
+        if self._until is not None:
+            until = min(until, self._until)
+
+        def is_over(state: RetryCallState) -> bool:
+            return (
+                state.attempt_number >= self._policy.attempts or self._clock() + state.upcoming_sleep > until
+            )
+
+        retrying = Retrying(
+            retry=retry_if_exception(_is_transient),
+            wait=wait_random_exponential(multiplier=self._policy.first, max=self._policy.longest),
+            stop=is_over,
+            sleep=self._sleep,
+            before_sleep=_log_retry,
+            retry_error_callback=_give_up,
+        )
+        return retrying(attempt)
+
+
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, StoreFailedError) and error.transient
+
+
+def _log_retry(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    _log.info("retrying", error=str(error), attempt=state.attempt_number, wait=state.upcoming_sleep)
+
+
+def _give_up(state: RetryCallState) -> None:
+    assert state.outcome is not None
+    error = state.outcome.exception()
+    assert isinstance(error, StoreFailedError)
+    error.attempts = state.attempt_number
+    raise error

@@ -1,0 +1,304 @@
+"""Deleting objects: those of dropped checkpoints, and the garbage that crashes leave behind.
+
+Two kinds of objects are never deleted: those that a completed checkpoint references, and those that a checkpoint in
+flight will reference. The latter are files of its base, which is completed and kept while it is in use, and files that
+it uploads itself, which makes them young (``Store.stat``) even if the object existed before. So an object is garbage
+if it was listed before the manifests were, no manifest references it, and it is older than any checkpoint can take.
+Objects in a checkpoint's own folder must also have an id below the newest completed one, because ids are committed in
+order.
+
+The same holds for savepoints in the pipeline's own folder: one that was begun and has no manifest is garbage, all of it
+at once, if none of its objects is young. One with a manifest is never touched.
+
+Nobody knows what a damaged manifest references, and somebody may repair it. So while there is one, all shared objects
+stay, and so do the folders of all checkpoints up to it. It cannot need the folders of later checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import attrs
+
+from ..errors import NotDeletedError, ObjectMissingError, SchemaTooNewError, StoreFailedError
+from ..store import ObjectStat, Store
+from .catalog import Catalog
+from .layout import (
+    CHECKPOINTS,
+    MANIFEST,
+    PROBES,
+    STAGED,
+    checkpoint_of,
+    is_shared,
+    manifest_key,
+    savepoint_key,
+    trigger_key,
+)
+from .manifest import Manifest
+from .retention import deletable
+from .unfinished_savepoints import unfinished_savepoints
+
+GRACE_SECONDS = 24 * 3600.0
+"""Default age below which an object may belong to a checkpoint in flight."""
+
+_CLOCKS_DIFFER = 3600.0
+"""Seconds by which the clocks of a store and a driver may differ."""
+_AT_ONCE = 1000
+"""Objects that are deleted before the age of the next ones is checked."""
+_THREADS = 8
+"""Objects whose age is checked at a time."""
+
+
+@attrs.frozen
+class Garbage:
+    """What ``collect_garbage`` found."""
+
+    keys: tuple[str, ...]
+    """Objects that nothing needs, void manifests first. They were deleted unless it was a dry run."""
+    bytes: int
+    """Bytes of these objects."""
+    young: int
+    """Unreferenced objects that were kept because they may belong to a checkpoint in flight."""
+    damaged: tuple[str, ...] = ()
+    """Keys of the damaged manifests."""
+    spared: int = 0
+    """Objects that were kept because a damaged manifest may need them."""
+    failed: dict[str, str] = attrs.field(factory=dict)
+    """Why objects that nothing needs could not be deleted, by key."""
+
+
+def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest]) -> frozenset[str]:
+    """Delete dropped checkpoints and the objects that only they reference, and return the keys of these objects.
+
+    The manifests are deleted first: a crash in between leaves garbage, but no manifest whose files are gone.
+
+    Args:
+        store: the pipeline's store.
+        dropped: the checkpoints to delete.
+        kept: all other completed checkpoints, including the bases of pending ones.
+
+    Raises:
+        NotDeletedError: some objects could not be deleted. All others are gone, but for those that a manifest which
+            is still there references.
+    """
+    failed: dict[str, StoreFailedError] = {}
+    by_manifest = {manifest_key(manifest.id): manifest for manifest in dropped}
+    failed |= _delete(store, list(by_manifest))
+    gone = [manifest for key, manifest in by_manifest.items() if key not in failed]
+    keys = deletable(gone, [*kept, *(by_manifest[key] for key in failed)])
+    failed |= _delete(store, [*(trigger_key(manifest.id) for manifest in gone), *sorted(keys)])
+    if failed:
+        raise NotDeletedError.of(store.uri, failed)
+    return keys
+
+
+def discard_aborted(store: Store, checkpoint: int, generation: int | None = None) -> frozenset[str]:
+    """Delete what was written only for a checkpoint that will never complete, and return the keys.
+
+    The records that the id was used stay, and so does what completed checkpoints reference. Shared files stay, too:
+    a later checkpoint may reference them, and ``collect_garbage`` finds those that none references.
+
+    Args:
+        store: the pipeline's store.
+        checkpoint: the id of the aborted checkpoint.
+        generation: the caller's generation, which began the checkpoint. A successor may use the same id, so only
+            objects that were listed before the caller was seen to be unfenced are surely its own. None: the caller
+            knows that no other coordinator runs. A manifest is then left alone, because it may be somebody else's.
+
+    Raises:
+        FencedError: the caller is fenced. Nothing was deleted.
+        DamagedError, SchemaTooNewError: it is unknown what a later checkpoint references. Nothing was deleted.
+    """
+    catalog = Catalog(store)
+    own = manifest_key(checkpoint)
+    found = frozenset(store.list(f"{CHECKPOINTS}{checkpoint}/"))
+    if generation is not None:
+        catalog.check_not_fenced(generation)
+    if own in found and catalog.read(checkpoint).generation != generation:
+        return frozenset()
+    entries = catalog.entries()
+    for entry in entries:
+        # An older checkpoint references nothing of this one.
+        if entry.problem and entry.id > checkpoint:
+            raise entry.problem
+    others = (entry.completed for entry in entries if entry.completed and entry.id != checkpoint)
+    keys = found - {savepoint_key(checkpoint), trigger_key(checkpoint)}.union(
+        *(manifest.keys() for manifest in others)
+    )
+    # The manifest exists if its write succeeded although it was reported as failed. It is deleted first.
+    if own in keys:
+        store.delete(own)
+    store.delete_all(sorted(keys - {own}))
+    return keys
+
+
+def collect_garbage(
+    catalog: Catalog, now: float, older_than: float = GRACE_SECONDS, dry_run: bool = False
+) -> Garbage:
+    """Delete what no completed checkpoint references: void manifests, leftovers of checkpoints and savepoints.
+
+    Args:
+        catalog: the pipeline's catalog.
+        now: seconds since 1970.
+        older_than: seconds that must have passed since an object's last write, more than any checkpoint takes. 0 is
+            safe only while no coordinator runs.
+        dry_run: find the garbage but do not delete it.
+
+    Raises:
+        SchemaTooNewError: a newer version wrote a manifest, so it is unknown what it needs. Nothing was deleted.
+        DamagedError: the record of a generation is damaged, so it is unknown which checkpoints count. Nothing was
+            deleted.
+    """
+    store = catalog.store
+    # The objects are listed before the manifests: if one belongs to a checkpoint that completes later, it is young.
+    objects = store.scan()
+    entries = catalog.entries()
+    for entry in entries:
+        if isinstance(entry.problem, SchemaTooNewError):
+            raise entry.problem
+    damaged = [entry.id for entry in entries if entry.problem]
+    void = [entry.manifest for entry in entries if entry.manifest and entry.voided_by]
+    completed = [entry.completed for entry in entries if entry.completed]
+    needed = frozenset[str]().union(*(manifest.keys() for manifest in completed))
+    newest = max((manifest.id for manifest in completed), default=0)
+    # A void manifest is garbage at any age, and is deleted before what it references.
+    doomed = {manifest_key(manifest.id): store.stat(manifest_key(manifest.id)).size for manifest in void}
+    whole = [manifest.id for manifest in completed]
+    own = {key(id) for id in (*whole, *damaged) for key in (manifest_key, trigger_key)}
+    unneeded = _candidates(objects, {*needed, *doomed, *own}, newest)
+    staged_before = max((manifest.triggered_at for manifest in completed), default=-math.inf) - _CLOCKS_DIFFER
+    candidates = [
+        key for key in unneeded if not _may_need(damaged, key) and not _may_be_open(store, key, staged_before)
+    ]
+    old = _old(
+        store, [key for key in candidates if not _is_young(objects[key], now, older_than)], now, older_than
+    )
+    unfinished = unfinished_savepoints(objects)
+    given_up: Mapping[str, Mapping[str, int]] = {
+        folder: sizes
+        for folder, keys in unfinished.items()
+        if len(sizes := _all_old(store, keys, objects, now, older_than)) == len(keys)
+    }
+    young = sum(len(keys) for folder, keys in unfinished.items() if folder not in given_up)
+    failed: dict[str, StoreFailedError] = {}
+    if not dry_run:
+        given_up, not_deleted = _delete_savepoints(store, given_up)
+        failed |= not_deleted
+        failed |= _delete(store, list(doomed))
+        for begin in range(0, len(old), _AT_ONCE):
+            some = list(old)[begin : begin + _AT_ONCE]
+            # The age is checked again, because somebody may have uploaded one of them again.
+            failed |= _delete(store, list(_old(store, some, now, older_than)) if begin else some)
+        try:
+            store.sweep(now - older_than)
+        except NotDeletedError as error:
+            failed |= error.failed
+    found = doomed | old
+    for left in given_up.values():
+        found.update(left)
+    garbage = {key: size for key, size in found.items() if key not in failed}
+    return Garbage(
+        keys=tuple(garbage),
+        bytes=sum(garbage.values()),
+        young=len(candidates) - len(old) + young,
+        damaged=tuple(map(manifest_key, damaged)),
+        spared=len(unneeded) - len(candidates),
+        failed={key: error.reason for key, error in failed.items()},
+    )
+
+
+def _delete(store: Store, keys: Collection[str]) -> Mapping[str, StoreFailedError]:
+    """Delete objects, and return why some could not be deleted, by key."""
+    try:
+        store.delete_all(keys)
+    except NotDeletedError as error:
+        return error.failed
+    return {}
+
+
+def _delete_savepoints(
+    store: Store, folders: Mapping[str, Mapping[str, int]]
+) -> tuple[dict[str, Mapping[str, int]], dict[str, StoreFailedError]]:
+    """Delete savepoints that never completed; return what there was to delete, and what could not be."""
+    doomed: dict[str, Mapping[str, int]] = {}
+    failed: dict[str, StoreFailedError] = {}
+    for folder, sizes in folders.items():
+        if f"{folder}{MANIFEST}" in store.list(folder):
+            # It has completed since it was listed.
+            continue
+        # The claim goes last: so the folder stays claimed until it is empty.
+        *contents, claim = sizes
+        left = _delete(store, contents)
+        failed |= left or _delete(store, [claim])
+        doomed[folder] = {key: sizes[key] for key in contents} if left else sizes
+    return doomed, failed
+
+
+def _old(store: Store, keys: Collection[str], now: float, older_than: float) -> dict[str, int]:
+    """Return those of some objects that are old enough to delete, with their sizes."""
+
+    def stat(key: str) -> ObjectStat | None:
+        try:
+            return store.stat(key)
+        except ObjectMissingError:
+            return None
+
+    with ThreadPoolExecutor(_THREADS, "chandy-gc") as pool:
+        stats = dict(zip(keys, pool.map(stat, keys), strict=True))
+    return {
+        key: found.size
+        for key, found in stats.items()
+        if found and (older_than <= 0 or (found.modified is not None and now - found.modified >= older_than))
+    }
+
+
+def _all_old(
+    store: Store, keys: list[str], objects: Mapping[str, ObjectStat], now: float, older_than: float
+) -> dict[str, int]:
+    """Return the sizes of some objects if all of them are old enough to delete; otherwise of none or of some."""
+    if any(_is_young(objects[key], now, older_than) for key in keys):
+        return {}
+    return _old(store, keys, now, older_than)
+
+
+def _is_young(listed: ObjectStat, now: float, older_than: float) -> bool:
+    """Whether a list shows that an object is young. It cannot show that an object is still old."""
+    return older_than > 0 and listed.modified is not None and now - listed.modified < older_than
+
+
+def _candidates(objects: Iterable[str], spared: Collection[str], newest: int) -> list[str]:
+    return [
+        key
+        for key in objects
+        if key not in spared
+        and (is_shared(key) or key.startswith((PROBES, STAGED)) or _is_leftover(key, newest))
+    ]
+
+
+def _may_be_open(store: Store, key: str, staged_before: float) -> bool:
+    """Whether rows may wait for a checkpoint, for as long as it takes: they were staged after the newest one's trigger.
+
+    No manifest names them before, while the target of their sink is away or no checkpoints are taken.
+    """
+    if not key.startswith(STAGED):
+        return False
+    try:
+        modified = store.stat(key).modified
+    except ObjectMissingError:
+        return False
+    return modified is None or modified >= staged_before
+
+
+def _may_need(damaged: Collection[int], key: str) -> bool:
+    """Whether a checkpoint with a damaged manifest may need an object."""
+    checkpoint = checkpoint_of(key)
+    return bool(damaged) and (
+        is_shared(key) or key.startswith(STAGED) or (checkpoint is not None and checkpoint <= max(damaged))
+    )
+
+
+def _is_leftover(key: str, newest: int) -> bool:
+    checkpoint = checkpoint_of(key)
+    return checkpoint is not None and checkpoint < newest and key != savepoint_key(checkpoint)

@@ -1,0 +1,109 @@
+"""Savepoints: folders that hold a manifest and everything that it names."""
+
+from __future__ import annotations
+
+from ..backends.retrying import Patience, create_surely, no_patience
+from ..errors import InvalidPlaceError, ObjectExistsError, ObjectMissingError
+from ..logs import logger
+from ..store import Store
+from .layout import CHECKPOINTS, CLAIM, MANIFEST, PACK, SHARED, STAGED, checkpoint_of
+from .manifest import Manifest
+from .manifest_json import decode_manifest, encode_manifest
+
+_log = logger(__name__)
+
+
+def claim_savepoint(store: Store, owner: str) -> None:
+    """Take a folder for one savepoint. It must be empty but for what aborted savepoints have left.
+
+    Args:
+        store: the savepoint's folder.
+        owner: names who writes it; no other savepoint has the same text.
+
+    Raises:
+        InvalidPlaceError: the folder has something else, or another savepoint has taken it.
+    """
+    try:
+        store.create(CLAIM, owner.encode())
+    except ObjectExistsError:
+        raise _taken(store) from None
+    keys = [key for key in store.list() if key != CLAIM]
+    left = [key for key in keys if is_left_behind(key)]
+    if len(left) < len(keys):
+        store.delete(CLAIM)
+        raise _occupied(store, repr(next(key for key in keys if key not in left)) + " in it")
+    if left:
+        # They stay: an upload may still be on its way, and no two savepoints of a pipeline use the same names.
+        _log.info("files of an aborted savepoint are here", store=store.uri, files=len(left))
+
+
+def is_left_behind(key: str) -> bool:
+    """Whether an object in a folder without a manifest can be of an aborted savepoint, uploaded after its abort."""
+    return key.startswith((SHARED, STAGED)) or (checkpoint_of(key) is not None and key.endswith(PACK))
+
+
+def commit_savepoint(store: Store, manifest: Manifest, patience: Patience = no_patience) -> None:
+    """Write a savepoint's manifest: its commit point.
+
+    Raises:
+        ObjectExistsError: the folder holds a savepoint already.
+        StoreFailedError: it was not written.
+        OutcomeUnknownError: the patience is over, and it may or may not have been written.
+    """
+    create_surely(store, MANIFEST, encode_manifest(manifest), patience)
+
+
+def read_savepoint(store: Store) -> Manifest:
+    """Return the manifest of the savepoint in a folder.
+
+    Raises:
+        ObjectMissingError: the folder holds no savepoint.
+        DamagedError: the manifest is damaged.
+        SchemaTooNewError: a newer version of Chandy wrote it.
+    """
+    return decode_manifest(store.read(MANIFEST), store.uri, MANIFEST)
+
+
+def discard_savepoint(store: Store, owner: str) -> None:
+    """Delete an aborted savepoint. A folder that this owner has not claimed is left alone.
+
+    The manifest is deleted first and the claim last: a crash in between leaves no manifest with missing files, and
+    the folder stays claimed until it is empty.
+    """
+    if _claimed_by(store) == owner:
+        delete_savepoint(store)
+
+
+def delete_savepoint(store: Store) -> None:
+    """Delete a savepoint, whoever wrote it, and leave anything else in its folder alone.
+
+    Raises:
+        NotDeletedError: some of its objects could not be deleted. The folder stays claimed.
+    """
+    store.delete(MANIFEST)
+    store.delete_all([key for prefix in (CHECKPOINTS, SHARED, STAGED) for key in store.list(prefix)])
+    store.delete(CLAIM)
+
+
+def _taken(store: Store) -> InvalidPlaceError:
+    if MANIFEST in store.list():
+        return _occupied(store, "a savepoint")
+    owner = _claimed_by(store) or "one that is just being given up"
+    return _occupied(
+        store,
+        f"an unfinished savepoint ({owner})",
+        "choose another folder, or delete this one if that savepoint is not being written any more",
+    )
+
+
+def _occupied(store: Store, found: str, advice: str = "choose another folder") -> InvalidPlaceError:
+    return InvalidPlaceError(
+        f"the savepoint cannot be written to {store.uri}", "a new or empty folder", found, advice
+    )
+
+
+def _claimed_by(store: Store) -> str | None:
+    try:
+        return store.read(CLAIM).decode(errors="replace")
+    except ObjectMissingError:
+        return None

@@ -1,0 +1,116 @@
+"""Claims: making a savepoint that a pipeline was restored from the pipeline's own, and deleting it in the end.
+
+Without a claim, the default, nothing in the savepoint's folder is ever written or deleted. The first checkpoint then
+uploads or copies all files. With a claim, the savepoint is deleted once nothing needs it: a checkpoint of the pipeline
+has completed since, and no coordinator that restored from the savepoint is alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import attrs
+
+from ..codec import from_json, to_json
+from ..errors import (
+    ChandyError,
+    CodecError,
+    DamagedError,
+    InvalidPlaceError,
+    ObjectExistsError,
+    ObjectMissingError,
+)
+from ..logs import logger
+from ..store import Store
+from .catalog import Catalog
+from .layout import CLAIMED, OWNER, claimed_key
+from .savepoint import delete_savepoint
+
+_log = logger(__name__)
+
+
+@attrs.frozen
+class ClaimedSavepoint:
+    """A savepoint that belongs to the pipeline which was restored from it."""
+
+    uri: str
+    generation: int
+    """The generation that was restored from it and claimed it."""
+
+
+def claim_restored(catalog: Catalog, savepoint: Store, generation: int) -> None:
+    """Claim a savepoint for a pipeline.
+
+    Args:
+        catalog: the pipeline's catalog.
+        savepoint: the folder of the savepoint.
+        generation: the generation that restores it.
+
+    Raises:
+        InvalidPlaceError: it belongs to another pipeline.
+    """
+    owner = catalog.store.uri
+    try:
+        savepoint.create(OWNER, owner.encode())
+    except ObjectExistsError:
+        # An earlier generation of this pipeline may have claimed it.
+        found = _owner(savepoint)
+        if found != owner:
+            raise InvalidPlaceError(
+                f"the savepoint in {savepoint.uri} cannot be claimed",
+                "a savepoint that no other pipeline has claimed",
+                f"one that belongs to {found or 'a pipeline that is just deleting it'}",
+                "copy it and restore the copy, or restore it without a claim while it is there",
+            ) from None
+    catalog.store.write(claimed_key(generation), to_json(ClaimedSavepoint(savepoint.uri, generation)))
+
+
+def drop_claimed(
+    catalog: Catalog, open_store: Callable[[str], Store], ended: int, in_use: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Delete the claimed savepoints that nothing needs any more and return their URIs.
+
+    It may be interrupted anywhere and repeated: the record of a savepoint is deleted last. One that cannot be deleted
+    is logged, and keeps none of the others.
+
+    Args:
+        catalog: the pipeline's catalog.
+        open_store: opens the store at a URI.
+        ended: the highest generation whose coordinator has ended.
+        in_use: URIs of savepoints that are being restored.
+    """
+    store = catalog.store
+    claimed = {key: _record(store, key) for key in store.list(CLAIMED)}
+    newest = max((manifest.generation for manifest in catalog.completed()), default=0) if claimed else 0
+    # A later generation that was restored from the same savepoint may still need it.
+    needed = {one.uri for one in claimed.values() if one.generation > ended or newest < one.generation}
+    dropped = []
+    for key, one in claimed.items():
+        if one.uri in needed or one.uri in in_use:
+            continue
+        try:
+            savepoint = open_store(one.uri)
+            if _owner(savepoint) == store.uri:
+                delete_savepoint(savepoint)
+                savepoint.delete(OWNER)
+                dropped.append(one.uri)
+            store.delete(key)
+        except (OSError, ChandyError) as error:
+            _log.warning(
+                "cannot delete a claimed savepoint; the next start tries again", uri=one.uri, error=str(error)
+            )
+    return tuple(dropped)
+
+
+def _record(store: Store, key: str) -> ClaimedSavepoint:
+    try:
+        return from_json(ClaimedSavepoint, store.read(key))
+    except CodecError as error:
+        raise DamagedError(store.uri, key, "the record of a claimed savepoint", error.reason) from None
+
+
+def _owner(savepoint: Store) -> str | None:
+    try:
+        return savepoint.read(OWNER).decode(errors="replace")
+    except ObjectMissingError:
+        return None

@@ -1,0 +1,91 @@
+"""State hosts are started where executors are, also where some have joined, and these get tasks."""
+
+from __future__ import annotations
+
+import pytest
+
+from chandy.coordinator.hosts.remote_hosts import RemoteHosts
+
+
+class Cluster:
+    """Executors that come and go, and how often state hosts were started beside them and tasks spread over them."""
+
+    def __init__(self) -> None:
+        self.executors = {"one:1", "two:1"}
+        self.starts = self.spreads = 0
+        self.fails = self.misses = False
+        self.hosts = RemoteHosts(lambda: frozenset(self.executors), self.start, self.spread)
+
+    def start(self) -> None:
+        if self.fails:
+            raise ConnectionError("no executor answers")
+        self.starts += 1
+
+    def spread(self) -> bool:
+        self.spreads += 1
+        return not self.misses
+
+
+def test_hosts_are_started_once_and_again_when_an_executor_joins() -> None:
+    cluster = Cluster()
+    cluster.hosts.look()
+    cluster.hosts.look()
+    assert cluster.starts == 1
+    cluster.executors.add("three:1")
+    cluster.hosts.look()
+    cluster.hosts.look()
+    assert cluster.starts == 2
+
+
+def test_an_executor_that_leaves_starts_nothing_and_is_new_when_it_comes_back() -> None:
+    cluster = Cluster()
+    cluster.hosts.look()
+    cluster.executors.remove("two:1")
+    cluster.hosts.look()
+    assert cluster.starts == 1
+    cluster.executors.add("two:1")
+    cluster.hosts.look()
+    assert cluster.starts == 2
+
+
+def test_what_has_failed_is_tried_again() -> None:
+    cluster = Cluster()
+    cluster.fails = True
+    with pytest.raises(ConnectionError):
+        cluster.hosts.look()
+    cluster.fails = False
+    cluster.hosts.look()
+    assert cluster.starts == 1
+    assert cluster.spreads == 1
+
+
+def test_tasks_are_spread_when_an_executor_joins_and_until_each_has_its_part() -> None:
+    cluster = Cluster()
+    cluster.hosts.look()
+    cluster.hosts.look()
+    assert cluster.spreads == 1
+    cluster.executors.add("three:1")
+    cluster.misses = True
+    cluster.hosts.look()
+    cluster.hosts.look()
+    assert cluster.spreads == 3
+    cluster.misses = False
+    cluster.hosts.look()
+    cluster.hosts.look()
+    assert (cluster.starts, cluster.spreads) == (2, 4)
+
+
+def test_where_an_executor_never_has_room_for_its_tasks_it_is_not_tried_for_ever() -> None:
+    cluster = Cluster()
+    cluster.misses = True
+    for _ in range(100):
+        cluster.hosts.look()
+    assert 1 < cluster.spreads < 20
+
+
+def test_an_executor_that_leaves_takes_no_tasks_from_others() -> None:
+    cluster = Cluster()
+    cluster.hosts.look()
+    cluster.executors.remove("two:1")
+    cluster.hosts.look()
+    assert cluster.spreads == 1

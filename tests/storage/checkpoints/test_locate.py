@@ -1,0 +1,110 @@
+"""A checkpoint is found by where it is, whatever of the three places the URI names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chandy.storage import DamagedError, NothingHereError
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import savepoint_key
+from chandy.storage.checkpoints.locate import find, locate, pipelines, savepoint
+from chandy.storage.checkpoints.manifest import CheckpointKind
+from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint
+
+from ...builders import make_manifest
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """A storage with the pipeline ``p``, its checkpoints 1 and 2, and its savepoint 3 beside it."""
+    catalog = Catalog(LocalStore(tmp_path / "store" / "p"))
+    catalog.take_over("driver", 1.0)
+    for id in (1, 2):
+        catalog.commit(make_manifest(id))
+    place = LocalStore(tmp_path / "save")
+    claim_savepoint(place, "driver")
+    commit_savepoint(place, make_manifest(3, kind=CheckpointKind.SAVEPOINT))
+    catalog.store.write(savepoint_key(3), place.uri.encode())
+    return tmp_path / "store"
+
+
+def test_a_pipeline_is_found_in_its_folder_and_in_a_storage_that_has_only_it(storage: Path) -> None:
+    for uri in (storage, storage / "p", (storage / "p").as_uri()):
+        found = locate(str(uri))
+        assert (found.manifest.id, found.store.uri) == (2, (storage / "p").as_uri())
+        assert locate(str(uri), 1).manifest.id == locate(str(uri), "1").manifest.id == 1
+        assert list(pipelines(str(uri))) == ["p"]
+
+
+def test_a_savepoint_is_found_by_its_place_and_by_its_id_in_the_pipeline(storage: Path) -> None:
+    place = storage.parent / "save"
+    for uri, checkpoint in (
+        (place, "latest"),
+        (storage, 3),
+        (storage / "p", str(place)),
+        (place, place.as_uri()),
+    ):
+        found = locate(str(uri), checkpoint)
+        assert (found.manifest.id, found.store.uri) == (3, place.as_uri())
+    assert savepoint(str(storage / "p")) is None
+
+
+def test_of_several_pipelines_one_has_to_be_named(storage: Path) -> None:
+    Catalog(LocalStore(storage / "other")).take_over("driver", 1.0)
+    with pytest.raises(NothingHereError, match="other, p"):
+        locate(str(storage))
+    assert locate(str(storage / "p")).manifest.id == 2
+    assert list(pipelines(str(storage), "p")) == ["p"]
+    with pytest.raises(NothingHereError, match=r"'q'.*other, p"):
+        pipelines(str(storage), "q")
+
+
+def test_what_is_not_there_is_named(storage: Path) -> None:
+    with pytest.raises(NothingHereError, match=r"no checkpoint 7 .*found 1, 2"):
+        locate(str(storage), 7)
+    with pytest.raises(NothingHereError, match="no savepoint"):
+        locate(str(storage), str(storage))
+    with pytest.raises(NothingHereError, match=r"no checkpoints in .*found no pipeline"):
+        locate(str(storage.parent / "nowhere"))
+    Catalog(LocalStore(storage.parent / "empty")).take_over("driver", 1.0)
+    with pytest.raises(NothingHereError, match="has no checkpoint"):
+        locate(str(storage.parent / "empty"))
+
+
+def test_a_checkpoint_of_a_coordinator_that_was_replaced_is_not_there(storage: Path) -> None:
+    catalog = Catalog(LocalStore(storage / "p"))
+    catalog.take_over("second", 2.0)
+    catalog.commit(make_manifest(9, generation=1))
+    assert locate(str(storage)).manifest.id == 2
+    with pytest.raises(NothingHereError, match=r"checkpoint 9 .*generation 1, which generation 2 \(second\)"):
+        locate(str(storage), 9)
+
+
+def test_a_savepoint_that_was_replaced_at_its_place_is_not_taken_for_the_old_one(storage: Path) -> None:
+    LocalStore(storage / "p").write(savepoint_key(4), (storage.parent / "save").as_uri().encode())
+    with pytest.raises(NothingHereError, match="checkpoint 4"):
+        locate(str(storage), 4)
+
+
+def test_a_damaged_manifest_is_named_and_hides_no_other_checkpoint(storage: Path) -> None:
+    catalog = Catalog(LocalStore(storage / "p"))
+    catalog.store.write("checkpoints/2/manifest.json", b"{}")
+    assert find(catalog, 1).manifest.id == 1
+    assert find(catalog, 3).manifest.id == 3
+    for checkpoint in (2, "latest"):
+        with pytest.raises(DamagedError, match="checkpoints/2/manifest"):
+            find(catalog, checkpoint)
+
+
+def test_what_is_neither_latest_nor_an_id_nor_a_uri_is_refused_with_what_may_be_said(storage: Path) -> None:
+    with pytest.raises(NothingHereError, match=r"'lates' .*\"latest\", the id of a checkpoint or the URI"):
+        find(Catalog(LocalStore(storage / "p")), "lates")
+
+
+def test_the_pipeline_may_be_named(storage: Path) -> None:
+    Catalog(LocalStore(storage / "other")).take_over("driver", 1.0)
+    assert locate(str(storage), name="p").manifest.id == 2
+    assert locate(str(storage), 1, "p").manifest.id == 1
