@@ -1,37 +1,96 @@
-"""How many examples the tests by chance try: few in every run, ``CHANDY_EXAMPLES`` times as many in a long one."""
+"""How much of what tests try by chance a run tries, and from which seed: no other module decides either.
+
+The ordinary run tries a sample whose seed is the date, so that every day tries another one. ``CHANDY_SEED`` repeats a
+sample, and the header of pytest's output names it. The full run (``CHANDY_FULL=1``) tries all. ``CHANDY_EXAMPLES`` and
+``CHANDY_ROUNDS`` set one of the numbers by hand.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Final
+import random
+from collections.abc import Sequence
+from datetime import date
+from typing import Any, Final
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-IS_LONG: Final = "CHANDY_EXAMPLES" in os.environ
-"""Whether the examples are more than usual, and other ones in every run."""
-_TIMES: Final = float(os.environ.get("CHANDY_EXAMPLES", "1"))
+# The processes that run tests side by side must agree, also at midnight: they inherit the seed from the first one.
+SEED: Final = int(os.environ.setdefault("CHANDY_SEED", f"{date.today():%Y%m%d}"))
+IS_FULL: Final = os.environ.get("CHANDY_FULL") == "1"
+"""Whether everything is tried."""
+_TIMES: Final = float(os.environ.get("CHANDY_EXAMPLES", "10" if IS_FULL else "1"))
+_SHRUNK: Final = [phase for phase in Phase if phase is not Phase.explain]
+"""All but the explanation of a failure, which may take minutes."""
+_ROUNDS: Final = int(os.environ.get("CHANDY_ROUNDS", "0"))
+
+
+def description() -> str:
+    """Return the line that says what this run tries, and how it is repeated."""
+    return f"chance: {'all' if IS_FULL else 'a sample'} from CHANDY_SEED={SEED}; CHANDY_FULL=1 tries all"
+
+
+def chance(*of: object) -> random.Random:
+    """Return a generator of random numbers.
+
+    Args:
+        of: what it is for, by values whose text is the same in every run. Others get other numbers.
+    """
+    return random.Random(f"{SEED} {of}")
+
+
+def rounds(usual: int, full: int) -> int:
+    """Return how often a test repeats what depends on the moment: kills, races, lost answers."""
+    return _ROUNDS or (full if IS_FULL else usual)
+
+
+def sampled(cases: Sequence[Any], usual: int) -> list[Any]:
+    """Return the parameters of a test; the ordinary run skips all but some, which differ from day to day.
+
+    Args:
+        cases: one argument each, or a tuple of them.
+        usual: how many cases the ordinary run tries.
+    """
+    tuples = [case if isinstance(case, tuple) else (case,) for case in cases]
+    numbers = range(len(cases))
+    names = [getattr(one, "__name__", "") for arguments in tuples for one in arguments]
+    tried = numbers if IS_FULL else chance(*names).sample(numbers, min(usual, len(cases)))
+    skipped = pytest.mark.skip(reason=f"not in the sample of CHANDY_SEED={SEED}; CHANDY_FULL=1 tries all")
+    return [
+        pytest.param(*arguments, marks=[] if number in tried else [skipped])
+        for number, arguments in enumerate(tuples)
+    ]
 
 
 def examples(usual: int) -> int:
-    """Return how many examples a test tries that has the usual number in every run."""
+    """Return how many examples of Hypothesis a test tries that tries the usual number in the ordinary run."""
     return max(1, round(usual * _TIMES))
+
+
+def always_kept(usual: int, steps: int) -> settings:
+    """Return settings for a state machine that must keep its promises in all examples.
+
+    Args:
+        usual: number of examples in the ordinary run.
+        steps: of one example.
+    """
+    return settings(until_found(steps), max_examples=examples(usual), phases=_SHRUNK)
 
 
 def until_found(steps: int) -> settings:
     """Return settings for a state machine that must find a bug which was put in on purpose.
 
     It stops at the first example that shows the bug, and makes it no smaller: that would take most of the time. The
-    budget is many times what any of the bugs takes, so whether it is found depends on no change of a name or a rule. In
-    a long run the examples are other ones each time.
+    budget is many times what any of the bugs takes, so whether it is found depends on no seed and on no change of a
+    name or a rule.
 
     Args:
         steps: of one example.
     """
     return settings(
-        max_examples=examples(5000),
+        max_examples=5000,
         stateful_step_count=steps,
-        derandomize=not IS_LONG,
-        database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],

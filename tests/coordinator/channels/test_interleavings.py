@@ -17,7 +17,6 @@ import functools
 import itertools
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -30,8 +29,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import Phase as Examples
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -70,11 +68,11 @@ from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import ChandyError
 from chandy.storage.store import Store
 
+from ...effort import always_kept, sampled, until_found
 from ..sinks.two_phase.test_interleavings import SteppedPublisher
 from ..stepped_executor import SteppedExecutor, SteppedRollback
 
-SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "8"))
-"""How many schedules are tried of each kind of sink."""
+STEPS = 30
 WRITER, READERS = "writer", ("reader", "slow")
 """The queries, in the order in which they are started. The second reader is often behind."""
 CONFIG = CheckpointConfig(
@@ -746,20 +744,6 @@ class WithSparksSink(Machine):
     is_transactional = False
 
 
-def effort(examples: int) -> settings:
-    """The same examples in every run, so that what is found is always found."""
-    return settings(
-        max_examples=examples,
-        stateful_step_count=30,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Examples.generate],
-        report_multiple_bugs=False,
-    )
-
-
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
@@ -775,7 +759,24 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("machine", [Machine, WithSparksSink], ids=["transactional", "spark's own"])
 def test_readers_get_each_row_once_and_channels_have_what_is_between(machine: type[Machine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(effort(SCHEDULES), phases=tuple(Examples)))
+    # Not from the seed of the day, which may meet what the next test says.
+    run_state_machine_as_test(machine, settings=settings(always_kept(8, STEPS), derandomize=True))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the epoch that is published again has other files than the reader has read"
+)
+def test_a_reader_has_rows_once_when_a_driver_dies_that_had_gone_back_to_an_older_checkpoint() -> None:
+    machine = Machine()
+    machine.start()
+    machine.output_is_published_while_a_checkpoint_is_taken(1)
+    machine.a_checkpoint_is_taken(0, publishes=False)
+    machine.a_reader_runs_a_batch(0, 1)
+    machine.a_checkpoint_is_taken(0, publishes=True)
+    machine.begin(1)
+    machine.begin("latest")
+    machine.a_checkpoint_is_taken(0, publishes=False)
+    machine.teardown()
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------
@@ -837,18 +838,21 @@ def remember_the_cut_before(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("machine", "bug"),
-    [
-        (WithSparksSink, leave_the_log_of_the_sink_as_it_is),
-        (WithSparksSink, forget_what_compact_entries_repeat),
-        (Machine, count_what_is_visible_twice),
-        (Machine, remember_the_cut_before),
-    ],
+    sampled(
+        [
+            (WithSparksSink, leave_the_log_of_the_sink_as_it_is),
+            (WithSparksSink, forget_what_compact_entries_repeat),
+            (Machine, count_what_is_visible_twice),
+            (Machine, remember_the_cut_before),
+        ],
+        2,
+    ),
     ids=lambda one: one.__name__,
 )
 def test_the_machine_finds(machine: type[Machine], bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     with pytest.raises(FOUND):
-        run_state_machine_as_test(machine, settings=effort(max(SCHEDULES, 200)))
+        run_state_machine_as_test(machine, settings=until_found(STEPS))
 
 
 # --- bugs that random schedules show late: each has a schedule of its own ------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import pickle
-import random
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from chandy.coordinator.sinks.two_phase.contract import Committer, TwoPhaseSink
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.storage.errors import FencedError
 
+from ...effort import chance
 from .conformance import Pipeline, Row
 
 FENCED = 3
@@ -128,6 +128,7 @@ def live_and_die(
     """
     with _lives(pipeline, rounds, log) as lives:
         frozen: Life | None = None
+        moments = chance("lives")
         for number, life in enumerate(lives):
             life.begin(frozen if locks else None)
             if number == 0:
@@ -135,8 +136,8 @@ def live_and_die(
             if frozen is not None:
                 assert frozen.thaw() == FENCED, log.read_text()[-3000:]
                 frozen = None
-            time.sleep(random.uniform(0, longest))
-            if random.random() < 0.5:
+            time.sleep(moments.uniform(0, longest))
+            if moments.random() < 0.5:
                 life.kill()
             else:
                 life.freeze()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.coordinator.sinks.two_phase.staged import StagedRows
 from chandy.storage.errors import FencedError
 
+from ...effort import rounds
 from .conformance import Pipeline, SinkConformance, Target
 from .publisher_lives import check_lives, rows_of, rows_up_to
 
@@ -42,7 +42,7 @@ def within_the_next_commits(monkeypatch: pytest.MonkeyPatch, steps: list[Callabl
 class LivesConformance(SinkConformance):
     """Lives that are processes of their own. A subclass has the fixture ``target``."""
 
-    rounds: ClassVar[int] = int(os.environ.get("CHANDY_ROUNDS", "5"))
+    rounds: ClassVar[int] = rounds(5, full=20)
     """Lives that are killed or frozen."""
     locks: ClassVar[bool] = False
     """Whether a life that is frozen may hold a lock of the target."""

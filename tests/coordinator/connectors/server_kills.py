@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import os
-import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from ...effort import chance, rounds
 from .conformance import Pipeline
 from .steps import connected, epoch_of, published
 
-ROUNDS: Final = int(os.environ.get("CHANDY_ROUNDS", "2"))
+ROUNDS: Final = rounds(2, full=20)
 """How often a server is killed."""
 
 
@@ -26,6 +25,7 @@ def publish_while_killed(pipeline: Pipeline, restart: Callable[[], None], longes
         longest: seconds within which the server is killed after a round has begun.
     """
     numbers = itertools.count(1)
+    moments = chance("server")
     committer = connected(pipeline, 1)
 
     def publish() -> int:
@@ -35,7 +35,7 @@ def publish_while_killed(pipeline: Pipeline, restart: Callable[[], None], longes
         return number
 
     def kill() -> None:
-        threading.Event().wait(random.uniform(0, longest))
+        threading.Event().wait(moments.uniform(0, longest))
         restart()
 
     publish()

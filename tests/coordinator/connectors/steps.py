@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import signal
 import threading
 import time
@@ -26,11 +25,12 @@ from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.storage.errors import FencedError
 
+from ...effort import IS_FULL, chance
 from ...waiting import DEADLINE
 from .boundaries import Boundary
 from .conformance import Pipeline, Row, Target
 
-TRIED: Final = None if "CHANDY_ROUNDS" in os.environ else 3
+TRIED: Final = None if IS_FULL else 3
 """How many steps are tried, which chance chooses; of those of one kind in a row only the first. None: all."""
 
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -321,7 +321,7 @@ def chosen(names: Sequence[str]) -> Sequence[int]:
         return range(len(names) + 1)
     kinds = [name.partition(" ")[0] for name in names]
     new = [number for number, kind in enumerate(kinds) if number == 0 or kinds[number - 1] != kind]
-    return sorted(random.sample([*new, len(names)], min(TRIED, len(new) + 1)))
+    return sorted(chance(*names).sample([*new, len(names)], min(TRIED, len(new) + 1)))
 
 
 def steps_of(stepped: Stepped, folder: Path) -> list[str]:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import random
 import threading
 import time
 import uuid
@@ -32,6 +30,7 @@ from chandy.coordinator.sinks.two_phase.errors import OutputError, OutputTakenEr
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.errors import DamagedError, FencedError
 
+from ...effort import chance, rounds
 from ...storage.servers import free_port
 from ...waiting import eventually
 from .boundaries import Server as ServerBoundary
@@ -480,7 +479,7 @@ def test_a_broker_that_is_frozen_during_a_commit_leaves_it_whole_or_undone(
 def test_a_broker_that_is_killed_at_any_moment_has_every_row_once(
     kafka: Broker, topic: str, flights: Flights
 ) -> None:
-    chance = random.Random(7)
+    moments = chance("kafka")
     ids = iter(range(1, 1_000_000))
     expected: list[str] = []
     committer: Committer | None = None
@@ -494,13 +493,13 @@ def test_a_broker_that_is_killed_at_any_moment_has_every_row_once(
         epoch = flights.epoch(id, rows_of(*written[:100]), rows_of(*written[100:]))
         committer = published(with_patience, epoch, committer)
 
-    for number in range(int(os.environ.get("CHANDY_ROUNDS", "4"))):
+    for number in range(rounds(4, full=20)):
         # The broker is back while the publisher still waits for an answer, or after it has given up.
         with_patience = having(flights, timeout="3 s" if number % 2 else "60 s")
         publish()
         back = threading.Event()
         with ThreadPoolExecutor(1) as pool:
-            killing = pool.submit(kill_and_start, kafka, chance.uniform(0.0, 0.5), back)
+            killing = pool.submit(kill_and_start, kafka, moments.uniform(0.0, 0.5), back)
             while not back.is_set():
                 publish()
             killing.result()

@@ -22,7 +22,7 @@ from chandy.storage.checkpoints.fencing import Claim, Driver
 from chandy.storage.errors import FencedError
 
 from ...builders import MemoryStore
-from ...effort import examples, until_found
+from ...effort import examples, sampled, until_found
 
 
 @attrs.define(eq=False)
@@ -158,7 +158,10 @@ def never_notice_a_successor(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "bug",
-    [wait_for_nobody, wait_for_the_one_before_alone, start_without_a_last_look, never_notice_a_successor],
+    sampled(
+        [wait_for_nobody, wait_for_the_one_before_alone, start_without_a_last_look, never_notice_a_successor],
+        2,
+    ),
     ids=lambda bug: bug.__name__,
 )
 def test_the_machine_of_drivers_finds(

@@ -23,7 +23,6 @@ from typing import Any, ClassVar
 
 import attrs
 import pytest
-from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -133,7 +132,7 @@ from chandy.storage.errors import (
 from chandy.storage.store import Store
 
 from ...builders import MemoryStore
-from ...effort import IS_LONG, examples, until_found
+from ...effort import IS_FULL, always_kept, sampled, until_found
 
 ROOT = "memory://pipeline"
 KEYS = 5
@@ -2061,12 +2060,11 @@ class Machine(RuleBasedStateMachine):
                 shard.close()
 
 
-EFFORT = until_found(steps=50)
+STEPS = 50
 
 
 def test_the_promises_are_kept_whatever_happens() -> None:
-    effort = settings(EFFORT, max_examples=examples(100), phases=tuple(Phase))
-    run_state_machine_as_test(Machine, settings=effort)
+    run_state_machine_as_test(Machine, settings=always_kept(100, STEPS))
 
 
 def test_the_promises_are_kept_with_real_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -2077,7 +2075,7 @@ def test_the_promises_are_kept_with_real_shards(tmp_path: Path, monkeypatch: pyt
         shard = RealShard
         state = staticmethod(RealShard.state_of)
 
-    run_state_machine_as_test(RealMachine, settings=settings(EFFORT, max_examples=examples(5)))
+    run_state_machine_as_test(RealMachine, settings=always_kept(5, STEPS))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------
@@ -2236,8 +2234,8 @@ def abort_a_checkpoint_whose_manifest_is_being_written(patch: pytest.MonkeyPatch
 def use_ids_again(patch: pytest.MonkeyPatch) -> None:
     right = CheckpointStateMachine._abort
 
-    def abort(machine: CheckpointStateMachine, pending: PendingCheckpoint, *why: Any) -> None:
-        right(machine, pending, *why)
+    def abort(machine: CheckpointStateMachine, pending: PendingCheckpoint, *why: Any, **how: Any) -> None:
+        right(machine, pending, *why, **how)
         machine.next_id = pending.id
 
     patch.setattr(CheckpointStateMachine, "_abort", abort)
@@ -2451,30 +2449,14 @@ BUGS = [
 ]
 
 
-SOON = dict.fromkeys(
-    (
-        apply_a_batch_twice,
-        apply_what_a_left_over_attempt_has_made,
-        leave_out_a_batch_of_a_changelog,
-        change_the_answer_for_a_batch,
-    ),
-    11,
-)
-"""Bugs that the usual examples show late, and the seed of examples that show each soon; any show them in the end."""
-
-
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", sampled(BUGS, 8), ids=lambda bug: bug.__name__)
 def test_the_machine_finds(
     bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Seeded(Machine):
-        pass
-
     bug(monkeypatch)
-    machine = seed(SOON[bug])(Seeded) if bug in SOON and not IS_LONG else Machine
     # A shard may notice first that its state is not what it must be.
     with pytest.raises((AssertionError, KeyError, ShardRefusedError)):
-        run_state_machine_as_test(machine, settings=EFFORT)
+        run_state_machine_as_test(Machine, settings=until_found(STEPS))
 
 
 # --- bugs that random examples show late: each has a schedule of its own -------------------------------------
@@ -2598,7 +2580,7 @@ def test_a_schedule_finds(
         run_schedule(schedule)
 
 
-@pytest.mark.skipif(not IS_LONG, reason="takes minutes: for a long run")
+@pytest.mark.skipif(not IS_FULL, reason="takes minutes: CHANDY_FULL=1 does it")
 @pytest.mark.parametrize("bug", [bug for bug, _ in RARE], ids=lambda bug: bug.__name__)
 def test_the_machine_finds_in_the_end(
     bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

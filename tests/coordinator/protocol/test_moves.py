@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import attrs
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
@@ -28,8 +27,8 @@ from chandy.state.host.batches import ShardBatches
 from chandy.state.rpc.messages import Ack, HostHello, MoveStep, ShardSnapshot
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
-from ...effort import examples
-from .test_interleavings import EFFORT, HOLD, QUERY, SMALL, Life, Machine, put_files
+from ...effort import always_kept
+from .test_interleavings import HOLD, QUERY, SMALL, Life, Machine, put_files
 
 EXECUTOR = st.sampled_from("abc")
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -177,8 +176,7 @@ def test_the_promises_are_kept_while_shards_move() -> None:
     class Counted(MovingMachine):
         moved = 0
 
-    effort = settings(EFFORT, max_examples=examples(10), stateful_step_count=25)
-    run_state_machine_as_test(Counted, settings=effort)
+    run_state_machine_as_test(Counted, settings=always_kept(10, steps=25))
     assert Counted.moved, "the examples must move shards"
 
 
@@ -200,8 +198,7 @@ def test_the_promises_are_kept_while_shards_follow_their_tasks(monkeypatch: pyte
 
     monkeypatch.setattr(CheckpointStateMachine, "__attrs_post_init__", made)
     monkeypatch.setattr(shard_assignment, "STAYS", 2)
-    effort = settings(EFFORT, max_examples=examples(10), stateful_step_count=25)
-    run_state_machine_as_test(Following, settings=effort)
+    run_state_machine_as_test(Following, settings=always_kept(10, steps=25))
     assert Following.moved, "the examples must move shards"
 
 

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import attrs
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
@@ -23,8 +22,8 @@ from chandy.state.host.forwarding import Forwarding
 from chandy.state.rpc.messages import HostHello
 from chandy.storage.errors import ChandyError
 
-from ...effort import examples
-from .test_interleavings import EFFORT, QUERY, SMALL, Attempt, Life, shards_of
+from ...effort import always_kept
+from .test_interleavings import QUERY, SMALL, Attempt, Life, shards_of
 from .test_moves import EXECUTOR, Bug, MovingMachine, assert_found, count_the_acknowledgement_of_a_zombie
 
 
@@ -152,8 +151,7 @@ def test_the_promises_are_kept_while_standbys_take_the_place_of_lost_shards() ->
     class Counted(LosingMachine):
         promoted = 0
 
-    effort = settings(EFFORT, max_examples=examples(10), stateful_step_count=25)
-    run_state_machine_as_test(Counted, settings=effort)
+    run_state_machine_as_test(Counted, settings=always_kept(10, steps=25))
     assert Counted.promoted, "the examples must promote standbys"
 
 

@@ -25,7 +25,7 @@ from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, 
 from chandy.storage import DamagedCheckpointError, FencedError
 from chandy.storage.errors import FailureCode
 
-from ...effort import examples, until_found
+from ...effort import examples, sampled, until_found
 
 BOOM = QueryFailedError("q", "boom")
 FENCED = FencedError("file:///store", 1, 2, "another driver")
@@ -622,18 +622,21 @@ def never_forget_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "bug",
-    [
-        take_every_failure_for_the_first,
-        take_every_failure_for_the_same,
-        stay_in_place,
-        never_forget_a_failure,
-        restart_in_place_whatever_is_lost,
-        trust_every_changelog,
-        restart_what_was_stopped,
-        restart_while_stopping,
-        forget_failures_when_stopping,
-        go_on_after_the_end,
-    ],
+    sampled(
+        [
+            take_every_failure_for_the_first,
+            take_every_failure_for_the_same,
+            stay_in_place,
+            never_forget_a_failure,
+            restart_in_place_whatever_is_lost,
+            trust_every_changelog,
+            restart_what_was_stopped,
+            restart_while_stopping,
+            forget_failures_when_stopping,
+            go_on_after_the_end,
+        ],
+        4,
+    ),
     ids=lambda bug: bug.__name__,
 )
 def test_the_machine_of_failures_finds(

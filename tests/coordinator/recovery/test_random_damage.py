@@ -1,14 +1,13 @@
 """A byte of a storage changes, and the pipeline crashes and starts again and again.
 
 Real are the storage, the coordinator's threads and decisions, and the state host with its RocksDB. Spark is not there:
-the test writes the logs of the batches and does what their tasks do. ``CHANDY_DAMAGES`` says how often.
+the test writes the logs of the batches and does what their tasks do. The full run does so more often.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import shutil
 import threading
@@ -55,9 +54,9 @@ from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest, Operat
 from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import ChandyError
 
+from ...effort import chance, examples
 from ...waiting import DEADLINE, eventually
 
-DAMAGES = int(os.environ.get("CHANDY_DAMAGES", "5"))
 RETAINED = 5
 SHARDS = 3
 TOKEN = "secret"
@@ -300,10 +299,10 @@ class Damage:
             file.write(bytes([was ^ self.bits]))
 
     @classmethod
-    def draw(cls, storage: Path, chance: random.Random) -> Damage:
+    def draw(cls, storage: Path, moments: random.Random) -> Damage:
         store = LocalStore(storage)
-        key = chance.choice(store.list(CHECKPOINTS) + store.list(SHARED))
-        return cls(key, chance.randrange(store.stat(key).size), chance.randrange(1, 256))
+        key = moments.choice(store.list(CHECKPOINTS) + store.list(SHARED))
+        return cls(key, moments.randrange(store.stat(key).size), moments.randrange(1, 256))
 
 
 def copy_place(place: tuple[Path, Path], folder: Path, machine: str) -> tuple[Path, Path]:
@@ -322,10 +321,10 @@ def copy_place(place: tuple[Path, Path], folder: Path, machine: str) -> tuple[Pa
     return storage, cache
 
 
-def start_again(storage: Path, cache: Path, damage: Damage, chance: random.Random) -> bool:
+def start_again(storage: Path, cache: Path, damage: Damage, moments: random.Random) -> bool:
     """Start, do something, and crash; return whether the damage was named, if there was the time for it."""
     before, was_whole = whole(storage), latest_is_whole(storage)
-    hurried, busy, ahead = chance.random() < 0.4, chance.random() < 0.5, chance.random() < 0.6
+    hurried, busy, ahead = moments.random() < 0.4, moments.random() < 0.5, moments.random() < 0.6
     error: Exception | None = None
     try:
         with life(storage, cache, ahead=ahead) as this:
@@ -333,7 +332,7 @@ def start_again(storage: Path, cache: Path, damage: Damage, chance: random.Rando
             if busy:
                 this.batch(2000)
             if hurried:
-                for _ in range(chance.randrange(4)):
+                for _ in range(moments.randrange(4)):
                     this.checkpoint()
                 error = this.error
             else:
@@ -354,15 +353,15 @@ def start_again(storage: Path, cache: Path, damage: Damage, chance: random.Rando
     return error is not None
 
 
-@pytest.mark.parametrize("seed", range(DAMAGES))
+@pytest.mark.parametrize("number", range(examples(5)))
 def test_damage_is_named_at_every_start_and_what_was_whole_stays_whole(
-    place: tuple[Path, Path], tmp_path: Path, seed: int
+    place: tuple[Path, Path], tmp_path: Path, number: int
 ) -> None:
-    chance = random.Random(seed)
+    moments = chance("damage", number)
     storage, cache = copy_place(
-        place, tmp_path / "copy", chance.choice(["another", "copied", "linked", "linked"])
+        place, tmp_path / "copy", moments.choice(["another", "copied", "linked", "linked"])
     )
-    damage = Damage.draw(storage, chance)
+    damage = Damage.draw(storage, moments)
     damage.put(storage)
     for _ in range(3):
-        start_again(storage, cache, damage, chance)
+        start_again(storage, cache, damage, moments)

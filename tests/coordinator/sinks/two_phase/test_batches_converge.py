@@ -7,8 +7,6 @@ kills drivers, who go on as zombies. The value of a key is the number of its las
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,10 +19,10 @@ from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.storage.checkpoints.manifest import OutputRecord
 from chandy.storage.errors import FencedError
 
+from ....effort import chance, examples
 from .sqlite_sink import SqliteSink
 from .test_batches import COLUMNS, Life, Lives, write_batch
 
-SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "30"))
 STEPS = 30
 KEYS = 5
 
@@ -88,7 +86,7 @@ class World:
     """One pipeline and its table."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.random = random.Random(seed)
+        self.random = chance("batches", seed)
         self.sink = TroubledSink(folder / "out.db", COLUMNS, publish="batch")
         self.lives = Lives(folder)
         self.checkpoints = [NOTHING]
@@ -223,7 +221,7 @@ def run(folder: Path, seed: int) -> None:
 
 
 def test_the_table_converges_whatever_happens(tmp_path: Path) -> None:
-    for seed in range(SCHEDULES):
+    for seed in range(examples(30)):
         run(tmp_path / str(seed), seed)
 
 

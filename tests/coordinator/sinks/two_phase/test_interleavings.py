@@ -17,7 +17,6 @@ import hashlib
 import itertools
 import json
 import logging
-import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +25,6 @@ from typing import Any, ClassVar
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -87,10 +85,10 @@ from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
 from chandy.storage.store import Store
 
 from ....builders import MemoryStore
+from ....effort import always_kept, sampled, until_found
 from ...stepped_executor import SteppedExecutor, SteppedRollback
 
-SCHEDULES = int(os.environ.get("CHANDY_SCHEDULES", "60"))
-"""How many schedules are tried; from 1,000 on, so are the bugs that are hard to find."""
+STEPS = 40
 ROOT = "memory://pipeline"
 QUERY = "copy"
 SINKS = ("a", "b")
@@ -1040,20 +1038,6 @@ class Machine(RuleBasedStateMachine):
         return life.outcomes[request]
 
 
-def effort(examples: int) -> settings:
-    """The same examples in every run, so that what is found is always found."""
-    return settings(
-        max_examples=examples,
-        stateful_step_count=40,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
-        report_multiple_bugs=False,
-    )
-
-
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # What targets and stores refuse is told so often that it would cost more than the rest.
@@ -1066,7 +1050,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_every_row_is_seen_once_whatever_happens() -> None:
-    run_state_machine_as_test(Machine, settings=settings(effort(SCHEDULES), phases=tuple(Phase)))
+    run_state_machine_as_test(Machine, settings=always_kept(60, STEPS))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------
@@ -1247,13 +1231,13 @@ BUGS = [
 ]
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", sampled(BUGS, 4), ids=lambda bug: bug.__name__)
 def test_the_machine_finds(
     bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug(monkeypatch)
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(Machine, settings=effort(2000))
+        run_state_machine_as_test(Machine, settings=until_found(STEPS))
 
 
 # --- bugs that random schedules seldom meet: each has a schedule of its own ----------------------------------
