@@ -16,8 +16,8 @@ ALLOWED = {
     "state.rpc.messages",
     "state.errors",
     "storage.errors",
-    "storage.manifest",
-    "storage.retention",
+    "storage.checkpoints.manifest",
+    "storage.checkpoints.retention",
     "storage.times",
 }
 """Of Chandy, besides the package itself."""
