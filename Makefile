@@ -14,7 +14,7 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 # Some images set it, and then each of the hundreds of processes that tests and demos start compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-cluster test test-kills test-servers test-cluster test-yarn test-compat \
+.PHONY: demo demo-kafka demo-cluster test test-kills test-servers test-cluster test-yarn test-compat test-all \
   $(OLDER:%=compat-%) unit lint types docs bench clean
 
 demo: $(STAMP) java
@@ -49,6 +49,10 @@ test-yarn: java $(STAMP)
 # Three machines on this one, in namespaces if it is root that calls, otherwise at addresses of the loopback interface.
 test-cluster: java $(STAMP)
 	$(RUN) pytest -m cluster
+
+# All that `.ci/run` runs, and of what repeats to gather chance not a sample but everything: before a release.
+test-all: java
+	CHANDY_FULL=1 .ci/run
 
 # What depends most on the version of PySpark, and savepoints that go on under another one. Some five minutes a version.
 test-compat: java $(OLDER:%=compat-%)

@@ -1,0 +1,108 @@
+"""Runs the suites that every change must pass, side by side, and prints what each took.
+
+Suites of one lane run one after the other, and the lanes run at the same time: what computes beside what waits for
+leases, time-outs and servers. Each line of output begins with the name of its suite. A suite that fails stops no other
+one, so that one run shows all failures.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+ENVIRONMENT = ".venv/.installed"
+LANES = (
+    # What computes. Types and lint come first, because they say soonest that something is wrong.
+    ("lint", "types", "test", "compat-4.1"),
+    # What waits. The environment of the older PySpark is made while other suites run.
+    ("test-cluster", "test-yarn"),
+    (".venv-pyspark-4.1/.installed", "test-servers", "test-kills"),
+)
+"""Targets of the Makefile: what a person runs, too, each by its own ``make``."""
+SUMMARY = re.compile(r"\d+ (?:passed|failed|errors?|skipped)\b.* in [\d.]+s")
+COUNT = re.compile(r"(\d+) (passed|failed|error|skipped)")
+
+
+@dataclass
+class Result:
+    """What a suite came to."""
+
+    name: str
+    code: int = 0
+    wall: float = 0.0
+    cpu: float = 0.0
+    """Seconds of processor time of all processes that the suite has waited for."""
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def note(self, line: str) -> None:
+        """Add the tests that a summary of pytest names."""
+        if SUMMARY.search(line):
+            for number, outcome in COUNT.findall(line):
+                self.counts[outcome] = self.counts.get(outcome, 0) + int(number)
+
+
+def run(target: str) -> Result:
+    """Make a target, pass its output on, and return what came of it."""
+    result = Result(target)
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        ["make", target], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+
+    def pass_on() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            result.note(line)
+            print(f"[{target}] {line}", end="", flush=True)
+
+    reader = threading.Thread(target=pass_on, daemon=True)
+    reader.start()
+    _, status, usage = os.wait4(process.pid, 0)
+    # A process that a failed test has left may keep the output open for ever.
+    reader.join(10)
+    result.code = os.waitstatus_to_exitcode(status)
+    result.wall = time.monotonic() - begun
+    result.cpu = usage.ru_utime + usage.ru_stime
+    return result
+
+
+def table(results: list[Result], wall: float) -> Iterator[str]:
+    """Return the lines of a table: suite, tests, wall, CPU."""
+    yield f"{'suite':<32}{'passed':>8}{'failed':>8}{'skipped':>9}{'wall':>9}{'CPU':>9}"
+    for one in results:
+        failed = one.counts.get("failed", 0) + one.counts.get("error", 0)
+        numbers = one.counts.get("passed", 0), failed, one.counts.get("skipped", 0)
+        shown = "".join(f"{number or '-':>{width}}" for number, width in zip(numbers, (8, 8, 9), strict=True))
+        outcome = "" if one.code == 0 else f"  FAILED ({one.code})"
+        yield f"{one.name:<32}{shown}{one.wall:>7.0f} s{one.cpu:>7.0f} s{outcome}"
+    cpu = sum(one.cpu for one in results)
+    yield f"{'all':<32}{'':>25}{wall:>7.0f} s{cpu:>7.0f} s"
+
+
+def main() -> int:
+    """Run all lanes; return 0 if every suite has passed."""
+    begun = time.monotonic()
+    # All suites need the environment: two of them must not make it at the same time.
+    results = [run(ENVIRONMENT)]
+
+    def lane(suites: tuple[str, ...]) -> None:
+        results.extend(map(run, suites))
+
+    if results[0].code == 0:
+        threads = [threading.Thread(target=lane, args=(suites,)) for suites in LANES]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    print(*table(results, time.monotonic() - begun), sep="\n", flush=True)
+    return 0 if all(one.code == 0 for one in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
