@@ -160,6 +160,8 @@ class OperatorTask:
     spec: bytes
     """The ``OperatorSpec``, by cloudpickle; every task unpickles its own."""
     endpoint: Endpoint
+    watermark_lag_ms: int = 0
+    """By how many milliseconds the watermark of the operator's input lags behind that of the query."""
     connect: Callable[[Endpoint], StateClient] = connect
     """Finds or starts the state host of the task's executor."""
 
@@ -243,7 +245,7 @@ class OperatorTask:
                 batch=location.batch,
                 partition=location.partition,
                 shards=shards,
-                times=access.times,
+                times=access.times.lagging(self.watermark_lag_ms),
             )
             # The context closes the operator even after an error, without waiting for the garbage collector.
             with self._spec().open(context) as operator:
@@ -307,6 +309,7 @@ def operator_task(
     shards: int,
     parallelism: int,
     endpoint: Endpoint,
+    watermark_lag_ms: int = 0,
 ) -> OperatorTask:
     """Define a keyed operator over ``df``, on the driver. ``task.over(df)`` is its output.
 
@@ -325,4 +328,5 @@ def operator_task(
         parallelism=parallelism,
         spec=pickled(spec),
         endpoint=endpoint,
+        watermark_lag_ms=watermark_lag_ms,
     )

@@ -28,6 +28,7 @@ from .errors import PipelineNameError, RestoreError, SetupError
 from .restore.restore_point import check_operator
 from .spark.plan import has_watermark
 from .spark.reach import has_other_machines
+from .spark.watermarks import watermark_lag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
@@ -117,7 +118,7 @@ class Operators:
         check_output_mode(output_mode)
         check_streaming(df)
         check_input(df, stream.key)
-        _check_watermark(df, mode)
+        lag = _watermark_lag(df, mode)
         shard_ranges.check(stream.shards, parallelism=1)
         was = self._before(uid)
         spec = processor_spec(
@@ -134,7 +135,7 @@ class Operators:
         )
         if initial_state is not None:
             spec = self._with_initial_state(stream, spec, initial_state)
-        return self._put_in(stream, spec, time_mode=mode, dropped=spec.dropped)
+        return self._put_in(stream, spec, time_mode=mode, dropped=spec.dropped, watermark_lag_ms=lag)
 
     def with_arrow_processor(
         self, stream: KeyedStream, *, processor: ArrowProcessor, output: str | StructType
@@ -152,7 +153,7 @@ class Operators:
         check_streaming(stream.df)
         check_input(stream.df, stream.key)
         spec = arrow_spec(stream.df.schema, uid=uid, processor=processor, output=output)
-        return self._put_in(stream, spec)
+        return self._put_in(stream, spec, watermark_lag_ms=_watermark_lag(stream.df, TimeMode.NONE))
 
     def with_aggregates(
         self, stream: KeyedStream, *, columns: Mapping[str, tuple[str, str]], combine: Combine
@@ -241,13 +242,18 @@ class Operators:
         combiner: Combiner | None = None,
         time_mode: TimeMode = TimeMode.NONE,
         dropped: Sequence[str] = (),
+        watermark_lag_ms: int = 0,
     ) -> DataFrame:
         """Add an operator to the pipeline, and to the plan of its input."""
-        task, _ = self._add(stream, spec, dropped)
+        task, _ = self._add(stream, spec, dropped, watermark_lag_ms)
         return task.over(self.ticks.attach(stream.df, stream.uid, time_mode), combiner, self.partitioning)
 
     def _add(
-        self, stream: KeyedStream, spec: OperatorSpec, dropped: Sequence[str] = ()
+        self,
+        stream: KeyedStream,
+        spec: OperatorSpec,
+        dropped: Sequence[str] = (),
+        watermark_lag_ms: int = 0,
     ) -> tuple[OperatorTask, dict[str, StateRecord]]:
         """Add an operator to the pipeline. Its states continue those of the restored checkpoint.
 
@@ -263,6 +269,7 @@ class Operators:
             shards=stream.shards,
             parallelism=stream.tasks,
             endpoint=self.endpoint,
+            watermark_lag_ms=watermark_lag_ms,
         )
         declared = OperatorRecord(
             uid=uid, query="", key_schema=task.key, states=dict(spec.states), shards=(None,) * stream.shards
@@ -336,16 +343,27 @@ def taken(what: str, name: str) -> PipelineNameError:
     )
 
 
-def _check_watermark(df: DataFrame, mode: TimeMode) -> None:
-    """Refuse event time in a query without a watermark: no timer would ever be due.
+def _watermark_lag(df: DataFrame, mode: TimeMode) -> int:
+    """Return by how many milliseconds the watermark of an operator's input lags behind that of its query.
 
     The column with the watermark need not be among those of the input.
+
+    Raises:
+        DefinitionError: the operator runs in event time, and its input has no watermark.
     """
-    if mode is TimeMode.EVENT and not has_watermark(df):
-        expected = (
-            f"an input with a watermark for {mode.value!r}, as df.withWatermark(column, delay) gives it"
-        )
+    lag = watermark_lag(df) if has_watermark(df) else None
+    if lag is not None or mode is not TimeMode.EVENT:
+        return lag or 0
+    expected = f"an input with a watermark for {mode.value!r}, as df.withWatermark(column, delay) gives it"
+    if not has_watermark(df):
         raise invalid_argument("time_mode", expected, "one without")
+    raise invalid_argument(
+        "time_mode",
+        expected,
+        "one whose watermark ends at an operator that may emit rows of any event time",
+        "put this operator before the applyInPandasWithState or the transformWithState in processing time; or write "
+        "the output of that to a table, and read it by a query with a watermark of its own",
+    )
 
 
 def _check_no_column(**arguments: object) -> None:

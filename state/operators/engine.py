@@ -38,6 +38,7 @@ class RuntimeContext:
     partition: int
     shards: range
     times: BatchTimes
+    """The watermarks are those of the operator's input, which may lag behind those of the query."""
 
 
 @attrs.frozen(eq=False)
@@ -55,17 +56,10 @@ class TaskState:
     def __init__(self, access: StateAccess) -> None:
         self._access = access
         self._columns: list[Entries] = []
-        self._shards: list[int] = []
-        self._keys: list[bytes] = []
-        self._values: list[bytes | None] = []
+        self._rows: dict[tuple[int, bytes], bytes | None] = {}
+        """The single changes since the last columns: only the last one of each key, which may have very many."""
         self._overlay: dict[bytes, bytes | None] = {}
         self._overlaid = 0
-        self._rows_overlaid = 0
-
-    @property
-    def times(self) -> BatchTimes:
-        """The processing time and the event time of the batch."""
-        return self._access.times
 
     @property
     def fresh(self) -> frozenset[int]:
@@ -80,12 +74,16 @@ class TaskState:
             keys: of type ``BYTES``.
         """
         found = self._access.fetch(shards, keys)
-        changed = self._changed()
-        if not changed:
+        changed = self._changed_columns()
+        if not changed and not self._rows:
             return found
         # Only operators with timers, initial state or large collections come here: they read after they have written.
-        missing = object()
-        own = [changed.get(key, missing) for key in keys.to_pylist()]
+        missing, rows = object(), self._rows
+        # Single changes are later than columns. They are not flushed here: a large list makes every key come here.
+        own = [
+            rows[shard, key] if (shard, key) in rows else changed.get(key, missing)
+            for shard, key in zip(shards.tolist(), keys.to_pylist(), strict=True)
+        ]
         if all(value is missing for value in own):
             return found
         merged = [
@@ -105,9 +103,7 @@ class TaskState:
 
     def put_one(self, shard: int, key: bytes, value: bytes | None) -> None:
         """Record one change; None deletes the key."""
-        self._shards.append(shard)
-        self._keys.append(key)
-        self._values.append(value)
+        self._rows[shard, key] = value
 
     def changes(self) -> list[Entries]:
         """Return all recorded changes, in order."""
@@ -115,24 +111,16 @@ class TaskState:
         return self._columns
 
     def _flush_rows(self) -> None:
-        if self._shards:
-            self._columns.append(
-                sorted_by_shard(
-                    np.asarray(self._shards, np.int32),
-                    pa.array(self._keys, BYTES),
-                    pa.array(self._values, BYTES),
-                )
-            )
-            self._shards, self._keys, self._values, self._rows_overlaid = [], [], [], 0
+        if self._rows:
+            shards, keys = zip(*self._rows, strict=True)
+            values = pa.array(list(self._rows.values()), BYTES)
+            self._columns.append(sorted_by_shard(np.asarray(shards, np.int32), pa.array(keys, BYTES), values))
+            self._rows = {}
 
-    def _changed(self) -> dict[bytes, bytes | None]:
+    def _changed_columns(self) -> dict[bytes, bytes | None]:
         for entries in self._columns[self._overlaid :]:
             self._overlay.update(zip(entries.keys.to_pylist(), entries.values.to_pylist(), strict=True))
         self._overlaid = len(self._columns)
-        # Single changes are later than columns. They are not flushed here: a large list makes every key come here.
-        new = slice(self._rows_overlaid, None)
-        self._overlay.update(zip(self._keys[new], self._values[new], strict=True))
-        self._rows_overlaid = len(self._keys)
         return self._overlay
 
 

@@ -77,11 +77,20 @@ class EventTime:
 
     @classmethod
     def of(cls, schema: StructType) -> EventTime | None:
-        """Return the first column of a stream with a watermark; None if no column has one."""
-        for field in schema.fields:
-            if _DELAY in field.metadata:
-                return cls(field.name, isinstance(field.dataType, StructType))
-        return None
+        """Return the column of a stream that has a watermark; None if no column has one.
+
+        Raises:
+            DefinitionError: several columns have one, as after a join. Which of them counts is not known.
+        """
+        marked = [field for field in schema.fields if _DELAY in field.metadata]
+        if len(marked) > 1:
+            raise invalid_argument(
+                "df",
+                f"one column with a watermark for {TimeMode.EVENT.value!r}",
+                f"the columns {', '.join(field.name for field in marked)}",
+                "select one of them, or cast the others, such as col.cast('timestamp_ntz')",
+            )
+        return next((cls(field.name, isinstance(field.dataType, StructType)) for field in marked), None)
 
     def without_late(self, table: pa.Table, late_ms: int) -> pa.Table:
         """Return the rows of a table that are not late.

@@ -79,7 +79,7 @@ class AdoptedVariable:
         handle = StateHandle(self.operator, Schemas(parse=None), self.mode)
         variable = None if self.record is None else self._declare(handle, self.record)
         state = TaskState(_Nothing())
-        handle.current.begin(state)
+        handle.current.begin(state, now=0)
         states = KeyedStates(handle)
         nothing = [pa.nulls(len(groups), BYTES) for _ in handle.variables]
         states.chunk(groups.shards, groups.keys, nothing)

@@ -168,8 +168,9 @@ class _Changed:
 
     variable: Variable
     held: list[bytes | None] = attrs.field(factory=list)
-    at: list[int] = attrs.field(factory=list)
-    values: list[bytes | None] = attrs.field(factory=list)
+    """The newest value of each key."""
+    at: dict[int, None] = attrs.field(factory=dict)
+    """The keys whose value has changed, each once although it may be entered for each of its timers."""
 
 
 class KeyedStates:
@@ -189,7 +190,7 @@ class KeyedStates:
         self._current.chunk(shards, keys)
         self._timers.chunk()
         for column, values in zip(self._columns, held, strict=True):
-            column.held, column.at, column.values = values.to_pylist(), [], []
+            column.held, column.at = values.to_pylist(), {}
 
     def enter(self, index: int) -> None:
         """Enter a key of the chunk."""
@@ -200,12 +201,10 @@ class KeyedStates:
     def leave(self) -> None:
         """Leave the key and record the changes."""
         index = self._current.index
-        self._timers.leave()
         for variable, column in self._entering:
             held, data = column.held[index], variable.leave()
             if data is not held and data != held:
-                column.at.append(index)
-                column.values.append(data)
+                column.at[index] = None
                 column.held[index] = data
                 if variable.ttl_ms is not None:
                     self._index_expiry(variable, held, data)
@@ -213,11 +212,13 @@ class KeyedStates:
 
     def flush(self, state: TaskState) -> None:
         """Put the changes of the chunk's keys."""
+        self._timers.flush()
         for column in self._columns:
             if column.at:
-                at: npt.NDArray[np.int64] = np.array(column.at, np.int64)
+                at: npt.NDArray[np.int64] = np.fromiter(column.at, np.int64, len(column.at))
                 keys = with_prefix(column.variable.prefix, self._keys.take(pa.array(at)))
-                state.put(sorted_by_shard(self._shards[at], keys, pa.array(column.values, BYTES)))
+                values = pa.array([column.held[index] for index in column.at], BYTES)
+                state.put(sorted_by_shard(self._shards[at], keys, values))
 
     def _index_expiry(self, variable: Variable, held: bytes | None, data: bytes | None) -> None:
         time = expiry.new_entry_time(variable, held, data, self._current.now)
@@ -305,8 +306,8 @@ class ProcessorOperator:
 
     def begin(self, state: TaskState) -> None:
         """Delete dropped states; in an operator's first batch, load the initial state."""
-        times = state.times
-        self._handle.current.begin(state)
+        times = self._context.times
+        self._handle.current.begin(state, times.timestamp_ms)
         self._handle.timers.begin(self._spec.mode.until(times))
         self._times = self._spec.mode.timer_values(times)
         for name in self._spec.dropped:

@@ -45,8 +45,7 @@ class Timers:
         self._prefix = keyspace.value_prefix(hidden)
         self._until = 0
         self._held: list[bytes | None] | None = None
-        self._before: frozenset[int] = frozenset()
-        self._now: set[int] | None = None
+        self._now: dict[int, set[int]] = {}
         self._due: dict[int, set[tuple[int, bytes]]] = {}
         self._gone: set[tuple[int, bytes]] = set()
 
@@ -58,23 +57,30 @@ class Timers:
 
     def chunk(self) -> None:
         """Begin another chunk of keys; their timers are fetched when the first key uses its timers."""
-        self._held = None
+        self._held, self._now = None, {}
 
-    def leave(self) -> None:
-        """Leave the current key and record the changes of its timers."""
-        now, self._now = self._now, None
-        if now is None or now == self._before or self._held is None:
-            return
-        key = self._current.key
-        ordered = listed(now)
-        self._held[self._current.index] = ordered
-        self._current.put(self._prefix + key, ordered)
-        for time in now - self._before:
+    def flush(self) -> None:
+        """Put the changes of the timers of the chunk's keys.
+
+        A key may be entered as often as it has timers, so this is done once for each key, when the chunk is done.
+        """
+        held, touched = self._held or [], self._now
+        self.chunk()
+        for index, now in touched.items():
+            before = set(times_of(held[index]))
+            if now != before:
+                self._current.index = index
+                self._put(self._current.key, before, now)
+        self._current.index = -1
+
+    def _put(self, key: bytes, before: set[int], now: set[int]) -> None:
+        self._current.put(self._prefix + key, listed(now))
+        for time in now - before:
             self._current.put(keyspace.timed_key(self._index, time, key), b"")
             if time <= self._until:
                 self._due.setdefault(self._current.shard, set()).add((time, key))
                 self._gone.discard((time, key))
-        for time in self._before - now:
+        for time in before - now:
             self._current.put(keyspace.timed_key(self._index, time, key), None)
             if time <= self._until:
                 self._due.setdefault(self._current.shard, set()).discard((time, key))
@@ -133,12 +139,12 @@ class Timers:
             )
         if self._current.index < 0:
             raise no_key(f"the timers of operator {self._operator!r}")
-        if self._now is None:
+        now = self._now.get(self._current.index)
+        if now is None:
             if self._held is None:
                 self._held = self._current.fetch_chunk(self._prefix)
-            self._before = frozenset(times_of(self._held[self._current.index]))
-            self._now = set(self._before)
-        return self._now
+            now = self._now[self._current.index] = set(times_of(self._held[self._current.index]))
+        return now
 
 
 def hidden_list(index: bytes) -> bytes:

@@ -61,10 +61,9 @@ class CurrentKey:
         self._keys = pa.array([], BYTES)
         self._key_list: list[bytes] | None = None
 
-    def begin(self, state: TaskState) -> None:
-        """Begin a batch with the state of its task."""
-        self._state = state
-        self.now = state.times.timestamp_ms
+    def begin(self, state: TaskState, now: int) -> None:
+        """Begin a batch with the state of its task and its processing time in milliseconds."""
+        self._state, self.now = state, now
 
     def chunk(self, shards: ShardColumn, keys: pa.Array) -> None:
         """Begin another chunk of keys, in which ``index`` is a position."""

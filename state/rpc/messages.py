@@ -91,6 +91,16 @@ class BatchTimes:
     late_ms: int = 0
     """Rows of event time up to here are late: the watermark of the batch before."""
 
+    def lagging(self, by_ms: int) -> BatchTimes:
+        """Return the times for an operator to which rows may come that are later than the query's watermark.
+
+        As in Spark, no watermark is before 1970 for that.
+        """
+        if not by_ms:
+            return self
+        watermark, late = (max(0, ms - by_ms) for ms in (self.watermark_ms, self.late_ms))
+        return attrs.evolve(self, watermark_ms=watermark, late_ms=late)
+
 
 @attrs.frozen
 class Begun:

@@ -224,7 +224,7 @@ def test_a_task_begins_its_own_shards_before_it_pulls_any_input_and_applies_afte
 def test_an_operator_knows_where_it_runs_and_is_closed_whatever_happens(host):
     OPENED.clear()
     with pytest.raises(RuntimeError, match="a bug"):
-        list(task_of(host, spec=NotedSpec())(iter([batch("a")])))
+        list(attrs.evolve(task_of(host, spec=NotedSpec()), watermark_lag_ms=1)(iter([batch("a")])))
     (run, _), closed = OPENED
     assert closed == "closed"
     assert (run.uid, run.query_id, run.run_id, run.batch, run.partition) == (
@@ -234,7 +234,7 @@ def test_an_operator_knows_where_it_runs_and_is_closed_whatever_happens(host):
         7,
         1,
     )
-    assert (run.shards, run.times) == (range(4, 8), TIMES)
+    assert (run.shards, run.times) == (range(4, 8), TIMES.lagging(1))
     assert "apply" not in host.events
 
 

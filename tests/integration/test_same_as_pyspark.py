@@ -399,6 +399,7 @@ class Case:
     output: str = OUTPUT
     pandas: bool = False
     time_mode: str = "None"
+    output_mode: str = "update"
     prepare: Callable[[DataFrame], DataFrame] = lambda df: df
     initial: Batch | None = None
 
@@ -411,6 +412,24 @@ def windowed(df: DataFrame) -> DataFrame:
     return watermarked(df).withColumn("w", F.window("t", "10 seconds")).drop("t")
 
 
+def joined(df: DataFrame) -> DataFrame:
+    """Each row with the later ones of its key within two hours, and once without any if there are none."""
+    later = watermarked(df).selectExpr("k as other", "t as until")
+    within = F.expr("k = other and until > t and until <= t + interval 2 hours")
+    return watermarked(df).join(later, within, "leftOuter").select("k", "n", "t")
+
+
+# A row waits two hours for others of its key, while the watermark of the query goes on.
+APART = [
+    [event("a", 1, 1), event("alone", 2, 1)],
+    [event("z", 1, 3600)],
+    [event("z", 1, 3601)],
+    [event("a", 1, 3700), event("z", 1, 3602)],
+    [event("y", 1, 32400)],
+    [event("y", 1, 32401)],
+    [event("y", 1, 90000)],
+    [event("y", 1, 90001)],
+]
 BALANCES = [
     {"k": "a", "n": 100, "s": "x"},
     {"k": "a", "n": 20, "s": "y"},
@@ -422,6 +441,7 @@ CASES = [
     Case("sessions", Sessions(), TIMED, time_mode="EventTime", prepare=watermarked),
     Case("alarms", Alarms(), TIMED, time_mode="eventTime", prepare=watermarked),
     Case("windows", Windows(), TIMED, key=("k", "w"), time_mode="EventTime", prepare=windowed),
+    Case("joined", Sessions(), APART, time_mode="EventTime", output_mode="append", prepare=joined),
     Case("lists", LastFew(), PLAIN),
     Case("maps", Counters(), PLAIN),
     Case("everything", Everything(), RICH, key=("k", "j")),
@@ -480,8 +500,8 @@ def on_pyspark(spark: SparkSession, feed: Feed, folder: Path) -> None:
     grouped = feed.stream(spark).groupBy(*case.key)
     run = grouped.transformWithStateInPandas if case.pandas else grouped.transformWithState
     given = None if initial is None else initial.groupBy("k")
-    output = run(case.processor, case.output, "Update", case.time_mode, given)
-    writer = output.writeStream.outputMode("update").foreachBatch(feed.take)
+    output = run(case.processor, case.output, case.output_mode, case.time_mode, given)
+    writer = output.writeStream.outputMode(case.output_mode).foreachBatch(feed.take)
     query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
     assert query.awaitTermination(150), f"{case.name} did not end on PySpark's engine"
     query.stop()
@@ -533,10 +553,12 @@ def test_processors_give_the_same_rows_as_on_pysparks_own_engine(
             uid=case.name,
             shards=4,
             time_mode=case.time_mode,
-            output_mode="update",
+            output_mode=case.output_mode,
             initial_state=feed.initial(spark),
         )
-        writer = output.writeStream.outputMode("update").foreachBatch(feed.take).trigger(availableNow=True)
+        writer = (
+            output.writeStream.outputMode(case.output_mode).foreachBatch(feed.take).trigger(availableNow=True)
+        )
         queries.append(coordinator.start(writer, name=case.name))
     for query in queries:
         query.awaitTermination(150)

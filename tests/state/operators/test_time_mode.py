@@ -13,6 +13,7 @@ from chandy.state.operators.time_mode import (
     carry_watermark,
     check_output_mode,
 )
+from chandy.state.rpc.messages import BatchTimes
 
 DELAY = {"spark.watermarkDelayMs": 1000}
 PLAIN = StructType().add("n", LongType()).add("t", TimestampType())
@@ -40,12 +41,20 @@ def test_output_modes_are_append_and_update():
             check_output_mode(text)
 
 
-def test_the_event_time_is_the_first_column_that_carries_a_watermark():
+def test_the_event_time_is_the_column_that_carries_a_watermark():
     window = StructType().add("start", TimestampType()).add("end", TimestampType())
     assert EventTime.of(PLAIN) is None
     assert EventTime.of(MARKED) == EventTime("t", window=False)
-    windowed = StructType([StructField("w", window, True, DELAY), *MARKED.fields])
+    windowed = StructType([StructField("w", window, True, DELAY), *PLAIN.fields])
     assert EventTime.of(windowed) == EventTime("w", window=True)
+    with pytest.raises(DefinitionError, match=r"one column with a watermark .* found the columns n, t"):
+        EventTime.of(StructType([StructField(field.name, field.dataType, True, DELAY) for field in PLAIN]))
+
+
+def test_an_operator_whose_input_lags_has_earlier_watermarks_and_the_same_processing_time():
+    times = BatchTimes(timestamp_ms=9000, watermark_ms=7000, late_ms=6000)
+    assert times.lagging(0) is times
+    assert times.lagging(6500) == BatchTimes(timestamp_ms=9000, watermark_ms=500, late_ms=0)
 
 
 def test_a_column_of_the_output_carries_the_watermark_of_the_input_on():

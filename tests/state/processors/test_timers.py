@@ -11,8 +11,9 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType, TimestampType
 
 from chandy.state.errors import ProcessorError
-from chandy.state.format import keyspace
+from chandy.state.format import keyspace, parts
 from chandy.state.operators.time_mode import TimeMode
+from chandy.state.processors import timers
 from chandy.state.processors.style import StyleName
 from chandy.state.rpc.messages import BatchTimes
 
@@ -114,6 +115,38 @@ def test_the_key_of_a_timer_has_the_values_of_the_rows_and_the_names_of_the_colu
     noon = datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.UTC)
     rows = pipeline.batch(processor, [("a", noon), (None, noon), ("c", None)], BatchTimes(5, 5))
     assert sorted(fired(rows), key=str) == [("a", 1), ("c", 1), (None, 1)]
+
+
+class Large(Remembers):
+    """Updates one large value and a map in parts, and looks at its timers, each time one fires."""
+
+    def init(self, handle):
+        super().init(handle)
+        self.large = handle.getValueState("large", StructType().add("n", "long").add("s", "string"))
+        self.map = handle.getMapState("map", COUNT, COUNT)
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        n, text = self.large.get() or (0, "x" * 10_000)
+        self.large.update((n + 1, text))
+        for at in range(10):
+            self.map.updateValue((at,), (n,))
+        self.handle.deleteTimer(-5)
+        yield (key.k, n + 1)
+
+
+def test_many_timers_of_one_key_cost_no_more_than_as_many_of_others(monkeypatch):
+    n, read = 500, []
+    monkeypatch.setattr(timers, "times_of", lambda data, of=timers.times_of: read.append(data) or of(data))
+    monkeypatch.setattr(parts, "SEGMENT", 60)
+    pipeline = Pipeline(TimeMode.EVENT)
+    pipeline.batch(Large(), [("a", at) for at in range(1, n + 1)], BatchTimes(0, 0))
+    assert len(pipeline.shards.written) == n + 2, "an entry for each timer, their list, and the count"
+    assert len(read) <= 2
+    assert fired(pipeline.batch(Large(), [], BatchTimes(0, n))) == [("a", at) for at in range(1, n + 1)]
+    assert len(pipeline.shards.written) <= n + 10, (
+        "an entry for each timer, their list, the value, parts of the map"
+    )
+    assert len(read) <= 4
 
 
 class Careless(Remembers):
