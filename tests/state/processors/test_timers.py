@@ -143,7 +143,7 @@ def test_many_timers_of_one_key_cost_no_more_than_as_many_of_others(monkeypatch)
     assert len(pipeline.shards.written) == n + 2, "an entry for each timer, their list, and the count"
     assert len(read) <= 2
     assert fired(pipeline.batch(Large(), [], BatchTimes(0, n))) == [("a", at) for at in range(1, n + 1)]
-    assert len(pipeline.shards.written) <= n + 10, (
+    assert len(pipeline.shards.written) <= n + 20, (
         "an entry for each timer, their list, the value, parts of the map"
     )
     assert len(read) <= 4
