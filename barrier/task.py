@@ -250,7 +250,7 @@ class OperatorTask:
             # The context closes the operator even after an error, without waiting for the garbage collector.
             with self._spec().open(context) as operator:
                 rows = self._checked(batches, context)
-                output = engine.run(operator, rows, KeyCodec(self.key_schema), SHARD, access)
+                output = engine.run(operator, self.uid, rows, KeyCodec(self.key_schema), SHARD, access)
                 yield from access.metrics.on_output(output)
 
     def _spec(self) -> OperatorSpec:

@@ -304,6 +304,27 @@ class OutputTypeError(UserError):
 
 
 @attrs.define(eq=False)
+class StateTooLargeError(UserError):
+    """The value of one key, or one part of a large list or map, is too large to be stored."""
+
+    operator: str
+    state: str
+    key: str
+    """The key as text."""
+    size: int
+    """Bytes of the key and the value."""
+    limit: int
+    """The most bytes that a key may have with its value."""
+
+    def __str__(self) -> str:
+        return (
+            f"state {self.state!r} of operator {self.operator!r} cannot be stored: key {self.key} has a value of "
+            f"{self.size:,} bytes, more than {self.limit:,}; no change of this batch was kept. Keep less for the key, "
+            "or split the value over several keys or the elements of a list or map"
+        )
+
+
+@attrs.define(eq=False)
 class AggregateOverflowError(UserError):
     """The value of an aggregate no longer fits into its type."""
 

@@ -103,4 +103,4 @@ class PartialAggregation:
         accumulators = [array(column) for column in groups.rows.columns[len(self.to_accumulators.by) :]]
         merged = self.to_accumulators.aggregates.merge(accumulators, groups.bounds)
         columns = [*groups.key_columns.columns, *merged, from_numpy(groups.shards)]
-        return pa.Table.from_arrays(columns, names=table.schema.names)
+        return pa.Table.from_arrays(columns, names=table.schema.names).cast(table.schema)

@@ -27,6 +27,9 @@ PROCESSING_TIMERS: Final = b"\x02p"
 EVENT_TIMERS: Final = b"\x02t"
 EXPIRY: Final = b"\x02e"
 
+_IN_PART: Final = 1
+_TIMED: Final = 2
+
 _PART: Final = struct.Struct(">I")
 _TIME: Final = struct.Struct(">Q")
 _SIGN: Final = 1 << 63
@@ -81,3 +84,16 @@ def variable_of(state_key: bytes) -> bytes:
         return state_key[: 1 + first - 0xA0]
     width = 1 << (first - 0xD9)
     return state_key[: 1 + width + int.from_bytes(state_key[1 : 1 + width], "big")]
+
+
+def owner_of(entry_key: bytes) -> tuple[str, bytes]:
+    """Return the name of the variable and the canonical key that an entry belongs to.
+
+    The key of a variable that the operator keeps for itself, such as its timers, begins with ``HIDDEN``.
+    """
+    if entry_key[0] == _TIMED:
+        _, rest = split_timed(entry_key)
+        return (f"{HIDDEN}timers", rest) if entry_key[:2] != EXPIRY else owner_of(rest)
+    in_part = entry_key[0] == _IN_PART
+    prefix = variable_of(entry_key[in_part:])
+    return msgpack.unpackb(prefix), entry_key[in_part + len(prefix) + _PART.size * in_part :]

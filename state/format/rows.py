@@ -238,6 +238,13 @@ class _ColumnWriter:
             for value in values:
                 self._arrow_checked(value)
             raise
+        if isinstance(array, pa.ChunkedArray):
+            raise OutputTypeError(
+                self._operator,
+                f"output column {self._name!r}",
+                f"less than 2 GiB in {SLICE:,} rows, as Arrow can hold it",
+                f"{array.nbytes:,} bytes",
+            )
         return array
 
     def _check_types(self, values: Sequence[Any]) -> None:

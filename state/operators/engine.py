@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from typing import Protocol
 
 import attrs
 import numpy as np
@@ -20,10 +20,9 @@ from ..format.arrow import BYTES, from_numpy, scalar
 from ..format.keys import KeyCodec
 from ..rpc.access import Entries, ShardColumn, StateAccess
 from ..rpc.messages import BatchTimes
+from .chunks import chunks, cuts, lengths
+from .entry_sizes import check_sizes
 from .grouping import Groups, group
-
-CHUNK: Final = 20_000
-"""The number of keys that are processed at a time."""
 
 
 @attrs.frozen
@@ -180,30 +179,45 @@ class OperatorSpec(Protocol):
 
 
 def run(
-    operator: Operator, batches: Iterator[pa.RecordBatch], codec: KeyCodec, shard: str, access: StateAccess
+    operator: Operator,
+    uid: str,
+    batches: Iterator[pa.RecordBatch],
+    codec: KeyCodec,
+    shard: str,
+    access: StateAccess,
 ) -> Iterator[pa.RecordBatch]:
     """Run an operator over a task's rows: yield its output as it comes, and apply all changes at the very end.
 
     Args:
         operator: the operator.
+        uid: its uid, for errors.
         batches: the task's rows, with the shard of each.
         codec: of the operator's key columns.
         shard: name of the column with each row's shard.
         access: the task's shards, on which the batch has begun.
+
+    Raises:
+        StateTooLargeError: a value is too large to be stored.
     """
     state = TaskState(access)
     operator.begin(state)
     # No key is in two chunks, so the fetch for a chunk need not look at changes, unless ``begin`` has made some.
     fetch = state.fetch if state.changes() else access.fetch
-    groups = group(operator.prepare(access.metrics.on_input(batches)), codec, shard)
+    table = operator.prepare(access.metrics.on_input(batches))
+    groups = group(table, codec, shard)
     access.metrics.keys += len(groups)
     access.metrics.late_rows += operator.late_rows
-    for first in range(0, len(groups), CHUNK):
-        some = groups.slice(first, min(first + CHUNK, len(groups)))
+    for some in chunks(groups):
         held = tuple(fetch(some.shards, with_prefix(prefix, some.keys)) for prefix in operator.prefixes)
-        yield from operator.process(Chunk(some, held), state)
+        # What the keys have stored may be far more than their rows.
+        sizes = np.sum([np.zeros(len(some), np.int64), *map(lengths, held)], axis=0)
+        for first, last in cuts(sizes):
+            part = tuple(values.slice(first, last - first) for values in held)
+            yield from operator.process(Chunk(some.slice(first, last).narrowed(table.schema), part), state)
     yield from operator.finish(state)
-    access.apply(state.changes())
+    changes = state.changes()
+    check_sizes(changes, codec, uid)
+    access.apply(changes)
 
 
 def collect(batches: Iterator[pa.RecordBatch], empty: pa.Schema) -> pa.Table:

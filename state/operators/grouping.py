@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from ..format.arrow import from_numpy, to_numpy
 from ..format.keys import KeyCodec
+from ..format.wide import narrowed, widened
 from ..rpc.access import ShardColumn
 
 Codes = npt.NDArray[np.int64]
@@ -54,16 +55,25 @@ class Groups:
             key_columns=self.key_columns.slice(start, stop - start),
         )
 
+    def narrowed(self, types: pa.Schema) -> Groups:
+        """Return the same with columns of their declared types where they were given 64-bit offsets.
+
+        A column keeps them if the groups, a part of those that ``group`` has made, still have too many bytes.
+        """
+        rows, keys = narrowed(self.rows, types), narrowed(self.key_columns, types)
+        return attrs.evolve(self, rows=rows, key_columns=keys)
+
 
 def group(table: pa.Table, codec: KeyCodec, shard: str) -> Groups:
     """Group the rows of ``table`` by key.
 
     Args:
-        table: one task's part of a micro-batch.
+        table: one task's part of a micro-batch. Columns of more bytes than one array of their type holds are given
+            64-bit offsets.
         codec: of the key columns, with the names in ``table``.
         shard: name of the column with each row's shard, an integer that is a function of the key.
     """
-    table = table.combine_chunks()
+    table = widened(table).combine_chunks()
     rows = table.drop_columns([shard])
     shards = to_numpy(_column(table, shard).cast(pa.int32()))
     keys = table.select(codec.schema.names)

@@ -21,8 +21,9 @@ from ...storage.checkpoints.manifest import StateKind, StateRecord
 from ..format.arrow import BYTES
 from ..format.keys import KeyCodec
 from ..format.schema import Schemas, from_json
+from ..operators.chunks import chunks
 from ..operators.dataframe import SHARD
-from ..operators.engine import CHUNK, TaskState
+from ..operators.engine import TaskState
 from ..operators.grouping import Groups, group
 from ..operators.time_mode import TimeMode
 from ..rpc.access import Entries, ShardColumn
@@ -63,8 +64,8 @@ class AdoptedVariable:
         codec = KeyCodec(from_json(self.key_schema))
         groups = group(pa.Table.from_batches(held), codec, SHARD)
         by_shard: dict[int, list[tuple[pa.Array, pa.Array]]] = {}
-        for first in range(0, len(groups), CHUNK):
-            for entries in self._entries(groups.slice(first, min(first + CHUNK, len(groups)))):
+        for some in chunks(groups):
+            for entries in self._entries(some):
                 for shard, part in _by_shard(entries):
                     by_shard.setdefault(shard, []).append(part)
         written = [

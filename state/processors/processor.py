@@ -23,8 +23,9 @@ from ..format.keys import KeyCodec
 from ..format.rows import check_columns
 from ..format.schema import Schemas, arrow_schema, from_json, to_json
 from ..operators import pickling
+from ..operators.chunks import chunks, cuts
 from ..operators.dataframe import SHARD
-from ..operators.engine import CHUNK, Chunk, RuntimeContext, TaskState, collect, sorted_by_shard, with_prefix
+from ..operators.engine import Chunk, RuntimeContext, TaskState, collect, sorted_by_shard, with_prefix
 from ..operators.grouping import group
 from ..operators.time_mode import EventTime, TimeMode, carry_watermark
 from ..rpc.access import Entries, ShardColumn
@@ -333,8 +334,8 @@ class ProcessorOperator:
     def finish(self, state: TaskState) -> Iterator[pa.RecordBatch]:
         """Call ``handleExpiredTimer`` for each timer that is due; then remove expired state."""
         for shard, timers in self._handle.timers.due(state):
-            for first in range(0, len(timers), CHUNK):
-                yield from self._fire(shard, timers[first : first + CHUNK], state)
+            for first, last in cuts(np.array([len(key) for _, key in timers], np.int64)):
+                yield from self._fire(shard, timers[first:last], state)
         yield from self._rest()
         # Even if no state has a time to live now: one may have had it in an earlier version of the operator.
         if self._spec.mode is TimeMode.PROCESSING:
@@ -352,9 +353,7 @@ class ProcessorOperator:
             return
         states, handle = self._opened_states(), self._processor.handleInitialState
         reader = self._style.reader(from_json(initial.schema))
-        everything = group(table, self._codec, SHARD)
-        for first in range(0, len(everything), CHUNK):
-            groups = everything.slice(first, min(first + CHUNK, len(everything)))
+        for groups in chunks(group(table, self._codec, SHARD)):
             states.chunk(groups.shards, groups.keys, [pa.nulls(len(groups), BYTES) for _ in self.prefixes])
             inputs = reader.groups(groups.rows, groups.bounds.tolist())
             for index, (key, parts) in enumerate(

@@ -377,9 +377,19 @@ class _Exchange:
             try:
                 for start, stop in messages(entries.keys, entries.values):
                     writer.write_with_metadata(request.slice(start, stop - start), APPLY)
+            except pa.ArrowInvalid as error:
+                raise StateAccessError(
+                    f"the changes of batch {self._task.batch} cannot be sent to their state host",
+                    "keys with values that a message can hold",
+                    str(error),
+                ) from error
             except (flight.FlightError, pa.ArrowException, OSError):
-                # The host has ended the stream; reading an answer raises its error.
-                reader.read_chunk()
+                # If the host has ended the stream, reading an answer raises its error. If it has not, it waits for more
+                # as long as this end is open.
+                with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+                    writer.done_writing()
+                with contextlib.suppress(StopIteration):
+                    reader.read_chunk()
                 raise
 
     def commit(self, metrics: OperatorMetrics) -> None:

@@ -47,6 +47,8 @@ ROWS: Final = 32 * 1024
 """The most rows in a message."""
 SIZE: Final = 16 * 1024 * 1024
 """The most bytes of keys and values in a message, unless a single row is larger."""
+LARGEST: Final = (1 << 31) - 2 * SIZE
+"""The most bytes of a key with its value: with others of a page, they fit into a message, which has less than 2 GiB."""
 
 
 def messages(*columns: pa.Array) -> Iterator[tuple[int, int]]:

@@ -47,7 +47,7 @@ def run_operator(
     """Run one batch of an operator in a task that has all shards; return its output."""
     context = RuntimeContext("op", QUERY, RUN, number, 0, range(shards), access.times)
     with spec.open(context) as operator:
-        return list(engine.run(operator, iter(batches), KeyCodec(key), SHARD, access))
+        return list(engine.run(operator, "op", iter(batches), KeyCodec(key), SHARD, access))
 
 
 class Pipeline:

@@ -13,7 +13,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 from chandy.state.aggregation import partial_aggregation
 from chandy.state.aggregation.aggregate_operator import aggregation
 from chandy.state.errors import AggregateOverflowError, DefinitionError
-from chandy.state.operators import engine
+from chandy.state.operators import chunks
 from chandy.state.operators.dataframe import SHARD
 
 from ...effort import examples
@@ -103,7 +103,7 @@ def test_totals_are_those_of_all_rows_so_far_for_each_key_of_the_batch(batches, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partial_aggregation, "SAMPLE", sample)
         patch.setattr(partial_aggregation, "ROWS", most)
-        patch.setattr(engine, "CHUNK", 2)
+        patch.setattr(chunks, "CHUNK", 2)
         for parts in batches:
             rows = [row for part in parts for row in part]
             seen += rows

@@ -16,6 +16,16 @@ def test_the_variable_of_a_state_key_is_found_again(name, key):
     assert keyspace.variable_of(prefix + key) == prefix
 
 
+@given(name=names, part=st.integers(0, (1 << 32) - 1), time=times, key=keys)
+def test_the_owner_of_an_entry_is_its_variable_and_its_key(name, part, time, key):
+    value = keyspace.value_prefix(name) + key
+    piece = keyspace.part_key(keyspace.part_prefix(name), part, key)
+    for entry in (value, piece, keyspace.timed_key(keyspace.EXPIRY, time, value)):
+        assert keyspace.owner_of(entry) == (name, key)
+    for timers in (keyspace.EVENT_TIMERS, keyspace.PROCESSING_TIMERS):
+        assert keyspace.owner_of(keyspace.timed_key(timers, time, key)) == ("$timers", key)
+
+
 @given(one=st.tuples(times, keys), other=st.tuples(times, keys))
 def test_timed_keys_are_ordered_by_time_and_then_by_key_and_are_read_again(one, other):
     first, second = (keyspace.timed_key(keyspace.EVENT_TIMERS, *pair) for pair in (one, other))

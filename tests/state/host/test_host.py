@@ -30,6 +30,7 @@ from chandy.state.errors import (
 )
 from chandy.state.format.arrow import BYTES
 from chandy.state.host.coordinator_client import Lease, Pulse
+from chandy.state.rpc import client as task_client
 from chandy.state.rpc.access import Entries
 from chandy.state.rpc.auth import token_options
 from chandy.state.rpc.calls import ActionClient
@@ -310,6 +311,18 @@ def test_changes_that_fail_half_way_change_nothing(coordinator: Any) -> None:
     with pytest.raises(StateAccessError, match="has ended"):
         access.apply([])
     assert coordinator.read(client, 1, [A]) == {A: b"0"}
+
+
+def test_changes_that_cannot_be_sent_are_an_error_and_no_wait_for_an_answer(
+    coordinator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = coordinator.connect()
+    with client.begin(coordinator.task(0)) as access:
+        coordinator.fetch(access, [0], [A])
+        other = pa.schema([("shard", pa.int32()), ("key", BYTES), ("other", BYTES)])
+        monkeypatch.setattr(task_client, "REQUEST", other)
+        with pytest.raises(StateAccessError, match="changes of batch 0 cannot be sent"):
+            coordinator.apply(access, [0], [A], [b"1"])
 
 
 def test_parts_of_arrays_are_sent_as_what_they_are(coordinator: Any) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 from chandy.state.errors import AggregateOverflowError, DefinitionError, OutputTypeError, ProcessorError
-from chandy.state.operators import engine
+from chandy.state.operators import chunks
 from chandy.state.operators.arrow_processor import ArrowProcessor, ArrowResult, arrow_spec
 from chandy.state.operators.dataframe import SHARD
 from chandy.state.rpc.messages import BatchTimes
@@ -89,7 +89,7 @@ def test_only_values_that_differ_are_written_and_null_removes():
 
 
 def test_a_key_comes_in_one_call_with_all_its_rows_in_their_order(monkeypatch):
-    monkeypatch.setattr(engine, "CHUNK", 2)
+    monkeypatch.setattr(chunks, "CHUNK", 2)
     calls = []
 
     def keep(given):

@@ -71,7 +71,7 @@ for combine in (False, True):
             packed = shuffle_packing.Packer(SHARD, 1, 1)(made.combiner.function(batches))
             batches = shuffle_packing.unpack(packed)
         with made.spec.open(context) as operator:
-            output = list(engine.run(operator, batches, KeyCodec(key), SHARD, shard.begin()))
+            output = list(engine.run(operator, "op", batches, KeyCodec(key), SHARD, shard.begin()))
         assert sum(map(len, output)) == 3
 print("done")
 '''

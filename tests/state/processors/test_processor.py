@@ -14,7 +14,7 @@ from chandy.state.errors import DefinitionError, OutputTypeError, ProcessorError
 from chandy.state.format import keyspace, parts
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.rows import SLICE
-from chandy.state.operators import engine
+from chandy.state.operators import chunks, engine
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors import expiry
 from chandy.state.processors import processor as module
@@ -166,7 +166,7 @@ def test_only_what_differs_is_written_and_what_was_cleared_is_deleted():
 
 
 def test_states_of_many_keys_are_fetched_in_one_call(monkeypatch):
-    monkeypatch.setattr(engine, "CHUNK", 3)
+    monkeypatch.setattr(chunks, "CHUNK", 3)
     fetches = []
     fetch = engine.TaskState.fetch
     pipeline = Pipeline()
