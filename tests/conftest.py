@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from .effort import SEED, description, examples
 
@@ -14,6 +15,9 @@ from .effort import SEED, description, examples
 # decides about the examples, so none is remembered from an earlier run.
 settings.register_profile("chandy", deadline=None, database=None, max_examples=examples(50))
 settings.load_profile("chandy")
+# It would mix the constants of all modules that are imported into the examples: those of a seed would depend on what
+# ran before, and each process would read all sources.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_report_header() -> str:

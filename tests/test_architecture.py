@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -73,6 +74,7 @@ VALUES = {("coordinator.restore.resume", "pathlib"), ("coordinator.protocol.stat
 """Imports of the type of a value: a path that is passed on, a time that is returned."""
 
 
+@functools.cache
 def sources() -> dict[str, str]:
     """The sources of all modules by name, without the leading ``chandy``; a package's own code has the package's."""
     found = {}
@@ -82,9 +84,6 @@ def sources() -> dict[str, str]:
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             found[name] = path.read_text()
     return found
-
-
-SOURCES = sources()
 
 
 def imported(name: str, source: str, known: Mapping[str, object]) -> Iterator[str]:
@@ -115,7 +114,10 @@ def _named(parts: list[str], known: Mapping[str, object]) -> Iterator[str]:
             return
 
 
-IMPORTS = {name: set(imported(name, source, SOURCES)) for name, source in SOURCES.items()}
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """What each module imports. It takes seconds, which not every process that collects tests is to spend."""
+    return {name: set(imported(name, source, sources())) for name, source in sources().items()}
 
 
 def part_of(name: str) -> str:
@@ -145,7 +147,7 @@ def is_upward(name: str, other: str) -> bool:
 
 def test_no_modules_import_each_other() -> None:
     try:
-        TopologicalSorter(IMPORTS).prepare()
+        TopologicalSorter(imports()).prepare()
     except CycleError as error:
         pytest.fail(f"a cycle of imports: {' <- '.join(error.args[1])}")
 
@@ -153,8 +155,8 @@ def test_no_modules_import_each_other() -> None:
 def test_imports_point_down() -> None:
     upward = [
         f"{name} imports {other}"
-        for name, others in IMPORTS.items()
-        for other in sorted(others & SOURCES.keys())
+        for name, others in imports().items()
+        for other in sorted(others & sources().keys())
         if is_upward(name, other)
     ]
     assert not upward, "\n".join(upward)
@@ -172,16 +174,16 @@ def is_pure(name: str, other: str) -> bool:
 def test_decisions_use_values_alone() -> None:
     impure = [
         f"{name} imports {other}"
-        for name, others in IMPORTS.items()
+        for name, others in imports().items()
         if is_decision(name)
-        for other in sorted(others - SOURCES.keys())
+        for other in sorted(others - sources().keys())
         if not is_pure(name, other)
     ]
     assert not impure, "\n".join(impure)
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [name for name, source in SOURCES.items() if not ast.get_docstring(ast.parse(source))]
+    silent = [name for name, source in sources().items() if not ast.get_docstring(ast.parse(source))]
     assert not silent, "\n".join(silent)
 
 
@@ -189,10 +191,10 @@ def test_every_module_says_what_it_is_for() -> None:
 
 
 def test_all_modules_are_looked_at() -> None:
-    assert {name.split(".")[0] for name in SOURCES} == set(PACKAGES)
-    assert {part_of(name) for name in SOURCES if name.startswith("coordinator")} >= {"", "spark", "errors"}
-    assert set(SOURCES) >= DECISIONS
-    assert all(other in IMPORTS[name] for name, other in VALUES)
+    assert {name.split(".")[0] for name in sources()} == set(PACKAGES)
+    assert {part_of(name) for name in sources() if name.startswith("coordinator")} >= {"", "spark", "errors"}
+    assert set(sources()) >= DECISIONS
+    assert all(other in imports()[name] for name, other in VALUES)
 
 
 @pytest.mark.parametrize(

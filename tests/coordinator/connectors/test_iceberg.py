@@ -296,7 +296,9 @@ def test_a_catalog_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
 def test_a_catalog_that_is_locked_is_asked_again(table: Table, pipeline: Pipeline) -> None:
     import sqlite3
 
-    committer = pipeline.recover()
+    # SQLite itself waits five seconds for a lock, unless it is told otherwise.
+    impatient = {**table.properties, "uri": f"{table.properties['uri']}?timeout=0.1"}
+    committer = attrs.evolve(pipeline, sink=IcebergSink(impatient, table.name)).recover()
     epoch = pipeline.epoch(1, [(1, "a")])
     lock = sqlite3.connect(table.folder / "catalog.db")
     lock.execute("BEGIN EXCLUSIVE")
