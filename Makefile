@@ -62,7 +62,8 @@ $(OLDER:%=compat-%): compat-%: .venv-pyspark-%/.installed $(STAMP)
 	  .venv-pyspark-$*/bin/python -m pytest -m compat --numprocesses 2 --dist loadfile
 
 unit: $(STAMP)
-	$(RUN) pytest -m "not spark and not server and not cluster and not kills" --numprocesses auto
+	$(RUN) pytest -m "not spark and not server and not cluster and not kills" --numprocesses auto --dist worksteal \
+	  $(foreach folder,integration cluster kubernetes yarn,--ignore tests/$(folder))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chandy.state.rpc import messages
@@ -17,6 +17,8 @@ from chandy.storage.checkpoints.fencing import Claim, Generation
 from chandy.storage.checkpoints.manifest import FileRef, Handle, Manifest
 from chandy.storage.codec import from_json, to_json
 from chandy.storage.errors import CodecError
+
+from ..effort import examples
 
 
 def values(type_: Any) -> st.SearchStrategy[Any]:
@@ -55,6 +57,7 @@ def test_there_are_messages_to_test() -> None:
 
 @pytest.mark.parametrize("type_", [*MESSAGES, Manifest, Claim, Generation], ids=lambda type_: type_.__name__)
 def test_a_value_comes_back_equal(type_: type) -> None:
+    @settings(max_examples=examples(15))
     @given(values(type_))
     def check(value: Any) -> None:
         assert from_json(type_, to_json(value)) == value

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import tempfile
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -26,13 +28,13 @@ from .postgres_server import postgres as postgres
 from .test_files import Directory
 
 FIRST: list[Row] = [(0, "there is room for this")]
-CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
+@functools.cache
 def many(first: int) -> list[Row]:
     """Rows of more than 2 MB that no format makes much smaller."""
     chance = Random(first)
-    return [(first + number, "".join(chance.choices(CHARACTERS, k=1000))) for number in range(2_500)]
+    return [(first + number, b64encode(chance.randbytes(750)).decode()) for number in range(2_500)]
 
 
 @pytest.fixture

@@ -2064,7 +2064,7 @@ STEPS = 50
 
 
 def test_the_promises_are_kept_whatever_happens() -> None:
-    run_state_machine_as_test(Machine, settings=always_kept(100, STEPS))
+    run_state_machine_as_test(Machine, settings=always_kept(40, STEPS))
 
 
 def test_the_promises_are_kept_with_real_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

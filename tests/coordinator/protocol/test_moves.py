@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import ClassVar
 
 import attrs
 import pytest
@@ -27,7 +26,7 @@ from chandy.state.host.batches import ShardBatches
 from chandy.state.rpc.messages import Ack, HostHello, MoveStep, ShardSnapshot
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
-from ...effort import always_kept
+from ...effort import always_kept, until_found
 from .test_interleavings import HOLD, QUERY, SMALL, Life, Machine, put_files
 
 EXECUTOR = st.sampled_from("abc")
@@ -37,8 +36,6 @@ Bug = Callable[[pytest.MonkeyPatch], None]
 class MovingMachine(Machine):
     """Whatever can happen to moves, among whatever can happen."""
 
-    moved: ClassVar[int] = 0
-    """How many shards have moved in all examples."""
     place = 0
     """Which hosts the tasks of batches run beside."""
 
@@ -165,31 +162,25 @@ class MovingMachine(Machine):
             snapshot = ShardSnapshot(shard, stored["zombie"], 1, 0.0, 0.0, 0.0, term)
             life.receive(Ack(host, id, query_id, (snapshot,)))
 
-    def teardown(self) -> None:
-        if hasattr(self, "world"):
-            terms = [term for life in self.world.every_life for _, _, term in life.owned]
-            type(self).moved += sum(term > 1 for term in terms)
-        super().teardown()
+    @property
+    def has_moved(self) -> bool:
+        """Whether any shard has."""
+        return any(term > 1 for life in self.world.every_life for _, _, term in life.owned)
 
 
-def test_the_promises_are_kept_while_shards_move() -> None:
-    class Counted(MovingMachine):
-        moved = 0
+class FollowingMachine(MovingMachine):
+    """Shards follow their tasks, and no machine is drained."""
 
-    run_state_machine_as_test(Counted, settings=always_kept(10, steps=25))
-    assert Counted.moved, "the examples must move shards"
+    a_machine_is_drained = None
+
+    @rule(place=st.integers(0, 2), rounds=st.integers(2, 5))
+    def tasks_move(self, place: int, rounds: int) -> None:
+        self.place = place
+        self.busy("", rounds)
 
 
-def test_the_promises_are_kept_while_shards_follow_their_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Following(MovingMachine):
-        moved = 0
-        a_machine_is_drained = None
-
-        @rule(place=st.integers(0, 2), rounds=st.integers(2, 5))
-        def tasks_move(self, place: int, rounds: int) -> None:
-            self.place = place
-            self.busy("", rounds)
-
+@pytest.fixture
+def follows_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     right = CheckpointStateMachine.__attrs_post_init__
 
     def made(machine: CheckpointStateMachine) -> None:
@@ -198,8 +189,34 @@ def test_the_promises_are_kept_while_shards_follow_their_tasks(monkeypatch: pyte
 
     monkeypatch.setattr(CheckpointStateMachine, "__attrs_post_init__", made)
     monkeypatch.setattr(shard_assignment, "STAYS", 2)
-    run_state_machine_as_test(Following, settings=always_kept(10, steps=25))
-    assert Following.moved, "the examples must move shards"
+
+
+def test_the_promises_are_kept_while_shards_move() -> None:
+    run_state_machine_as_test(MovingMachine, settings=always_kept(6, steps=25))
+
+
+@pytest.mark.usefixtures("follows_tasks")
+def test_the_promises_are_kept_while_shards_follow_their_tasks() -> None:
+    run_state_machine_as_test(FollowingMachine, settings=always_kept(6, steps=25))
+
+
+def test_examples_move_shards() -> None:
+    find_a_move(MovingMachine)
+
+
+@pytest.mark.usefixtures("follows_tasks")
+def test_examples_have_shards_follow_their_tasks() -> None:
+    find_a_move(FollowingMachine)
+
+
+def find_a_move(kind: type[MovingMachine]) -> None:
+    class Stopping(kind):  # type: ignore[valid-type, misc]
+        def teardown(self) -> None:
+            assert not self.has_moved, "a shard has moved"
+            super().teardown()
+
+    with pytest.raises(AssertionError, match="a shard has moved"):
+        run_state_machine_as_test(Stopping, settings=until_found(25))
 
 
 def walk(steps: int, upto: int, early: bool) -> None:

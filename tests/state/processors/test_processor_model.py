@@ -267,7 +267,7 @@ def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "SEGMENT", 60)
 
 
-quick = settings(max_examples=examples(30))
+quick = settings(max_examples=examples(12))
 
 
 @quick
