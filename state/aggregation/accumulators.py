@@ -16,19 +16,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
+    ByteType,
+    CharType,
     DataType,
     DecimalType,
     DoubleType,
     LongType,
+    ShortType,
+    StringType,
     StructField,
     StructType,
+    VarcharType,
 )
 
 from ..errors import AggregateOverflowError
 from ..format.arrow import from_numpy, scalar, to_numpy
-from ..format.schema import arrow_schema
+from ..format.schema import MADE_OF, arrow_schema
 from . import sketch
 from .reduce import Bounds, any_valid, first_last_rows, min_max, sum_decimals, sum_integers, with_nulls
 
@@ -257,13 +263,34 @@ class Distinct(Accumulator):
 
     @property
     def fields(self) -> tuple[StructField, ...]:
-        return (self._field(BinaryType(), f"hll{sketch.PRECISION}"),)
+        field = self._field(BinaryType(), f"hll{sketch.PRECISION}")
+        return (
+            StructField(
+                field.name, field.dataType, metadata={MADE_OF: f"hashes of {hashed_as(self.column)}"}
+            ),
+        )
 
     def from_rows(self, column: pa.Array) -> Arrays:
         return [sketch.of_hashes(column).cast(arrow_type(BinaryType()))]
 
     def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
         return [sketch.union(accumulators[0], bounds).cast(arrow_type(BinaryType()))]
+
+
+def hashed_as(dtype: DataType) -> str:
+    """Return the name of a type; types have the same if Spark's xxhash64 gives the same hash for each common value."""
+    if isinstance(dtype, ByteType | ShortType):
+        return "int"
+    if isinstance(dtype, StringType | CharType | VarcharType):
+        return "string"
+    if isinstance(dtype, DecimalType):
+        # Up to 18 digits, Spark hashes the unscaled value as a long.
+        return f"decimal({18 if dtype.precision <= 18 else 38},{dtype.scale})"
+    if isinstance(dtype, ArrayType):
+        return f"array<{hashed_as(dtype.elementType)}>"
+    if isinstance(dtype, StructType):
+        return f"struct<{','.join(hashed_as(field.dataType) for field in dtype.fields)}>"
+    return dtype.simpleString()
 
 
 def _sum_doubles(values: npt.NDArray[Any], bounds: Bounds) -> npt.NDArray[np.float64]:

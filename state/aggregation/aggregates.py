@@ -405,7 +405,10 @@ def _source(name: str, column: str, function: str, schema: StructType) -> tuple[
     dtype = schema[column].dataType
     if not _accepts(function, kind, dtype):
         found = f"{column!r} of type {dtype.simpleString()}"
-        raise invalid_argument(name, f"a column with a type that {function} accepts", found)
+        advice = "cast the column"
+        if "collate" in dtype.simpleString().lower():
+            advice += ", such as column COLLATE UTF8_BINARY, or lower(column) COLLATE UTF8_BINARY to ignore the case"
+        raise invalid_argument(name, f"a column with a type that {function} accepts", found, advice)
     return Source(kind.accumulator(column, dtype), kind.expression.format(column=quoted(column))), kind
 
 
@@ -413,10 +416,15 @@ def _accepts(function: str, kind: Function, dtype: DataType) -> bool:
     if kind.accepts is not None:
         bytewise = not isinstance(dtype, StringType) or dtype.isUTF8BinaryCollation()
         return isinstance(dtype, kind.accepts) and bytewise
-    return function != "approx_distinct" or not _has_map(dtype)
+    return function != "approx_distinct" or _hashes_tell(dtype)
 
 
-def _has_map(dtype: DataType) -> bool:
+def _hashes_tell(dtype: DataType) -> bool:
+    """Return whether equal values of a type have equal hashes: not maps, nor strings whose collation ignores case."""
     if isinstance(dtype, StructType):
-        return any(_has_map(field.dataType) for field in dtype.fields)
-    return isinstance(dtype, MapType) or (isinstance(dtype, ArrayType) and _has_map(dtype.elementType))
+        return all(_hashes_tell(field.dataType) for field in dtype.fields)
+    if isinstance(dtype, ArrayType):
+        return _hashes_tell(dtype.elementType)
+    return not isinstance(dtype, MapType) and (
+        not isinstance(dtype, StringType) or bool(dtype.isUTF8BinaryCollation())
+    )

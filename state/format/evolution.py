@@ -43,7 +43,7 @@ from pyspark.sql.types import (
 
 from ...storage.checkpoints.manifest import StateRecord
 from ..errors import StateSchemaError
-from .schema import arrow_struct, from_json
+from .schema import MADE_OF, arrow_struct, from_json
 
 MAX_VERSIONS: Final = 128
 """The most schemas that one state can have had: a packed row has seven bits for the version of its schema."""
@@ -136,6 +136,10 @@ def _struct_obstacle(path: str, was: StructType, now: StructType) -> str | None:
                 return f"field {prefix + field.name!r} is new and must be nullable, for stored values lack it"
             continue
         old = was[field.name]
+        # A checkpoint of an earlier version of Chandy does not say it.
+        made_of = [one.metadata.get(MADE_OF) for one in (old, field)]
+        if None not in made_of and made_of[0] != made_of[1]:
+            return f"field {prefix + field.name!r} is made of {made_of[0]} and cannot be made of {made_of[1]}"
         found = _part_obstacle(
             prefix + field.name, old.dataType, old.nullable, field.dataType, field.nullable
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 import pyarrow as pa
@@ -60,6 +61,10 @@ def plain_strings(dtype: DataType) -> DataType:
             [StructField(field.name, plain_strings(field.dataType), field.nullable) for field in dtype.fields]
         )
     return dtype
+
+
+MADE_OF: Final = "chandy.made_of"
+"""The key of a field's metadata that says what its values are made of, where two kinds have values of one type."""
 
 
 def bare(dtype: DataType) -> DataType:

@@ -39,7 +39,7 @@ class Groups:
     keys: pa.Array
     """Canonical bytes of each group's key, of type ``BYTES``."""
     key_columns: pa.Table
-    """The key columns of each group's key as they came, one row for each group."""
+    """The key columns, one row for each group, as Spark's GROUP BY gives them: with one zero and one NaN."""
 
     def __len__(self) -> int:
         return len(self.shards)
@@ -81,12 +81,13 @@ def group(table: pa.Table, codec: KeyCodec, shard: str) -> Groups:
     order, bounds = _order(codes, size)
     firsts = bounds[:-1] if order is None else order[bounds[:-1]]
     key_columns = _taken(keys, None if len(firsts) == len(table) and order is None else firsts)
+    canonical = codec.canonical([_column(key_columns, name) for name in codec.schema.names])
     return Groups(
         rows=_taken(rows, order),
         bounds=bounds,
         shards=shards[firsts],
-        keys=codec.encode_columns([_column(key_columns, name) for name in codec.schema.names]),
-        key_columns=key_columns,
+        keys=codec.encode_columns(canonical),
+        key_columns=pa.Table.from_arrays(canonical, schema=key_columns.schema),
     )
 
 

@@ -22,14 +22,23 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
+    VarcharType,
 )
 
 from chandy.state.aggregation.accumulators import arrow_type
 from chandy.state.aggregation.aggregates import FUNCTIONS, plan
-from chandy.state.errors import AggregateOverflowError, DefinitionError
+from chandy.state.errors import AggregateOverflowError, DefinitionError, StateSchemaError
+from chandy.state.format.evolution import evolve
+from chandy.state.format.packing import Packing
+from chandy.state.format.schema import from_json, to_json
+from chandy.state.format.values import StateName
+from chandy.state.operators.hashing import xxhash64
+from chandy.storage.checkpoints.manifest import StateRecord
 
 from ...effort import examples
 
@@ -301,6 +310,9 @@ def test_what_has_not_been_seen_yet_does_not_count():
 
 SCHEMA = StructType().add("k", LongType()).add("v", LongType()).add("s", StringType())
 SCHEMA = SCHEMA.add("m", MapType(StringType(), LongType()))
+SCHEMA = SCHEMA.add("lower", StringType("UTF8_LCASE")).add(
+    "trimmed", ArrayType(StringType("UTF8_BINARY_RTRIM"))
+)
 
 
 @pytest.mark.parametrize(
@@ -311,9 +323,14 @@ SCHEMA = SCHEMA.add("m", MapType(StringType(), LongType()))
             {"x": ("v", "median")},
             "expected one of the functions approx_count_distinct",
         ),
-        ({"x": ("w", "sum")}, "one of the columns k, v, s, m, found 'w'"),
+        ({"x": ("w", "sum")}, "one of the columns k, v, s, m, lower, trimmed, found 'w'"),
         ({"x": ("s", "sum")}, "a type that sum accepts, found 's' of type string"),
         ({"x": ("m", "approx_distinct")}, "map<string,bigint>"),
+        (
+            {"x": ("lower", "approx_distinct")},
+            "string collate UTF8_LCASE; .*lower.column. COLLATE UTF8_BINARY",
+        ),
+        ({"x": ("trimmed", "approx_distinct")}, "array<string collate UTF8_BINARY_RTRIM>"),
         ({"x": ("m", "max")}, "map<string,bigint>"),
         ({"x": ("*", "sum")}, "only 'count' takes '\\*'"),
         ({"x": "sum"}, "a pair of column and function"),
@@ -324,3 +341,81 @@ SCHEMA = SCHEMA.add("m", MapType(StringType(), LongType()))
 def test_what_cannot_be_computed_is_refused(given, says):
     with pytest.raises(DefinitionError, match=says):
         plan("op", SCHEMA, ["k"], given)
+
+
+COUNTED = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "decimal(5,0)": pa.decimal128(5, 0),
+    "decimal(18,0)": pa.decimal128(18, 0),
+    "decimal(9,2)": pa.decimal128(9, 2),
+    "string": pa.string(),
+    "varchar(5)": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+}
+TYPES_COUNTED = {
+    "tinyint": ByteType(),
+    "smallint": ShortType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "varchar(5)": VarcharType(5),
+    "binary": BinaryType(),
+    "date": DateType(),
+}
+
+
+def counted(name):
+    """The type of a counted column, the state of its sketch, and the hashes of the same numbers in it."""
+    dtype = TYPES_COUNTED.get(name) or DecimalType(*map(int, name[8:-1].split(",")))
+    numbers = pa.array(range(50), pa.int64())
+    arrow = COUNTED[name]
+    steps = [pa.string(), arrow] if arrow == pa.binary() else [pa.int32(), arrow]
+    for step in [pa.decimal128(38, 2), arrow] if pa.types.is_decimal(arrow) else steps:
+        numbers = numbers.cast(step)
+    state = plan("op", StructType().add("c", dtype), [], {"d": ("c", "approx_distinct")}).state
+    return StateRecord((to_json(state),)), xxhash64([numbers]).tolist()
+
+
+@pytest.mark.parametrize("was", COUNTED)
+def test_distinct_values_go_on_being_counted_only_where_the_same_value_has_the_same_hash(was):
+    before, hashes = counted(was)
+    for now in COUNTED:
+        after, again = counted(now)
+        if hashed_as(before) == hashed_as(after):
+            evolve(before, after, "op", "aggregates")
+            assert hashes == again
+        else:
+            with pytest.raises(
+                StateSchemaError, match=r"is made of hashes of .* cannot be made of hashes of"
+            ):
+                evolve(before, after, "op", "aggregates")
+
+
+@pytest.mark.parametrize(
+    ("was", "now"), [("tinyint", "int"), ("varchar(5)", "string"), ("decimal(5,0)", "decimal(18,0)")]
+)
+def test_a_wider_column_with_the_same_hashes_is_counted_on(was, now):
+    evolve(counted(was)[0], counted(now)[0], "op", "aggregates")
+
+
+def hashed_as(record):
+    return from_json(record.versions[0])[0].metadata["chandy.made_of"]
+
+
+def test_a_checkpoint_that_does_not_say_what_was_counted_is_read():
+    now, _ = counted("int")
+    state = from_json(now.versions[0])
+    older = StructType([StructField(field.name, field.dataType) for field in state.fields])
+    both = evolve(StateRecord((to_json(older),)), now, "op", "aggregates")
+    assert both.versions == (to_json(older), to_json(state))
+    name, sketch = StateName("op", "aggregates"), pa.array([b"x" * 70], pa.binary())
+    packed = Packing([older], name).pack(pa.StructArray.from_arrays([sketch], names=older.names))
+    assert Packing([older, state], name).unpack(packed).flatten()[0].to_pylist() == sketch.to_pylist()
