@@ -175,7 +175,8 @@ def await_hosts(folder: Path) -> bool:
     A host that ends deletes its discovery directory. A host that is killed leaves a socket on which nobody listens.
     """
     # Imported here, because children do not need it and must start fast.
-    from chandy.state.host.discovery import DISCOVERY_FOLDER, is_listening
+    from chandy.state.host.discovery import is_listening
+    from chandy.state.host.host_config import DISCOVERY_FOLDER
 
     deadline = time.monotonic() + _HOSTS_DEADLINE_SECONDS
     while any(map(is_listening, paths(runtime(folder) / DISCOVERY_FOLDER, "*/*.sock"))):

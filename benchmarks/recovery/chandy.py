@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from chandy.state.host.discovery import DISCOVERY_FOLDER
+from chandy.state.host.host_config import DISCOVERY_FOLDER
 
 from ..lives import Event, Life, await_hosts, paths, runtime
 from ..stores import StoreAt

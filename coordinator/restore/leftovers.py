@@ -16,8 +16,7 @@ from pathlib import Path
 
 import attrs
 
-from ...state.host.discovery import DISCOVERY_FOLDER
-from ...state.host.host_config import START_LOCK
+from ...state.host.host_config import DISCOVERY_FOLDER, START_LOCK
 from ...state.local import changelog
 from ...state.local.directories import CACHE, HOSTS, QUERIES, runtime_directory
 from ...state.local.locks import remove_unless_held, try_acquire

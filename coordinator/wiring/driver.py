@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ...state.host.host_config import check_runtime
 from ...state.host.versions import versions_of
 from ...state.local import changelog
 from ...state.local.directories import CACHE, private_directory, runtime_directory
@@ -80,6 +81,8 @@ class Driver:
             ChandyError: the address or a directory is not as it must be.
         """
         runtime = private_directory(runtime_directory())
+        # Here and not in the first batch: a task could tell nobody but Spark.
+        check_runtime(runtime)
         server = listen(
             session.driver_host(spark),
             secrets.token_hex(32),

@@ -68,6 +68,7 @@ class Arrivals:
         open_shard: restores a shard.
         peers: the other hosts.
         set_aside: keeps a shard that was taken over until the coordinator says whose it is.
+        destroy: closes a shard and deletes its files in the background.
     """
 
     def __init__(
@@ -77,12 +78,14 @@ class Arrivals:
         open_shard: Callable[[ShardKey, RestoreSource], Shard],
         peers: Peers,
         set_aside: Callable[[ShardKey, Shard], None],
+        destroy: Callable[[Shard], None],
     ) -> None:
         self._host = host
         self._control = control
         self._open_shard = open_shard
         self._peers = peers
         self._set_aside = set_aside
+        self._destroy = destroy
         self._lock = threading.Lock()
         self._arrivals: dict[int, _Arrival] = {}
         self._wanted: dict[int, ShardKey] = {}
@@ -129,7 +132,7 @@ class Arrivals:
                 arrival.catching_up = self._pool("follow").submit(arrival.shard.catch_up)
 
     def end(self, number: int) -> bool:
-        """Delete a standby; return whether it was here."""
+        """Delete a standby in the background; return whether it was here."""
         with self._lock:
             key = self._wanted.get(number)
         self._give_up(lambda move, _: move == number)
@@ -181,7 +184,7 @@ class Arrivals:
             if is_wanted := order.move in self._wanted:
                 self._arrivals[order.move] = arrival
         if not is_wanted:
-            shard.destroy()
+            self._destroy(shard)
             raise MoveGivenUpError(order.move)
         # Most of what the owner has is here before any batch waits for it.
         self._follow(arrival)
@@ -252,4 +255,4 @@ class Arrivals:
                 del self._wanted[move]
             gone = [self._arrivals.pop(move) for move in moves if move in self._arrivals]
         for arrival in gone:
-            arrival.shard.destroy()
+            self._destroy(arrival.shard)

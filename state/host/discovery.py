@@ -26,16 +26,22 @@ from ..local.locks import locked
 from ..rpc.addresses import place
 from ..rpc.client import TaskClient
 from ..rpc.messages import Endpoint
-from .host_config import LOG, READY, SPARE, START_LOCK, UNIX, HostConfig
+from .host_config import (
+    DISCOVERY_FOLDER,
+    LOG,
+    NAME_LENGTH,
+    READY,
+    SPARE,
+    START_LOCK,
+    UNIX,
+    HostConfig,
+    check_socket,
+)
 from .spark_executor import executor_id
 from .versions import check_same, versions_of
 
 _log = logger(__name__)
 
-DISCOVERY_FOLDER: Final = "meet"
-"""Name of the folder of all discovery directories in the runtime directory."""
-_SOCKET_LIMIT: Final = 107
-"""The most bytes of a Unix socket's path on Linux, without the closing zero (``sun_path``, unix(7))."""
 _START_SECONDS: Final = 60.0
 _LOG_TAIL: Final = 4000
 
@@ -124,18 +130,11 @@ def _listener(path: Path) -> int | None:
 
 def _config(endpoint: Endpoint, root: str | None, lease_seconds: float = 10.0) -> HostConfig:
     executor = executor_identity(root)
-    name = hashlib.sha256(f"{endpoint.token}\n{executor}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{endpoint.token}\n{executor}".encode()).hexdigest()[:NAME_LENGTH]
     # In a folder of their own: a host that starts removes the other discovery directories there that are unused.
     directory = Path(endpoint.runtime) / DISCOVERY_FOLDER / name
     config = HostConfig(endpoint, str(directory), executor, lease_seconds)
-    size = len(os.fsencode(config.socket))
-    if size > _SOCKET_LIMIT:
-        raise HostStartError(
-            f"the state host's socket {str(config.socket)!r} has too long a path",
-            f"at most {_SOCKET_LIMIT} bytes",
-            f"{size} bytes",
-            "set the environment variable CHANDY_RUNTIME_DIR to a directory with a shorter path",
-        )
+    check_socket(config.socket)
     return config
 
 

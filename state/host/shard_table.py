@@ -164,7 +164,7 @@ class ShardTable:
             self._shards.pop(key, None)
             before, self._aside[key] = self._aside.get(key), shard
         if before is not None and before is not shard:
-            self._destroy(before)
+            self.destroy(before)
 
     def settle(self, key: ShardKey, term: int | None) -> None:
         """Keep a shard that was set aside if it is this host's in this term, else delete it; None: it is not."""
@@ -179,13 +179,18 @@ class ShardTable:
             elif is_own:
                 self._keep(key, shard, _Claimed(RestoreTally()))
         if not is_own:
-            self._destroy(shard)
+            self.destroy(shard)
 
     def _keep(self, key: ShardKey, shard: Shard, claimed: _Claimed) -> None:
         self._shards[key] = claimed
         claimed.found.set_result(shard)
 
-    def _destroy(self, shard: Shard) -> None:
+    def destroy(self, shard: Shard) -> None:
+        """Close a shard and delete its files on a thread of its own.
+
+        The caller may be the thread that renews the host's lease, and a slow disk must not cost the host its shards:
+        closing waits until RocksDB has written, and deleting takes as long as the disk does.
+        """
         self._releasing.submit(shard.destroy)
 
     def release(self, query_id: str) -> list[ShardKey]:
@@ -194,10 +199,9 @@ class ShardTable:
             released = {key: self._shards.pop(key) for key in list(self._shards) if key.query_id == query_id}
             aside = {key: self._aside.pop(key) for key in list(self._aside) if key.query_id == query_id}
         for shard in aside.values():
-            self._destroy(shard)
+            self.destroy(shard)
         for one in released.values():
-            # A shard that is being restored is deleted as soon as it is open. This must not happen on this thread,
-            # which may be the one that renews the host's lease: deleting a shard waits until it has been written.
+            # A shard that is being restored is deleted as soon as it is open.
             one.found.add_done_callback(lambda found: self._releasing.submit(_destroy, found))
         return [*released, *aside]
 

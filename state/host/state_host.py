@@ -107,7 +107,9 @@ class StateHost:
         self._arrivals = (
             None
             if peers is None
-            else Arrivals(host, control, self._open_arrival, peers, self._table.set_aside)
+            else Arrivals(
+                host, control, self._open_arrival, peers, self._table.set_aside, self._table.destroy
+            )
         )
         self._forwarding = Forwarding(host, control, peers)
         self._lock = threading.Lock()

@@ -10,16 +10,20 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chandy.state.errors import HostStartError, UnsafeDirectoryError
 from chandy.state.host import discovery
 from chandy.state.host.discovery import connect, executor_identity, keep_spare, start_host
+from chandy.state.host.host_config import DISCOVERY_FOLDER, check_runtime
 from chandy.state.host.versions import check_same, versions_of
 from chandy.state.local.changelog import admit
 from chandy.state.local.directories import private_directory, runtime_directory
 from chandy.state.local.locks import acquire, remove_unless_held, try_acquire
 from chandy.state.local.processes import started_at
 from chandy.state.local.workspace import ALIVE, Workspace
+from chandy.state.rpc.messages import Endpoint
 
 from ...waiting import eventually
 
@@ -65,7 +69,7 @@ def test_a_spare_process_becomes_the_next_host_and_logs_like_any_other(coordinat
     assert discovery._spare is spare
     coordinator.connect()
     assert [hello.pid for hello in coordinator.hellos] == [spare.pid]
-    (log,) = Path(coordinator.endpoint.runtime).glob(f"{discovery.DISCOVERY_FOLDER}/*/host.log")
+    (log,) = Path(coordinator.endpoint.runtime).glob(f"{DISCOVERY_FOLDER}/*/host.log")
     eventually(lambda: f"pid={spare.pid}" in log.read_text(), "its log says that it serves")
 
 
@@ -128,6 +132,20 @@ def test_a_path_too_long_for_a_socket_is_refused(coordinator: Any) -> None:
     with pytest.raises(HostStartError, match="CHANDY_RUNTIME_DIR"):
         connect(attrs.evolve(coordinator.endpoint, runtime=str(runtime)), "/")
     assert coordinator.hellos == []
+
+
+@given(st.integers(1, 200))
+def test_a_driver_refuses_exactly_the_runtime_directories_that_no_host_could_use(length: int) -> None:
+    runtime = Path("/" + "d" * length)
+    endpoint = Endpoint("grpc://127.0.0.1:1", "token", "p", 1, "/cache", str(runtime))
+    refusals = []
+    for check in (lambda: check_runtime(runtime), lambda: discovery._config(endpoint, "/")):
+        try:
+            check()
+        except HostStartError as error:
+            assert "CHANDY_RUNTIME_DIR" in str(error)
+            refusals.append(check)
+    assert len(refusals) in (0, 2)
 
 
 def test_a_runtime_directory_that_others_can_enter_is_refused(coordinator: Any) -> None:

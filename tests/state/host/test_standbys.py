@@ -9,8 +9,10 @@ import errno
 import os
 import random
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import flight
@@ -47,7 +49,7 @@ from chandy.state.rpc.wire import REQUEST, HandedOver, pack_changes
 from chandy.storage.codec import to_json
 from chandy.storage.errors import ChandyError, FailureCode
 
-from ...waiting import eventually
+from ...waiting import DEADLINE, eventually
 from ..fake_control import order
 from .test_arrivals import SHARD, TOKEN, Pair
 
@@ -396,3 +398,27 @@ def spilled(pair: Pair) -> None:
     for host in pair.hosts.values():
         for holder in host._memory._holders:
             holder.spill()
+
+
+@pytest.mark.parametrize(
+    "ending", [EndStandby("q", SHARD, 1), Settle("q", SHARD, "owner", 1), ReleaseOrder("q")]
+)
+def test_the_end_of_a_standby_waits_for_no_disk(pair: Pair, ending: Any) -> None:
+    stand_by(pair)
+    shard, holds, goes_on = standby_of(pair), threading.Event(), threading.Event()
+
+    def stalled() -> None:
+        # RocksDB holds this lock while it writes. A test that fails waits for a while.
+        with shard.levels._disk:
+            holds.set()
+            goes_on.wait(DEADLINE / 10)
+
+    writer = threading.Thread(target=stalled)
+    writer.start()
+    assert holds.wait(DEADLINE)
+    # The thread that carries out orders renews the lease, too.
+    pair.hosts["target"].obey(ending)
+    assert writer.is_alive()
+    goes_on.set()
+    writer.join(DEADLINE)
+    eventually(lambda: not shard.directory.exists())
