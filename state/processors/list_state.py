@@ -84,14 +84,14 @@ class KeyedListState(ListState):
 
     def exists(self) -> bool:
         """Return whether the list has an element."""
-        header = self._open()
+        header = self._open("checking value state exists")
         if header.latest is None or not header.tail or header.latest > self._current.now:
             return bool(header.tail)
         return bool(self._elements())
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         """Return the elements, in order."""
-        self._open()
+        self._open("getting list state")
         return map(self._packing.unpack_row, chain.from_iterable(look() for look in (self._elements,)))
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:  # noqa: N803 (PySpark's name)
@@ -100,7 +100,7 @@ class KeyedListState(ListState):
         Raises:
             StateTypeError: an element does not fit the state's schema, or ``newState`` is empty.
         """
-        packed = self._packed(newState)
+        packed = self._packed(newState, "updating value state")
         self.clear()
         self._append(packed)
 
@@ -110,7 +110,7 @@ class KeyedListState(ListState):
         Raises:
             StateTypeError: the element does not fit the state's schema.
         """
-        self._open()
+        self._open("updating value state")
         self._append([self._packing.pack_row(newState, self._expiry())])
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:  # noqa: N802, N803
@@ -119,20 +119,20 @@ class KeyedListState(ListState):
         Raises:
             StateTypeError: an element does not fit the state's schema, or ``newState`` is empty.
         """
-        self._append(self._packed(newState))
+        self._append(self._packed(newState, "updating value state"))
 
     def clear(self) -> None:
         """Remove the list."""
-        header = self._open()
+        header = self._open("clearing value state")
         for part in range(header.first, header.stop):
             self._parts[part] = None
         self._header, self._changed = ListHeader(), True
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _open(self) -> ListHeader:
+    def _open(self, doing: str = "getting state") -> ListHeader:
         if not self._inside:
-            raise self._current.no_state(self._name.state)
+            raise self._current.no_state(self._name.state, doing)
         if self._header is None:
             self._header = ListHeader() if self._held is None else ListHeader.decode(self._held)
             self._changed, self._parts = False, {}
@@ -148,8 +148,8 @@ class KeyedListState(ListState):
     def _expiry(self) -> int | None:
         return None if self.ttl_ms is None else self._current.now + self.ttl_ms
 
-    def _packed(self, values: Iterable[tuple[Any, ...]]) -> list[bytes]:
-        self._open()
+    def _packed(self, values: Iterable[tuple[Any, ...]], doing: str) -> list[bytes]:
+        self._open(doing)
         expiry = self._expiry()
         packed = [self._packing.pack_row(value, expiry) for value in values]
         if not packed:

@@ -90,7 +90,7 @@ class KeyedMapState(MapState):
 
     def exists(self) -> bool:
         """Return whether the map has an entry."""
-        header = self._open()
+        header = self._open("checking map state exists")
         if header.latest is None:
             return header.entries > 0
         return bool(self._live())
@@ -101,7 +101,7 @@ class KeyedMapState(MapState):
         Raises:
             StateTypeError: the key does not fit the schema of the map's keys.
         """
-        data = self._find(key)
+        data = self._find(key, "getting value")
         if data is None:
             return None
         row: tuple[Any, ...] = tuple.__new__(self._row, self._packing.unpack_row(data))
@@ -113,7 +113,7 @@ class KeyedMapState(MapState):
         Raises:
             StateTypeError: the key does not fit the schema of the map's keys.
         """
-        return self._find(key) is not None
+        return self._find(key, "checking if map state contains key") is not None
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:  # noqa: N802
         """Set the value of ``key``.
@@ -121,7 +121,7 @@ class KeyedMapState(MapState):
         Raises:
             StateTypeError: the key or the value does not fit the state's schema.
         """
-        header = self._open()
+        header = self._open("updating map state value")
         packed = self._key_packing.pack_row(key)
         expiry = None if self.ttl_ms is None else self._current.now + self.ttl_ms
         data = self._packing.pack_row(value, expiry)
@@ -143,17 +143,17 @@ class KeyedMapState(MapState):
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """Return the entries, as pairs of key and value."""
         unpack_key, unpack = self._key_packing.unpack_row, self._packing.unpack_row
-        return ((unpack_key(key), unpack(value)) for key, value in self._iterate())
+        return ((unpack_key(key), unpack(value)) for key, value in self._iterate("getting map state"))
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
         """Return the keys."""
         unpack_key = self._key_packing.unpack_row
-        return (unpack_key(key) for key, _ in self._iterate())
+        return (unpack_key(key) for key, _ in self._iterate("getting map state"))
 
     def values(self) -> Iterator[tuple[Any, ...]]:
         """Return the values, in the order of their keys."""
         unpack = self._packing.unpack_row
-        return (unpack(value) for _, value in self._iterate())
+        return (unpack(value) for _, value in self._iterate("getting map state"))
 
     def removeKey(self, key: tuple[Any, ...]) -> None:  # noqa: N802
         """Remove the entry for ``key``, if there is one.
@@ -161,7 +161,7 @@ class KeyedMapState(MapState):
         Raises:
             StateTypeError: the key does not fit the schema of the map's keys.
         """
-        header = self._open()
+        header = self._open("removing key from map state")
         packed = self._key_packing.pack_row(key)
         part = parts.bucket(packed, header.level)
         if packed in self._load(part):
@@ -169,15 +169,15 @@ class KeyedMapState(MapState):
 
     def clear(self) -> None:
         """Remove the map."""
-        self._open()
+        self._open("clearing map state")
         self._drop_parts()
         self._header, self._buckets, self._dirty, self._changed = MapHeader(), {0: {}}, set(), True
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _open(self) -> MapHeader:
+    def _open(self, doing: str = "getting state") -> MapHeader:
         if not self._inside:
-            raise self._current.no_state(self._name.state)
+            raise self._current.no_state(self._name.state, doing)
         if self._header is None:
             self._changed, self._buckets, self._dirty, self._dropped = False, {}, set(), set()
             header = self._header = MapHeader() if self._held is None else MapHeader.decode(self._held)
@@ -200,15 +200,15 @@ class KeyedMapState(MapState):
             self._put(part, None)
         return header.encode() if header.entries else None
 
-    def _find(self, key: tuple[Any, ...]) -> bytes | None:
-        header = self._open()
+    def _find(self, key: tuple[Any, ...], doing: str) -> bytes | None:
+        header = self._open(doing)
         packed = self._key_packing.pack_row(key)
         data = self._load(parts.bucket(packed, header.level)).get(packed)
         return data if data is not None and is_live(data, self._current.now) else None
 
-    def _iterate(self) -> Iterator[tuple[bytes, bytes]]:
+    def _iterate(self, doing: str) -> Iterator[tuple[bytes, bytes]]:
         """Return an iterator over the entries, which reads them when the first is taken."""
-        self._open()
+        self._open(doing)
         return chain.from_iterable(live() for live in (self._live,))
 
     def _live(self) -> list[tuple[bytes, bytes]]:

@@ -20,16 +20,21 @@ from typing import Final
 
 import numpy as np
 
-from ..errors import StateUseError
 from ..format import keyspace
 from ..operators.engine import TaskState
 from ..operators.time_mode import TimeMode
-from .variable import CurrentKey, no_key
+from .variable import CurrentKey, StateUse, no_key
 
 _MODES: Final = {
     TimeMode.PROCESSING: (keyspace.PROCESSING_TIMERS, f"{keyspace.HIDDEN}processing timers"),
     TimeMode.EVENT: (keyspace.EVENT_TIMERS, f"{keyspace.HIDDEN}event timers"),
 }
+_DOING: Final = {
+    "registerTimer": "register timer",
+    "deleteTimer": "deleting timer",
+    "listTimers": "listing timers",
+}
+"""What PySpark says after "Error" of each call."""
 _INT64: Final = np.dtype("<i8")
 _BITS: Final = 63
 
@@ -131,14 +136,14 @@ class Timers:
 
     def _open(self, call: str) -> set[int]:
         if self._mode is TimeMode.NONE:
-            raise StateUseError(
-                f"{call} of operator {self._operator!r} cannot be used",
+            raise StateUse(
+                f"Error {_DOING[call]}: {call} of operator {self._operator!r} cannot be used",
                 "time mode 'ProcessingTime' or 'EventTime'",
                 repr(self._mode.value),
                 "give time_mode where the operator is defined",
             )
         if self._current.index < 0:
-            raise no_key(f"the timers of operator {self._operator!r}")
+            raise no_key(f"the timers of operator {self._operator!r}", _DOING[call])
         now = self._now.get(self._current.index)
         if now is None:
             if self._held is None:

@@ -68,12 +68,12 @@ class KeyedValueState(ValueState):
 
     def exists(self) -> bool:
         """Return whether the key has a value."""
-        data = self._inside()
+        data = self._inside("checking value state exists")
         return data is not None and is_live(data, self._current.now)
 
     def get(self) -> tuple[Any, ...] | None:
         """Return the key's value, None if it has none."""
-        data = self._inside()
+        data = self._inside("getting value state")
         if data is None or not is_live(data, self._current.now):
             return None
         return self._packing.unpack_row(data)
@@ -84,16 +84,16 @@ class KeyedValueState(ValueState):
         Raises:
             StateTypeError: the value does not fit the state's schema.
         """
-        self._inside()
+        self._inside("updating value state")
         expiry = None if self.ttl_ms is None else self._current.now + self.ttl_ms
         self._data = self._packing.pack_row(newValue, expiry)
 
     def clear(self) -> None:
         """Remove the key's value."""
-        self._inside()
+        self._inside("clearing value state")
         self._data = None
 
-    def _inside(self) -> bytes | None:
+    def _inside(self, doing: str = "getting state") -> bytes | None:
         if isinstance(self._data, NoKey):
-            raise self._current.no_state(self._name.state)
+            raise self._current.no_state(self._name.state, doing)
         return self._data

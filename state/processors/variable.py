@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
 
 from ..errors import StateUseError
 from ..format.arrow import BYTES
@@ -43,6 +44,17 @@ class Variable(Protocol):
     def clean(self) -> int | None:
         """Remove the expired items of the key; return when the next item may expire, None if never."""
         ...
+
+
+class StateUse(StateUseError, PySparkRuntimeError):
+    """A ``StateUseError`` that is also PySpark's error, with its words, for programs that expect that."""
+
+    def __init__(self, what: str, expected: str, found: str, advice: str = "") -> None:
+        StateUseError.__init__(self, what, expected, found, advice)
+        PySparkRuntimeError.__init__(self, str(self))
+
+    def __str__(self) -> str:
+        return StateUseError.__str__(self)
 
 
 class CurrentKey:
@@ -98,13 +110,18 @@ class CurrentKey:
         found: list[bytes | None] = self._task().fetch(self._shards, keys).to_pylist()
         return found
 
-    def no_state(self, name: str) -> StateUseError:
-        """Return the error for a state that is used and has no value of a key to show."""
+    def no_state(self, name: str, doing: str) -> StateUse:
+        """Return the error for a state that is used and has no value of a key to show.
+
+        Args:
+            name: of the state.
+            doing: what was tried, as PySpark says it after "Error".
+        """
         what = f"state {name!r} of operator {self._operator!r}"
         if name not in self.deleted:
-            return no_key(what)
-        return StateUseError(
-            f"{what} cannot be used",
+            return no_key(what, doing)
+        return StateUse(
+            f"Error {doing}: {what} cannot be used",
             "a state that exists",
             "one that init has deleted",
             "remove the call of deleteIfExists, or everything that uses the state",
@@ -112,14 +129,14 @@ class CurrentKey:
 
     def _task(self) -> TaskState:
         if self._state is None:
-            raise no_key(f"the state of operator {self._operator!r}")
+            raise no_key(f"the state of operator {self._operator!r}", "getting state")
         return self._state
 
 
-def no_key(what: str) -> StateUseError:
+def no_key(what: str, doing: str) -> StateUse:
     """Return the error for state that is used while no key is being processed."""
-    return StateUseError(
-        f"{what} cannot be used",
+    return StateUse(
+        f"Error {doing}: {what} cannot be used",
         "a key that is being processed",
         "no key",
         "use it in handleInputRows, handleExpiredTimer or handleInitialState, and take values from its iterators there",

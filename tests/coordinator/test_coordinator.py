@@ -463,6 +463,11 @@ def too_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHANDY_RUNTIME_DIR", str(folder / "runtime"))
 
 
+def too_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime directory in which no host could have its socket."""
+    monkeypatch.setenv("CHANDY_RUNTIME_DIR", str(folder / ("long" * 25)))
+
+
 def no_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "cache").write_text("a file")
 
@@ -479,7 +484,7 @@ def damaged_latest(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     LocalStore(folder / "store" / "p").write("checkpoints/2/manifest.json", b"{}")
 
 
-@pytest.mark.parametrize("trouble", [too_open, no_cache, no_work, no_java, damaged_latest])
+@pytest.mark.parametrize("trouble", [too_open, too_long, no_cache, no_work, no_java, damaged_latest])
 def test_a_coordinator_that_cannot_run_fences_nobody(
     trouble: Callable[[Path, pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

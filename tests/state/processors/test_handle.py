@@ -2,14 +2,20 @@
 # The methods have PySpark's names.
 # ruff: noqa: N802, N803
 
+import inspect
+
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.list_state_client import ListStateClient
+from pyspark.sql.streaming.map_state_client import MapStateClient
 from pyspark.sql.streaming.stateful_processor import (
     ListState,
     MapState,
     StatefulProcessorHandle,
     ValueState,
 )
+from pyspark.sql.streaming.value_state_client import ValueStateClient
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType, YearMonthIntervalType
 
 from chandy.state.errors import DefinitionError, StateTypeError, StateUseError
@@ -158,6 +164,34 @@ def test_a_state_that_is_declared_and_then_deleted_is_gone_and_says_so_when_it_i
         StateUseError, match=r"'old' of operator 'delays' .* init has deleted; remove the call"
     ):
         use(state)
+
+
+PYSPARKS = [
+    (ValueStateClient, lambda h: h.getValueState("s", COUNT), "exists get update clear"),
+    (ListStateClient, lambda h: h.getListState("s", COUNT), "exists put appendValue appendList clear"),
+    (
+        MapStateClient,
+        lambda h: h.getMapState("s", COUNT, COUNT),
+        "exists getValue containsKey updateValue removeKey clear",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("client", "declare", "call"),
+    [(client, declare, call) for client, declare, calls in PYSPARKS for call in calls.split()],
+)
+def test_a_state_that_cannot_be_used_is_pysparks_error_with_its_words(handle, client, declare, call):
+    state = declare(handle)
+    handle.deleteIfExists("s")
+    method = getattr(state, call)
+    given = [[(1,)]] if call in ("put", "appendList") else [(1,)] * len(inspect.signature(method).parameters)
+    with pytest.raises(PySparkRuntimeError, match="Error ") as failed:
+        method(*given)
+    assert isinstance(failed.value, StateUseError)
+    assert str(failed.value) in failed.value.getMessage()
+    words = str(failed.value).partition(":")[0]
+    assert f'f"{words}: ' in inspect.getsource(client)
 
 
 TIMER_CALLS = [lambda h: h.registerTimer(5), lambda h: h.deleteTimer(5), lambda h: h.listTimers()]
