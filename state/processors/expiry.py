@@ -1,10 +1,18 @@
 """Removes expired state from the shards, without looking at any other state.
 
-Reads never see an expired value. This module frees the space that it takes. A variable with a time to live has an
-index under ordered keys: one entry for a key's value, list or map, with the time at which to check it. That is when its
-first part expires, rounded up to an eighth of the time to live. An update keeps the entry, so it costs nothing. At the
-time of the entry, what has expired is removed, and if something is left, it gets a new entry. An entry is never deleted
-before its time, because that would require a search for it.
+Reads never see an expired value. This module frees the space that it takes, by an index under ordered keys with the
+times at which to check a key's value, list or map. The invariant:
+
+    Whatever has an expiry has an entry in the index. It is checked when it has expired, or ``ASLEEP_MS`` later if its
+    state was not declared meanwhile.
+
+What has expired is removed then, but for elements of a list behind longer-lived ones, as long as they are the smaller
+part of it. An update that finds an entry keeps it, so it costs nothing. An entry's time is that of the first expiry,
+rounded up to an eighth of the time to live. If something is left that will expire, it gets a new entry. An entry is
+never deleted before its time, because that would require a search for it.
+
+The invariant holds through every change of what a processor declares: a shorter time to live adds entries that are
+earlier, and a state that is not declared for a while keeps its entries, which are put off, until its values are gone.
 """
 
 from __future__ import annotations
@@ -21,6 +29,8 @@ from ..rpc.access import Entries
 from .variable import CurrentKey, Variable
 
 _PRECISION: Final = 8
+ASLEEP_MS: Final = 600_000
+"""How long an entry is put off whose state the processor does not declare now, but may declare again."""
 
 
 def rounded(expiry_ms: int, ttl_ms: int) -> int:
@@ -32,14 +42,15 @@ def rounded(expiry_ms: int, ttl_ms: int) -> int:
 def new_entry_time(variable: Variable, held: bytes | None, data: bytes | None, now: int) -> int | None:
     """Return the time of the index entry to add when ``held`` becomes ``data``; None if there is one already.
 
-    State with a live part always has an entry. After a change of the time to live, the entry may be late.
+    State with a live part that expires has an entry. If it lives longer than what is written now, because the time to
+    live has become shorter, its entry may be too late for that.
     """
     latest = variable.latest(data)
     if latest is None or variable.ttl_ms is None:
         return None
-    before = variable.latest(held)
-    has_entry = before is not None and now < before <= latest
-    return None if has_entry else rounded(latest, variable.ttl_ms)
+    before, next_expiry = variable.latest(held), min(latest, now + variable.ttl_ms)
+    has_entry = before is not None and now < before <= next_expiry
+    return None if has_entry else rounded(next_expiry, variable.ttl_ms)
 
 
 def clean(state: TaskState, variables: Iterable[Variable], current: CurrentKey) -> None:
@@ -51,8 +62,7 @@ def clean(state: TaskState, variables: Iterable[Variable], current: CurrentKey) 
         named = [keyspace.split_timed(key)[1] for key in entries.keys.to_pylist()]
         wanted = []
         for at, key in enumerate(named):
-            # If the variable has been dropped, only its entry is left.
-            if key not in seen and keyspace.variable_of(key) in by_prefix:
+            if key not in seen:
                 seen.add(key)
                 wanted.append(at)
         if wanted:
@@ -73,7 +83,11 @@ def _clean(entries: Entries, variables: Mapping[bytes, Variable], current: Curre
         if held is None:
             continue
         current.index = index
-        variable = variables[prefixes[index]]
+        variable = variables.get(prefixes[index])
+        if variable is None:
+            # A value of a state that is not declared now. If the state was deleted, there is none.
+            current.put(keyspace.timed_key(keyspace.EXPIRY, current.now + ASLEEP_MS, names[index]), b"")
+            continue
         variable.enter(held)
         earliest = variable.clean()
         data = variable.leave()

@@ -63,7 +63,9 @@ class KeyedListState(ListState):
     def clean(self) -> int | None:
         """Remove the parts in which all elements have expired, and the expired elements of the tail.
 
-        A part with a live element stays as it is, because reads do not see its expired elements.
+        A part with a live element stays as it is, because reads do not see its expired elements. Elements expire in
+        their order, unless the time to live has become shorter: then the list is written anew without those that have
+        expired, once they are the greater part of it.
         """
         header, now = self._open(), self._current.now
         while header.first < header.stop:
@@ -71,7 +73,7 @@ class KeyedListState(ListState):
             for number, data in zip(numbers, self._fetch(numbers), strict=True):
                 live = [item for item in parts.split(data) if is_live(item, now)]
                 if live:
-                    return self._next(live)
+                    return self._clean_behind() if self._outlives_others(live[0]) else self._next(live)
                 self._parts[number] = None
                 header.first, self._changed = number + 1, True
         items = parts.split(header.tail)
@@ -79,6 +81,26 @@ class KeyedListState(ListState):
         if len(live) < len(items):
             header.tail, self._changed = parts.join(live), True
         return self._next(live)
+
+    def _outlives_others(self, item: bytes) -> bool:
+        """Return whether an element lives longer than one that is appended now, and so perhaps than those behind it."""
+        expiry = expiry_of(item)
+        return expiry is None or self.ttl_ms is None or expiry > self._current.now + self.ttl_ms
+
+    def _clean_behind(self) -> int | None:
+        """Remove expired elements anywhere, if they have more bytes than the live ones; return when to check again."""
+        header, now = self._open(), self._current.now
+        items = [item for piece in self._pieces() for item in parts.split(piece)]
+        live = [item for item in items if is_live(item, now)]
+        if 2 * sum(map(len, live)) < sum(map(len, items)):
+            for part in range(header.first, header.stop):
+                self._parts[part] = None
+            header.first, header.tail, self._changed = header.stop, b"", True
+            self._fill(header, live)
+            header.latest = max(
+                (expiry for expiry in map(expiry_of, live) if expiry is not None), default=None
+            )
+        return min((expiry for expiry in map(expiry_of, live) if expiry is not None), default=None)
 
     # --- for the processor ----------------------------------------------------------------------------------
 
@@ -158,20 +180,27 @@ class KeyedListState(ListState):
 
     def _append(self, packed: list[bytes]) -> None:
         header = self._open()
+        self._fill(header, packed)
+        header.latest = parts.later(header.latest, self._expiry())
+        self._changed = True
+
+    def _fill(self, header: ListHeader, packed: Iterable[bytes]) -> None:
         for item in packed:
             if header.tail and len(header.tail) + len(item) + parts.FRAME.size > parts.SEGMENT:
                 self._parts[header.stop] = header.tail
                 header.stop, header.tail = header.stop + 1, b""
             header.tail += parts.FRAME.pack(len(item)) + item
-        header.latest = parts.later(header.latest, self._expiry())
-        self._changed = True
 
     def _elements(self) -> list[bytes]:
         """Return the elements that have not expired, packed."""
-        header, now = self._open(), self._current.now
-        pieces = self._fetch(range(header.first, header.stop))
-        every = chain.from_iterable(parts.split(piece) for piece in [*pieces, header.tail])
+        now = self._current.now
+        every = chain.from_iterable(map(parts.split, self._pieces()))
         return [item for item in every if is_live(item, now)]
+
+    def _pieces(self) -> list[bytes]:
+        """Return all elements, those of each part and then those of the tail framed together."""
+        header = self._open()
+        return [*self._fetch(range(header.first, header.stop)), header.tail]
 
     def _fetch(self, numbers: Iterable[int]) -> list[bytes]:
         """Return parts of the list, from the shard unless they were changed while this key was processed."""

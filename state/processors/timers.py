@@ -1,6 +1,8 @@
 """The timers of an operator's keys, stored by key and by time.
 
-Each key has a hidden value with a list of its timers, and each timer has an empty value under an ordered key.
+Each key has a hidden value with a list of its timers, and each timer has an empty value under an ordered key. The
+invariant: a timer is in the list of its key exactly if it has an entry under the ordered keys, in whatever mode the
+operator runs.
 
 As in Spark (found by experiment on 4.3), a timer is due when its time is not after that of the batch. The timers that
 are due after all rows of a batch have been processed fire in this batch, including those registered in it. Handlers do

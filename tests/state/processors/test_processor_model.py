@@ -18,11 +18,13 @@ from pyspark.sql.types import StructType
 
 from chandy.state.format import keyspace, parts
 from chandy.state.format.keys import KeyCodec
-from chandy.state.format.packing import Packing
+from chandy.state.format.packing import Packing, expiry_of
 from chandy.state.format.values import StateName
 from chandy.state.operators.pickling import pickled
 from chandy.state.operators.time_mode import TimeMode
+from chandy.state.processors.expiry import ASLEEP_MS
 from chandy.state.processors.processor import ProcessorSpec
+from chandy.state.processors.timers import hidden_list, times_of
 from chandy.state.rpc.messages import BatchTimes
 
 from ...effort import examples
@@ -252,6 +254,7 @@ def check(run: list[Any], mode: TimeMode, ttl: int | None) -> tuple[Pipeline, Pl
         assert not twice or tried == found
         # After rows, after timers, and when what has expired is removed: however often a key is entered.
         assert max(Counter(pipeline.shards.written).values(), default=0) <= 3
+        check_index(pipeline, times.timestamp_ms)
         # Keys come in any order, timers in theirs.
         pairs = [(row["k"], json.loads(row["what"])) for row in found]
         inputs, fired = pairs[: len(program)], pairs[len(program) :]
@@ -292,6 +295,96 @@ def test_event_time_timers_and_states_are_what_dicts_are(run: list[Any]) -> None
     assert found == expected
 
 
+class Sleeps(StatefulProcessor):
+    """Declares none of the states."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        return iter(())
+
+
+def stored(pipeline: Pipeline) -> dict[bytes, list[bytes]]:
+    """The packed values in each value, list and map, by its key in the store."""
+    found: dict[bytes, list[bytes]] = {}
+    for (shard, name), data in pipeline.shards.held.items():
+        prefix = keyspace.variable_of(name) if name[0] > 2 else b""
+        pieces = [
+            piece
+            for (owner, key), piece in sorted(pipeline.shards.held.items())
+            if owner == shard and key[:1] == b"\x01" and keyspace.owner_of(key) == keyspace.owner_of(name)
+        ]
+        match prefix[1:]:
+            case b"value":
+                found[name] = [data]
+            case b"list":
+                header = parts.ListHeader.decode(data)
+                assert len(pieces) == header.stop - header.first
+                found[name] = [item for piece in [*pieces, header.tail] for item in parts.split(piece)]
+            case b"map":
+                inline = [parts.MapHeader.decode(data).inline]
+                found[name] = [item for piece in pieces or inline for item in parts.split(piece)[1::2]]
+    return found
+
+
+def check_index(pipeline: Pipeline, now: int) -> None:
+    """Whatever will expire has an entry in the index; a timer has an entry exactly if it is in its key's list."""
+    entries = {keyspace.split_timed(key) for _, key in pipeline.shards.held if key[:2] == keyspace.EXPIRY}
+    expiring = {
+        name
+        for name, items in stored(pipeline).items()
+        if any((expiry_of(item) or 0) > now for item in items)
+    }
+    assert expiring <= {name for _, name in entries}
+    for index in (keyspace.EVENT_TIMERS, keyspace.PROCESSING_TIMERS):
+        prefix = hidden_list(index)
+        lists = {
+            (time, key[len(prefix) :])
+            for (_, key), data in pipeline.shards.held.items()
+            if key.startswith(prefix)
+            for time in times_of(data)
+        }
+        assert lists == {keyspace.split_timed(key) for _, key in pipeline.shards.held if key[:2] == index}
+
+
+lives = st.tuples(
+    st.dictionaries(st.sampled_from(KEYS[:3]), st.lists(operation, max_size=8), min_size=1, max_size=3),
+    st.sampled_from([None, 20, 100, 100_000]),
+    st.sampled_from([True, True, True, False]),
+    st.integers(0, 160),
+)
+
+
+@settings(max_examples=examples(30))
+@given(run=st.lists(lives, min_size=2, max_size=8))
+def test_what_has_expired_is_removed_through_every_change_of_what_is_declared(run: list[Any]) -> None:
+    pipeline, model, now = Pipeline(TimeMode.PROCESSING, output=OUTPUT), Plain(), 1000
+    for program, ttl, declared, step in run:
+        now += step
+        rows, times = [(key, 0) for key in program], BatchTimes(now, 0)
+        if declared:
+            expected = model.batch(program, [], ttl, times, TimeMode.PROCESSING)
+            found = pipeline.batch(interprets(TimeMode.PROCESSING, ttl, program, []), rows, times)
+            assert {row["k"]: json.loads(row["what"]) for row in found} == dict(plain(expected))
+        else:
+            pipeline.batch(Sleeps(), rows, times)
+        check_index(pipeline, now)
+    for later in (100_000, ASLEEP_MS, 2 * ASLEEP_MS, 3 * ASLEEP_MS):
+        pipeline.batch(interprets(TimeMode.PROCESSING, TTL, {}, []), [], BatchTimes(now + later, 0))
+        check_index(pipeline, now + later)
+    model.now = now + 3 * ASLEEP_MS
+    live = sum(map(model.live, model.value.values()))
+    live += sum(map(model.live, (i for m in model.map.values() for i in m.values())))
+    left = stored(pipeline)
+    assert live == sum(len(items) for name, items in left.items() if b"list" not in name[:6])
+    for key, items in model.list.items():
+        kept = left.get(keyspace.value_prefix("list") + CODEC.encode((key,)), [])
+        forever = [item for item in kept if expiry_of(item) is None]
+        assert len(forever) == sum(map(model.live, items))
+        assert sum(map(len, kept)) <= 2 * sum(map(len, forever)), "what has expired is the smaller part"
+
+
 @quick
 @given(run=runs(timers=True))
 def test_states_with_a_time_to_live_and_processing_time_timers_are_what_dicts_are(run: list[Any]) -> None:
@@ -304,3 +397,31 @@ def test_states_with_a_time_to_live_and_processing_time_timers_are_what_dicts_ar
     }
     assert left == set()
     assert [row for row in pipeline.shards.held if b"$" in row[1]] == [] or any(model.timers.values())
+
+
+@pytest.mark.parametrize("what", ["list", "map"])
+@pytest.mark.parametrize("before", [None, 30 * 86_400_000])
+@pytest.mark.parametrize("pause", [False, True])
+def test_what_expires_behind_something_that_lives_longer_takes_no_room_for_long(
+    what: str, before: int | None, pause: bool
+) -> None:
+    pipeline, now = Pipeline(TimeMode.PROCESSING, output=OUTPUT), 1000
+
+    def batch(ttl: int | None, *items: int) -> None:
+        ops = [
+            ("list.append", n, "x" * 30) if what == "list" else ("map.update", n, n, "x" * 30) for n in items
+        ]
+        pipeline.batch(interprets(TimeMode.PROCESSING, ttl, {"a": ops}, []), [("a", 0)], BatchTimes(now, 0))
+        check_index(pipeline, now)
+
+    batch(before, *range(-5, 0))
+    if pause:
+        # The entry in the index comes due while nothing is declared.
+        now += 2 * (before or 0)
+        pipeline.batch(Sleeps(), [("a", 0)], BatchTimes(now, 0))
+        batch(before, *range(-5, 0))
+    for n in range(100):
+        now += 1000
+        batch(10, n)
+    (items,) = stored(pipeline).values()
+    assert len(items) <= 2 * 10 + 3
