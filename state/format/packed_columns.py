@@ -6,17 +6,17 @@ import decimal
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BooleanType, DataType, DecimalType, NullType, StructType
 
+from . import nested_columns
 from .arrow import BYTES, Bits, bitmap, from_numpy, scalar, to_numpy
 from .schema import arrow_struct
 from .slots import DECIMAL_BYTES, EXPIRES, Slots, is_fixed, is_nested
-from .values import Convert, StateName, arrow_decoder, encoder
+from .values import StateName, encoder
 
 Offsets = npt.NDArray[np.int64]
 
@@ -39,12 +39,9 @@ class ColumnPacker:
         self._version = version
         self._name = name
         self._slots = Slots.of(schema)
-        self._encoders = {
-            at: encoder(name, field.name, field.dataType, field.nullable)
-            for at, field in enumerate(schema.fields)
-            if is_nested(field.dataType)
-        }
-        self._decoders = {at: arrow_decoder(schema.fields[at].dataType) for at in self._encoders}
+        for field in schema.fields:
+            # Refuses what a state cannot hold.
+            encoder(name, field.name, field.dataType, field.nullable)
 
     # --- rows to bytes --------------------------------------------------------------------------------------
 
@@ -87,12 +84,14 @@ class ColumnPacker:
 
     def _tail(self, at: int, column: pa.Array) -> pa.Array:
         """Return the values of a column without a fixed width as bytes, empty for null."""
-        if at not in self._encoders:
+        field = self._schema.fields[at]
+        if not is_nested(field.dataType):
             tail = column.cast(pa.binary()).cast(BYTES)
             return tail.fill_null(_NOTHING) if tail.null_count else tail
-        encode, pack = self._encoders[at], msgpack.Packer().pack
-        values = column.to_pylist()
-        return pa.array([b"" if value is None else pack(encode(value)) for value in values], BYTES)
+        return pa.array(nested_columns.packed(column, field.dataType, field.name, self._refused_null), BYTES)
+
+    def _refused_null(self, path: str, expected: str) -> Exception:
+        return self._name.value_error(path, expected, None)
 
     def _fitting(self, at: int, column: pa.Array) -> pa.Array:
         expected = self.type.field(at).type
@@ -148,17 +147,13 @@ class ColumnPacker:
         if is_fixed(dtype):
             return _typed(fixed[str(at)], nulls, dtype, arrow)
         taken = parts.take(self._slots.variable.index(at))
-        if at not in self._decoders:
+        if not is_nested(dtype):
             column = taken.cast(pa.binary()).view(arrow)
             if not nulls.any():
                 return column
             return pa.Array.from_buffers(arrow, len(column), [_validity(nulls), *column.buffers()[1:]])
-        decode = self._decoders[at]
-        items = [
-            None if null else msgpack.unpackb(item)
-            for null, item in zip(nulls.tolist(), taken.to_pylist(), strict=True)
-        ]
-        return pa.array(items if decode is None else _decoded(decode, items), arrow)
+        items = [None if null else item for null, item in zip(nulls.tolist(), taken.to_pylist(), strict=True)]
+        return nested_columns.unpacked(items, dtype, arrow)
 
     def _damaged(self, data: pa.Array) -> Exception:
         expected = f"a packed row of {self._schema.simpleString()}"
@@ -229,10 +224,6 @@ def _typed(numbers: npt.NDArray[Any], nulls: Bits, dtype: DataType, arrow: pa.Da
         return from_numpy(numbers.astype(np.bool_), nulls)
     body = pa.py_buffer(np.ascontiguousarray(numbers))
     return pa.Array.from_buffers(arrow, len(numbers), [_validity(nulls), body])
-
-
-def _decoded(decode: Convert, items: list[Any]) -> list[Any]:
-    return [None if item is None else decode(item) for item in items]
 
 
 def _same_kind(found: pa.DataType, expected: pa.DataType) -> bool:

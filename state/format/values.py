@@ -294,27 +294,6 @@ def decoder(dtype: DataType) -> Convert | None:
     return None
 
 
-def arrow_decoder(dtype: DataType) -> Convert | None:
-    """Return a function that converts a stored value (never None) to what Arrow takes; None if it is that already.
-
-    Arrow takes the integers of dates and times as they are, even those outside of Python's calendar.
-    """
-    if isinstance(dtype, DecimalType):
-        return from_unscaled(dtype)
-    if isinstance(dtype, ArrayType):
-        element = nullable(arrow_decoder(dtype.elementType))
-        return lambda items: [element(item) for item in items]
-    if isinstance(dtype, MapType):
-        key, item = nullable(arrow_decoder(dtype.keyType)), nullable(arrow_decoder(dtype.valueType))
-        return lambda pairs: [(key(k), item(v)) for k, v in pairs]
-    if isinstance(dtype, StructType):
-        names, fields = dtype.names, [nullable(arrow_decoder(field.dataType)) for field in dtype.fields]
-        return lambda items: {
-            name: decode(item) for name, decode, item in zip(names, fields, items, strict=True)
-        }
-    return None
-
-
 def from_unscaled(dtype: DecimalType) -> Convert:
     """Return a function that converts the bytes of a decimal's unscaled integer to the decimal."""
     scale = dtype.scale
