@@ -72,9 +72,17 @@ def check_columns(schema: StructType, what: str) -> None:
     """Refuse columns whose values a processor cannot get or give as Python values.
 
     Raises:
-        DefinitionError: a column, or a part of one, has such a type.
+        DefinitionError: a column, or a part of one, has such a type, or is a struct with two fields of one name.
     """
     for field in schema.fields:
+        repeated = _repeated(field.dataType)
+        if repeated is not None:
+            raise DefinitionError(
+                f"column {field.name!r} of {what} cannot go from Spark to Python and back",
+                "structs whose fields have names of their own",
+                f"two fields named {repeated!r} in one struct",
+                "give one of the fields another name",
+            )
         unsupported = _unsupported(field.dataType)
         if unsupported is not None:
             raise DefinitionError(
@@ -83,6 +91,20 @@ def check_columns(schema: StructType, what: str) -> None:
                 unsupported.simpleString(),
                 "cast the column to another type",
             )
+
+
+def _repeated(dtype: DataType) -> str | None:
+    """Return a name that two fields of one struct in a type have, which Spark's way to Arrow refuses; None if none."""
+    if isinstance(dtype, ArrayType):
+        return _repeated(dtype.elementType)
+    if isinstance(dtype, MapType):
+        return _repeated(dtype.keyType) or _repeated(dtype.valueType)
+    if isinstance(dtype, StructType):
+        twice = (name for name in dtype.names if dtype.names.count(name) > 1)
+        return next(twice, None) or next(
+            filter(None, (_repeated(field.dataType) for field in dtype.fields)), None
+        )
+    return None
 
 
 def _unsupported(dtype: DataType) -> DataType | None:

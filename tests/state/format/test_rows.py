@@ -110,6 +110,17 @@ def test_a_column_that_python_cannot_hold_is_refused(dtype):
         check_columns(StructType().add("bad", ArrayType(dtype)), "the input")
 
 
+@pytest.mark.parametrize("wrap", [lambda t: t, ArrayType, lambda t: StructType().add("x", t)])
+def test_a_struct_with_two_fields_of_one_name_is_refused_because_spark_gives_it_to_no_python(wrap):
+    check_columns(StructType().add("c", wrap(StructType().add("a", "long").add("A", "long"))), "the input")
+    with pytest.raises(
+        DefinitionError, match=r"column 'c' of the input .* two fields named 'a' in one struct"
+    ):
+        check_columns(
+            StructType().add("c", wrap(StructType().add("a", "long").add("a", "long"))), "the input"
+        )
+
+
 # --- out
 
 
