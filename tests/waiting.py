@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-DEADLINE = 90.0
-"""Seconds; it only ends a test that fails. Starting Spark on a busy machine takes a good part of it."""
+DEADLINE = 300.0
+"""Seconds; it only ends a test that fails. Starting Spark on a busy machine may take a minute of it."""
 
 
-def eventually(condition: Callable[[], bool], what: str = "the condition", seconds: float = DEADLINE) -> None:
+def eventually(
+    condition: Callable[[], object], what: str = "the condition", seconds: float = DEADLINE
+) -> None:
     """Wait until a condition holds; the error of a test that waits in vain says for what."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -19,7 +19,7 @@ from benchmarks.cluster.standalone import SOON, Standalone
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
 from ..integration import drivers
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .stream import rows_in
 
 _MACHINES = ("d1", "d2")
@@ -76,7 +76,7 @@ def _stream(spark: SparkSession, folder: Path) -> dict[str, object]:
         seconds += [_batch(folder, file) for file in range(_FILES, _FILES + _AGAIN)]
         after = _executors(spark)
         kept = hosts == {(one.machine, one.executor) for one in coordinator.assignment()}
-        checkpoint = coordinator.checkpoint().result(60)
+        checkpoint = coordinator.checkpoint().result(DEADLINE)
         return {
             "executors": [before, after],
             "hosts": len(hosts),

@@ -19,6 +19,7 @@ from chandy.storage.errors import ChandyError
 
 from ..integration import drivers
 from ..integration.drivers import say
+from ..waiting import DEADLINE
 
 
 def run(options: dict[str, Any]) -> None:
@@ -52,7 +53,7 @@ def run(options: dict[str, Any]) -> None:
     except Exception as error:  # noqa: BLE001 (whatever it is, the test is to know)
         say("ended", repr(str(error)))
     try:
-        coordinator.checkpoint().result(60)
+        coordinator.checkpoint().result(DEADLINE)
         say("completed a checkpoint")
     except ChandyError as error:
         say("completes no checkpoint", repr(str(error)))

@@ -35,7 +35,7 @@ def stream(cluster: Cluster, coordinator: CheckpointCoordinator, tmp_path: Path)
     running = Stream(cluster.spark, coordinator, cluster.shared / tmp_path.name)
     running.add(3)
     running.await_all()
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
     # What comes after the checkpoint is what a loss may take.
     running.add(2)
     running.await_all()
@@ -99,7 +99,7 @@ def test_what_is_lost_is_lost_once(cluster: Cluster, stream: Stream, loss: str) 
         assert stream.hosts() == before
     else:
         assert before[0].host not in {hello.host for hello in stream.hosts()}
-    stream.coordinator.checkpoint().result(60)
+    stream.coordinator.checkpoint().result(DEADLINE)
     KILLS[loss].mend(cluster, machine)
 
 
@@ -115,7 +115,7 @@ def test_a_machine_that_is_cut_off_and_comes_back_changes_nothing(cluster: Clust
     eventually(lambda: _HOST not in commands(machine), "the end of the hosts that were cut off")
     stream.add(2)
     stream.await_all()
-    stream.coordinator.checkpoint().result(60)
+    stream.coordinator.checkpoint().result(DEADLINE)
 
 
 def test_a_machine_that_hears_and_is_not_heard_is_given_up(cluster: Cluster, stream: Stream) -> None:
@@ -126,7 +126,7 @@ def test_a_machine_that_hears_and_is_not_heard_is_given_up(cluster: Cluster, str
     machine.unblock(cluster.machines.address)
     stream.add(2)
     stream.await_all()
-    assert stream.coordinator.checkpoint().result(60)
+    assert stream.coordinator.checkpoint().result(DEADLINE)
 
 
 def test_a_machine_that_freezes_for_longer_than_its_lease_counts_no_more(
@@ -141,7 +141,7 @@ def test_a_machine_that_freezes_for_longer_than_its_lease_counts_no_more(
     stream.add(2)
     stream.await_all()
     assert not frozen & {hello.host for hello in stream.hosts()}
-    stream.coordinator.checkpoint().result(60)
+    stream.coordinator.checkpoint().result(DEADLINE)
 
 
 def test_a_disk_that_is_full_on_one_machine_fails_checkpoints_with_its_name_and_loses_nothing(
@@ -152,7 +152,7 @@ def test_a_disk_that_is_full_on_one_machine_fails_checkpoints_with_its_name_and_
     machine.run("mount", "-o", f"remount,size={used}k", "/tmp")
     try:
         with pytest.raises(CheckpointError, match=f"on {machine.name}: .*No space left on device"):
-            stream.coordinator.checkpoint().result(60)
+            stream.coordinator.checkpoint().result(DEADLINE)
     finally:
         machine.run("mount", "-o", "remount,size=4g", "/tmp")
     stream.add(2)
@@ -194,7 +194,7 @@ def test_a_machine_is_drained_and_another_gets_its_part_while_the_query_runs(
     def has_shards() -> bool:
         stream.add(1)
         stream.await_all()
-        coordinator.checkpoint().result(60)
+        coordinator.checkpoint().result(DEADLINE)
         return name in {shard.machine for shard in coordinator.assignment()}
 
     # Tasks come first, and their shards follow them.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..integration.support import TOTALS, Events, Totals, last_totals
+from ..waiting import DEADLINE
 from .conftest import Cluster, coordinate
 
 pytestmark = pytest.mark.cluster
@@ -44,7 +45,7 @@ def test_operators_of_each_kind_are_exact_and_go_on_from_a_checkpoint(
             for name, rows in {"p": processed, "a": aggregated}.items():
                 writer = rows.writeStream.format("parquet").option("path", str(folder / name))
                 coordinator.start(writer, name=name).processAllAvailable()
-            assert coordinator.checkpoint().result(60).batches == {
+            assert coordinator.checkpoint().result(DEADLINE).batches == {
                 "p": events.files - 1,
                 "a": events.files - 1,
             }

@@ -9,7 +9,7 @@ import pytest
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .conftest import Cluster
 from .stream import Stream
 from .test_losses import KILLS, lose_again_and_again
@@ -39,7 +39,7 @@ def await_standbys(stream: Stream) -> None:
     coordinator = stream.coordinator
 
     def are_in_sync() -> bool:
-        coordinator.checkpoint().result(60)
+        coordinator.checkpoint().result(DEADLINE)
         shards = coordinator.assignment()
         assert all(shard.standby != shard.machine for shard in shards if shard.machine)
         return all(shard.standby and not shard.moves_to for shard in shards)

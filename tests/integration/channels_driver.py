@@ -15,6 +15,7 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, Checkpoi
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError
 
+from ..waiting import DEADLINE
 from .drivers import INPUT, say, session, tell_progress
 
 PIPELINE = "killed"
@@ -52,7 +53,7 @@ def run(options: dict[str, Any]) -> None:
     threading.Thread(target=tell_progress, args=(coordinator, queries), daemon=True).start()
     sys.stdin.readline()
     queries[0].processAllAvailable()
-    coordinator.checkpoint().result(120)
+    coordinator.checkpoint().result(DEADLINE)
     queries[1].processAllAvailable()
     coordinator.stop()
     say("stopped")

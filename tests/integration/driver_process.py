@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from ..waiting import DEADLINE
 from .drivers import EVENT
 
 
@@ -61,4 +62,4 @@ def driver(module: str, folder: Path, runtime: Path, options: Mapping[str, Any])
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        listener.join(30)
+        listener.join(DEADLINE)

@@ -26,7 +26,7 @@ from chandy import ChandyError, CheckpointConfig, CheckpointCoordinator, KafkaSi
 from chandy.coordinator import CheckpointedQuery, NoRestart
 from chandy.coordinator.spark import plan
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from . import support
 from .drivers import EVENT, say
 from .support import TOTALS, Totals
@@ -72,7 +72,7 @@ class KafkaDriver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        self.listener.join(30)
+        self.listener.join(DEADLINE)
 
     def kill(self) -> None:
         """Kill it with its JVM and its Python workers."""
@@ -184,9 +184,9 @@ def run(options: dict[str, Any]) -> None:
             case ["checkpoint"]:
                 assert query is not None
                 query.processAllAvailable()
-                tell("checkpoint", coordinator.checkpoint().result(60).id)
+                tell("checkpoint", coordinator.checkpoint().result(DEADLINE).id)
             case ["checkpoint as it is"]:
-                tell("checkpoint", coordinator.checkpoint().result(60).id)
+                tell("checkpoint", coordinator.checkpoint().result(DEADLINE).id)
             case ["process"]:
                 assert query is not None
                 query.processAllAvailable()

@@ -23,7 +23,7 @@ from chandy.coordinator.restore.remote_directories import RemoteDirectories
 from chandy.coordinator.spark.hadoop_folder import HadoopFolder
 from chandy.coordinator.spark.mirror import Mirror
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .support import Events
 
 STEPS = ("committed", "claimed", "seeded", "uploaded", "started")
@@ -90,7 +90,7 @@ def main(folder: Path, work_dir: str, die_at: str) -> None:
         expected = {key: rows for key, (rows, _) in events.totals(spark).items()}
         query.processAllAvailable()
         eventually(lambda: counts == expected, f"{expected} instead of {counts}")
-        coordinator.checkpoint().result(60)
+        coordinator.checkpoint().result(DEADLINE)
         events.add(1)
         query.processAllAvailable()
         if die_at == "committed":

@@ -23,6 +23,7 @@ from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.checkpoints.verification import verify
 from chandy.storage.uri import join_uri
 
+from ..waiting import DEADLINE
 from .support import TOTALS, Events, Totals, last_totals
 
 
@@ -66,7 +67,7 @@ def run(spark: SparkSession, storage: str, folder: Path) -> None:
     events.add(2)
     first, query = begin("p")
     check(query)
-    assert first.checkpoint().result(60).id == 1
+    assert first.checkpoint().result(DEADLINE).id == 1
     events.add(2)
     check(query)
     first.stop(checkpoint=False)
@@ -85,13 +86,13 @@ def run(spark: SparkSession, storage: str, folder: Path) -> None:
     third, query = begin("q", savepoint.uri)
     events.add(1)
     check(query)
-    assert third.checkpoint().result(60).id == savepoint.id + 1
+    assert third.checkpoint().result(DEADLINE).id == savepoint.id + 1
     third.stop()
     assert verify(open_store(savepoint.uri), read_savepoint(open_store(savepoint.uri))).ok
 
     fourth, query = begin("q", savepoint.uri, claim=True)
     check(query)
-    fourth.checkpoint().result(60)
+    fourth.checkpoint().result(DEADLINE)
     assert open_store(savepoint.uri).list() != []
     fourth.stop()
     assert open_store(savepoint.uri).list() == []

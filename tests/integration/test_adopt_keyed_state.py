@@ -23,6 +23,7 @@ from chandy.coordinator.errors import AdoptionError
 from chandy.coordinator.spark import progress
 from chandy.state import read_state
 
+from ..waiting import DEADLINE
 from .support import TOTALS, Events, Make, Totals, last_totals
 from .test_adopt import check_untouched, contents
 from .test_going_on import crash, in_place
@@ -105,7 +106,7 @@ def test_an_adopted_processor_gives_out_what_an_uninterrupted_one_does(
         assert report.is_possible, report
         queries.append(coordinator.start(writer, name=feed.case.name, adopt=old))
     for query in queries:
-        query.awaitTermination(150)
+        query.awaitTermination(DEADLINE)
     assert {query.name: query.exception() for query in queries if query.exception()} == {}
     found = {feed.case.name: feed.outputs() for feed in feeds}
     expected = {feed.case.name: feed.outputs() for feed in whole}
@@ -129,7 +130,7 @@ def test_a_log_of_offsets_by_name_goes_on_with_ticks(
     output = over(coordinator, spark, feed)
     writer = output.writeStream.outputMode("update").foreachBatch(feed.take).trigger(availableNow=True)
     query = coordinator.start(writer, name="q", adopt=str(old))
-    query.awaitTermination(150)
+    query.awaitTermination(DEADLINE)
     assert query.exception() is None
     assert feed.outputs() == whole.outputs()
     coordinator.stop()
@@ -236,7 +237,7 @@ def test_the_values_are_there_before_a_batch_and_in_every_checkpoint_after(
     for key, total in events.totals(spark).items():
         assert tuple(coordinator.get("totals", key)) == total
     # Nothing has come since: the checkpoint has what was adopted.
-    taken = coordinator.checkpoint().result(60)
+    taken = coordinator.checkpoint().result(DEADLINE)
     stored = read_state(spark, str(tmp_path / "store" / "p"), taken.id, operator="totals", state="totals")
     assert {row.k: (row.n, row.total) for row in stored.collect()} == events.totals(spark)
     coordinator.stop()

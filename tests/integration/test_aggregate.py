@@ -22,6 +22,7 @@ from chandy.state.operators.arrow_processor import ArrowInput, ArrowProcessor, A
 from chandy.state.operators.dataframe import keyed
 from chandy.state.operators.hashing import can_hash, xxhash64
 
+from ..waiting import DEADLINE
 from .support import Events, Make
 
 pytestmark = pytest.mark.spark
@@ -171,7 +172,7 @@ def test_totals_survive_a_restore(spark: SparkSession, make: Make, events: Event
             events.stream(spark), by=["k"], uid="totals", n=("*", "count"), total=("v", "sum")
         )
         finish(coordinator, running, found, "k")
-        coordinator.checkpoint().result(timeout=60)
+        coordinator.checkpoint().result(timeout=DEADLINE)
         coordinator.stop()
     assert {key[0]: (row.n, row.total) for key, row in found.items()} == events.totals(spark)
 

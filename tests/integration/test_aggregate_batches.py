@@ -24,7 +24,7 @@ from chandy.state.aggregation.combining import Combining, Place
 from chandy.state.errors import DefinitionError
 from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
-from tests.waiting import eventually
+from tests.waiting import DEADLINE, eventually
 
 from .support import Events, Make
 from .test_aggregate import NUMBERS, SPARK, TYPES, functions_of, same
@@ -175,7 +175,7 @@ def test_a_query_changes_the_way_from_one_start_to_the_next(
             coordinator.start(writer, name="q").awaitTermination()
         else:
             run_to_end(coordinator, totals_of(coordinator, stream, way), kept)
-        coordinator.checkpoint().result(timeout=60)
+        coordinator.checkpoint().result(timeout=DEADLINE)
         coordinator.stop()
         assert kept.totals == events.totals(spark)
         kept.rows = dict(kept.rows)

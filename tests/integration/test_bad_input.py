@@ -36,6 +36,7 @@ from chandy.storage import (
 from chandy.storage.checkpoints import layout
 
 from ..storage.conftest import no_s3_keys  # noqa: F401
+from ..waiting import DEADLINE
 from .support import EVENTS, TOTALS, Events, Make, Totals
 
 pytestmark = pytest.mark.spark
@@ -59,7 +60,7 @@ def checkpointed(make: Make, spark: SparkSession, events: Events, tmp_path: Path
     coordinator = make()
     writer = totals(coordinator, events.stream(spark)).writeStream.format("noop")
     coordinator.start(writer, name="totals").processAllAvailable()
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
     coordinator.stop()
     return tmp_path / "store" / "p" / layout.manifest_key(1)
 
@@ -93,7 +94,7 @@ def test_a_writer_that_cannot_be_checkpointed_is_refused_and_the_coordinator_goe
     events.add(1)
     query = coordinator.start(stream.writeStream.format("noop"), name="q")
     query.processAllAvailable()
-    assert coordinator.checkpoint().result(60).batches == {"q": 0}
+    assert coordinator.checkpoint().result(DEADLINE).batches == {"q": 0}
 
 
 def test_names_are_taken_once(make: Make, spark: SparkSession, events: Events) -> None:
@@ -183,7 +184,7 @@ def test_an_operator_below_a_union_or_a_coalesce_is_refused_unless_shuffled(
     events.add(1)
     shuffled = out.repartition(2).union(other.repartition(2))
     coordinator.start(shuffled.writeStream.format("noop"), name="q").processAllAvailable()
-    assert coordinator.checkpoint().result(60).shards == 8
+    assert coordinator.checkpoint().result(DEADLINE).shards == 8
 
 
 def test_an_operator_of_another_coordinator_is_refused(
@@ -219,7 +220,7 @@ def test_a_checkpoint_that_does_not_fit_the_pipeline_is_refused(
     # Its checkpoint can be restored all the same.
     events.add(1)
     coordinator.start(out.writeStream.format("noop"), name="totals").processAllAvailable()
-    assert coordinator.checkpoint().result(60).batches == {"totals": 1}
+    assert coordinator.checkpoint().result(DEADLINE).batches == {"totals": 1}
     coordinator.stop()
     # State may be left behind by those who say so; a query that is new then starts empty (H5).
     lenient = make(allow_non_restored=True)
@@ -287,7 +288,7 @@ def test_one_damaged_byte_is_named_at_every_start_and_what_is_whole_stays(
     for _ in range(3):
         events.add(1)
         query.processAllAvailable()
-        first.checkpoint().result(60)
+        first.checkpoint().result(DEADLINE)
     first.stop()
     checkpoints = tmp_path / "store" / "p" / layout.CHECKPOINTS
     (pack,) = (pack for pack in checkpoints.glob("3/*.pack") if not pack.name.startswith("driver-"))
@@ -300,7 +301,7 @@ def test_one_damaged_byte_is_named_at_every_start_and_what_is_whole_stays(
             retained=2, interval="1 s", initial_delay="0 s", restart=FixedDelay("0 s", attempts=1000)
         )
         with pytest.raises(DamagedCheckpointError, match=r'restore="2".*chandy verify') as caught:
-            start(again).awaitTermination(60)
+            start(again).awaitTermination(DEADLINE)
         assert (caught.value.key, caught.value.intact) == (f"checkpoints/3/{pack.name}", 2)
         again.stop(timeout="1 s")
     start(make(restore=2)).processAllAvailable()
@@ -337,9 +338,9 @@ def test_a_savepoint_needs_a_place_that_is_free(
         coordinator.savepoint()
     with pytest.raises(InvalidPlaceError):
         coordinator.savepoint("carrier-pigeon://loft/s")
-    coordinator.savepoint("one").result(60)
+    coordinator.savepoint("one").result(DEADLINE)
     with pytest.raises(ChandyError, match="new or empty folder"):
-        coordinator.savepoint("one").result(60)
+        coordinator.savepoint("one").result(DEADLINE)
     # The one that was there is as it was.
     assert make("other", restore=str(tmp_path / "store" / "p" / "savepoints" / "one")).restored is not None
 
@@ -373,7 +374,7 @@ def test_a_state_value_of_the_wrong_type_names_operator_state_and_field(
     out = totals(coordinator, events.stream(spark), processor=WrongType())
     query = coordinator.start(out.writeStream.format("noop"), name="q")
     with pytest.raises(ProcessorFailedError) as caught:
-        query.awaitTermination(90)
+        query.awaitTermination(DEADLINE)
     for fact in ("StateTypeError", "totals", "'n'", "many"):
         assert fact in str(caught.value)
 
@@ -397,7 +398,7 @@ def test_a_sink_that_takes_only_some_rows_of_a_batch_fails_before_state_is_lost(
     out = totals(coordinator, rows_by_key, parallelism=parallelism)
     query = coordinator.start(out.writeStream.foreachBatch(peek), name="q")
     with pytest.raises(QueryFailedError, match="stopped early"):
-        query.awaitTermination(90)
+        query.awaitTermination(DEADLINE)
 
 
 def test_a_coordinator_that_has_stopped_says_so(make: Make, spark: SparkSession, events: Events) -> None:

@@ -26,7 +26,7 @@ from chandy.coordinator.spark import progress
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import ChannelRecord, UnreadFiles
-from tests.waiting import eventually
+from tests.waiting import DEADLINE, eventually
 
 from ..coordinator.channels.test_interleavings import listed, local
 from .channels_driver import PIPELINE
@@ -86,7 +86,7 @@ def test_a_channel_has_what_is_published_and_not_read_and_what_waits(
     events.add(2)
     pair.writer.processAllAvailable()
     # Nothing of it is visible before the checkpoint is complete.
-    found = first.checkpoint().result(60)
+    found = first.checkpoint().result(DEADLINE)
     target = str(tmp_path / "middle")
     empty = UnreadFiles(0, 0, 0)
     assert found.channels == tuple(
@@ -98,9 +98,9 @@ def test_a_channel_has_what_is_published_and_not_read_and_what_waits(
     for _ in range(2):
         events.add()
         pair.writer.processAllAvailable()
-        found = first.checkpoint().result(60)
+        found = first.checkpoint().result(DEADLINE)
         pair.readers[0].processAllAvailable()
-    last = first.checkpoint().result(60)
+    last = first.checkpoint().result(DEADLINE)
     caught_up, behind = last.channels
     assert (caught_up.published, caught_up.rows_to_publish, caught_up.files) == (3, 0, empty)
     assert behind.files is not None
@@ -116,7 +116,7 @@ def test_a_channel_has_what_is_published_and_not_read_and_what_waits(
     pair = start(second, spark, events, tmp_path, readers=2)
     events.add()
     pair.writer.processAllAvailable()
-    second.checkpoint().result(60)
+    second.checkpoint().result(DEADLINE)
     for reader in pair.readers:
         reader.processAllAvailable()
     second.stop()
@@ -132,11 +132,11 @@ def test_a_channel_goes_along_when_a_pipeline_is_moved(
     for _ in range(2):
         events.add()
         pair.writer.processAllAvailable()
-        first.checkpoint().result(60)
+        first.checkpoint().result(DEADLINE)
     pair.readers[0].stop()
     events.add()
     pair.writer.processAllAvailable()
-    saved = first.savepoint(f"file://{tmp_path}/saved").result(60)
+    saved = first.savepoint(f"file://{tmp_path}/saved").result(DEADLINE)
     (channel,) = saved.channels
     assert channel.rows_to_publish == 40
     first.stop(checkpoint=False)
@@ -151,9 +151,9 @@ def test_a_channel_goes_along_when_a_pipeline_is_moved(
         pair = start(moved, spark, events, tmp_path)
         events.add()
         pair.writer.processAllAvailable()
-        moved.checkpoint().result(60)
+        moved.checkpoint().result(DEADLINE)
         pair.readers[0].processAllAvailable()
-        (channel,) = moved.checkpoint().result(60).channels
+        (channel,) = moved.checkpoint().result(DEADLINE).channels
         assert (channel.rows_to_publish, channel.files) == (0, UnreadFiles(0, 0, 0))
     for output in ("middle", "out-0"):
         assert read_through_log(tmp_path / output) == given(events)
@@ -177,14 +177,14 @@ def test_sparks_own_file_sink_is_a_channel_too(
     writer.processAllAvailable()
     reader.processAllAvailable()
     # Visible before the checkpoint that has it.
-    (channel,) = first.checkpoint().result(60).channels
+    (channel,) = first.checkpoint().result(DEADLINE).channels
     assert channel == ChannelRecord(
         "writer", None, "reader", str(tmp_path / "middle"), 1, 0, UnreadFiles(0, 0, 0)
     )
     reader.stop()
     events.add(2)
     writer.processAllAvailable()
-    (channel,) = first.checkpoint().result(60).channels
+    (channel,) = first.checkpoint().result(DEADLINE).channels
     assert channel.files is not None
     assert (channel.published, channel.files.files >= 2, channel.files.rows) == (3, True, None)
     first.stop(checkpoint=False)
@@ -255,7 +255,7 @@ def test_a_query_that_is_stopped_between_the_sinks_log_and_the_commit_log_gives_
         writer.stop()
         reader.stop()
     assert stopped == [1] * stops
-    first.checkpoint().result(60)
+    first.checkpoint().result(DEADLINE)
     first.stop(checkpoint=False)
     events.add(1)
     second = make()

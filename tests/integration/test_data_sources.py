@@ -36,7 +36,7 @@ from tests.coordinator.connectors.file_source import (
     mark,
     rows,
 )
-from tests.waiting import eventually
+from tests.waiting import DEADLINE, eventually
 
 from . import drivers
 from .driver_process import driver
@@ -103,7 +103,7 @@ def test_a_writer_does_under_chandy_what_it_does_under_spark(
     query.processAllAvailable()
     assert committed(out) == Counter()
     assert calls(out, "commit") == []
-    first = coordinator.checkpoint().result(60)
+    first = coordinator.checkpoint().result(DEADLINE)
     assert committed(out) == committed(tmp_path / "plain")
     assert ids(out) == [first.id]
     # One message for each partition of each of the three batches.
@@ -143,7 +143,7 @@ def test_what_was_written_of_a_batch_that_fails_is_aborted(
     query = start(coordinator, events.stream(spark).repartition(3), out, ballast=ballast)
     eventually(lambda: len(coordinator.recoveries) == 2, "the query to be restarted")
     query.processAllAvailable()
-    done = coordinator.checkpoint().result(60)
+    done = coordinator.checkpoint().result(DEADLINE)
     ((_, batch, aborted),) = calls(out, "abort")
     assert len(aborted) in (1, 2)
     assert None not in aborted
@@ -166,7 +166,7 @@ def test_what_was_written_since_the_checkpoint_is_aborted_when_the_pipeline_goes
     events.add(2)
     query = start(coordinator, totals, out)
     query.processAllAvailable()
-    first = coordinator.checkpoint().result(60)
+    first = coordinator.checkpoint().result(DEADLINE)
     before = files(out)
     events.add(2)
     query.processAllAvailable()
@@ -175,7 +175,7 @@ def test_what_was_written_since_the_checkpoint_is_aborted_when_the_pipeline_goes
     coordinator._supervisor.host_lost("made to")
     eventually(lambda: len(coordinator.recoveries) == 2)
     query.processAllAvailable()
-    second = coordinator.checkpoint().result(60)
+    second = coordinator.checkpoint().result(DEADLINE)
     assert not behind & files(out)
     aborts = calls(out, "abort")
     assert aborts
@@ -196,7 +196,7 @@ def test_an_older_checkpoint_is_refused_unless_rows_may_come_twice(
     for _ in range(2):
         events.add()
         query.processAllAvailable()
-        first.checkpoint().result(60)
+        first.checkpoint().result(DEADLINE)
     first.stop()
     before = ids(out)
     with pytest.raises(OutputAheadError, match="restore that one or a newer one"):
@@ -330,7 +330,7 @@ def test_every_row_is_there_once_although_drivers_are_killed_within_commits_and_
         add()
         mark(out, place, "kill")
         with driver("data_source_driver", tmp_path, runtime, options) as killed:
-            killed.process.wait(240)
+            killed.process.wait(DEADLINE)
             assert killed.process.returncode == -signal.SIGKILL
     add()
     # The first attempt of a task; Spark tries it again.

@@ -46,6 +46,7 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.errors import FencedError
 
+from ..waiting import DEADLINE, eventually
 from . import drivers
 from .drivers import (
     EVENT,
@@ -65,7 +66,6 @@ pytestmark = pytest.mark.spark
 # A worker of Spark cannot import test code.
 cloudpickle.register_pickle_by_value(drivers)
 
-DEADLINE = 90.0
 AHEAD = 8
 """How many input files there are that no batch has taken yet."""
 
@@ -128,15 +128,6 @@ def left_over(runtime: Path) -> list[str]:
         for path in runtime.rglob("*")
         if not path.is_dir() and path.name != ".lock" and not path.is_relative_to(kept)
     )
-
-
-def until(reached: Callable[[], object], what: str, deadline: float = DEADLINE) -> None:
-    """Wait for something that must come."""
-    end = time.monotonic() + deadline
-    pause = threading.Event()
-    while not reached():
-        assert time.monotonic() < end, f"not in {deadline:g} s: {what}"
-        pause.wait(0.01)
 
 
 class Driver:
@@ -346,7 +337,7 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
     assert restored == sorted(restored)
     assert len(set(restored)) > 5
     # Of hosts and drivers that were killed nothing is left, either.
-    until(lambda: not hosts(runtime), "all leases are over")
+    eventually(lambda: not hosts(runtime), "all leases are over")
     assert not left_over(runtime)
 
 
@@ -362,11 +353,11 @@ def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entri
     try:
         driver.wait("warm")
         driver.tell()
-        until(lambda: (4, 0) in seen(marks), "batch 4 is about to go into the sink")
+        eventually(lambda: (4, 0) in seen(marks), "batch 4 is about to go into the sink")
     finally:
         driver.kill()
     (run,) = (local / "queries").glob("*/*/run.json")
-    until(lambda: not may_be_alive(json.loads(run.read_text())["java"]), "the JVM is gone")
+    eventually(lambda: not may_be_alive(json.loads(run.read_text())["java"]), "the JVM is gone")
     # What is there if it is killed a moment earlier: the source has logged its file, and no batch is planned.
     directory = run.parent / "checkpoint"
     (directory / "offsets" / "4").unlink()
@@ -397,7 +388,7 @@ def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
         driver.wait("sank")
         assert len(hosts(runtime)) == 1
         driver.kill()
-        until(lambda: not hosts(runtime), "the lease of the hosts is over")
+        eventually(lambda: not hosts(runtime), "the lease of the hosts is over")
     finally:
         driver.kill()
     assert not host_directories(runtime)
@@ -508,13 +499,13 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
                 coordinator.checkpoint().result(DEADLINE)
             # The second time while the next one restores its shards, or right after.
             for _ in range(times):
-                until(lambda: with_shards(local) - known, "a new host has shards")
+                eventually(lambda: with_shards(local) - known, "a new host has shards")
                 known.update(with_shards(local))
                 (pid,) = until_one_host(local)
                 # No wait for anything, but a random moment.
                 time.sleep(chance.uniform(0, 0.4))
                 os.kill(pid, signal.SIGKILL)
-                until(lambda pid=pid: until_one_host(local) != {pid}, "another host")
+                eventually(lambda pid=pid: until_one_host(local) != {pid}, "another host")
             feed.add(AHEAD)
             sunk(coordinator, query, out, files_sunk(coordinator, out) + 1)
             assert len(host_directories(local)) == 1, "the next host removes what the last one left"
@@ -599,7 +590,7 @@ def test_a_driver_that_was_overtaken_completes_nothing_more_and_the_next_one_goe
             with pytest.raises(CheckpointError) as refused:
                 coordinator.checkpoint().result(DEADLINE)
             assert refused.value.reason in (Reason.FENCED, Reason.COORDINATOR_SUSPENDED)
-            until(lambda query=query: not query.isActive, "the old query has ended")
+            eventually(lambda query=query: not query.isActive, "the old query has ended")
             assert isinstance(query.exception(), FencedError)
             with pytest.raises(FencedError):
                 query.awaitTermination(DEADLINE)
@@ -637,8 +628,8 @@ def test_a_pipeline_that_has_stopped_leaves_no_process_and_no_file(
         coordinator.start(writer, name="chained").processAllAvailable()
         assert len(hosts(local)) == 1
         assert host_directories(local)
-    until(lambda: not hosts(local), "the state host has ended")
-    until(lambda: not left_over(local), "its files are gone")
+    eventually(lambda: not hosts(local), "the state host has ended")
+    eventually(lambda: not left_over(local), "its files are gone")
     assert not host_directories(local)
     assert not list((local / "meet").iterdir())
     assert not [path for path in (local / "queries").iterdir() if path.is_dir()]
@@ -676,11 +667,11 @@ def sunk(coordinator: CheckpointCoordinator, query: CheckpointedQuery, out: Path
             raise AssertionError(query.exception())
         return files_sunk(coordinator, out) >= files
 
-    until(reached, f"{files} files in the sink")
+    eventually(reached, f"{files} files in the sink")
 
 
 def until_one_host(runtime: Path) -> set[int]:
-    until(lambda: len(hosts(runtime)) == 1, "one state host lives")
+    eventually(lambda: len(hosts(runtime)) == 1, "one state host lives")
     return hosts(runtime)
 
 

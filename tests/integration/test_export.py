@@ -23,6 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from chandy import FilesSink, export, read_state
 from chandy.coordinator.export.errors import ExportError
 
+from ..waiting import DEADLINE
 from .support import Make
 
 pytestmark = pytest.mark.spark
@@ -222,7 +223,7 @@ def test_an_output_that_is_ahead_goes_on_with_the_log_of_the_export(
     query = coordinator.start(to_files(stateless(given.stream(spark)), out), name="q")
     query.processAllAvailable()
     savepoint = str(tmp_path / "save")
-    coordinator.savepoint(savepoint).result(60)
+    coordinator.savepoint(savepoint).result(DEADLINE)
     given.add(2)
     query.processAllAvailable()
     coordinator.stop()

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from chandy.coordinator import CheckpointCoordinator, CheckpointError, FixedDelay, Reason
 from chandy.coordinator.query import CheckpointedQuery
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Make, Totals, last_totals
 
 pytestmark = pytest.mark.spark
@@ -53,7 +53,7 @@ def test_a_frozen_host_is_killed_when_its_time_is_up_and_the_pipeline_goes_on(
     coordinator = make(host_timeout="6 s", restart=AT_ONCE)
     query = start(coordinator, spark, events, out)
     query.processAllAvailable()
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
     (frozen,) = pids(coordinator)
     os.kill(frozen, signal.SIGSTOP)
     try:
@@ -64,7 +64,7 @@ def test_a_frozen_host_is_killed_when_its_time_is_up_and_the_pipeline_goes_on(
             os.kill(frozen, signal.SIGCONT)
     eventually(lambda: out.exists() and exact(spark, events, out), "all rows, exactly once")
     assert len(coordinator.recoveries) == 2
-    assert coordinator.checkpoint().result(60).id > 1
+    assert coordinator.checkpoint().result(DEADLINE).id > 1
 
 
 def test_a_host_that_dies_in_a_stop_ends_its_savepoint_and_the_pipeline_goes_on(

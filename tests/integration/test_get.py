@@ -21,7 +21,7 @@ from chandy.coordinator.errors import (
 )
 from chandy.coordinator.query import CheckpointedQuery
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .support import Events, Make
 
 pytestmark = pytest.mark.spark
@@ -102,7 +102,7 @@ def test_after_a_restore_the_values_are_those_of_the_checkpoint_before_any_batch
     query.processAllAvailable()
     before = {state: first.get("all", one, state) for state in ("total", "values", "counts")}
     assert before["total"].n > 0
-    first.checkpoint().result(60)
+    first.checkpoint().result(DEADLINE)
     first.stop()
 
     second = make()

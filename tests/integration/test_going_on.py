@@ -24,7 +24,7 @@ from chandy.state.local.changelog import FOLDER
 from chandy.state.local.directories import runtime_directory
 from chandy.state.local.locks import FileLock
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Make, Totals
 
 pytestmark = pytest.mark.spark
@@ -106,7 +106,7 @@ class Pipeline:
         """Run some batches before a checkpoint and as many after it."""
         queries = self.start(coordinator)
         self.run(queries, files)
-        taken = coordinator.checkpoint().result(60)
+        taken = coordinator.checkpoint().result(DEADLINE)
         self.run(queries, files)
         return taken
 
@@ -179,7 +179,7 @@ def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make,
     assert in_place(second) == [True, True]
     assert [recovery.checkpoint for recovery in second.recoveries] == [taken.id] * 2
     # Nothing runs yet: what this one has is what was in the changelogs, and files of the one before.
-    idle = second.checkpoint().result(60)
+    idle = second.checkpoint().result(DEADLINE)
     assert idle.batches == {"totals": 3, "sums": 3}
     assert second.get("totals", "k1").n == second.get("totals", {"k": "k1"}).n > 0
     pipeline.run(queries, 1)

@@ -21,7 +21,7 @@ from ..coordinator.connectors.kafka_broker import Broker, new_topic, read
 from ..coordinator.connectors.kafka_broker import kafka as kafka
 from ..maven import NoJavaServerError
 from ..pages import ROOT, blocks, commands
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .kafka_driver import PIPELINE, QUERY, KafkaDriver
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -115,7 +115,7 @@ class Flow:
 
         admin = self.admin()
         (made,) = admin.create_partitions([NewPartitions(self.topic, total)]).values()
-        made.result(30)
+        made.result(DEADLINE)
         eventually(lambda: len(admin.list_topics(self.topic, 30).topics[self.topic].partitions) == total)
 
     def delete_records(self, partition: int, before: int) -> None:
@@ -124,7 +124,7 @@ class Flow:
         admin = self.admin()
         asked = admin.delete_records([TopicPartition(self.topic, partition, before)])
         (deleted,) = asked.values()
-        deleted.result(30)
+        deleted.result(DEADLINE)
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_the_code_of_the_page_runs(kafka: Broker, jars: list[str], tmp_path: Pat
         env=os.environ | {"CHANDY_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]

@@ -16,7 +16,7 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 from chandy.coordinator.spark.cached_partitions import CachedPartitions
 from chandy.coordinator.spark.executors import executor_hosts
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Totals, last_totals
 
 pytestmark = [pytest.mark.cluster, pytest.mark.compat]
@@ -28,7 +28,9 @@ def test_shards_on_two_executors_are_checkpointed_and_restored(tmp_path: Path) -
         environment = {**os.environ, "CHANDY_RUNTIME_DIR": runtime, "PYSPARK_PYTHON": sys.executable}
         root = Path(__file__).parents[2]
         driver = [sys.executable, "-m", "tests.integration.test_local_cluster", str(tmp_path)]
-        done = subprocess.run(driver, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            driver, cwd=root, env=environment, capture_output=True, text=True, timeout=DEADLINE
+        )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     found = json.loads(done.stdout.splitlines()[-1])
     # Two hosts shared the eight shards, in both lives of the coordinator; who got how many is Spark's to say.
@@ -73,7 +75,7 @@ def main(folder: Path) -> None:
                 totals.writeStream.format("parquet").option("path", str(folder / "out")), name="q"
             )
             query.processAllAvailable()
-            batches = coordinator.checkpoint().result(60).batches
+            batches = coordinator.checkpoint().result(DEADLINE).batches
             ownership = coordinator._executor.machine.read(lambda machine: machine.queries["q"].assignment)
             owned.append([len(shards) for shards in ownership.by_owner().values()])
     exact = last_totals(spark.read.parquet(str(folder / "out"))) == events.totals(spark)

@@ -26,6 +26,7 @@ from chandy.coordinator.spark.seeding import seed
 
 # Fixtures.
 from ..storage.conftest import Server, hdfs, hdfs_uri  # noqa: F401
+from ..waiting import DEADLINE
 from .native_driver import STEPS
 from .support import TOTALS, Events, Make, Totals, last_totals
 
@@ -103,11 +104,11 @@ def test_state_is_restored_from_the_checkpoint_into_a_fresh_directory(
     first, query = pipeline.begin()
     pipeline.check(query)
     assert any("/state/" in name for name in folder.files_below())
-    assert first.checkpoint().result(60).batches == {"q": 4}
+    assert first.checkpoint().result(DEADLINE).batches == {"q": 4}
     pipeline.events.add(2)
     pipeline.check(query)
     # The second of two checkpoints stores what is new alone.
-    assert first.checkpoint().result(60).batches == {"q": 6}
+    assert first.checkpoint().result(DEADLINE).batches == {"q": 6}
     pipeline.events.add(1)
     pipeline.check(query)
     first.stop(checkpoint=False)
@@ -118,7 +119,7 @@ def test_state_is_restored_from_the_checkpoint_into_a_fresh_directory(
     pipeline.events.add(2)
     pipeline.check(query)
     assert query.lastProgress is not None
-    assert second.checkpoint().result(60).batches == {"q": 9}
+    assert second.checkpoint().result(DEADLINE).batches == {"q": 9}
     second.stop()
     assert left(folder) == []
 
@@ -163,7 +164,7 @@ def test_the_newer_of_two_coordinators_goes_on_and_the_older_deletes_nothing_of_
     pipeline.events.add(2)
     first, query = pipeline.begin()
     pipeline.check(query)
-    first.checkpoint().result(60)
+    first.checkpoint().result(DEADLINE)
     (old,) = folder.names()
     second, query = pipeline.begin()
     assert old not in folder.names()
@@ -174,7 +175,7 @@ def test_the_newer_of_two_coordinators_goes_on_and_the_older_deletes_nothing_of_
     assert folder.below(new).files_below() != []
     pipeline.events.add(1)
     pipeline.check(query)
-    second.checkpoint().result(60)
+    second.checkpoint().result(DEADLINE)
     second.stop()
 
 

@@ -22,7 +22,7 @@ from ..pages import PAGES, README, ROOT, Block, blocks, commands
 # Fixtures.
 from ..storage.conftest import moto, s3_keys, s3_uri  # noqa: F401
 from ..storage.servers import BUCKET, Server
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 
 pytestmark = pytest.mark.spark
 
@@ -63,7 +63,7 @@ def run(folder: Path, *command: str) -> str:
         env={**os.environ, "CHANDY_RUNTIME_DIR": str(folder / "r")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=DEADLINE,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     return done.stdout

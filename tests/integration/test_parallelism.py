@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from ..waiting import DEADLINE
 from .support import TOTALS, Events, Make, Totals, last_totals
 
 pytestmark = [pytest.mark.spark, pytest.mark.compat]
@@ -35,6 +36,6 @@ def test_a_checkpoint_restores_with_any_other_number_of_tasks(
         events.add()
         query.processAllAvailable()
         assert f"], {parallelism}\n" in totals._jdf.queryExecution().analyzed().toString()
-        assert coordinator.checkpoint().result(60).shards == SHARDS
+        assert coordinator.checkpoint().result(DEADLINE).shards == SHARDS
         coordinator.stop()
     assert last_totals(spark.read.parquet(out)) == events.totals(spark)

@@ -24,7 +24,7 @@ from chandy.coordinator.spark.progress import newest_committed, newest_planned
 from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints.catalog import Catalog
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Make, Totals, last_totals
 
 pytestmark = pytest.mark.spark
@@ -87,7 +87,7 @@ def test_a_stopped_pipeline_goes_on_from_its_latest_checkpoint(
     assert first.restored is None
     query = totals_query(first, spark, events, tmp_path / "out")
     query.processAllAvailable()
-    taken = [first.checkpoint().result(60) for _ in range(3)]
+    taken = [first.checkpoint().result(DEADLINE) for _ in range(3)]
     assert [checkpoint.id for checkpoint in taken] == [1, 2, 3]
     assert taken[-1].batches == {"totals": 2}
     assert taken[-1].shards == 4
@@ -104,7 +104,7 @@ def test_a_stopped_pipeline_goes_on_from_its_latest_checkpoint(
     query.processAllAvailable()
     assert batches(query) == 6
     assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
-    assert second.checkpoint().result(60).id == 4
+    assert second.checkpoint().result(DEADLINE).id == 4
     store = open_store(pipeline_uri(str(tmp_path / "store"), "p"))
     assert Catalog(store).list_ids() == [2, 3, 4]
 
@@ -143,7 +143,7 @@ def test_several_queries_are_restored_at_one_consistent_cut(
     upstream, downstream = start(first)
     upstream.processAllAvailable()
     events.add(3)
-    checkpoint = first.checkpoint().result(60)
+    checkpoint = first.checkpoint().result(DEADLINE)
     assert set(checkpoint.batches) == {"totals", "counted"}
     upstream.processAllAvailable()
     downstream.processAllAvailable()
@@ -168,10 +168,10 @@ def test_a_checkpoint_is_restored_by_its_id(
     first = make()
     query = totals_query(first, spark, events, tmp_path / "out")
     query.processAllAvailable()
-    older = first.checkpoint().result(60)
+    older = first.checkpoint().result(DEADLINE)
     events.add(2)
     query.processAllAvailable()
-    assert first.checkpoint().result(60).batches == {"totals": 3}
+    assert first.checkpoint().result(DEADLINE).batches == {"totals": 3}
     first.stop()
 
     second = make(restore=older.id)
@@ -180,7 +180,7 @@ def test_a_checkpoint_is_restored_by_its_id(
     assert batches(query) == 3
     assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
     # An id is never used again, though its checkpoint was not the one restored.
-    assert second.checkpoint().result(60).id == 3
+    assert second.checkpoint().result(DEADLINE).id == 3
 
 
 def test_a_savepoint_is_self_contained_and_restores_from_where_it_was_moved_to(
@@ -191,8 +191,8 @@ def test_a_savepoint_is_self_contained_and_restores_from_where_it_was_moved_to(
     first = make()
     query = totals_query(first, spark, events, tmp_path / "out")
     query.processAllAvailable()
-    first.checkpoint().result(60)
-    savepoint = first.savepoint("before-upgrade").result(60)
+    first.checkpoint().result(DEADLINE)
+    savepoint = first.savepoint("before-upgrade").result(DEADLINE)
     assert first.statistics().latest_completed is not None
     assert savepoint.uri == (tmp_path / "store/p/savepoints/before-upgrade").as_uri()
     first.stop()
@@ -203,11 +203,11 @@ def test_a_savepoint_is_self_contained_and_restores_from_where_it_was_moved_to(
     second = make("other-name", restore=moved.as_uri())
     query = totals_query(second, spark, events, tmp_path / "out")
     # Nobody has touched a shard yet: what the savepoint holds is copied, for the checkpoint must not need it.
-    untouched = second.checkpoint().result(60)
+    untouched = second.checkpoint().result(DEADLINE)
     assert untouched.id == savepoint.id + 1
     events.add(1)
     query.processAllAvailable()
-    second.checkpoint().result(60)
+    second.checkpoint().result(DEADLINE)
     second.stop()
     shutil.rmtree(moved)
 
@@ -268,15 +268,15 @@ def test_a_query_that_ends_by_itself_is_checkpointed_and_goes_on_with_what_came_
     events.add(3)
     first = make()
     query = totals_query(first, spark, events, tmp_path / "out", trigger={"availableNow": True})
-    assert query.awaitTermination(90) is True
+    assert query.awaitTermination(DEADLINE) is True
     assert not query.isActive
-    assert first.checkpoint().result(60).batches == {"totals": 2}
+    assert first.checkpoint().result(DEADLINE).batches == {"totals": 2}
     first.stop()
 
     events.add(2)
     second = make()
     query = totals_query(second, spark, events, tmp_path / "out", trigger={"availableNow": True})
-    query.awaitTermination(90)
+    query.awaitTermination(DEADLINE)
     assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
     assert parquet(spark, tmp_path / "out").count() == 7 * 5
 
@@ -339,7 +339,7 @@ def test_any_sink_and_source_goes_on_where_its_checkpoint_was(
     ]
     for query in queries[:2]:
         query.processAllAvailable()
-    checkpoint = first.checkpoint().result(60)
+    checkpoint = first.checkpoint().result(DEADLINE)
     first.stop()
 
     second = make()
@@ -383,7 +383,7 @@ def test_a_query_with_state_of_sparks_own_goes_back_to_its_checkpoint(
     first = make()
     query = start(first)
     query.processAllAvailable()
-    first.checkpoint().result(60)
+    first.checkpoint().result(DEADLINE)
     events.add(2)
     query.processAllAvailable()
     first.stop(checkpoint=False)
@@ -441,7 +441,7 @@ def test_several_operators_in_one_query_and_several_states_in_one_processor(
     first = make()
     query = start(first)
     query.processAllAvailable()
-    assert first.checkpoint().result(60).shards == 7
+    assert first.checkpoint().result(DEADLINE).shards == 7
     events.add(1)
     query.processAllAvailable()
     first.stop(checkpoint=False)
@@ -477,7 +477,7 @@ def test_a_processor_that_raises_is_named_with_its_key_and_batch_and_its_traceba
     )
     query = coordinator.start(totals.writeStream.format("noop"), name="totals")
     with pytest.raises(ProcessorFailedError) as caught:
-        query.awaitTermination(90)
+        query.awaitTermination(DEADLINE)
     error = caught.value
     assert (error.query, error.uid, error.batch) == ("totals", "raises", 0)
     assert "k3" in error.key
@@ -564,7 +564,7 @@ def test_uploads_go_on_while_later_batches_run(
     assert batches(query) == 2
     assert not checkpoint.done()
     gate.unlink()
-    assert checkpoint.result(60).batches == {"totals": 0}
+    assert checkpoint.result(DEADLINE).batches == {"totals": 0}
     coordinator.stop(checkpoint=False)
     # It holds exactly its cut, though two batches had committed before it was durable.
     again = make()

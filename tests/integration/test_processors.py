@@ -21,6 +21,7 @@ from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.state.errors import DefinitionError
 
+from ..waiting import DEADLINE
 from .support import Make
 
 pytestmark = pytest.mark.spark
@@ -123,7 +124,7 @@ def test_lists_maps_timers_and_an_initial_state_go_on_from_a_checkpoint_and_a_dr
     query = start(first, Ledger())
     query.processAllAvailable()
     assert taken() == [("a", "301 1 300 old (7,) in batch 0"), ("c", "300 0 300 old None in batch 0")]
-    first.checkpoint().result(60)
+    first.checkpoint().result(DEADLINE)
     # What comes after the checkpoint is done again.
     add("2", ("a", 1, 3))
     query.processAllAvailable()
@@ -134,7 +135,7 @@ def test_lists_maps_timers_and_an_initial_state_go_on_from_a_checkpoint_and_a_dr
     query = start(second, NewLedger())
     add("3", ("b", 0, 10), ("c", 0, 6))
     query.processAllAvailable()
-    second.checkpoint().result(60)
+    second.checkpoint().result(DEADLINE)
     add("4", ("z", 0, 20))
     query.processAllAvailable()
     told = taken()
@@ -240,7 +241,7 @@ def test_a_processor_of_data_frames_goes_on_from_a_checkpoint(
                 told.writeStream.foreachBatch(lambda df, batch: found.extend(df.collect())), name="latest"
             )
             query.processAllAvailable()
-            coordinator.checkpoint().result(60)
+            coordinator.checkpoint().result(DEADLINE)
     assert [tuple(row) for row in found] == [("a", 3, 1_700_000_002, 1.5), ("a", 6, 1_700_000_102, 3.0)]
 
 

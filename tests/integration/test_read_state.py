@@ -19,6 +19,7 @@ from chandy.state.errors import NoSuchStateError
 from chandy.storage import NothingHereError
 from chandy.storage.backends.open import pipeline_uri
 
+from ..waiting import DEADLINE
 from .support import Events, Make
 
 pytestmark = [pytest.mark.spark, pytest.mark.compat]
@@ -64,12 +65,12 @@ def test_state_is_read_as_it_was_at_each_checkpoint_and_savepoint(
     events.add(1)
     query = coordinator.start(out.writeStream.format("noop"), name="q")
     query.processAllAvailable()
-    first, before = coordinator.checkpoint().result(60).id, given(events)
+    first, before = coordinator.checkpoint().result(DEADLINE).id, given(events)
     events.add(1)
     query.processAllAvailable()
-    second, after = coordinator.checkpoint().result(60).id, given(events)
+    second, after = coordinator.checkpoint().result(DEADLINE).id, given(events)
     savepoint = str(tmp_path / "save")
-    coordinator.savepoint(savepoint).result(60)
+    coordinator.savepoint(savepoint).result(DEADLINE)
     uri = pipeline_uri(str(tmp_path / "store"), "p")
 
     def totals(checkpoint: str | int, uri: str = uri) -> dict[str, tuple[int, int]]:

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StatefulProcessor
 
+from ..waiting import DEADLINE
 from .support import Make
 
 pytestmark = pytest.mark.spark
@@ -503,7 +504,7 @@ def on_pyspark(spark: SparkSession, feed: Feed, folder: Path) -> None:
     output = run(case.processor, case.output, case.output_mode, case.time_mode, given)
     writer = output.writeStream.outputMode(case.output_mode).foreachBatch(feed.take)
     query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
-    assert query.awaitTermination(150), f"{case.name} did not end on PySpark's engine"
+    assert query.awaitTermination(DEADLINE), f"{case.name} did not end on PySpark's engine"
     query.stop()
 
 
@@ -561,7 +562,7 @@ def test_processors_give_the_same_rows_as_on_pysparks_own_engine(
         )
         queries.append(coordinator.start(writer, name=case.name))
     for query in queries:
-        query.awaitTermination(150)
+        query.awaitTermination(DEADLINE)
     assert {query.name: query.exception() for query in queries if query.exception()} == {}
     assert all(any(rows) for rows in expected.values())
     found = {feed.case.name: feed.outputs() for feed in feeds}

@@ -21,6 +21,7 @@ from benchmarks.ports import free_ports
 from benchmarks.servers.process import Server, listens
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
+from ..waiting import DEADLINE
 from .support import TOTALS, Events, Totals
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -112,7 +113,7 @@ def life(kind: str, cluster: str, folder: Path) -> dict[str, Any]:
         driver = [sys.executable, "-m", "tests.integration.test_speculation", kind, cluster, str(folder)]
         root = Path(__file__).parents[2]
         done = subprocess.run(
-            driver, cwd=root, env=environment, capture_output=True, text=True, timeout=400, check=False
+            driver, cwd=root, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
         )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -169,7 +170,7 @@ def main(kind: str, master: str, folder: Path) -> None:
 
         run(2)
         run(2)
-        coordinator.checkpoint().result(60)
+        coordinator.checkpoint().result(DEADLINE)
     rows = [tuple(row) for row in spark.read.parquet(str(out)).collect()]
     expected = answer(events)
     seen["second attempts"] = sum(path.name.split("-")[1] != "0" for path in attempts.iterdir())

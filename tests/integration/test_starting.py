@@ -14,6 +14,8 @@ from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.plan import facts, field
 from chandy.coordinator.spark.starting import ADAPTIVE, FILE_MANAGER, LOCAL_FILE_MANAGER, start
 
+from ..waiting import DEADLINE
+
 pytestmark = pytest.mark.spark
 
 
@@ -33,7 +35,7 @@ def test_a_writer_starts_again_and_again_and_keeps_its_function(lines: DataFrame
     ids = set()
     for life in range(3):
         query = start(writer, location=str(tmp_path / str(life)), query_name="same")
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(DEADLINE)
         assert query.name == "same"
         ids.add(query.id)
         gc.collect()
@@ -45,7 +47,7 @@ def test_starting_leaves_the_writer_as_it_was(lines: DataFrame, tmp_path: Path) 
     writer = lines.writeStream.format("noop").queryName("own").trigger(availableNow=True)
     before = facts(writer)
     query = start(writer, location=str(tmp_path / "0"), query_name="other")
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(DEADLINE)
     assert query.name == "other"
     assert facts(writer) == before
     assert before.query_name == "own"
@@ -54,7 +56,7 @@ def test_starting_leaves_the_writer_as_it_was(lines: DataFrame, tmp_path: Path) 
 def test_the_writers_own_query_name_stays_where_none_is_given(lines: DataFrame, tmp_path: Path) -> None:
     writer = lines.writeStream.format("noop").queryName("own").trigger(availableNow=True)
     query = start(writer, location=f"file://{tmp_path}/0")
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(DEADLINE)
     assert query.name == "own"
 
 
@@ -72,7 +74,7 @@ def test_a_default_location_of_the_session_is_not_used(
 ) -> None:
     settings["spark.sql.streaming.checkpointLocation"] = str(tmp_path / "default")
     query = start(lines.writeStream.format("noop").trigger(availableNow=True), location=str(tmp_path / "own"))
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(DEADLINE)
     assert progress.query_id(tmp_path / "own") == str(query.id)
     assert not (tmp_path / "default").exists()
 
@@ -105,7 +107,7 @@ def is_adaptive(lines: DataFrame, location: Path, *, stateful: bool) -> bool:
     """Whether a query's batches are planned adaptively: run one with a shuffle, and look at its plan."""
     writer = lines.repartition(2, "id").writeStream.format("noop").trigger(availableNow=True)
     query = start(writer, location=str(location), stateful=stateful)
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(DEADLINE)
     plan = query._jsq.explainInternal(False)
     assert "Exchange" in plan
     return "AdaptiveSparkPlan" in plan

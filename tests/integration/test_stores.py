@@ -13,6 +13,7 @@ import pytest
 # Fixtures.
 from ..storage.conftest import hdfs, hdfs_uri, moto, s3_keys, s3_uri  # noqa: F401
 from ..storage.servers import Server
+from ..waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
 
@@ -43,6 +44,6 @@ def check_driver(what: str, uri: str, folder: Path) -> None:
             stderr=log,
             env=os.environ | {"PYSPARK_PYTHON": sys.executable},
             check=False,
-            timeout=300,
+            timeout=DEADLINE,
         )
     assert driver.stdout.decode().split()[-1:] == ["done"], (folder / "log").read_text()[-5000:]

@@ -22,7 +22,7 @@ from chandy.storage.errors import FencedError
 from ..waiting import DEADLINE, eventually
 from .drivers import answer, chained, files_sunk
 from .support import EVENTS, Events, Make
-from .test_exactly_once import Driver, Feed, parquet, rows, until
+from .test_exactly_once import Driver, Feed, parquet, rows
 from .test_exactly_once import local as local
 from .test_exactly_once import runtime as runtime
 
@@ -61,12 +61,12 @@ def test_a_cell_that_runs_again_and_again_leaves_a_whole_sink(
                 with pytest.raises(FencedError):
                     queries[-2].awaitTermination(DEADLINE)
                 assert not queries[-2].isActive
-                until(lambda: files_sunk(made[-1], out) == feed.files, "all files")
+                eventually(lambda: files_sunk(made[-1], out) == feed.files, "all files")
                 queries[-1].processAllAvailable()
                 check_whole(spark, out, feed.files)
             wanted = feed.files + chance.randint(-1, 3)
             feed.add(4)
-            until(lambda: files_sunk(made[-1], out) >= wanted, "some batches")  # noqa: B023
+            eventually(lambda: files_sunk(made[-1], out) >= wanted, "some batches")  # noqa: B023
             # Not to wait: to come at any moment of a batch or checkpoint.
             time.sleep(chance.uniform(0, 0.5))
     finally:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from chandy.coordinator import CheckpointCoordinator
 from chandy.state.operators.ticks import TICKS
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .support import Make
 
 pytestmark = pytest.mark.spark
@@ -218,7 +218,7 @@ def test_timers_of_event_time_fire_on_an_idle_stream_and_the_watermark_survives_
     assert [row[1:] for row in out.rows if "timer" in row[2]] == [
         ("a", "timer 5 after 1 rows", (START + 90) * 1000)
     ]
-    first.checkpoint().result(60)
+    first.checkpoint().result(DEADLINE)
     first.stop(checkpoint=False)
 
     out.rows.clear()
@@ -269,7 +269,7 @@ def test_a_query_that_is_to_end_fires_the_timers_of_processing_time_that_are_due
             query = coordinator.start(writer.trigger(**AVAILABLE_NOW), name="timed")
             query.awaitTermination()
             assert [row[2] for row in out.rows] == expected
-            coordinator.checkpoint().result(60)
+            coordinator.checkpoint().result(DEADLINE)
 
 
 @pytest.mark.compat
@@ -285,7 +285,7 @@ def test_a_timer_of_event_time_fires_at_the_latest_when_a_query_that_was_to_end_
             writer = timed(coordinator, seconds.stream(spark), "EventTime").writeStream.foreachBatch(out)
             query = coordinator.start(writer.trigger(**AVAILABLE_NOW), name="timed")
             query.awaitTermination()
-            coordinator.checkpoint().result(60)
+            coordinator.checkpoint().result(DEADLINE)
     assert [row[1:3] for row in out.rows] == [
         ("a", "1 rows"),
         ("b", "1 rows"),
@@ -353,4 +353,4 @@ def test_ticks_between_two_operators_leave_the_shards_of_the_first_in_their_plac
     assert sorted(row[1] for row in out.rows if "timer" in row[2]) == sorted(
         f"k{key}{n}" for key in range(8) for n in (1, 2)
     )
-    assert coordinator.checkpoint().result(60).shards == 8
+    assert coordinator.checkpoint().result(DEADLINE).shards == 8

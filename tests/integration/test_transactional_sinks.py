@@ -26,7 +26,7 @@ from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints.layout import STAGED
 from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
-from tests.waiting import eventually
+from tests.waiting import DEADLINE, eventually
 
 from .support import TOTALS, Events, Make, Totals
 
@@ -90,13 +90,13 @@ def test_output_appears_with_the_checkpoint_that_has_it(
     assert query.guarantee.level == "exactly once"
     query.processAllAvailable()
     assert published(sink) == Counter()
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
     assert published(sink) == published(other) == expected(events)
     # Nothing is kept of what is published, once no checkpoint needs it.
     events.add()
     query.processAllAvailable()
-    coordinator.checkpoint().result(60)
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
+    coordinator.checkpoint().result(DEADLINE)
     eventually(lambda: staged(tmp_path) == [], "staged rows to be deleted")
     events.add()
     query.processAllAvailable()
@@ -118,14 +118,14 @@ def test_a_query_that_goes_back_publishes_nothing_twice(
     coordinator = make(changelog=False, restart=FixedDelay(attempts=3, delay="0 s"))
     query = start(coordinator, spark, events, sink)
     query.processAllAvailable()
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
     events.add(2)
     query.processAllAvailable()
     coordinator._supervisor.host_lost("made to")
     eventually(lambda: len(coordinator.recoveries) == 2)
     events.add()
     query.processAllAvailable()
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
     assert published(sink) == expected(events)
 
 
@@ -145,7 +145,7 @@ def test_checkpoints_complete_while_the_target_is_away(
     assert not any(future.done() for future in waiting)
     assert published(sink) == Counter()
     away.unlink()
-    assert [future.result(60).id for future in waiting] == [1, 2, 3]
+    assert [future.result(DEADLINE).id for future in waiting] == [1, 2, 3]
     assert published(sink) == expected(events)
 
 
@@ -168,9 +168,9 @@ def test_a_query_pauses_when_too_much_waits_and_goes_on_by_itself(
     assert not (run.directory / "commits" / "1").exists()
     assert coordinator.statistics().counts.in_progress == 0
     away.unlink()
-    assert first.result(60).id < second.result(60).id
+    assert first.result(DEADLINE).id < second.result(DEADLINE).id
     query.processAllAvailable()
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
     assert published(sink) == expected(events)
 
 
@@ -205,7 +205,7 @@ def test_an_older_checkpoint_is_refused_behind_published_output_unless_rows_may_
     for _ in range(2):
         events.add()
         query.processAllAvailable()
-        first.checkpoint().result(60)
+        first.checkpoint().result(DEADLINE)
     first.stop()
     before = published(sink)
     with pytest.raises(OutputAheadError, match="restore that one or a newer one"):
@@ -254,7 +254,7 @@ def test_a_savepoint_takes_what_is_not_published_along(
     query = start(first, spark, events, sink)
     query.processAllAvailable()
     place = f"file://{tmp_path}/moved"
-    saved = first.savepoint(place).result(60)
+    saved = first.savepoint(place).result(DEADLINE)
     # A savepoint publishes nothing by itself.
     assert published(sink) == Counter()
     first.stop(checkpoint=False)
@@ -353,7 +353,7 @@ def test_a_target_that_refuses_a_row_ends_the_pipeline_and_keeps_what_it_has(
     coordinator = make(restart=restart)
     query = start(coordinator, spark, events, sink)
     query.processAllAvailable()
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
     before = published(sink)
     with closing(sqlite3.connect(sink.path)) as db:
         db.execute("CREATE TRIGGER no BEFORE INSERT ON rows BEGIN SELECT RAISE(ABORT, 'no more'); END")
@@ -408,7 +408,7 @@ def test_a_sink_that_is_gone_with_unpublished_output_is_missed(
     events.add()
     first = make()
     start(first, spark, events, sink).processAllAvailable()
-    saved = first.savepoint(f"file://{tmp_path}/saved").result(60)
+    saved = first.savepoint(f"file://{tmp_path}/saved").result(DEADLINE)
     first.stop(checkpoint=False)
     other = SqliteSink(tmp_path / "other.db", sink.columns, "other")
     with pytest.raises(RestoreError, match="no sink 'sqlite'"):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ..waiting import DEADLINE
+
 pytestmark = [pytest.mark.spark, pytest.mark.compat]
 
 OTHER = os.environ.get("CHANDY_OTHER_PYTHON", "")
@@ -25,7 +27,7 @@ def live(python: str, part: str, folder: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=stream,
             check=False,
-            timeout=180,
+            timeout=DEADLINE,
         )
     assert done.stdout.decode().split()[-1:] == ["done"], log.read_text()[-5000:]
 

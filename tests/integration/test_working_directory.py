@@ -26,6 +26,8 @@ from chandy.coordinator.spark import compact_log, progress
 from chandy.coordinator.spark.seeding import seed
 from chandy.coordinator.spark.starting import start
 
+from ..waiting import DEADLINE
+
 pytestmark = pytest.mark.spark
 
 FILES = 6
@@ -408,12 +410,12 @@ def noop(frame: DataFrame, mode: str) -> DataStreamWriter:
 
 
 def finish(query: StreamingQuery) -> StreamingQuery:
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(DEADLINE)
     return query
 
 
-def until(query: StreamingQuery, reached: Callable[[], bool], deadline: float = 60) -> None:
-    end = time.monotonic() + deadline
+def until(query: StreamingQuery, reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
     while not reached():
         if query.exception() is not None:
             raise AssertionError(query.exception())

@@ -24,6 +24,7 @@ from chandy.state.errors import DefinitionError, NoSuchStateError, StateTypeErro
 from chandy.storage import ChandyError
 from chandy.storage.backends.open import pipeline_uri
 
+from ..waiting import DEADLINE
 from .support import TOTALS, Events, Make, Totals
 
 pytestmark = pytest.mark.spark
@@ -102,7 +103,7 @@ def test_a_new_pipeline_starts_from_state_of_a_table(
     assert coordinator.get("totals", "k1") == Row(n=n + 5, total=total + 1000)
     assert coordinator.get("totals", "k2") == Row(*totals["k2"])
     assert coordinator.get("totals", "absent") == Row(n=1, total=7)
-    checkpoint = coordinator.checkpoint().result(60)
+    checkpoint = coordinator.checkpoint().result(DEADLINE)
     coordinator.stop()
     # It goes on as any other pipeline.
     events.add(1)
@@ -125,7 +126,7 @@ def test_a_checkpoint_before_the_first_batch_has_the_written_state(
     )
     coordinator = make(restore=uri)
     start_totals(coordinator, events.stream(spark))
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
     pipeline = pipeline_uri(str(tmp_path / "store"), "p")
     assert contents(spark, pipeline, "totals", "totals") == contents(spark, uri, "totals", "totals")
 
@@ -186,7 +187,7 @@ def test_all_that_is_read_and_written_again_is_the_same(
     query = start_everything(coordinator, events.stream(spark))
     start_totals(coordinator, events.stream(spark)).processAllAvailable()
     query.processAllAvailable()
-    coordinator.checkpoint().result(60)
+    coordinator.checkpoint().result(DEADLINE)
     pipeline = pipeline_uri(str(tmp_path / "store"), "p")
     timers = Counter(row.k for row in contents(spark, pipeline, "all", "$timers"))
     for key, (n, _) in events.totals(spark).items():

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from chandy.coordinator.query import CheckpointedQuery
 
+from ..waiting import DEADLINE
 from .support import TOTALS, Events, Totals, last_totals
 
 SAVEPOINT = "savepoint"
@@ -90,7 +91,7 @@ def live(folder: Path, *, goes_on: bool) -> None:
         query.processAllAvailable()
     check(spark, events, folder)
     if goes_on:
-        coordinator.checkpoint().result(60)
+        coordinator.checkpoint().result(DEADLINE)
         coordinator.stop()
     else:
         coordinator.stop(savepoint=str(folder / SAVEPOINT))

@@ -155,7 +155,7 @@ class _Run:
         """Take checkpoints until each shard has a standby on another node."""
 
         def are_there() -> bool:
-            self._coordinator.checkpoint().result(60)
+            self._coordinator.checkpoint().result(DEADLINE)
             return all(one.standby and one.standby != one.machine for one in self._shards())
 
         eventually(are_there, "a standby of every shard")

@@ -24,7 +24,7 @@ from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.spark.hadoop_folder import HadoopFolder
 
 from ..integration.support import EVENTS, TOTALS, Events, Totals
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .session import session
 
 ANSWER = "@ "
@@ -164,7 +164,7 @@ class Driver:
 
     def _answer(self, **more: Any) -> Answer:
         assert self.coordinator is not None
-        taken = self.coordinator.checkpoint().result(60)
+        taken = self.coordinator.checkpoint().result(DEADLINE)
         again = sorted(batch for batch, times in self.batches.items() if times > 1)
         return {"exact": True, "batches": dict(taken.batches), "again": again, **more}
 

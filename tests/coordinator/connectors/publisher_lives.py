@@ -20,6 +20,7 @@ from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.storage.errors import FencedError
 
 from ...effort import chance
+from ...waiting import DEADLINE
 from .conformance import Pipeline, Row
 
 FENCED = 3
@@ -111,7 +112,7 @@ class Life:
     def thaw(self) -> int:
         """Let it go on, and return its exit code."""
         self.wake()
-        return self.process.wait(90)
+        return self.process.wait(DEADLINE)
 
     def kill(self) -> None:
         self.process.kill()

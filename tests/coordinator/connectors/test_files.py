@@ -37,6 +37,7 @@ from ...storage import servers
 from ...storage.conftest import hdfs, hdfs_uri, moto, rclone, s3_keys, s3proxy
 from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
+from ...waiting import DEADLINE
 from .boundaries import Disk, hdfs_calls, http_requests
 from .boundaries import Server as ServerBoundary
 from .conformance import SCHEMA, Pipeline, Row, Target
@@ -658,7 +659,7 @@ def test_spark_reads_whole_epochs_and_nothing_else(
     assert sorted((row["k"], row["v"]) for row in rows) == sorted(directory.rows())
     stream = spark.readStream.schema("k long, v string").parquet(directory.path)
     query = stream.writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
-    query.awaitTermination(60)
+    query.awaitTermination(DEADLINE)
     assert spark.table("seen").count() == len(directory.rows())
 
 

@@ -32,7 +32,7 @@ from chandy.storage.errors import DamagedError, FencedError
 
 from ...effort import chance, rounds
 from ...storage.servers import free_port
-from ...waiting import eventually
+from ...waiting import DEADLINE, eventually
 from .boundaries import Server as ServerBoundary
 from .boundaries import kafka_requests
 from .conformance import Row, Target
@@ -547,7 +547,7 @@ def ends(kafka: Broker, topic: str) -> tuple[int, int]:
         (asked,) = admin.list_offsets(
             {TopicPartition(topic, 0): OffsetSpec.latest()}, isolation_level=level
         ).values()
-        found.append(asked.result(30).offset)
+        found.append(asked.result(DEADLINE).offset)
     return found[0], found[1]
 
 
@@ -715,7 +715,7 @@ def allow(kafka: Broker, kind: str, name: str, operations: Iterable[str]) -> Non
     # Its futures end with it.
     admin = AdminClient({"bootstrap.servers": kafka.servers})
     for made in admin.create_acls(rules).values():
-        made.result(30)
+        made.result(DEADLINE)
 
 
 def test_a_transaction_timeout_that_the_broker_does_not_allow_is_named(flights: Flights) -> None:
@@ -742,7 +742,7 @@ def test_positions_that_were_deleted_are_reported_as_none(
     hurry(committer, having(flights, timeout="3 s").sink)
     admin = AdminClient({"bootstrap.servers": kafka.servers})
     (gone,) = admin.delete_topics([flights.sink.position_topic]).values()
-    gone.result(30)
+    gone.result(DEADLINE)
     eventually(lambda: flights.sink.position_topic not in topics(kafka), "the end of the topic")
     with pytest.raises((OutputError, TargetUnavailableError)):
         committer.commit(flights.epoch(2, rows_of("b")))
@@ -779,6 +779,6 @@ def test_the_topic_is_made_as_it_must_be(kafka: Broker, flights: Flights) -> Non
     (asked,) = admin.describe_configs(
         [ConfigResource(ResourceType.TOPIC, flights.sink.position_topic)]
     ).values()
-    settings = asked.result(30)
+    settings = asked.result(DEADLINE)
     assert settings["cleanup.policy"].value == "compact"
     assert len(admin.list_topics(timeout=30).topics[flights.sink.position_topic].partitions) == 1

@@ -20,7 +20,7 @@ from chandy.coordinator.sources.errors import SourceLostError
 from chandy.coordinator.spark.writer_facts import KAFKA, SinkFacts, SourceFacts, Trigger, WriterFacts
 
 from ...storage.servers import free_port
-from ...waiting import eventually
+from ...waiting import DEADLINE, eventually
 from .kafka_broker import PASSWORD, STRANGER, Broker, new_topic
 from .kafka_broker import kafka as kafka
 
@@ -65,7 +65,7 @@ def delete_records(kafka: Broker, topic: str, partition: int, before: int) -> No
 
     client = admin(kafka)
     (deleted,) = client.delete_records([TopicPartition(topic, partition, before)]).values()
-    deleted.result(30)
+    deleted.result(DEADLINE)
 
 
 def logged(topic: str, *offsets: int) -> str:
@@ -114,7 +114,7 @@ def test_a_topic_that_was_deleted_and_one_made_anew_are_named(
     fill(kafka, topic, 0, 10)
     client = admin(kafka)
     (deleted,) = client.delete_topics([topic]).values()
-    deleted.result(30)
+    deleted.result(DEADLINE)
     source = of(kafka.servers)
     with pytest.raises(SourceLostError, match="no such partition") as caught:
         source.check(logged(topic, 10, 0))
@@ -122,7 +122,7 @@ def test_a_topic_that_was_deleted_and_one_made_anew_are_named(
     from confluent_kafka.admin import NewTopic
 
     (made,) = client.create_topics([NewTopic(topic, 2)]).values()
-    made.result(30)
+    made.result(DEADLINE)
     fill(kafka, topic, 0, 3)
     with pytest.raises(SourceLostError, match="deleted and made anew") as caught:
         source.check(logged(topic, 10, 0))

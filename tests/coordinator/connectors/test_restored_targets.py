@@ -22,7 +22,7 @@ from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.takeover import TakeOver
 from chandy.storage.checkpoints.manifest import OutputRecord
 
-from ...waiting import eventually
+from ...waiting import DEADLINE, eventually
 from . import test_delta, test_iceberg, test_kafka, test_postgres
 from .conformance import Pipeline, Target
 from .kafka_broker import Broker, new_topic
@@ -201,7 +201,7 @@ class TestKafka(RestoredConformance):
 
             admin = AdminClient({"bootstrap.servers": target.kafka.servers})
             (gone,) = admin.delete_topics([target.positions]).values()
-            gone.result(30)
+            gone.result(DEADLINE)
             eventually(
                 lambda: target.positions not in test_kafka.topics(target.kafka), "the end of the topic"
             )

@@ -35,6 +35,7 @@ from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import DamagedError, NothingHereError
 
 from ...builders import NO_FILES, make_manifest
+from ...waiting import DEADLINE
 
 TIMES = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 LARGE = "z" * 100_000
@@ -335,7 +336,7 @@ def test_a_killed_export_is_known_and_the_storage_is_whole(
     before = contents(tmp_path / "storage")
     target = tmp_path / "export"
     command = [sys.executable, "-c", KILLED, storage, str(target), step, moment]
-    done = subprocess.run(command, timeout=120, check=False, env=dict(os.environ))
+    done = subprocess.run(command, timeout=DEADLINE, check=False, env=dict(os.environ))
     assert done.returncode == -signal.SIGKILL
     assert [path.name for path in target.iterdir()] == [UNFINISHED]
     assert contents(tmp_path / "storage") == before

@@ -11,6 +11,8 @@ import pytest
 from chandy.coordinator.export.errors import ExportError
 from chandy.coordinator.export.target import UNFINISHED, check_empty, directory_of, filled
 
+from ...waiting import DEADLINE
+
 
 def names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
@@ -87,7 +89,9 @@ with filled(Path(sys.argv[1]), last="checkpoints") as folder:
 
 @pytest.mark.parametrize("moves", range(4))
 def test_a_killed_export_is_known_and_has_nothing_to_go_on_from(tmp_path: Path, moves: int) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(moves)], timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), str(moves)], timeout=DEADLINE, check=False
+    )
     assert done.returncode == -9
     assert UNFINISHED in names(tmp_path)
     assert "checkpoints" not in names(tmp_path)

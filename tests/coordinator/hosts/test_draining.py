@@ -21,7 +21,7 @@ from chandy.state.rpc.messages import (
     TakeOver,
 )
 
-from ...waiting import eventually
+from ...waiting import DEADLINE, eventually
 from ..execution.one_life import FakeHost, Setup
 
 
@@ -69,7 +69,7 @@ def test_it_takes_no_longer_than_it_may_and_says_what_is_left(setup: Setup) -> N
 def test_a_batch_that_waits_for_a_move_goes_on_when_the_move_ends(setup: Setup) -> None:
     host = target(setup, takes_over=False)
     setup.executor.machine.handle(on.DrainRequested("machine"))
-    setup.request().result(60)
+    setup.request().result(DEADLINE)
     eventually(lambda: len(host.heard_of(TakeOver)) == 1)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(setup.executor.hosts.ask, AskBatch("host", "id", 5))
@@ -79,5 +79,5 @@ def test_a_batch_that_waits_for_a_move_goes_on_when_the_move_ends(setup: Setup) 
             order = host.heard_of(TakeOver)[-1]
             assert isinstance(order, TakeOver)
             setup.executor.hosts.moved(MoveReport("target", order.move, step, order.term))
-        assert asked.result(60).orders == ()
+        assert asked.result(DEADLINE).orders == ()
     assert len(setup.executor.machine.read(lambda machine: machine.shards_on("machine"))) == 1

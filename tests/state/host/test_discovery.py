@@ -25,7 +25,7 @@ from chandy.state.local.processes import started_at
 from chandy.state.local.workspace import ALIVE, Workspace
 from chandy.state.rpc.messages import Endpoint
 
-from ...waiting import eventually
+from ...waiting import DEADLINE, eventually
 
 
 def test_tasks_of_one_executor_share_one_host(coordinator: Any) -> None:
@@ -211,7 +211,7 @@ def test_a_lock_is_not_given_twice_and_not_for_a_file_that_was_replaced(tmp_path
         waiting = pool.submit(acquire, tmp_path / "lock")
         (tmp_path / "lock").unlink()
         first.release()
-        second = waiting.result(30)
+        second = waiting.result(DEADLINE)
     assert try_acquire(tmp_path / "lock") is None
     second.release()
 

@@ -51,7 +51,7 @@ from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.layout import is_shared
 from chandy.storage.codec import to_json
 
-from ...waiting import eventually
+from ...waiting import DEADLINE, eventually
 
 A, B, C, D = b"a", b"b", b"c", b"d"
 
@@ -613,15 +613,15 @@ def test_concurrent_tasks_of_one_batch_share_the_host(coordinator: Any) -> None:
     barrier = threading.Barrier(4)
 
     def task(shard: int) -> None:
-        barrier.wait(30)
+        barrier.wait(DEADLINE)
         for batch in range(5):
             with client.begin(coordinator.task(batch, (shard,))) as access:
                 found = coordinator.fetch(access, [shard], [A])[0]
                 assert found == (b"%d" % (batch - 1) if batch else None)
                 coordinator.apply(access, [shard], [A], [b"%d" % batch])
-            barrier.wait(30)
+            barrier.wait(DEADLINE)
 
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(task, shard) for shard in range(4)]:
-            done.result(60)
+            done.result(DEADLINE)
     assert sorted(ask.batch for ask in coordinator.asked) == [0, 1, 2, 3, 4]

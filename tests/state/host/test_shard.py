@@ -28,6 +28,7 @@ from chandy.state.host.shard import Shard
 from chandy.state.host.shard_snapshot import Snapshot, snapshot_files
 
 from ...effort import examples
+from ...waiting import DEADLINE
 
 KEYS = [b"a", b"b", b"", b"\x00", b"\xff" * 40, b"\x02", b"\x02t", b"\x02t1", b"\x02u"]
 BOUNDS = [b"", b"\x00", b"\x02", b"\x02t", b"\x02t\x00", b"\x03", b"b", b"\xff" * 41]
@@ -474,7 +475,7 @@ def test_snapshots_that_are_written_while_batches_run_hold_their_cuts(
             if batch % 3 == 0:
                 shard.levels.rotate()
         for batch, taken, written in pending:
-            written.result(60)
+            written.result(DEADLINE)
             copy = restored(taken.directory, tmp_path / f"copy-{batch}", memory, NOTHING)
             assert (copy.position, set(copy.fetch(keys))) == (batch, {b"%d" % batch})
             copy.destroy()

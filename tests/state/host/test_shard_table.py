@@ -16,7 +16,7 @@ from chandy.state.host.shard_table import ShardTable
 from chandy.state.rpc.messages import ClaimAnswer, ClaimShards, RestoreSource, ResumePoint, ShardsRestored
 from chandy.storage.checkpoints.restore import RestoreReport
 
-DEADLINE = 30.0
+from ...waiting import DEADLINE
 
 
 class Control:

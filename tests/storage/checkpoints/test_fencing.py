@@ -20,6 +20,7 @@ from chandy.storage.checkpoints.manifest import Manifest
 
 from ...builders import MemoryStore, make_manifest
 from ...effort import examples
+from ...waiting import DEADLINE
 
 MakeManifest = Callable[..., Manifest]
 
@@ -238,7 +239,7 @@ class _Racy(MemoryStore):
     def create(self, key: str, data: bytes) -> None:
         exists = key in self.objects
         if not exists:
-            self._both_have_looked.wait(timeout=30)
+            self._both_have_looked.wait(timeout=DEADLINE)
         if exists:
             raise ObjectExistsError(self.uri, key)
         self.write(key, data)

@@ -29,7 +29,7 @@ from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.manifest import EpochRecord, OutputRecord
 from chandy.storage.errors import ChandyError, FencedError
-from tests.waiting import eventually
+from tests.waiting import DEADLINE, eventually
 
 from .sqlite_sink import SqliteSink
 
@@ -235,7 +235,7 @@ def in_the_background(life: Life, batch: int, *given: Row) -> Iterator[list[Base
     thread = threading.Thread(target=run)
     thread.start()
     yield ended
-    thread.join(60)
+    thread.join(DEADLINE)
     assert not thread.is_alive()
 
 

@@ -24,7 +24,7 @@ from chandy.coordinator.sinks.two_phase.errors import (
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError, StoreFailedError
-from tests.waiting import eventually
+from tests.waiting import DEADLINE, eventually
 
 from .sqlite_sink import SqliteCommitter, SqliteSink
 
@@ -478,7 +478,7 @@ class TestBatches(AtOnce):
         threads = [threading.Thread(target=lambda: stale.append(publisher.upsert(batch(0, 7), is_over)))]
         sink.trouble.while_it_writes = run_another
         assert publisher.upsert(batch(0, 1), never)
-        threads[0].join(30)
+        threads[0].join(DEADLINE)
         assert stale == [False]
         assert seen(sink) == [1]
 
