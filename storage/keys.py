@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 
 from .errors import InvalidNameError
 
@@ -10,6 +11,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 TEMPORARY = ".tmp-"
 """How the names of files begin that are not objects yet, in stores that write to a temporary name first."""
+_TEMPORARY = re.compile(re.escape(TEMPORARY) + "[0-9a-f]{32}")
+
+
+def temporary_name() -> str:
+    """Return a new name for a file that is not an object yet."""
+    return f"{TEMPORARY}{uuid.uuid4().hex}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether ``temporary_name`` makes such names. Only those may be deleted: others are not Chandy's."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def validate_key(key: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing_extensions import override
 
 from chandy.storage import ObjectExistsError, ObjectMissingError, ObjectStat, Store
+from chandy.storage.checkpoints.layout import pack_key, shared_key, staged_folder
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
     Handle,
@@ -19,6 +20,23 @@ from chandy.storage.checkpoints.manifest import (
 )
 
 NO_FILES = Handle()
+PROBE = f"probes/{0:032x}"
+"""Key of an object of the form that tries a store out."""
+
+
+def shared(digit: str) -> str:
+    """Key of a shared file, by the hexadecimal digit of which its SHA-256 consists."""
+    return shared_key(digit * 64)
+
+
+def pack(checkpoint: int, writer: str = "h") -> str:
+    """Key of a pack."""
+    return pack_key(checkpoint, f"{writer}-{0:012x}")
+
+
+def staged(query: str, number: int) -> str:
+    """Key of a file that a task has staged."""
+    return f"{staged_folder(query)}0-0-{number}-{0:032x}.parquet"
 
 
 def make_manifest(

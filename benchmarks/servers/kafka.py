@@ -26,6 +26,8 @@ _FORMAT_SECONDS: Final = 120.0
 _ANSWER_SECONDS: Final = 30.0
 _FLUSH_SECONDS: Final = 120.0
 _READ_SECONDS: Final = 90.0
+_MARKER_SECONDS: Final = 5.0
+"""How long a reader waits for the ends of transactions that are committed."""
 _OWN_JARS: Final = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 """What the connector brings that Spark does not have."""
 
@@ -193,7 +195,9 @@ def produce(servers: str, topic: str, records: Iterable[tuple[bytes | None, byte
 def read(servers: str, *topics: str, isolation: str = "read_committed") -> list[Record]:
     """Return all records of topics up to their ends, partition by partition in their order.
 
-    What is committed while it reads is in a partition's records with its whole transaction or not at all.
+    What is committed while it reads is in a partition's records with its whole transaction or not at all. What was
+    committed before is in them: a broker answers that a transaction is committed before its partitions show it, so
+    this waits a while for open transactions to end.
 
     Raises:
         TimeoutError: the ends were not reached in time.
@@ -219,6 +223,8 @@ def read(servers: str, *topics: str, isolation: str = "read_committed") -> list[
             for topic in topics
             for partition in consumer.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic].partitions
         ]
+        if isolation == "read_committed":
+            _await_markers(servers, places)
         consumer.assign(places)
         ended = set[tuple[str | None, int | None]]()
         while len(ended) < len(places):
@@ -239,6 +245,30 @@ def read(servers: str, *topics: str, isolation: str = "read_committed") -> list[
     finally:
         consumer.close()
     return sorted(records, key=lambda one: (one.topic, one.partition, one.offset))
+
+
+def _await_markers(servers: str, partitions: Iterable[Any]) -> None:
+    """Wait until no transaction is open in some partitions, or until those that are open are there to stay."""
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+
+    latest: Any = OffsetSpec
+
+    def ends(level: Any) -> dict[tuple[str, int], int]:
+        asked = {TopicPartition(one.topic, one.partition): latest.latest() for one in partitions}
+        answers = admin.list_offsets(asked, isolation_level=level)
+        return {
+            (one.topic, one.partition): answer.result(_ANSWER_SECONDS).offset
+            for one, answer in answers.items()
+        }
+
+    deadline = time.monotonic() + _MARKER_SECONDS
+    while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
 
 
 def group_offsets(servers: str, group: str, topic: str) -> dict[int, int]:

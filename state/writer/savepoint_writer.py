@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import DataType, LongType, StructField, StructType, TimestampType
 
 from ...storage.backends.open import open_store
-from ...storage.checkpoints.layout import CLAIM
+from ...storage.checkpoints.layout import is_file
 from ...storage.checkpoints.locate import LATEST, Located, locate
 from ...storage.checkpoints.manifest import (
     CheckpointKind,
@@ -288,8 +288,8 @@ class SavepointWriter:
             unverified=base.unverified if base else False,
         )
         # Attempts at tasks that Spark has given up have left files.
-        needed = manifest.keys() | {CLAIM}
-        store.delete_all([key for key in store.list() if key not in needed])
+        needed = manifest.keys()
+        store.delete_all([key for key in store.list() if is_file(key) and key not in needed])
         return manifest
 
     def _write_shards(self, operator: _Operator, store: Store) -> dict[int, StoredSnapshot]:

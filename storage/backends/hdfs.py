@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -23,7 +22,7 @@ from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
 from typing_extensions import override
 
 from ..errors import ObjectExistsError, ObjectMissingError, StoreFailedError
-from ..keys import TEMPORARY, validate_final_key
+from ..keys import TEMPORARY, is_temporary, temporary_name, validate_final_key
 from ..store import ObjectStat, Store, delete_each
 from ..transfer import PART
 from ..uri import StoreUri
@@ -182,8 +181,7 @@ class HdfsStore(Store):
             temporary = [
                 status.path
                 for status in self._files("")
-                if status.path.rpartition("/")[2].startswith(TEMPORARY)
-                and status.modification_time < before * 1000
+                if is_temporary(status.path.rpartition("/")[2]) and status.modification_time < before * 1000
             ]
 
         def remove(path: str) -> None:
@@ -208,7 +206,7 @@ class HdfsStore(Store):
     def _written(self, key: str, chunks: Iterable[bytes]) -> Iterator[str]:
         """Write bytes to a temporary name beside the object. The caller then gives it its name."""
         folder = self._path(key).rpartition("/")[0]
-        temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
+        temporary = f"{folder}/{temporary_name()}"
         options = WriteOptions(overwrite=False, create_parent=True)
         try:
             # Not the client's own file object: when that is deleted, it waits for the server without a limit.

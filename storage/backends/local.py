@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TypeVar
 from typing_extensions import override
 
 from ..errors import ObjectExistsError, ObjectMissingError, StoreFailedError
-from ..keys import TEMPORARY, validate_final_key
+from ..keys import TEMPORARY, is_temporary, temporary_name, validate_final_key
 from ..store import ObjectStat, Store, delete_each
 from ..uri import invalid_uri
 
@@ -163,7 +162,7 @@ class LocalStore(Store):
     @override
     def sweep(self, before: float) -> None:
         with self._explained("sweep", ""):
-            temporary = [path for path in _files_below(self.root) if path.name.startswith(TEMPORARY)]
+            temporary = [path for path in _files_below(self.root) if is_temporary(path.name)]
 
         def remove(name: str) -> None:
             path = self.root / name
@@ -187,7 +186,7 @@ class LocalStore(Store):
     def _written(self, key: str, data: bytes) -> Iterator[tuple[Path, Path]]:
         """Write ``data``, synced, to a temporary name beside the object. The caller then gives it its name."""
         path = self._path(key)
-        temporary = path.with_name(TEMPORARY + uuid.uuid4().hex)
+        temporary = path.with_name(temporary_name())
         try:
             descriptor = self._place(
                 path, lambda: os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
@@ -202,7 +201,7 @@ class LocalStore(Store):
             temporary.unlink(missing_ok=True)
 
     def _copy_in(self, source: Path, target: Path) -> None:
-        temporary = target.with_name(TEMPORARY + uuid.uuid4().hex)
+        temporary = target.with_name(temporary_name())
         try:
             self._place(target, lambda: shutil.copyfile(source, temporary), source)
             with temporary.open("rb") as file:

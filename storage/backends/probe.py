@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from contextlib import suppress
 
-from ..checkpoints.layout import PROBES
+from ..checkpoints.layout import probe_key
 from ..errors import InvalidPlaceError, ObjectExistsError, StorageError
 from ..logs import named_pool
 from ..store import Store
@@ -21,7 +20,7 @@ def probe_exclusive_create(store: Store) -> None:
     """
     if not store.fenced:
         raise _unfenced(store.uri, "a backend that looks first and then writes")
-    key = f"{PROBES}{uuid.uuid4().hex}"
+    key = probe_key()
     ready = threading.Barrier(2)
 
     def create(content: bytes, racing: bool) -> bool:

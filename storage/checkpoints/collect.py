@@ -28,12 +28,12 @@ from .catalog import Catalog
 from .layout import (
     CHECKPOINTS,
     MANIFEST,
-    PROBES,
     STAGED,
     checkpoint_of,
+    is_file,
+    is_probe,
     is_shared,
     manifest_key,
-    savepoint_key,
     trigger_key,
 )
 from .manifest import Manifest
@@ -124,7 +124,7 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
         if entry.problem and entry.id > checkpoint:
             raise entry.problem
     others = (entry.completed for entry in entries if entry.completed and entry.id != checkpoint)
-    keys = found - {savepoint_key(checkpoint), trigger_key(checkpoint)}.union(
+    keys = frozenset(key for key in found if key == own or is_file(key)).difference(
         *(manifest.keys() for manifest in others)
     )
     # The manifest exists if its write succeeded although it was reported as failed. It is deleted first.
@@ -273,7 +273,7 @@ def _candidates(objects: Iterable[str], spared: Collection[str], newest: int) ->
         key
         for key in objects
         if key not in spared
-        and (is_shared(key) or key.startswith((PROBES, STAGED)) or _is_leftover(key, newest))
+        and (is_probe(key) or _is_leftover(key, newest) or (is_file(key) and checkpoint_of(key) is None))
     ]
 
 
@@ -301,4 +301,8 @@ def _may_need(damaged: Collection[int], key: str) -> bool:
 
 def _is_leftover(key: str, newest: int) -> bool:
     checkpoint = checkpoint_of(key)
-    return checkpoint is not None and checkpoint < newest and key != savepoint_key(checkpoint)
+    return (
+        checkpoint is not None
+        and checkpoint < newest
+        and (is_file(key) or key in (manifest_key(checkpoint), trigger_key(checkpoint)))
+    )

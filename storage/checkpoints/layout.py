@@ -1,8 +1,13 @@
-"""The keys of all objects in a pipeline's storage and in a savepoint's folder."""
+"""The keys of all objects in a pipeline's storage and in a savepoint's folder, and how they are recognised.
+
+Whatever is deleted is named by a record, or has a name of exactly a form that only this module makes: a prefix alone
+says nothing, because ``shared/`` and ``staged/`` are words that other programs use, too.
+"""
 
 from __future__ import annotations
 
 import re
+import uuid
 
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints/"
@@ -69,6 +74,11 @@ def pack_key(checkpoint: int, writer: str) -> str:
     return f"{CHECKPOINTS}{checkpoint}/{writer}{PACK}"
 
 
+def new_pack_key(key: str) -> str:
+    """Return the key of a pack with a random part: two lives of a coordinator may use the same id."""
+    return f"{key.removesuffix(PACK)}-{uuid.uuid4().hex[:12]}{PACK}"
+
+
 def shared_key(sha256: str) -> str:
     """Key of an immutable file that checkpoints may share."""
     return f"{SHARED}{sha256[:2]}/{sha256}.sst"
@@ -77,6 +87,25 @@ def shared_key(sha256: str) -> str:
 def staged_folder(query: str) -> str:
     """Prefix of the keys of the rows that a query has staged."""
     return f"{STAGED}{query}/"
+
+
+def staged_name(batch: int, partition: int, number: int, suffix: str) -> str:
+    """Return a new name for a file that a task has staged.
+
+    Another attempt at the task may run at the same time, so that no two may share a name.
+
+    Args:
+        batch: the batch's number.
+        partition: the task's number.
+        number: of the file among those of the task.
+        suffix: what the name ends with: letters, digits and dots.
+    """
+    return f"{batch}-{partition}-{number}-{uuid.uuid4().hex}{suffix}"
+
+
+def probe_key() -> str:
+    """Key of an object that tries a store out, different in each call."""
+    return f"{PROBES}{uuid.uuid4().hex}"
 
 
 def is_shared(key: str) -> bool:
@@ -102,6 +131,30 @@ def checkpoint_of(key: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def is_file(key: str) -> bool:
+    """Whether the key has a form of the files that a checkpoint or a savepoint consists of, beside its records."""
+    return _FILE.fullmatch(key) is not None
+
+
+def is_probe(key: str) -> bool:
+    """Whether an object tried a store out."""
+    return _PROBE.fullmatch(key) is not None
+
+
+def is_of_pipeline(key: str) -> bool:
+    """Whether an object is a record that stands in a pipeline's own storage alone."""
+    return _OF_PIPELINE.fullmatch(key) is not None
+
+
+_FILE = re.compile(
+    rf"{SHARED}([0-9a-f]{{2}})/\1[0-9a-f]{{62}}\.sst"
+    rf"|{CHECKPOINTS}[1-9]\d*/[^/]+-[0-9a-f]{{12}}{re.escape(PACK)}"
+    rf"|{STAGED}[^/]+/\d+-\d+-(?:\d+-)?[0-9a-f]{{32}}[A-Za-z0-9.]*"
+)
+_PROBE = re.compile(rf"{PROBES}[0-9a-f]{{32}}")
 _GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
 _START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")
 _CHECKPOINT = re.compile(rf"{CHECKPOINTS}([1-9]\d*)/")
+_OF_PIPELINE = re.compile(
+    rf"{GENERATIONS}[1-9]\d*(?:\.[a-z]+)?\.json|{CHECKPOINTS}[1-9]\d*/(?:{re.escape(MANIFEST)}|trigger|savepoint)"
+)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..backends.retrying import Patience, create_surely, no_patience
 from ..errors import InvalidPlaceError, ObjectExistsError, ObjectMissingError
 from ..logs import logger
 from ..store import Store
-from .layout import CHECKPOINTS, CLAIM, MANIFEST, PACK, SHARED, STAGED, checkpoint_of
+from .layout import CLAIM, MANIFEST, is_file, is_of_pipeline
 from .manifest import Manifest
 from .manifest_json import decode_manifest, encode_manifest
 
@@ -23,23 +25,35 @@ def claim_savepoint(store: Store, owner: str) -> None:
     Raises:
         InvalidPlaceError: the folder has something else, or another savepoint has taken it.
     """
+    _check_free(store)
     try:
         store.create(CLAIM, owner.encode())
     except ObjectExistsError:
-        raise _taken(store) from None
-    keys = [key for key in store.list() if key != CLAIM]
-    left = [key for key in keys if is_left_behind(key)]
-    if len(left) < len(keys):
+        raise _taken(store, store.list()) from None
+    try:
+        # Nobody else has claimed it, but a pipeline may have begun to use it since the look.
+        left = _check_free(store, CLAIM)
+    except InvalidPlaceError:
         store.delete(CLAIM)
-        raise _occupied(store, repr(next(key for key in keys if key not in left)) + " in it")
+        raise
     if left:
         # They stay: an upload may still be on its way, and no two savepoints of a pipeline use the same names.
-        _log.info("files of an aborted savepoint are here", store=store.uri, files=len(left))
+        _log.info("files of an aborted savepoint are here", store=store.uri, files=left)
 
 
-def is_left_behind(key: str) -> bool:
-    """Whether an object in a folder without a manifest can be of an aborted savepoint, uploaded after its abort."""
-    return key.startswith((SHARED, STAGED)) or (checkpoint_of(key) is not None and key.endswith(PACK))
+def _check_free(store: Store, *own: str) -> int:
+    """Return how many files aborted savepoints have left in a folder, uploaded after their abort.
+
+    Raises:
+        InvalidPlaceError: something else is there, apart from the caller's own objects.
+    """
+    keys = [key for key in store.list() if key not in own]
+    if CLAIM in keys:
+        raise _taken(store, keys)
+    for key in keys:
+        if not is_file(key):
+            raise _occupied(store, f"{key!r} in it")
+    return len(keys)
 
 
 def commit_savepoint(store: Store, manifest: Manifest, patience: Patience = no_patience) -> None:
@@ -77,16 +91,20 @@ def discard_savepoint(store: Store, owner: str) -> None:
 def delete_savepoint(store: Store) -> None:
     """Delete a savepoint, whoever wrote it, and leave anything else in its folder alone.
 
+    Where a pipeline has its own storage in the same folder, nobody can tell whose files they are: they stay.
+
     Raises:
         NotDeletedError: some of its objects could not be deleted. The folder stays claimed.
     """
     store.delete(MANIFEST)
-    store.delete_all([key for prefix in (CHECKPOINTS, SHARED, STAGED) for key in store.list(prefix)])
+    keys = store.list()
+    if not any(map(is_of_pipeline, keys)):
+        store.delete_all(list(filter(is_file, keys)))
     store.delete(CLAIM)
 
 
-def _taken(store: Store) -> InvalidPlaceError:
-    if MANIFEST in store.list():
+def _taken(store: Store, keys: Collection[str]) -> InvalidPlaceError:
+    if MANIFEST in keys:
         return _occupied(store, "a savepoint")
     owner = _claimed_by(store) or "one that is just being given up"
     return _occupied(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
-import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping
 from concurrent.futures import Executor, Future, wait
@@ -21,7 +20,7 @@ from ..logs import logger, named_pool
 from ..store import Store
 from ..transfer import PART
 from .files import FileCache, copy_hashed, file_sha256, is_bookkeeping, is_immutable
-from .layout import PACK, is_shared, shared_key
+from .layout import is_shared, new_pack_key, shared_key
 from .manifest import FileRef, Handle
 from .packs import packs_to_keep
 from .restore import THREADS, restore_files
@@ -92,7 +91,7 @@ class SnapshotWriter:
         cache: FileCache | None = None,
     ) -> None:
         self._store = store
-        self._pack_key = f"{pack_key.removesuffix(PACK)}-{uuid.uuid4().hex[:12]}{PACK}"
+        self._pack_key = new_pack_key(pack_key)
         self._pack_below = pack_below
         self._cache = cache
         self._owns_pool = pool is None

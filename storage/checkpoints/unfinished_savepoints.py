@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .layout import CLAIM, MANIFEST, SAVEPOINTS
-from .savepoint import is_left_behind
+from .layout import CLAIM, MANIFEST, SAVEPOINTS, is_file
 
 
 def unfinished_savepoints(keys: Iterable[str]) -> dict[str, list[str]]:
@@ -24,7 +23,7 @@ def unfinished_savepoints(keys: Iterable[str]) -> dict[str, list[str]]:
         if place == SAVEPOINTS and inner:
             folders.setdefault(f"{SAVEPOINTS}/{name}/", set()).add(inner)
     return {
-        folder: [*(f"{folder}{key}" for key in sorted(found) if is_left_behind(key)), f"{folder}{CLAIM}"]
+        folder: [*(f"{folder}{key}" for key in sorted(found) if is_file(key)), f"{folder}{CLAIM}"]
         for folder, found in folders.items()
         if CLAIM in found and MANIFEST not in found
     }

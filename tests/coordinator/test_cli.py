@@ -33,7 +33,7 @@ from chandy.storage.checkpoints.manifest_json import encode_manifest
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
 
-from ..builders import make_manifest
+from ..builders import make_manifest, shared
 
 
 def run(*arguments: str) -> Result:
@@ -407,9 +407,9 @@ def test_gc_spares_young_objects_unless_forced_and_deletes_nothing_in_a_dry_run(
 ) -> None:
     before = flights.list()
     nothing = {"keys": [], "bytes": 0, "young": 0, "damaged": [], "spared": 0, "failed": {}}
-    flights.write("shared/ab/garbage.sst", b"12345")
+    flights.write(shared("a"), b"12345")
     assert run_json("gc", storage) == nothing | {"young": 1, "dry_run": False}
-    expected = nothing | {"keys": ["shared/ab/garbage.sst"], "bytes": 5}
+    expected = nothing | {"keys": [shared("a")], "bytes": 5}
     assert run_json("gc", storage, "--force", "--dry-run") == expected | {"dry_run": True}
     assert len(flights.list()) == len(before) + 1
     result = run("gc", storage, "--force")
@@ -421,7 +421,7 @@ def test_gc_spares_what_a_damaged_manifest_may_need_and_says_what_to_do(
     storage: str, flights: LocalStore
 ) -> None:
     flights.write("checkpoints/1/manifest.json", b"{}")
-    flights.write("shared/ab/garbage.sst", b"12345")
+    flights.write(shared("a"), b"12345")
     before = flights.list()
     result = run("gc", storage, "--force")
     assert result.exit_code == 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import pickle
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -49,8 +48,7 @@ def keep(rows: int, message: bytes, context: WriteContext) -> Staged:
     """Keep a task's pickled message."""
     if len(message) <= INLINE_BYTES:
         return Staged(rows, note=_INLINE + base64.b64encode(message).decode())
-    # Another attempt at the task may run at the same time, so that no two may share a name.
-    name = f"{context.batch}-{context.partition}-{uuid.uuid4().hex}.message"
+    name = context.new_name(".message")
     key = f"{context.folder}{name}"
     open_store(context.store).write(key, message)
     file = FileRef(name, key, len(message), hashlib.sha256(message).hexdigest())

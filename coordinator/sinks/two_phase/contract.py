@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import attrs
 
+from ....storage.checkpoints.layout import staged_name
 from ....storage.checkpoints.manifest import EpochRecord, FileRef, OutputRecord
 from ....storage.errors import FencedError
 from ..guarantee import Guarantee
@@ -102,6 +103,18 @@ class WriteContext:
     """Prefix for the keys of the objects that this batch writes into the store."""
     batch: int
     partition: int
+
+    def new_name(self, suffix: str, number: int = 0) -> str:
+        """Return a new name for an object below ``folder``.
+
+        Objects that nothing needs any more are found by the form of such names. An object with another name is
+        deleted only if its record says so.
+
+        Args:
+            suffix: what the name ends with: letters, digits and dots.
+            number: of the object among those of the task.
+        """
+        return staged_name(self.batch, self.partition, number, suffix)
 
 
 @attrs.frozen

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import uuid
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -110,8 +109,7 @@ def _put(store: Store, context: WriteContext, rows: pa.Table, number: int) -> Fi
     stream = io.BytesIO()
     pq.write_table(rows, stream, compression="zstd", compression_level=1)
     data = stream.getvalue()
-    # Another attempt at the task may run at the same time, so that no two may share a name.
-    name = f"{context.batch}-{context.partition}-{number}-{uuid.uuid4().hex}{SUFFIX}"
+    name = context.new_name(SUFFIX, number)
     key = f"{context.folder}{name}"
     store.write(key, data)
     return FileRef(name, key, len(data), hashlib.sha256(data).hexdigest())

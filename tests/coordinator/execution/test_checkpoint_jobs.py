@@ -18,7 +18,7 @@ from chandy.state.rpc.messages import (
     Decline,
 )
 from chandy.storage.backends.local import LocalStore
-from chandy.storage.checkpoints.layout import manifest_key, pack_key, shared_key, trigger_key
+from chandy.storage.checkpoints.layout import manifest_key, trigger_key
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
 from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.checkpoints.verification import verify
@@ -27,6 +27,7 @@ from chandy.storage.errors import (
     StorageReplacedError,
 )
 
+from ...builders import pack, shared
 from ...waiting import DEADLINE, eventually
 from .one_life import Elsewhere, Setup
 
@@ -404,8 +405,8 @@ def test_a_savepoint_can_go_where_an_aborted_one_has_left_something(
     setup.error(future)
     eventually(lambda: setup.executor._elsewhere[store.uri].is_idle)
     # Uploads that were on their way when it was aborted.
-    store.write(pack_key(1, "host-id"), b"late")
-    store.write(shared_key("ab" * 32), b"late, too")
+    store.write(pack(1, "host-id"), b"late")
+    store.write(shared("a"), b"late, too")
     again = setup.request(CheckpointKind.SAVEPOINT, store.uri)
     setup.host.acknowledge(2)
     assert again.result(DEADLINE).id == 2

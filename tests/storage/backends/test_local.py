@@ -25,6 +25,7 @@ from chandy.storage import (
 )
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.keys import temporary_name
 
 
 def names_on_disk(root: Path) -> list[str]:
@@ -290,12 +291,13 @@ def test_an_upload_makes_an_old_file_young(store: LocalStore, tmp_path: Path) ->
 
 def test_a_sweep_deletes_what_killed_writers_left_and_no_object(store: LocalStore) -> None:
     store.write("a/b", b"")
-    left = store.root / "a" / ".tmp-123"
+    left = store.root / "a" / temporary_name()
     left.write_bytes(b"half")
+    (store.root / ".tmp-of-others").write_bytes(b"theirs")
     store.sweep(before=left.stat().st_ctime)
     assert left.exists()
     store.sweep(before=left.stat().st_ctime + 1)
-    assert names_on_disk(store.root) == ["a/b"]
+    assert names_on_disk(store.root) == [".tmp-of-others", "a/b"]
 
 
 @pytest.mark.parametrize("key", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/", "./a", "a\\b", "a\0b"])

@@ -29,7 +29,7 @@ from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import NotDeletedError, StoreFailedError
 from chandy.storage.store import ObjectStat
 
-from ...builders import make_manifest
+from ...builders import PROBE, make_manifest, pack, shared, staged
 
 MakeManifest = Callable[..., Manifest]
 
@@ -62,14 +62,12 @@ class _DiesAfter(LocalStore):
 def test_discarding_deletes_the_manifest_and_what_nobody_else_needs(
     catalog: Catalog, store: LocalStore
 ) -> None:
-    one = make_manifest(
-        1, shards=[files(store, "shared/aa/a.sst", "shared/bb/b.sst", "checkpoints/1/h.pack")]
-    )
-    two = make_manifest(2, shards=[files(store, "shared/bb/b.sst", "checkpoints/2/h.pack")])
+    one = make_manifest(1, shards=[files(store, shared("a"), shared("b"), pack(1))])
+    two = make_manifest(2, shards=[files(store, shared("b"), pack(2))])
     catalog.commit(one)
     catalog.commit(two)
-    assert discard(store, [one], [two]) == {"shared/aa/a.sst", "checkpoints/1/h.pack"}
-    assert store.list() == ["checkpoints/2/h.pack", "checkpoints/2/manifest.json", "shared/bb/b.sst"]
+    assert discard(store, [one], [two]) == {shared("a"), pack(1)}
+    assert store.list() == [pack(2), "checkpoints/2/manifest.json", shared("b")]
 
 
 @pytest.mark.parametrize("deletions", range(4))
@@ -78,7 +76,7 @@ def test_a_crash_while_discarding_leaves_no_manifest_with_missing_files(
 ) -> None:
     # Promise 3
     catalog = Catalog(store)
-    one = make_manifest(1, shards=[files(store, "shared/aa/a.sst", "checkpoints/1/h.pack")])
+    one = make_manifest(1, shards=[files(store, shared("a"), pack(1))])
     catalog.commit(one)
     catalog.commit(make_manifest(2))
     with pytest.raises(KeyboardInterrupt):
@@ -118,24 +116,22 @@ def test_dropped_checkpoints_leave_the_others_restorable(
 
 def test_garbage_is_what_no_completed_checkpoint_references(catalog: Catalog, store: LocalStore) -> None:
     first = catalog.take_over("driver-1", 1.0)
-    catalog.commit(
-        make_manifest(2, first.generation, [files(store, "shared/aa/a.sst", "checkpoints/1/h.pack")])
-    )
+    catalog.commit(make_manifest(2, first.generation, [files(store, shared("a"), pack(1))]))
     catalog.take_over("driver-2", 2.0)
-    catalog.commit(make_manifest(3, first.generation, [files(store, "shared/vv/void.sst")]))  # void
-    catalog.commit(make_manifest(5, 2, [files(store, "shared/bb/b.sst", "checkpoints/5/h.pack")]))
-    needed = set(store.list()) - {"checkpoints/3/manifest.json", "shared/vv/void.sst"}
-    files(store, "checkpoints/4/aborted.pack", "checkpoints/2/late.pack", "shared/cc/c.sst", "probes/x")
-    in_flight = {"checkpoints/6/h.pack", "checkpoints/7/h.pack", "readme.txt"}
+    catalog.commit(make_manifest(3, first.generation, [files(store, shared("d"))]))  # void
+    catalog.commit(make_manifest(5, 2, [files(store, shared("b"), pack(5))]))
+    needed = set(store.list()) - {"checkpoints/3/manifest.json", shared("d")}
+    files(store, pack(4, "aborted"), pack(2, "late"), shared("c"), PROBE)
+    in_flight = {pack(6), pack(7), "readme.txt"}
     files(store, *in_flight)
     found = collect_garbage(catalog, time.time(), older_than=0)
     assert found.keys[0] == "checkpoints/3/manifest.json"
     assert set(found.keys[1:]) == {
-        "checkpoints/2/late.pack",
-        "checkpoints/4/aborted.pack",
-        "probes/x",
-        "shared/cc/c.sst",
-        "shared/vv/void.sst",
+        pack(2, "late"),
+        pack(4, "aborted"),
+        PROBE,
+        shared("c"),
+        shared("d"),
     }
     assert set(store.list()) == needed | in_flight
     assert collect_garbage(catalog, time.time(), older_than=0).keys == ()
@@ -151,8 +147,8 @@ def with_output(id: int, *staged: Handle, published: int | None = None) -> Manif
 def test_staged_rows_that_no_checkpoint_has_to_publish_are_garbage(
     catalog: Catalog, store: LocalStore
 ) -> None:
-    one, two = files(store, "staged/delays/1.parquet"), files(store, "staged/delays/2.parquet")
-    files(store, "staged/delays/left.parquet", "staged/gone/left.parquet")
+    one, two = files(store, staged("delays", 1)), files(store, staged("delays", 2))
+    files(store, staged("delays", 9), staged("gone", 9))
     catalog.commit(with_output(2, one, two))
     for older_than in (GRACE_SECONDS, 0):
         found = collect_garbage(catalog, time.time(), older_than)
@@ -161,39 +157,39 @@ def test_staged_rows_that_no_checkpoint_has_to_publish_are_garbage(
     catalog.commit(later)
     assert collect_garbage(catalog, time.time()).keys == (), "they may belong to a checkpoint in flight"
     found = collect_garbage(catalog, time.time(), older_than=0)
-    assert found.keys == ("staged/delays/left.parquet", "staged/gone/left.parquet")
-    assert store.list("staged/") == ["staged/delays/1.parquet", "staged/delays/2.parquet"]
+    assert found.keys == (staged("delays", 9), staged("gone", 9))
+    assert store.list("staged/") == [staged("delays", 1), staged("delays", 2)]
 
 
 def test_staged_rows_go_with_the_last_checkpoint_that_has_to_publish_them(
     catalog: Catalog, store: LocalStore
 ) -> None:
-    one, two = files(store, "staged/delays/1.parquet"), files(store, "staged/delays/2.parquet")
+    one, two = files(store, staged("delays", 1)), files(store, staged("delays", 2))
     first, second, third = with_output(1, one), with_output(2, one, two), with_output(3, published=2)
     for manifest in (first, second, third):
         catalog.commit(manifest)
     assert discard(store, [first], [second, third]) == frozenset()
-    assert discard(store, [second], [third]) == {"staged/delays/1.parquet", "staged/delays/2.parquet"}
+    assert discard(store, [second], [third]) == {staged("delays", 1), staged("delays", 2)}
     assert store.list("staged/") == []
 
 
 def test_staged_rows_that_a_damaged_manifest_may_need_are_spared(catalog: Catalog, store: LocalStore) -> None:
-    catalog.commit(with_output(2, files(store, "staged/delays/1.parquet")))
+    catalog.commit(with_output(2, files(store, staged("delays", 1))))
     store.write("checkpoints/2/manifest.json", store.read("checkpoints/2/manifest.json")[:-9])
     catalog.commit(make_manifest(3))
     found = collect_garbage(catalog, time.time(), older_than=0)
     assert (found.keys, found.spared) == ((), 1)
-    assert store.list("staged/") == ["staged/delays/1.parquet"]
+    assert store.list("staged/") == [staged("delays", 1)]
 
 
 def test_a_dry_run_finds_the_same_and_deletes_nothing(catalog: Catalog, store: LocalStore) -> None:
     catalog.commit(make_manifest(2))
-    files(store, "shared/cc/c.sst", "checkpoints/1/h.pack")
+    files(store, shared("c"), pack(1))
     before = store.list()
     dry = collect_garbage(catalog, time.time(), older_than=0, dry_run=True)
     assert store.list() == before
     assert dry == collect_garbage(catalog, time.time(), older_than=0)
-    assert dry.bytes == len("shared/cc/c.sst") + len("checkpoints/1/h.pack")
+    assert dry.bytes == len(shared("c")) + len(pack(1))
     assert store.list() == ["checkpoints/2/manifest.json"]
 
 
@@ -202,10 +198,10 @@ def savepoints(store: LocalStore) -> set[str]:
     for name in ("whole", "aborted"):
         folder = LocalStore(store.root / "savepoints" / name)
         claim_savepoint(folder, f"the driver that took {name}")
-        kept = files(folder, "shared/aa/a.sst", "checkpoints/4/h.pack")
+        kept = files(folder, shared("a"), pack(4))
         if name == "whole":
             commit_savepoint(folder, make_manifest(4, shards=[kept]))
-    return {f"savepoints/aborted/{key}" for key in ("claim", "shared/aa/a.sst", "checkpoints/4/h.pack")}
+    return {f"savepoints/aborted/{key}" for key in ("claim", shared("a"), pack(4))}
 
 
 def test_a_savepoint_that_never_completed_is_garbage_and_a_completed_one_is_not(
@@ -213,7 +209,7 @@ def test_a_savepoint_that_never_completed_is_garbage_and_a_completed_one_is_not(
 ) -> None:
     aborted = savepoints(store)
     # What another program has put there, and a folder that nobody has claimed.
-    files(store, "savepoints/aborted/notes.txt", "savepoints/mine/shared/bb/b.sst")
+    files(store, "savepoints/aborted/notes.txt", "savepoints/mine/" + shared("b"))
     before = set(store.list())
     dry = collect_garbage(catalog, time.time() + GRACE_SECONDS + 60, dry_run=True)
     assert set(dry.keys) == aborted
@@ -224,7 +220,7 @@ def test_a_savepoint_that_never_completed_is_garbage_and_a_completed_one_is_not(
     assert read_savepoint(whole).keys() <= set(whole.list())
 
 
-@pytest.mark.parametrize("young", ["claim", "shared/aa/a.sst", "checkpoints/4/h.pack"])
+@pytest.mark.parametrize("young", ["claim", shared("a"), pack(4)])
 def test_a_savepoint_with_one_young_object_may_be_in_flight(
     catalog: Catalog, store: LocalStore, young: str
 ) -> None:
@@ -264,7 +260,7 @@ def test_a_savepoint_stays_claimed_while_some_of_it_cannot_be_deleted(
                 raise NotDeletedError.of(self.uri, {kept: StoreFailedError(self.uri, kept, "delete", "no")})
 
     found = collect_garbage(Catalog(Stubborn(store.root)), time.time(), older_than=0)
-    assert (set(found.keys), set(found.failed)) == ({"savepoints/aborted/shared/aa/a.sst"}, {kept})
+    assert (set(found.keys), set(found.failed)) == ({"savepoints/aborted/" + shared("a")}, {kept})
     assert {"savepoints/aborted/claim", kept} <= set(store.list())
 
 
@@ -274,7 +270,7 @@ def test_what_a_checkpoint_in_flight_has_uploaded_is_spared(
     # Promise 2: the file is months old, but somebody has just uploaded it.
     catalog.commit(make_manifest(2))
     (tmp_path / "1.sst").write_bytes(b"x" * 100)
-    writer = SnapshotWriter(store, "checkpoints/3/h.pack", pack_below=0)
+    writer = SnapshotWriter(store, pack(3), pack_below=0)
     writer.add("0", {"1.sst": tmp_path / "1.sst"})
     handle = writer.finish()["0"].handle
     found = collect_garbage(catalog, time.time())
@@ -289,15 +285,15 @@ def test_what_a_checkpoint_in_flight_has_uploaded_is_spared(
 
 
 def test_nothing_that_a_damaged_manifest_may_need_is_deleted(catalog: Catalog, store: LocalStore) -> None:
-    needed = files(store, "shared/cc/c.sst", "checkpoints/1/h.pack", "checkpoints/2/h.pack")
+    needed = files(store, shared("c"), pack(1), pack(2))
     catalog.commit(make_manifest(2, shards=[needed]))
     whole = store.read("checkpoints/2/manifest.json")
     store.write("checkpoints/2/manifest.json", whole[:-9])
     store.create("checkpoints/2/trigger", b"t")
-    files(store, "checkpoints/3/h.pack", "probes/1")
+    files(store, pack(3), PROBE)
     catalog.commit(make_manifest(4))
     found = collect_garbage(catalog, time.time(), older_than=0)
-    assert found.keys == ("checkpoints/3/h.pack", "probes/1")
+    assert found.keys == (pack(3), PROBE)
     assert (found.damaged, found.spared) == (("checkpoints/2/manifest.json",), 3)
     store.write("checkpoints/2/manifest.json", whole)
     assert all(
@@ -307,10 +303,10 @@ def test_nothing_that_a_damaged_manifest_may_need_is_deleted(catalog: Catalog, s
     store.delete("checkpoints/2/manifest.json")
     found = collect_garbage(catalog, time.time(), older_than=0)
     assert found.keys == (
-        "checkpoints/1/h.pack",
-        "checkpoints/2/h.pack",
+        pack(1),
+        pack(2),
         "checkpoints/2/trigger",
-        "shared/cc/c.sst",
+        shared("c"),
     )
     assert (found.damaged, found.spared) == ((), 0)
 
@@ -331,7 +327,7 @@ def test_nothing_is_deleted_where_nobody_knows_what_counts(
 ) -> None:
     catalog.take_over("driver", 1.0)
     catalog.commit(make_manifest(2))
-    files(store, "shared/cc/c.sst", "checkpoints/1/h.pack")
+    files(store, shared("c"), pack(1))
     store.write(key, damage)
     before = store.list()
     with pytest.raises(error):
@@ -361,8 +357,8 @@ def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(tmp_path: Path, t
     store = _Completing(tmp_path)
     store.torn = torn
     catalog = Catalog(store)
-    base = make_manifest(1, shards=[files(store, "shared/aa/a.sst")])
-    new = make_manifest(2, shards=[files(store, "shared/aa/a.sst")])
+    base = make_manifest(1, shards=[files(store, shared("a"))])
+    new = make_manifest(2, shards=[files(store, shared("a"))])
     catalog.commit(base)
 
     def complete() -> None:
@@ -372,18 +368,18 @@ def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(tmp_path: Path, t
     store.step = complete
     found = collect_garbage(catalog, time.time(), older_than=0)
     assert found.keys == ()
-    assert store.read("shared/aa/a.sst")
+    assert store.read(shared("a"))
 
 
 def test_an_aborted_checkpoint_leaves_nothing_of_its_own(catalog: Catalog, store: LocalStore) -> None:
     # C7, D2: shared files stay, for a later checkpoint may use them.
     catalog.take_over("driver-1", 1.0)
-    catalog.commit(make_manifest(1, shards=[files(store, "shared/aa/a.sst", "checkpoints/1/h.pack")]))
+    catalog.commit(make_manifest(1, shards=[files(store, shared("a"), pack(1))]))
     before = store.list()
-    files(store, "checkpoints/2/h.pack", "checkpoints/2/savepoint", "shared/bb/b.sst")
+    files(store, pack(2), "checkpoints/2/savepoint", shared("b"))
     catalog.commit(make_manifest(2, new_bytes=7))
-    assert discard_aborted(store, 2, 1) == {"checkpoints/2/h.pack", "checkpoints/2/manifest.json"}
-    assert store.list() == sorted([*before, "checkpoints/2/savepoint", "shared/bb/b.sst"])
+    assert discard_aborted(store, 2, 1) == {pack(2), "checkpoints/2/manifest.json"}
+    assert store.list() == sorted([*before, "checkpoints/2/savepoint", shared("b")])
 
 
 def test_discarding_an_aborted_checkpoint_spares_what_completed_ones_need(
@@ -391,9 +387,9 @@ def test_discarding_an_aborted_checkpoint_spares_what_completed_ones_need(
 ) -> None:
     # Promise 2: the pack of a checkpoint that retention dropped, still referenced by a later one.
     catalog.take_over("driver-1", 1.0)
-    catalog.commit(make_manifest(2, shards=[files(store, "checkpoints/1/h.pack")]))
-    files(store, "checkpoints/1/late.pack")
-    assert discard_aborted(store, 1, 1) == {"checkpoints/1/late.pack"}
+    catalog.commit(make_manifest(2, shards=[files(store, pack(1))]))
+    files(store, pack(1, "late"))
+    assert discard_aborted(store, 1, 1) == {pack(1, "late")}
     assert verify_keys(catalog)
 
 
@@ -405,13 +401,13 @@ def test_only_a_later_manifest_that_cannot_be_read_keeps_what_an_aborted_checkpo
     catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(damaged))
     store.write(f"checkpoints/{damaged}/manifest.json", b"{}")
-    files(store, "checkpoints/2/h.pack")
+    files(store, pack(2))
     if deleted:
-        assert discard_aborted(store, 2, 1) == {"checkpoints/2/h.pack"}
+        assert discard_aborted(store, 2, 1) == {pack(2)}
     else:
         with pytest.raises(DamagedError):
             discard_aborted(store, 2, 1)
-        assert "checkpoints/2/h.pack" in store.list()
+        assert pack(2) in store.list()
 
 
 def test_a_fenced_coordinator_deletes_nothing_of_its_aborted_checkpoints(
@@ -420,7 +416,7 @@ def test_a_fenced_coordinator_deletes_nothing_of_its_aborted_checkpoints(
     # Promise 2: the successor may use the same id.
     catalog.take_over("driver-1", 1.0)
     new = catalog.take_over("driver-2", 2.0)
-    catalog.commit(make_manifest(1, new.generation, [files(store, "checkpoints/1/h.pack")]))
+    catalog.commit(make_manifest(1, new.generation, [files(store, pack(1))]))
     with pytest.raises(FencedError):
         discard_aborted(store, 1, 1)
     assert verify_keys(catalog)
@@ -430,11 +426,11 @@ def test_a_fenced_coordinator_deletes_nothing_of_its_aborted_checkpoints(
 def test_without_a_generation_a_manifest_is_left_alone(catalog: Catalog, store: LocalStore) -> None:
     # It may be the successor's completed checkpoint of the same id.
     catalog.take_over("driver-1", 1.0)
-    catalog.commit(make_manifest(1, 2, [files(store, "checkpoints/1/h.pack")]))
-    files(store, "checkpoints/2/h.pack")
+    catalog.commit(make_manifest(1, 2, [files(store, pack(1))]))
+    files(store, pack(2))
     assert discard_aborted(store, 1) == frozenset()
     assert discard_aborted(store, 1, 1) == frozenset()
-    assert discard_aborted(store, 2) == {"checkpoints/2/h.pack"}
+    assert discard_aborted(store, 2) == {pack(2)}
     assert verify_keys(catalog)
     assert len(catalog.completed()) == 1
 

@@ -23,10 +23,10 @@ from chandy.storage.checkpoints.layout import CLAIM
 from chandy.storage.checkpoints.manifest import FileRef, Handle
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, delete_savepoint
 from chandy.storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
-from chandy.storage.keys import TEMPORARY
+from chandy.storage.keys import temporary_name
 from chandy.storage.uri import StoreUri
 
-from ...builders import MemoryStore, make_manifest
+from ...builders import PROBE, MemoryStore, make_manifest, pack, shared
 
 
 class Stubborn(MemoryStore):
@@ -85,7 +85,7 @@ def test_a_local_sweep_goes_on_after_a_file_that_cannot_be_deleted(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, "a")
-    left = [store.root / f"{TEMPORARY}{number}" for number in range(3)]
+    left = [store.root / temporary_name() for _ in range(3)]
     for path in left:
         path.write_bytes(b"half")
     unlink = Path.unlink
@@ -187,12 +187,12 @@ def test_what_fails_in_passing_is_tried_again_and_nothing_else() -> None:
 
 
 def test_discarding_goes_on_after_what_cannot_be_deleted() -> None:
-    store = Stubborn("shared/aa/a.sst")
+    store = Stubborn(shared("a"))
     catalog = Catalog(store)
-    one = make_manifest(1, shards=[fill(store, "shared/aa/a.sst", "shared/bb/b.sst", "checkpoints/1/h.pack")])
+    one = make_manifest(1, shards=[fill(store, shared("a"), shared("b"), pack(1))])
     catalog.commit(one)
-    assert undeleted(lambda: discard(store, [one], [])).keys() == {"shared/aa/a.sst"}
-    assert store.list() == ["shared/aa/a.sst"]
+    assert undeleted(lambda: discard(store, [one], [])).keys() == {shared("a")}
+    assert store.list() == [shared("a")]
 
 
 def test_what_a_manifest_references_that_cannot_be_deleted_stays() -> None:
@@ -200,13 +200,13 @@ def test_what_a_manifest_references_that_cannot_be_deleted_stays() -> None:
     store = Stubborn("checkpoints/1/manifest.json")
     catalog = Catalog(store)
     manifests = [
-        make_manifest(1, shards=[fill(store, "shared/aa/a.sst", "shared/bb/b.sst")]),
-        make_manifest(2, shards=[fill(store, "shared/bb/b.sst", "shared/cc/c.sst")]),
+        make_manifest(1, shards=[fill(store, shared("a"), shared("b"))]),
+        make_manifest(2, shards=[fill(store, shared("b"), shared("c"))]),
     ]
     for manifest in manifests:
         catalog.commit(manifest)
     assert undeleted(lambda: discard(store, manifests, [])).keys() == {"checkpoints/1/manifest.json"}
-    assert store.list() == ["checkpoints/1/manifest.json", "shared/aa/a.sst", "shared/bb/b.sst"]
+    assert store.list() == ["checkpoints/1/manifest.json", shared("a"), shared("b")]
 
 
 class _Sweepless(Stubborn):
@@ -216,20 +216,20 @@ class _Sweepless(Stubborn):
 
 
 def test_garbage_collection_goes_on_and_says_what_is_left() -> None:
-    store = _Sweepless("shared/aa/a.sst")
-    fill(store, "shared/aa/a.sst", "shared/bb/b.sst", "probes/1")
+    store = _Sweepless(shared("a"))
+    fill(store, shared("a"), shared("b"), PROBE)
     found = collect_garbage(Catalog(store), 1e12, older_than=0)
-    assert found.keys == ("probes/1", "shared/bb/b.sst")
-    assert found.failed == {"shared/aa/a.sst": "shared/aa/a.sst is locked", "upload": "not yours"}
-    assert store.list() == ["shared/aa/a.sst"]
+    assert found.keys == (PROBE, shared("b"))
+    assert found.failed == {shared("a"): f"{shared('a')} is locked", "upload": "not yours"}
+    assert store.list() == [shared("a")]
 
 
 def test_a_savepoint_stays_claimed_while_something_of_it_is_left() -> None:
-    store = Stubborn("checkpoints/1/h.pack")
+    store = Stubborn(pack(1))
     claim_savepoint(store, "its writer")
-    fill(store, "checkpoints/1/h.pack", "checkpoints/1/i.pack", "shared/aa/a.sst")
-    assert undeleted(lambda: delete_savepoint(store)).keys() == {"checkpoints/1/h.pack"}
-    assert store.list() == ["checkpoints/1/h.pack", CLAIM]
+    fill(store, pack(1), pack(1, "i"), shared("a"))
+    assert undeleted(lambda: delete_savepoint(store)).keys() == {pack(1)}
+    assert store.list() == [pack(1), CLAIM]
 
 
 def test_a_claimed_savepoint_that_cannot_be_deleted_keeps_no_other(tmp_path: Path) -> None:

@@ -12,9 +12,6 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.layout import (
     generation_key,
     manifest_key,
-    pack_key,
-    shared_key,
-    staged_folder,
     trigger_key,
 )
 from chandy.storage.checkpoints.manifest import Manifest
@@ -29,7 +26,7 @@ from chandy.storage.checkpoints.savepoint import (
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.checkpoints.verification import verify
 
-from ...builders import make_manifest
+from ...builders import make_manifest, pack, shared, staged
 
 MakeManifest = Callable[..., Manifest]
 
@@ -93,7 +90,7 @@ def test_an_aborted_savepoint_leaves_an_empty_folder(store: LocalStore, savepoin
 def test_a_savepoint_is_deleted_with_the_staged_rows_in_it(
     store: LocalStore, savepoint: Manifest, aborted: bool
 ) -> None:
-    store.write("staged/delays/1.parquet", b"rows")
+    store.write(staged("delays", 1), b"rows")
     store.write("thesis.txt", b"years of work")
     if aborted:
         discard_savepoint(store, "driver-1")
@@ -129,7 +126,7 @@ def test_a_place_where_uploads_of_an_aborted_savepoint_came_late_can_be_used_aga
 ) -> None:
     claim_savepoint(store, "driver-1")
     discard_savepoint(store, "driver-1")
-    late = [pack_key(5, "host"), shared_key("ab" * 32), staged_folder("delays") + "1.parquet"]
+    late = [pack(5), shared("a"), staged("delays", 1)]
     for key in late:
         store.write(key, b"late")
     with pytest.raises(ObjectMissingError):
@@ -148,8 +145,8 @@ def test_a_place_of_an_unfinished_savepoint_names_who_writes_it(store: LocalStor
 
 @pytest.mark.parametrize("key", [manifest_key(5), trigger_key(5), generation_key(1), "shared.txt"])
 def test_a_pipelines_own_storage_is_no_place_for_a_savepoint(store: LocalStore, key: str) -> None:
-    store.write(pack_key(5, "host"), b"a pack")
+    store.write(pack(5), b"a pack")
     store.write(key, b"somebody's")
     with pytest.raises(InvalidPlaceError):
         claim_savepoint(store, "driver-1")
-    assert store.list() == sorted([key, pack_key(5, "host")])
+    assert store.list() == sorted([key, pack(5)])
