@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 STAMP := .venv/.installed
+# Classes of Spark, with which the Java processes of tests start in less time.
+CLASSES := .venv/classes.jsa
 # The older versions of PySpark that Chandy runs on, each in an environment of its own: the latest 4.1.x and 4.2.x.
 OLDER := 4.1 4.2
 # Where packages have other names than their folders, setuptools says at every editable installation, in a frame of
@@ -29,25 +31,25 @@ demo-cluster: $(STAMP) java
 	$(RUN) benchmarks.cluster_demo
 
 # Spark wants the machine for itself; what needs no Spark runs on all cores.
-test: java unit
+test: unit $(CLASSES)
 	$(RUN) pytest -m "spark and not server and not kills" --numprocesses 2 --dist loadfile
 
 # Drivers and state hosts that are killed or frozen again and again.
-test-kills: java $(STAMP)
+test-kills: $(CLASSES)
 	$(RUN) pytest -m "kills and not server" --numprocesses 2 --dist loadfile
 
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
 # that each server is started once or twice.
-test-servers: java $(STAMP)
+test-servers: $(CLASSES)
 	$(RUN) pytest -m "server and not spark" --numprocesses 2 --dist loadfile
 	$(RUN) pytest -m "server and spark and not yarn" --numprocesses 2 --dist loadfile
 
 # A pipeline on YARN: Hadoop's own cluster for tests, with two node managers and an HDFS. Under four minutes.
-test-yarn: java $(STAMP)
+test-yarn: $(CLASSES)
 	$(RUN) pytest -m yarn
 
 # Three machines on this one, in namespaces if it is root that calls, otherwise at addresses of the loopback interface.
-test-cluster: java $(STAMP)
+test-cluster: $(CLASSES)
 	$(RUN) pytest -m cluster
 
 # All that `.ci/run` runs, and of what repeats to gather chance not a sample but everything: before a release.
@@ -57,7 +59,7 @@ test-all: java
 # What depends most on the version of PySpark, and savepoints that go on under another one. Some five minutes a version.
 test-compat: java $(OLDER:%=compat-%)
 
-$(OLDER:%=compat-%): compat-%: .venv-pyspark-%/.installed $(STAMP)
+$(OLDER:%=compat-%): compat-%: .venv-pyspark-%/classes.jsa $(CLASSES)
 	CHANDY_OTHER_PYTHON=$(CURDIR)/$(BIN)/python \
 	  .venv-pyspark-$*/bin/python -m pytest -m compat --numprocesses 2 --dist loadfile
 
@@ -103,6 +105,10 @@ $(OLDER:%=.venv-pyspark-%/.installed): .venv-pyspark-%/.installed: $(STAMP)
 	  > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/packages-of-venv.pth
 	@$(@D)/bin/python -m pip install --quiet 'pyspark ==$*.*'
 	@touch $@
+
+%/classes.jsa: %/.installed | java
+	@echo "Writing an archive of Java classes for the tests; this takes half a minute."
+	@$(@D)/bin/python -m tests.java
 
 .PHONY: java
 java:

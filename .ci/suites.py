@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-ENVIRONMENT = ".venv/.installed"
+ENVIRONMENT = ".venv/classes.jsa"
 LANES = (
     # What computes. Types and lint come first, because they say soonest that something is wrong.
     ("lint", "types", "test", "compat-4.1"),
     # What waits. The environment of the older PySpark is made while other suites run.
     ("test-cluster", "test-yarn"),
-    (".venv-pyspark-4.1/.installed", "test-servers", "test-kills"),
+    (".venv-pyspark-4.1/classes.jsa", "test-servers", "test-kills"),
 )
 """Targets of the Makefile: what a person runs, too, each by its own ``make``."""
 SUMMARY = re.compile(r"\d+ (?:passed|failed|errors?|skipped)\b.* in [\d.]+s")

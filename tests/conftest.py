@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+from . import java
 from .effort import SEED, description, examples
 
 # A test says what is true, not how fast: on a busy machine a limit of time would fail it by chance. The seed alone
@@ -26,6 +27,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    java.configure()
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = SEED
 

@@ -102,7 +102,6 @@ class Pipeline:
     def start(self, machine: Machine, *, standby: bool) -> Driver:
         """Start a driver on a machine."""
         log = self._folder / f"driver-{len(self.drivers)}.log"
-        java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         settings = {
             **SOON,
             "spark.master": self._both.standalone.url,
@@ -111,8 +110,7 @@ class Pipeline:
             "spark.driver.memory": "512m",
             # By this its JVM is known, too.
             "spark.app.name": str(log),
-            "spark.driver.extraJavaOptions": f"{java} -Dlog={log}",
-            "spark.executor.extraJavaOptions": java,
+            "spark.driver.extraJavaOptions": f"-Dlog={log}",
             # Two applications share the machines.
             "spark.cores.max": "2",
             "spark.executor.cores": "1",

@@ -43,4 +43,4 @@ def run(options: dict[str, str], spark: SparkSession) -> None:
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    run(given, session("local[2]", Path(given["folder"]), ""))
+    run(given, session("local[2]", Path(given["folder"])))

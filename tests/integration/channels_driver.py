@@ -24,7 +24,7 @@ PIPELINE = "killed"
 def run(options: dict[str, Any]) -> None:
     """Copy a folder of files into a directory, and that into another one."""
     folder = Path(options["folder"])
-    spark = session("local[2]", folder, f"-XX:SharedArchiveFile={options['classes']}")
+    spark = session("local[2]", folder)
     coordinator = CheckpointCoordinator(
         spark,
         pipeline=PIPELINE,

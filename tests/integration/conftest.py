@@ -1,23 +1,18 @@
-"""One Spark session for all integration tests, and one archive of Java classes for the drivers that they start."""
+"""One Spark session for all integration tests."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
-from chandy.state.local.locks import locked
 
-from . import drivers
 from .support import Events, Make
 
 
@@ -31,8 +26,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .appName("chandy-tests")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        # On two cores, what Java's best code saves a test is less than what compiling it takes.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
@@ -46,28 +39,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="session")
-def classes(pytestconfig: pytest.Config) -> Path:
-    """Java classes of a Spark session, archived: a driver starts in half the time. Later runs have it already."""
-    assert pytestconfig.cache is not None
-    folder = pytestconfig.cache.mkdir("classes")
-    jars = Path(pyspark.__file__).parent / "jars"
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else "java"
-    version = subprocess.run([java, "-version"], check=True, capture_output=True).stderr
-    # Java passes over an archive that it did not write, or that was written with other jars.
-    made_with = f"{jars} {jars.stat().st_mtime_ns} {version!r}"
-    path = folder / f"{hashlib.sha256(made_with.encode()).hexdigest()[:16]}.jsa"
-    with locked(folder / "lock"):
-        if not path.exists():
-            new = path.with_suffix(".new")
-            subprocess.run(
-                [sys.executable, drivers.__file__, "archive", str(new)], check=True, capture_output=True
-            )
-            new.rename(path)
-    return path
 
 
 @pytest.fixture

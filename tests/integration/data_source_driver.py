@@ -24,7 +24,7 @@ def run(options: dict[str, Any]) -> None:
     folder = Path(options["folder"])
     cloudpickle.register_pickle_by_value(file_source)
     # Two threads, and a task may fail twice.
-    spark = session("local[2,3]", folder, f"-XX:SharedArchiveFile={options['classes']}")
+    spark = session("local[2,3]", folder)
     coordinator = CheckpointCoordinator(
         spark,
         pipeline="killed",

@@ -1,6 +1,6 @@
 """Drivers that tests run as processes of their own and kill, and the stream that all of them count.
 
-``python drivers.py stream <options as JSON>``: events go to stdout, one a line; commands come on stdin.
+``python drivers.py <options as JSON>``: events go to stdout, one a line; commands come on stdin.
 """
 # The methods have PySpark's names.
 # ruff: noqa: N802, N803
@@ -184,7 +184,7 @@ def say(*words: object) -> None:
     os.write(1, (EVENT + " ".join(str(word) for word in words) + "\n").encode())
 
 
-def session(master: str, folder: Path, java: str) -> SparkSession:
+def session(master: str, folder: Path) -> SparkSession:
     """A Spark session that starts soon, warmed up as far as that goes without a stream."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
@@ -192,9 +192,6 @@ def session(master: str, folder: Path, java: str) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
-        .config(
-            "spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable {java}"
-        )
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.adaptive.enabled", "false")
@@ -250,7 +247,7 @@ def stream(options: dict[str, Any]) -> None:
     folder = Path(options["folder"])
     if options.get("standby"):
         logging.basicConfig(level=logging.INFO)
-    spark = session(options["master"], folder, f"-XX:SharedArchiveFile={options['classes']}")
+    spark = session(options["master"], folder)
     say("warm")
     sys.stdin.readline()
     say("constructing")
@@ -282,15 +279,6 @@ def stream(options: dict[str, Any]) -> None:
     say("stopped")
 
 
-def archive_classes(path: Path) -> None:
-    """Write what Java has loaded at the end of a session: with it, the next sessions start in half the time."""
-    spark = session("local[1]", path.parent, f"-XX:ArchiveClassesAtExit={path}")
-    java = spark.sparkContext._gateway.proc
-    spark.stop()
-    java.stdin.close()
-    java.wait()
-
-
 def _tell_of_end(query: Any) -> None:
     try:
         query.awaitTermination()
@@ -299,7 +287,4 @@ def _tell_of_end(query: Any) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "archive":
-        archive_classes(Path(sys.argv[2]))
-    else:
-        stream(json.loads(sys.argv[2]))
+    stream(json.loads(sys.argv[1]))

@@ -34,7 +34,7 @@ def run(options: dict[str, Any]) -> None:
     folder = Path(options["folder"])
     cloudpickle.register_pickle_by_value(drivers)
     cloudpickle.register_pickle_by_value(sqlite_sink)
-    spark = session("local[2]", folder, f"-XX:SharedArchiveFile={options['classes']}")
+    spark = session("local[2]", folder)
     say("warm")
     coordinator = CheckpointCoordinator(
         spark,

@@ -320,7 +320,7 @@ def test_a_query_that_was_killed_goes_on(spark: SparkSession, make: Make, tmp_pa
 import sys
 from pathlib import Path
 from tests.integration import drivers, test_adopt
-spark = drivers.session("local[2]", Path({str(tmp_path)!r}), "")
+spark = drivers.session("local[2]", Path({str(tmp_path)!r}))
 spark.conf.set("spark.sql.session.timeZone", "UTC")
 df = test_adopt.windows(spark, Path({str(case.inputs)!r}))
 test_adopt.into(df, Path({str(case.out)!r})).option("checkpointLocation", {str(case.old)!r}).start().awaitTermination()

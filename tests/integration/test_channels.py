@@ -271,11 +271,10 @@ def test_a_query_that_is_stopped_between_the_sinks_log_and_the_commit_log_gives_
 
 
 def driven(
-    folder: Path, runtime: Path, classes: Path, restore: str | int, *, transactional: bool
+    folder: Path, runtime: Path, restore: str | int, *, transactional: bool
 ) -> contextlib.AbstractContextManager[Driver]:
     options = {
         "folder": folder,
-        "classes": classes,
         "interval": "300 ms",
         "restore": restore,
         "transactional": transactional,
@@ -300,7 +299,7 @@ def older(folder: Path, chance: random.Random) -> int | str:
 @pytest.mark.kills
 @pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "spark's own"])
 def test_every_row_comes_through_once_whenever_the_driver_is_killed(
-    tmp_path: Path, runtime: Path, classes: Path, transactional: bool
+    tmp_path: Path, runtime: Path, transactional: bool
 ) -> None:
     (tmp_path / "in").mkdir()
     chance = random.Random()
@@ -310,7 +309,7 @@ def test_every_row_comes_through_once_whenever_the_driver_is_killed(
             add_file(tmp_path / "in", files)
             files += 1
         restore = older(tmp_path, chance) if life % 2 else "latest"
-        with driven(tmp_path, runtime, classes, restore, transactional=transactional) as alive:
+        with driven(tmp_path, runtime, restore, transactional=transactional) as alive:
             eventually(lambda alive=alive: is_refused(alive) or alive.told("started"), "the start")  # type: ignore[misc]
             # With Spark's own sink, an older checkpoint is always possible.
             assert transactional or not is_refused(alive)
@@ -326,7 +325,7 @@ def test_every_row_comes_through_once_whenever_the_driver_is_killed(
                 time.sleep(chance.uniform(0, 0.3))
         rows = Counter(row for file in range(files) for row in records(file))
         assert not read_through_log(tmp_path / "out") - rows, "rows that were not given, or came twice"
-    with driven(tmp_path, runtime, classes, "latest", transactional=transactional) as last:
+    with driven(tmp_path, runtime, "latest", transactional=transactional) as last:
         eventually(lambda: last.told("started"), "the last driver")
         assert last.process.stdin is not None
         last.process.stdin.close()

@@ -314,10 +314,10 @@ def test_what_cannot_be_a_sink_is_refused_before_it_starts(
 
 @pytest.mark.kills
 def test_every_row_is_there_once_although_drivers_are_killed_within_commits_and_tasks_fail(
-    tmp_path: Path, runtime: Path, classes: Path, out: Path
+    tmp_path: Path, runtime: Path, out: Path
 ) -> None:
     (tmp_path / "in").mkdir()
-    options = {"folder": tmp_path, "classes": classes}
+    options = {"folder": tmp_path}
     added = 0
 
     def add() -> None:

@@ -133,10 +133,9 @@ def left_over(runtime: Path) -> list[str]:
 class Driver:
     """A driver in a process of its own, with its JVM and workers in the same process group."""
 
-    def __init__(self, folder: Path, runtime: Path, classes: Path, **options: object) -> None:
+    def __init__(self, folder: Path, runtime: Path, **options: object) -> None:
         defaults = {
             "folder": str(folder),
-            "classes": str(classes),
             "interval": "400 ms",
             "marks": None,
             "changelog": True,
@@ -145,7 +144,7 @@ class Driver:
         arguments = json.dumps({"master": "local[2]", **defaults, **options})
         self._log = (folder / f"driver-{time.time_ns()}.log").open("w+")
         self._process = subprocess.Popen(
-            [sys.executable, drivers.__file__, "stream", arguments],
+            [sys.executable, drivers.__file__, arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -289,17 +288,17 @@ def rows(spark: SparkSession, out: Path) -> Counter[Output]:
 
 @pytest.mark.kills
 def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_batch_job(
-    spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path
+    spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
     feed = Feed(tmp_path / "in")
     lives: list[Driver] = []
     chance = random.Random(5)
     # The next driver starts its JVM while this one works. Now and then one keeps no changelogs.
-    spare = Driver(tmp_path, runtime, classes)
+    spare = Driver(tmp_path, runtime)
     try:
         for moment in moments(seed=20):
             driver = spare
-            spare = Driver(tmp_path, runtime, classes, changelog=chance.random() < 0.8)
+            spare = Driver(tmp_path, runtime, changelog=chance.random() < 0.8)
             lives.append(driver)
             driver.wait("warm")
             driver.tell()
@@ -343,13 +342,13 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
 
 @pytest.mark.compat
 def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entries_for_one_batch(
-    spark: SparkSession, tmp_path: Path, local: Path, classes: Path
+    spark: SparkSession, tmp_path: Path, local: Path
 ) -> None:
     feed = Feed(tmp_path / "in")
     marks, out = tmp_path / "marks", tmp_path / "out"
     marks.mkdir()
     (marks / "4-0-held").touch()
-    driver = Driver(tmp_path, local, classes, marks=str(marks))
+    driver = Driver(tmp_path, local, marks=str(marks))
     try:
         driver.wait("warm")
         driver.tell()
@@ -378,10 +377,10 @@ def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entri
 
 @pytest.mark.kills
 def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
-    tmp_path: Path, runtime: Path, classes: Path
+    tmp_path: Path, runtime: Path
 ) -> None:
     Feed(tmp_path / "in")
-    driver = Driver(tmp_path, runtime, classes)
+    driver = Driver(tmp_path, runtime)
     try:
         driver.wait("warm")
         driver.tell()
@@ -405,7 +404,7 @@ def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
 
 
 def test_a_task_that_fails_after_it_has_applied_its_batch_counts_once(
-    spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path
+    spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
     feed = Feed(tmp_path / "in")
     marks = tmp_path / "marks"
@@ -413,7 +412,7 @@ def test_a_task_that_fails_after_it_has_applied_its_batch_counts_once(
     failing = [(0, 0), (0, 1), (2, 1), (3, 0), (5, 0), (5, 1), (7, 1)]
     for batch, partition in failing:
         (marks / f"{batch}-{partition}").touch()
-    driver = Driver(tmp_path, runtime, classes, master="local[2,3]", marks=str(marks))
+    driver = Driver(tmp_path, runtime, master="local[2,3]", marks=str(marks))
     try:
         driver.wait("warm")
         driver.tell()

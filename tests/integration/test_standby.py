@@ -28,11 +28,11 @@ TAKES_OVER = "a standby takes over"
 
 
 @pytest.fixture
-def drivers(tmp_path: Path, runtime: Path, classes: Path) -> Iterator[list[Driver]]:
+def drivers(tmp_path: Path, runtime: Path) -> Iterator[list[Driver]]:
     """Three drivers of one program. The first leads, and the others stand by for it."""
     made: list[Driver] = []
     try:
-        made.extend(Driver(tmp_path, runtime, classes, standby=True) for _ in range(3))
+        made.extend(Driver(tmp_path, runtime, standby=True) for _ in range(3))
         yield made
     finally:
         for driver in made:
@@ -97,7 +97,7 @@ def test_a_standby_resumes_what_the_leader_has_left_on_the_machine(
 
 
 def test_a_stop_on_purpose_is_no_reason_to_take_over_and_a_hand_over_is(
-    spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path, drivers: list[Driver]
+    spark: SparkSession, tmp_path: Path, runtime: Path, drivers: list[Driver]
 ) -> None:
     feed = Feed(tmp_path / "in")
     third = drivers.pop()
@@ -128,12 +128,11 @@ def test_a_stop_on_purpose_is_no_reason_to_take_over_and_a_hand_over_is(
 
 @pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
 def test_a_leader_that_was_frozen_beyond_its_lease_is_fenced_and_publishes_nothing(
-    tmp_path: Path, runtime: Path, classes: Path, changelog: bool
+    tmp_path: Path, runtime: Path, changelog: bool
 ) -> None:
     (tmp_path / "in").mkdir()
     options = {
         "folder": tmp_path,
-        "classes": classes,
         "interval": "300 ms",
         "changelog": changelog,
         "takeover_timeout": "4 s",

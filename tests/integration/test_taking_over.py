@@ -79,17 +79,17 @@ def test_a_cell_that_runs_again_and_again_leaves_a_whole_sink(
 
 @pytest.mark.kills
 def test_drivers_that_start_while_another_runs_leave_a_whole_sink(
-    spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path
+    spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
     chance = random.Random(ROUNDS)
     feed = Feed(tmp_path / "in")
-    drivers = [Driver(tmp_path, runtime, classes, interval="1 s")]
+    drivers = [Driver(tmp_path, runtime, interval="1 s")]
     try:
         drivers[0].wait("warm")
         drivers[0].tell()
         for _ in range(ROUNDS):
             # It starts its JVM while the other works.
-            drivers.append(Driver(tmp_path, runtime, classes, interval="1 s"))
+            drivers.append(Driver(tmp_path, runtime, interval="1 s"))
             before, after = drivers[-2:]
             after.wait("warm")
             feed.add(4)
@@ -115,13 +115,13 @@ def listing(out: Path) -> Counter[str]:
 
 @pytest.mark.kills
 def test_a_frozen_driver_keeps_its_sink_and_ends_when_it_wakes(
-    spark: SparkSession, tmp_path: Path, runtime: Path, classes: Path
+    spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
     feed = Feed(tmp_path / "in")
     out = tmp_path / "out"
-    frozen = Driver(tmp_path, runtime, classes)
-    hasty = Driver(tmp_path, runtime, classes, takeover_timeout="2 s")
-    patient = Driver(tmp_path, runtime, classes)
+    frozen = Driver(tmp_path, runtime)
+    hasty = Driver(tmp_path, runtime, takeover_timeout="2 s")
+    patient = Driver(tmp_path, runtime)
     try:
         for driver in (frozen, hasty, patient):
             driver.wait("warm")

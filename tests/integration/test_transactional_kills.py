@@ -96,10 +96,10 @@ def wait_for_events(one: Driver, events: int) -> None:
 
 @pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
 def test_every_row_is_published_once_whenever_the_driver_is_killed(
-    tmp_path: Path, runtime: Path, classes: Path, changelog: bool
+    tmp_path: Path, runtime: Path, changelog: bool
 ) -> None:
     (tmp_path / "in").mkdir()
-    options = {"folder": tmp_path, "classes": classes, "interval": "300 ms", "changelog": changelog}
+    options = {"folder": tmp_path, "interval": "300 ms", "changelog": changelog}
     chance = random.Random()
     files = 0
     for _ in range(KILLS):
