@@ -72,6 +72,8 @@ class _Part:
     progress: QueryRecord | None = None
     orders: dict[str, SnapshotOrder] = attrs.field(factory=dict)
     """The order for each host that takes part."""
+    operators: tuple[OperatorRecord, ...] = ()
+    """The operators whose state the shards are: as they were at the cut, whatever becomes of the query since."""
 
 
 @attrs.define
@@ -133,12 +135,19 @@ class PendingCheckpoint:
         """Fix a query's part of the cut."""
         self.parts[query] = _Part(batch)
 
-    def expect(self, query: str, shards: Iterable[ShardId], orders: dict[str, SnapshotOrder]) -> None:
+    def expect(
+        self,
+        query: str,
+        shards: Iterable[ShardId],
+        orders: dict[str, SnapshotOrder],
+        operators: tuple[OperatorRecord, ...],
+    ) -> None:
         """Fix, once the query's cut has committed, which shards must acknowledge and by which orders."""
         part = self.parts[query]
         if part.wanted is None:
             part.wanted = set(shards)
             part.orders = orders
+            part.operators = operators
 
     def has_committed(self, query: str) -> bool:
         """Whether the query's cut is known to have committed."""
@@ -199,7 +208,6 @@ class PendingCheckpoint:
         *,
         pipeline: str,
         generation: int,
-        operators: Iterable[OperatorRecord],
         completed_at: float,
         versions: dict[str, str],
         unverified: bool = False,
@@ -209,7 +217,6 @@ class PendingCheckpoint:
         Args:
             pipeline: name of the pipeline.
             generation: the coordinator life that completes it.
-            operators: the operators, whose handles are replaced by those acknowledged here.
             completed_at: seconds since 1970.
             versions: versions of what writes it.
             unverified: whether it may hold bytes that nobody has read since they were restored.
@@ -234,8 +241,8 @@ class PendingCheckpoint:
                         self.handles.get(ShardId(operator.uid, n)) for n in range(len(operator.shards))
                     ),
                 )
-                for operator in operators
-                if operator.query in self.parts
+                for part in self.parts.values()
+                for operator in part.operators
             ),
             new_bytes=self.new_bytes,
             versions=versions,

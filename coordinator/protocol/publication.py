@@ -49,10 +49,15 @@ class Publications:
     def published(self, checkpoint: int, query: str) -> Publication | None:
         """Record what one query's sinks have published; return the publication if it has ended with that."""
         publication = self.under_way.get(checkpoint)
-        if publication is None:
+        if publication is None or query not in publication.queries:
             return None
         publication.queries.discard(query)
         return None if publication.queries else self.under_way.pop(checkpoint)
+
+    def removed(self, query: str) -> list[Publication]:
+        """Expect nothing more of a query that is gone; return the publications that have ended with that."""
+        ended = [self.published(checkpoint, query) for checkpoint in list(self.under_way)]
+        return [one for one in ended if one is not None]
 
     def overdue(self, now: float) -> list[Publication]:
         """Return the publications whose requests wait no longer."""

@@ -386,19 +386,13 @@ class CheckpointStateMachine:
         pending = self.pending.get(checkpoint)
         if pending is None:
             return None
-        operators = [
-            operator
-            for name, query in self.queries.items()
-            if name in pending.parts
-            for operator in query.operators_at(pending.parts[name].cut)
-        ]
         return pending.manifest(
             pipeline=self.pipeline,
             generation=self.generation,
-            operators=operators,
             completed_at=now,
             versions=self.versions,
-            unverified=any(self.queries[name].unread() for name in pending.parts if name in self.queries),
+            # Nobody reads on for a query that is gone.
+            unverified=any(name not in self.queries or self.queries[name].unread() for name in pending.parts),
         )
 
     def doomed(self, manifest: Manifest) -> frozenset[str]:
@@ -471,6 +465,9 @@ class CheckpointStateMachine:
         self._give_up_moves(lambda move: move.query == name)
         self._end_standbys(lambda one: one.query == name)
         self.queries.pop(name, None)
+        # Its next start publishes what is left.
+        for publication in self.publications.removed(name):
+            self._answer(publication)
         self._advance(now)
 
     def _query_stopped(self, name: str, batch: int, now: float) -> None:
@@ -692,10 +689,10 @@ class CheckpointStateMachine:
 
     def _ask(self, ask: AskBatch, now: float) -> BatchAnswer | None:
         query = self._query(ask.query_id, ask.batch)
-        # Spark begins a batch only after its predecessor has committed.
-        self._committed(query, ask.batch - 1, now)
         if ask.host in self.replaced:
             raise HostDismissedError(ask.host)
+        # Spark begins a batch only after its predecessor has committed.
+        self._committed(query, ask.batch - 1, now)
         if ask.batch > query.gate.passed and self._is_held(query.name):
             return None
         barriers = query.gate.passes(ask.batch)
@@ -798,7 +795,7 @@ class CheckpointStateMachine:
             )
             for host, shards in assignment.by_owner().items()
         }
-        pending.expect(query.name, assignment.shards, orders)
+        pending.expect(query.name, assignment.shards, orders, query.operators_at(cut))
         self._out.extend(Send(host, order) for host, order in orders.items())
         to_copy: list[tuple[ShardId, RestoreSource]] = []
         for shard in list(assignment.unowned()):

@@ -883,7 +883,13 @@ class Life:
         self.events.append(LoggedEvent(self.world.tick(), event))
         # An event that is refused has no outcome.
         self.outcomes_of_events.append(None)
-        outcome = self.machine.handle(event, self.events[-1].at)
+        committed = {name: query.committed for name, query in self.machine.queries.items()}
+        try:
+            outcome = self.machine.handle(event, self.events[-1].at)
+        except Exception:
+            assert not self.machine._out, "a refused event has led to instructions"
+            assert committed == {name: query.committed for name, query in self.machine.queries.items()}
+            raise
         self.outcomes_of_events[-1] = outcome
         self.check_owners()
         if isinstance(outcome.answer, Request):

@@ -156,6 +156,19 @@ def test_a_host_that_is_replaced_is_told_to_end_and_counts_no_more() -> None:
     assert not bench.of(do.GoBack)
 
 
+def test_a_batch_of_a_host_that_is_replaced_changes_nothing() -> None:
+    bench = lost(standing_by())
+    pending = bench.machine.next_id
+    bench.request()
+    bench.plan(pending, planned=5)
+    waiting = bench.machine.waiting_for_commits()
+    with pytest.raises(HostDismissedError):
+        bench.answer(on.BatchAsked(AskBatch("a", "up-id", 6)))
+    assert bench.machine.waiting_for_commits() == waiting
+    assert waiting["up"] == 5
+    assert not bench.machine._out
+
+
 def test_a_standby_that_was_dropped_takes_no_place() -> None:
     bench = standing_by()
     bench(drop(bench))

@@ -70,6 +70,29 @@ def test_a_request_is_answered_once_all_queries_have_published() -> None:
     assert len(bench.of(do.Resolve)) == 1
 
 
+def test_nothing_waits_for_the_output_of_a_query_that_is_gone() -> None:
+    bench = Outputs(max_unpublished=1)
+    first = bench.request()
+    bench.complete(1)
+    bench(on.QueryRemoved("down"))
+    bench.published(1, "up")
+    assert bench.answered == [first]
+    assert not bench.machine.publications.are_full
+    bench.request()
+    assert list(bench.machine.pending) == [2]
+
+
+def test_the_last_query_that_is_gone_ends_a_publication() -> None:
+    bench = Outputs(max_unpublished=1)
+    first = bench.request()
+    bench.complete(1)
+    bench.published(1, "up")
+    waiting = bench.request()
+    bench(on.QueryRemoved("down"))
+    assert bench.answered == [first]
+    assert [pending.request for pending in bench.machine.pending.values()] == [waiting]
+
+
 def test_only_queries_with_transactional_sinks_publish() -> None:
     bench = Outputs(transactional=("up",))
     request = bench.request()

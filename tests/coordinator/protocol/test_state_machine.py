@@ -860,6 +860,24 @@ def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable() -> Non
     assert (bench.machine.retained.manifests, bench.machine.retained.base) == ((), None)
 
 
+@pytest.mark.parametrize("then", ["removed", "added again"])
+def test_a_manifest_has_what_was_acknowledged_whatever_becomes_of_its_queries(then: str) -> None:
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    bench.acknowledge(1)
+    before = bench.machine.manifest(1, bench.now)
+    # Spark cannot start the query again.
+    bench(on.QueryRemoved("down"))
+    if then == "added again":
+        bench.add("down", ("up",), {}, id="other")
+    manifest = bench.finalize(1)
+    assert before is not None
+    assert manifest.operators == before.operators
+    assert {operator.query for operator in manifest.operators} == {query.name for query in manifest.queries}
+    assert all(all(operator.shards) for operator in manifest.operators)
+
+
 # D2
 def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_before_stays_latest() -> None:
     bench = Bench(retained=1)
