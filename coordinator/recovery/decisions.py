@@ -306,6 +306,7 @@ class RecoveryStateMachine:
             case RunStopped(query, run):
                 if self._is_current(query, run):
                     del self._runs[query]
+                    self._settled(query)
             case FirstCommit(query, run) if self._is_current(query, run):
                 self._committed(event, now)
             case StopRequested():
@@ -316,7 +317,7 @@ class RecoveryStateMachine:
             case StateGivenUp():
                 self.loss, self._given_up_at = None, now
             case RestartedInPlace(query):
-                self._restarted(query)
+                self._settled(query)
             case WentBack():
                 self.outage = None
             case _ if self.failed is not None:
@@ -444,14 +445,10 @@ class RecoveryStateMachine:
             resume = self.loss is not None and self.loss.with_host
             self.outage = attrs.evolve(outage, is_whole=True)
             return GoBack(outage.cause, outage.noticed_at, resume)
-        failed = tuple(query for query in outage.queries if query in self._runs)
-        if not failed:
-            # All of them were stopped meanwhile.
-            self.outage = None
-            return DoNothing()
-        return RestartInPlace(failed, outage.cause, outage.noticed_at)
+        return RestartInPlace(outage.queries, outage.cause, outage.noticed_at)
 
-    def _restarted(self, query: str) -> None:
+    def _settled(self, query: str) -> None:
+        """Expect no restart of a query any more: it runs again, or was stopped. The last one ends the outage."""
         outage = self.outage
         if outage is None or query not in outage.queries:
             return

@@ -136,6 +136,18 @@ def test_a_query_that_was_stopped_in_the_delay_does_not_restart() -> None:
     assert decisions(machine(), failed(), on.RunStopped("q", 0), on.DelayOver())[-1] == on.DoNothing()
 
 
+def test_a_query_that_was_stopped_in_the_delay_takes_its_failure_with_it() -> None:
+    made = machine()
+    made.handle(failed(), 0.0)
+    made.handle(on.RunStopped("q", 0), 0.5)
+    assert made.outage is None
+    made.handle(on.RunStarted("q", 1), 10.0)
+    other = on.RunEnded("q", 1, on.Failure(QueryFailedError("q", "another")), 90_000.0)
+    decision = made.handle(other, 90_000.0)
+    assert isinstance(decision, on.WaitToRestart)
+    assert "another" in str(decision.cause)
+
+
 @pytest.mark.parametrize("needed", [True, False])
 def test_shards_that_cannot_be_opened_ahead_matter_if_their_state_lies_in_changelogs(needed: bool) -> None:
     made = machine()
@@ -547,6 +559,11 @@ class Failures(RuleBasedStateMachine):
             assert self.machine.loss is not None
         if self.machine.loss is not None and self.spoilt:
             assert not self.machine.loss.with_host
+
+    @invariant()
+    def an_outage_is_of_queries_that_are_to_run(self) -> None:
+        if self.machine.outage is not None:
+            assert set(self.machine.outage.queries) <= self.machine._runs.keys()
 
     def teardown(self) -> None:
         if hasattr(self, "machine"):
