@@ -287,6 +287,9 @@ class RecoveryStateMachine:
     """By query how often it has failed the same way, without a commit of that batch in between."""
     _given_up_at: float = attrs.field(default=0.0, init=False)
     """When the pipeline last went back. Losses that were noticed before do not count any more."""
+    _is_half_way: bool = attrs.field(default=False, init=False)
+    """Whether the pipeline has begun to go back and is not there yet. Its queries stand at different cuts, so that none
+    may resume, whatever is lost meanwhile."""
 
     def handle(self, event: Event, now: float) -> Decision:
         """Record an event, and decide what to do.
@@ -316,10 +319,12 @@ class RecoveryStateMachine:
                 return self._stop_withdrawn(now)
             case StateGivenUp():
                 self.loss, self._given_up_at = None, now
+                self._is_half_way = True
             case RestartedInPlace(query):
                 self._settled(query)
             case WentBack():
                 self.outage = None
+                self._is_half_way = False
             case _ if self.failed is not None:
                 pass
             case FatalError(error):
@@ -442,7 +447,7 @@ class RecoveryStateMachine:
         if outage is None or self.is_stopping:
             return DoNothing()
         if self.must_go_back or not outage.queries:
-            resume = self.loss is not None and self.loss.with_host
+            resume = self.loss is not None and self.loss.with_host and not self._is_half_way
             self.outage = attrs.evolve(outage, is_whole=True)
             return GoBack(outage.cause, outage.noticed_at, resume)
         return RestartInPlace(outage.queries, outage.cause, outage.noticed_at)

@@ -193,6 +193,22 @@ def test_a_way_back_that_failed_half_way_is_gone_again_and_resumes_nothing() -> 
     assert (decision.resume, decision.noticed_at) == (False, 1.0)
 
 
+def test_no_loss_on_a_way_back_that_failed_half_way_lets_anything_resume() -> None:
+    made = machine(FixedDelay("5 s", attempts=9))
+    decisions(made, on.CheckpointsFailed(BOOM, 1.0), on.DelayOver(), on.StateGivenUp())
+    # Some queries are at the checkpoint by now, and others where they were.
+    made.handle(on.RestartFailed(PipelineFailedError("no JVM"), final=False), 5.0)
+    made.handle(on.HostLost("killed", 6.0), 6.0)
+    again = made.handle(on.DelayOver(), 20.0)
+    assert isinstance(again, on.GoBack)
+    assert not again.resume
+    decisions(made, on.StateGivenUp(), on.WentBack(), start=21.0)
+    made.handle(on.HostLost("another one", 30.0), 30.0)
+    later = made.handle(on.DelayOver(), 40.0)
+    assert isinstance(later, on.GoBack)
+    assert later.resume
+
+
 def test_checkpoints_that_failed_before_the_state_was_given_up_are_behind_the_pipeline() -> None:
     made = machine()
     decisions(made, on.HostLost("killed", 1.0), on.DelayOver(), on.StateGivenUp(), on.WentBack())
@@ -422,7 +438,7 @@ class Failures(RuleBasedStateMachine):
         self.now = 10.0
         self.number = 0
         self.runs: dict[str, int] = {}
-        self.lost = self.spoilt = False
+        self.lost = self.spoilt = self.half_way = False
         self.final: Exception | None = None
         self.stopping = False
         self.walled = False
@@ -539,18 +555,26 @@ class Failures(RuleBasedStateMachine):
                         self.tell(on.RestartedInPlace(query))
             case on.GoBack(_, _, resume):
                 assert not (resume and self.spoilt), "changelogs are trusted that cannot be"
+                assert not (resume and self.half_way), "queries are resumed at different cuts"
                 if fails != "before":
                     self.lost = self.spoilt = False
+                    self.half_way = True
                     self.tell(on.StateGivenUp())
                 if fails == "no":
                     for query in self.runs:
                         self.begin(query)
                     self.tell(on.WentBack())
-                    self.walled = False
+                    self.walled = self.half_way = False
             case _:
                 return
         if fails != "no":
             self.tell(on.RestartFailed(PipelineFailedError("it could not start"), final))
+
+    @rule(fails=st.lists(st.sampled_from(["before", "after"]), max_size=2))
+    def hosts_are_lost_one_after_the_other(self, fails: list[str]) -> None:
+        for how in (*fails, "no"):
+            self.a_host_is_lost()
+            self.the_delay_is_over(how, final=False)
 
     @precondition(lambda self: self.final is None)
     @invariant()
@@ -629,6 +653,12 @@ def take_every_failure_for_the_same(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Repetition, "then", lambda repetition, place: Repetition(place, repetition.times + 1))
 
 
+def resume_half_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        RecoveryStateMachine, "_is_half_way", property(lambda machine: False, lambda machine, to: None)
+    )
+
+
 def stay_in_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecoveryStateMachine, "_must_go_back", lambda machine: None)
 
@@ -641,6 +671,7 @@ def never_forget_a_failure(patch: pytest.MonkeyPatch) -> None:
     "bug",
     sampled(
         [
+            resume_half_way,
             take_every_failure_for_the_first,
             take_every_failure_for_the_same,
             stay_in_place,
