@@ -235,28 +235,38 @@ class Launcher:
         run.spark = start_spark(
             definition.writer,
             location=run.location,
+            query_id=run.query_id,
             table=definition.table,
             query_name=definition.facts.query_name or definition.name,
             output=None if location is None else str(location),
             stateful=bool(definition.operators),
         )
-        if definition.table is not None:
-            # Spark has made it just now; it is long before the first batch.
-            definition.sink.mark(definition.name, self._owner)
-        query.runs_as(run.spark)
-        metrics.starting += time.monotonic() - began
-        run.follower = threading.Thread(
-            target=carried(self._follow),
-            args=(run, run.spark, first, metrics),
-            name=f"chandy-{query.name}",
-            daemon=True,
-        )
-        run.follower.start()
+        try:
+            if definition.table is not None:
+                # Spark has made it just now; it is long before the first batch.
+                definition.sink.mark(definition.name, self._owner)
+            query.runs_as(run.spark)
+            metrics.starting += time.monotonic() - began
+            run.follower = threading.Thread(
+                target=carried(self._follow),
+                args=(run, run.spark, first, metrics),
+                name=f"chandy-{query.name}",
+                daemon=True,
+            )
+            run.follower.start()
+        except BaseException:
+            # Nobody watches it, so nobody would stop it.
+            self._stop_in_spark(run)
+            raise
 
     def stop(self, run: Run) -> None:
         """Stop a run at once."""
         run.ended = True
         self._watcher.run_stopped(run)
+        self._stop_in_spark(run)
+
+    @staticmethod
+    def _stop_in_spark(run: Run) -> None:
         # Spark waits for a function of foreachBatch to return, and a sink may wait for its target in it.
         run.definition.sink.interrupt()
         if run.spark is not None:

@@ -40,6 +40,7 @@ def start(
     writer: DataStreamWriter,
     *,
     location: str,
+    query_id: str,
     table: str | None = None,
     query_name: str | None = None,
     output: str | None = None,
@@ -52,6 +53,7 @@ def start(
 
     Args:
         writer: what to start.
+        query_id: Spark's id of the query, which its checkpoint directory has.
         location: a path or URI. On the local file system Spark writes the query's logs without starting processes,
             unless the user has set a file manager.
         table: the name to start it with by ``toTable``; None: start it by ``start``.
@@ -61,6 +63,9 @@ def start(
         stateful: whether the query has operators of Chandy. Like a query with state of Spark's own, it is then not
             planned adaptively, unless the user has set that: an operator has as many partitions as tasks, and
             adaptive planning takes a tenth of the time of a small batch.
+
+    Raises:
+        BaseException: whatever Spark raises, or an interruption. The query does not run then.
     """
     spark = writer._spark
     if is_local(location):
@@ -72,9 +77,21 @@ def start(
         writer.option("checkpointLocation", location)
         if query_name is not None:
             writer.queryName(query_name)
-        query = writer.start() if table is None else writer.toTable(table)
-        _await_sources(query)
+        try:
+            query = writer.start() if table is None else writer.toTable(table)
+            _await_sources(query)
+        except BaseException:
+            # Spark may have started it before: nobody would know of it, and it would go on writing.
+            _stop(spark, query_id)
+            raise
         return query
+
+
+def _stop(spark: SparkSession, query_id: str) -> None:
+    """Stop the query with an id, if it runs."""
+    for query in spark.streams.active:
+        if query.id == query_id:
+            query.stop()
 
 
 def _await_sources(query: StreamingQuery) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
-from chandy.coordinator.spark import progress
+from chandy.coordinator.spark import progress, starting
 from chandy.coordinator.spark.plan import facts, field
 from chandy.coordinator.spark.starting import ADAPTIVE, FILE_MANAGER, LOCAL_FILE_MANAGER, start
 
@@ -34,7 +35,7 @@ def test_a_writer_starts_again_and_again_and_keeps_its_function(lines: DataFrame
     writer = writer.trigger(availableNow=True)
     ids = set()
     for life in range(3):
-        query = start(writer, location=str(tmp_path / str(life)), query_name="same")
+        query = start(writer, query_id="new", location=str(tmp_path / str(life)), query_name="same")
         assert query.awaitTermination(DEADLINE)
         assert query.name == "same"
         ids.add(query.id)
@@ -43,10 +44,27 @@ def test_a_writer_starts_again_and_again_and_keeps_its_function(lines: DataFrame
     assert len(ids) == 3
 
 
+def test_a_start_that_is_interrupted_leaves_no_query_that_nobody_knows(
+    spark: SparkSession, lines: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = lines.writeStream.format("noop")
+    first = start(writer, query_id="new", location=str(tmp_path / "0"))
+    first.stop()
+
+    def interrupt(query: StreamingQuery) -> None:
+        assert query.id == first.id
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(starting, "_await_sources", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        start(writer, query_id=first.id, location=str(tmp_path / "0"))
+    assert first.id not in [query.id for query in spark.streams.active]
+
+
 def test_starting_leaves_the_writer_as_it_was(lines: DataFrame, tmp_path: Path) -> None:
     writer = lines.writeStream.format("noop").queryName("own").trigger(availableNow=True)
     before = facts(writer)
-    query = start(writer, location=str(tmp_path / "0"), query_name="other")
+    query = start(writer, query_id="new", location=str(tmp_path / "0"), query_name="other")
     assert query.awaitTermination(DEADLINE)
     assert query.name == "other"
     assert facts(writer) == before
@@ -55,14 +73,14 @@ def test_starting_leaves_the_writer_as_it_was(lines: DataFrame, tmp_path: Path) 
 
 def test_the_writers_own_query_name_stays_where_none_is_given(lines: DataFrame, tmp_path: Path) -> None:
     writer = lines.writeStream.format("noop").queryName("own").trigger(availableNow=True)
-    query = start(writer, location=f"file://{tmp_path}/0")
+    query = start(writer, query_id="new", location=f"file://{tmp_path}/0")
     assert query.awaitTermination(DEADLINE)
     assert query.name == "own"
 
 
 def test_a_writer_runs_on_two_locations_at_once(lines: DataFrame, tmp_path: Path) -> None:
     writer = lines.writeStream.format("noop")
-    queries = [start(writer, location=str(tmp_path / name)) for name in ("a", "b")]
+    queries = [start(writer, query_id="new", location=str(tmp_path / name)) for name in ("a", "b")]
     for query in queries:
         query.processAllAvailable()
         query.stop()
@@ -106,7 +124,7 @@ def test_a_file_manager_that_the_user_chose_stays(
 def is_adaptive(lines: DataFrame, location: Path, *, stateful: bool) -> bool:
     """Whether a query's batches are planned adaptively: run one with a shuffle, and look at its plan."""
     writer = lines.repartition(2, "id").writeStream.format("noop").trigger(availableNow=True)
-    query = start(writer, location=str(location), stateful=stateful)
+    query = start(writer, query_id="new", location=str(location), stateful=stateful)
     assert query.awaitTermination(DEADLINE)
     plan = query._jsq.explainInternal(False)
     assert "Exchange" in plan
@@ -138,7 +156,7 @@ def test_a_start_that_fails_leaves_writer_and_session_as_they_were(
     writer = lines.writeStream.outputMode("complete").format("noop")
     before = facts(writer)
     with pytest.raises(AnalysisException):
-        start(writer, location=str(tmp_path / "work"), query_name="x")
+        start(writer, query_id="new", location=str(tmp_path / "work"), query_name="x")
     assert facts(writer) == before
     assert spark.conf.get(FILE_MANAGER, None) is None
 

@@ -263,6 +263,36 @@ def fails_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return fail
 
 
+class FullDisk(AtLeastOnceSink):
+    def mark(self, query: str, owner: SinkOwner) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("fails", ["mark", "thread"])
+def test_a_start_that_fails_after_spark_has_started_leaves_no_writer_that_nobody_knows(
+    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    definition = setup.definition
+    if fails == "mark":
+        definition = attrs.evolve(definition, sink=FullDisk("parquet"), table="t")
+    else:
+        monkeypatch.setattr(threading.Thread, "start", refuse_a_thread)
+    with pytest.raises((OSError, RuntimeError)):
+        setup.supervisor.start(definition)
+    monkeypatch.undo()
+    assert [run.isActive for run in started] == [False]
+    assert not setup.runs.all()
+
+
+_start_thread = threading.Thread.start
+
+
+def refuse_a_thread(thread: threading.Thread) -> None:
+    if thread.name == "chandy-q":
+        raise RuntimeError("can't start new thread")
+    _start_thread(thread)
+
+
 @pytest.mark.parametrize(
     ("how", "error"),
     [("changed", DamagedError("s", "k", "x", "y")), ("missing", ObjectMissingError("s", "k"))],
