@@ -130,6 +130,8 @@ class CheckpointExecutor:
         self._on_failure = on_failure
         self._futures: dict[Request, Future[Checkpoint]] = {}
         self._own = StoreWorkers(self._carefully)
+        # A look for a successor must not wait behind what takes long, nor take a place from it while it hangs.
+        self._looks = Workers[Job](self._carefully, 1, "chandy-fence")
         self._elsewhere: dict[str, StoreWorkers] = {}
         """By URI, for savepoints; changed by the dispatching thread alone."""
         # Reading a checkpoint again may take as long as restoring it.
@@ -196,8 +198,12 @@ class CheckpointExecutor:
     def _look_at_the_time(self) -> float:
         """Look for deadlines, for silent hosts, and now and then for a successor."""
         if self.fence.begin_look() and self.machine.read(lambda machine: machine.closed) is None:
-            self._own.io.submit(self.fence.look_for_successor)
+            self._looks.submit(self.fence.look_for_successor)
         self.hosts.look()
+        for store in self._all_workers():
+            store.staff()
+        for workers in (self._looks, self._reader, self._answers):
+            workers.staff()
         deadline = self.machine.read(lambda machine: machine.next_deadline())
         if deadline is not None and self._clock() >= deadline:
             self.machine.handle(on.Tick())

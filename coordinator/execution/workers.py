@@ -20,12 +20,16 @@ log = logger(__name__)
 
 T = TypeVar("T")
 
+_STAFF_SECONDS = 0.1
+"""From one try to start a thread to the next, while somebody waits."""
+
 
 @attrs.define(eq=False)
 class Workers(Generic[T]):
     """Carries jobs out in the order in which they come, at most ``limit`` of them at a time.
 
-    A thread is started when it is needed and ends when nothing is left to do.
+    A thread is started when it is needed and ends when nothing is left to do. While the system starts no thread, jobs
+    wait for the next call.
     """
 
     carry_out: Callable[[T], None]
@@ -41,22 +45,41 @@ class Workers(Generic[T]):
         """Carry a job out soon."""
         with self._changed:
             self._waiting.append(job)
-            if self._threads == self.limit:
+        self.staff()
+
+    def staff(self) -> None:
+        """Start a thread if a job waits for one."""
+        with self._changed:
+            if not self._waiting or self._threads == self.limit:
                 return
             self._threads += 1
-        threading.Thread(target=carried(self._work), name=self.name, daemon=True).start()
+        try:
+            threading.Thread(target=carried(self._work), name=self.name, daemon=True).start()
+        except RuntimeError as error:
+            with self._changed:
+                self._threads -= 1
+                self._changed.notify_all()
+            log.error("jobs wait because no thread can be started", threads=self.name, error=str(error))
 
     def wait(self, deadline: float) -> tuple[T, ...]:
         """Wait until nothing is left to do, or until a time on the monotonic clock; return the jobs that are left."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._threads, max(0.0, deadline - time.monotonic()))
-            return (*self._running, *self._waiting)
+        while True:
+            self.staff()
+            left = deadline - time.monotonic()
+            with self._changed:
+                is_done = self._changed.wait_for(lambda: self._is_done, max(0.0, min(left, _STAFF_SECONDS)))
+                if is_done or left <= 0:
+                    return (*self._running, *self._waiting)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is left to do."""
         with self._changed:
-            return not self._threads
+            return self._is_done
+
+    @property
+    def _is_done(self) -> bool:
+        return not self._threads and not self._waiting
 
     def _work(self) -> None:
         while True:
@@ -69,7 +92,8 @@ class Workers(Generic[T]):
                 self._running.append(job)
             try:
                 self.carry_out(job)
-            except Exception:
+            except BaseException:
+                # Also an exit that a user's callback asks for: it is none of this thread.
                 log.exception("a job failed", job=type(job).__name__)
             finally:
                 with self._changed:
@@ -87,12 +111,18 @@ class StoreWorkers:
         """Manifests are written one after the other."""
         self.cleaner = Workers[Any](carry_out, 1, "chandy-cleaner")
         """Deleting thousands of objects takes its time, and no checkpoint waits for it."""
+        self._all = (self.io, self.manifests, self.cleaner)
 
     def wait(self, deadline: float) -> tuple[Any, ...]:
         """Wait as ``Workers.wait``, for all of them."""
-        return (*self.io.wait(deadline), *self.manifests.wait(deadline), *self.cleaner.wait(deadline))
+        return tuple(job for workers in self._all for job in workers.wait(deadline))
+
+    def staff(self) -> None:
+        """Start threads that jobs wait for."""
+        for workers in self._all:
+            workers.staff()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is left to do."""
-        return self.io.is_idle and self.manifests.is_idle and self.cleaner.is_idle
+        return all(workers.is_idle for workers in self._all)

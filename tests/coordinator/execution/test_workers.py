@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from chandy.coordinator.execution.workers import StoreWorkers, Workers
 
 from ...waiting import DEADLINE, eventually
@@ -73,6 +75,38 @@ def test_a_job_that_raises_ends_no_worker() -> None:
     workers = Workers(job, 1, "worker")
     for number in range(3):
         workers.submit(number)
+    assert workers.wait(soon()) == ()
+    assert done == [1, 2]
+
+
+def test_a_job_that_asks_for_an_exit_ends_no_worker() -> None:
+    done: list[int] = []
+
+    def job(number: int) -> None:
+        if number == 0:
+            raise SystemExit
+        done.append(number)
+
+    workers = Workers(job, 1, "worker")
+    workers.submit(0)
+    workers.submit(1)
+    assert workers.wait(soon()) == ()
+    assert done == [1]
+
+
+def test_a_job_waits_until_a_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    workers = Workers(done.append, 1, "worker")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        workers.submit(1)
+        assert workers.wait(time.monotonic()) == (1,)
+    assert not workers.is_idle
+    workers.submit(2)
     assert workers.wait(soon()) == ()
     assert done == [1, 2]
 
