@@ -116,24 +116,29 @@ class Catalog:
         """Return an entry for each manifest by ascending id, all of one moment.
 
         A list that is made while a checkpoint completes and retention drops another may have neither. So it is made
-        twice: ids only grow, and if both lists are equal, nothing happened between them.
+        twice: ids only grow, and if both lists are equal, nothing happened between them. Otherwise only what has come
+        since is read, so that this ends although checkpoints complete faster than all of them can be read.
         """
+        known: dict[int, Entry] = {}
+        ids = self.list_ids()
         while True:
-            ids = self.list_ids()
-            try:
-                entries = [self._entry(checkpoint) for checkpoint in ids]
-            except ObjectMissingError:
-                if self.list_ids() == ids:
-                    raise
-                continue
-            if self.list_ids() == ids:
+            missing: ObjectMissingError | None = None
+            for checkpoint in [one for one in ids if one not in known]:
+                try:
+                    known[checkpoint] = self._entry(checkpoint)
+                except ObjectMissingError as error:
+                    missing = error
+            before, ids = ids, self.list_ids()
+            if ids == before:
                 break
+        if missing is not None:
+            raise missing
         started = self.generations()
         return [
             attrs.evolve(entry, voided_by=voided_by(entry.manifest.generation, entry.id, started))
             if entry.manifest
             else entry
-            for entry in entries
+            for entry in map(known.__getitem__, ids)
         ]
 
     def completed(self) -> list[Manifest]:

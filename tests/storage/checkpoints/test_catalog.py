@@ -12,7 +12,7 @@ from chandy.storage import DamagedError, FencedError, ObjectExistsError, ObjectM
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import KEPT, Generation
-from chandy.storage.checkpoints.layout import generation_of
+from chandy.storage.checkpoints.layout import generation_of, manifest_key
 from chandy.storage.checkpoints.manifest import Manifest
 from chandy.storage.errors import DamagedStartError, StorageReplacedError
 
@@ -372,3 +372,29 @@ def test_a_manifest_that_is_deleted_while_one_looks_is_not_the_latest(tmp_path: 
     latest = catalog.latest()
     assert latest is not None
     assert latest.id == 2
+
+
+class _Growing(LocalStore):
+    """A checkpoint completes after every fifth manifest that somebody reads, and the oldest is deleted."""
+
+    reads = 0
+
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        data = super().read(key, offset, length)
+        if key.endswith("manifest.json"):
+            self.reads += 1
+            if self.reads % 5 == 0:
+                oldest, *_, newest = Catalog(LocalStore(self.root)).list_ids()
+                Catalog(LocalStore(self.root)).commit(make_manifest(newest + 1))
+                self.delete(manifest_key(oldest))
+        return data
+
+
+def test_a_list_of_all_checkpoints_ends_although_checkpoints_go_on(tmp_path: Path) -> None:
+    store = _Growing(tmp_path)
+    for id in range(1, 26):
+        Catalog(LocalStore(tmp_path)).commit(make_manifest(id))
+    entries = Catalog(store).entries()
+    assert [entry.id for entry in entries] == Catalog(LocalStore(tmp_path)).list_ids()
+    assert len(entries) == 25
+    assert store.reads < 40
