@@ -13,6 +13,7 @@ log = logger(__name__)
 
 _LOOK_SECONDS: Final = 2.0
 """How soon it is noticed at the latest that another coordinator has taken over; a checkpoint notices at once."""
+_SHORTEST_LOOK_SECONDS: Final = 0.05
 
 
 class Fence:
@@ -41,11 +42,13 @@ class Fence:
         self._catalog = catalog
         self._generation = generation
         self._clock = clock
-        self.trusts_look = max(trusts_look, 2 * _LOOK_SECONDS)
+        self.trusts_look = trusts_look
+        # Twice within the time that a look is trusted for: a batch waits for none while the store answers.
+        self._pause = max(_SHORTEST_LOOK_SECONDS, min(_LOOK_SECONDS, trusts_look / 2))
         self._hold_lease = hold_lease
         self._on_fenced = on_fenced
         self._looked_at = clock()
-        self.next_look = clock() + _LOOK_SECONDS
+        self.next_look = clock() + self._pause
         """When it is time for ``look_for_successor``."""
         self._is_looking = False
 
@@ -76,7 +79,7 @@ class Fence:
         """Return whether it is time for ``look_for_successor``; the caller then owes it."""
         if self._clock() < self.next_look:
             return False
-        self.next_look = self._clock() + _LOOK_SECONDS
+        self.next_look = self._clock() + self._pause
         # One at a time: a store that is away keeps it waiting.
         if self._is_looking:
             return False

@@ -67,7 +67,10 @@ class HeldLease:
             StorageError: the lease could not be renewed.
         """
         if self._has_run_out(self._clock()):
-            self._renew()
+            with self._lock:
+                # Another thread may have renewed it while this one waited.
+                if self._has_run_out(self._clock()):
+                    self._write(stopped=False)
         return self._held_since
 
     def _has_run_out(self, now: float) -> bool:
@@ -94,12 +97,17 @@ class HeldLease:
 
     def _renew(self, *, stopped: bool = False) -> None:
         with self._lock:
-            began = self._clock()
-            lease = attrs.evolve(self._lease, renewals=self._lease.renewals + 1, stopped=stopped)
-            self._catalog.renew(lease)
-            if self._has_run_out(began):
-                self._held_since = self._clock()
-            self._lease, self._renewed_at = lease, began
+            self._write(stopped=stopped)
+
+    def _write(self, *, stopped: bool) -> None:
+        began = self._clock()
+        # Each attempt has a number of its own: one whose answer is lost may be what a standby has seen, and to the
+        # standby the same number again is silence.
+        self._lease = attrs.evolve(self._lease, renewals=self._lease.renewals + 1, stopped=stopped)
+        self._catalog.renew(self._lease)
+        if self._has_run_out(began):
+            self._held_since = self._clock()
+        self._renewed_at = began
 
     def _keep(self) -> None:
         failing = False

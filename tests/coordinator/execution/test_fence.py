@@ -1,47 +1,33 @@
-"""A driver that may have a successor begins no batch."""
+"""When a driver looks for a successor."""
 
 from __future__ import annotations
 
 import pytest
 
-from chandy.state.rpc.messages import (
-    AskBatch,
-    BatchTimes,
-)
+from chandy.coordinator.execution.fence import Fence
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.errors import (
-    FencedError,
-    StoreFailedError,
-)
+from chandy.storage.errors import FencedError
 
-from ...waiting import eventually
-from .one_life import Setup
+from ...builders import MemoryStore
 
 
-@pytest.mark.parametrize("later", [1.0, 60.0])
-def test_a_driver_that_has_slept_begins_no_batch_under_a_successor(setup: Setup, later: float) -> None:
-    """Frozen, or cut off from its store: meanwhile it may have been taken for dead."""
-    setup.catalog.take_over("another driver", 2000.0)
-    setup.now += later
-    if later > setup.executor.fence.trusts_look:
-        with pytest.raises(FencedError):
-            setup.executor.hosts.ask(AskBatch("host", "id", 5))
-        eventually(lambda: [type(one) for one in setup.failures] == [FencedError])
-    else:
-        # A read for each batch would cost every batch, and tell of a successor hardly sooner.
-        assert setup.executor.hosts.ask(AskBatch("host", "id", 5)).times == BatchTimes(5000, 50, 40)
-
-
-def test_a_driver_that_cannot_look_for_a_successor_begins_no_batch(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("takeover_timeout", [0.0, 1.0, 2.0, 30.0])
+def test_a_batch_begins_by_no_look_that_is_older_than_half_of_what_a_successor_waits(
+    takeover_timeout: float,
 ) -> None:
-    def fails(self: Catalog, generation: int) -> None:
-        raise StoreFailedError(self.store.uri, "generations/2.json", "read", "away", transient=True)
-
-    with monkeypatch.context() as cut_off:
-        cut_off.setattr(Catalog, "check_not_fenced", fails)
-        setup.now += 60.0
-        with pytest.raises(StoreFailedError):
-            setup.executor.hosts.ask(AskBatch("host", "id", 5))
-    assert setup.executor.hosts.ask(AskBatch("host", "id", 5)).times == BatchTimes(5000, 50, 40)
-    assert not setup.failures
+    now = [100.0]
+    catalog = Catalog(MemoryStore())
+    fence = Fence(
+        catalog,
+        catalog.take_over("one", 0.0).generation,
+        clock=lambda: now[0],
+        trusts_look=takeover_timeout / 2,
+        hold_lease=lambda: 0.0,
+        on_fenced=lambda error: None,
+    )
+    fence.check()
+    assert fence.next_look - now[0] <= max(takeover_timeout / 4, 0.05)
+    Catalog(catalog.store).take_over("another", 0.0)
+    now[0] += takeover_timeout / 2 + 0.01
+    with pytest.raises(FencedError):
+        fence.check_for_batch()

@@ -39,6 +39,17 @@ SHORT = 0.3
 NEVER = 3600.0
 
 
+class AnswersLost(MemoryStore):
+    """A store that writes, and whose answer does not arrive."""
+
+    is_lost = False
+
+    def write(self, key: str, data: bytes) -> None:
+        super().write(key, data)
+        if self.is_lost:
+            raise StoreFailedError(self.uri, key, "write", "connection reset", transient=True)
+
+
 class AwayStore(MemoryStore):
     """A store that does not answer while ``away`` is set."""
 
@@ -344,6 +355,19 @@ def test_a_leader_that_could_not_renew_its_lease_renews_it_before_it_trusts_it()
     assert found.renewals == 2
     now[0] = 9.0
     assert lease.hold() == 5.1
+
+
+def test_a_renewal_whose_answer_was_lost_is_not_followed_by_the_same_number() -> None:
+    store, now = AnswersLost(), [0.0]
+    lease = HeldLease(Catalog(store), 1, 10.0, lambda: now[0])
+    numbers = []
+    for store.is_lost in (False, True, False):
+        with contextlib.suppress(StoreFailedError):
+            lease._renew()
+        found = Catalog(store).lease(1)
+        assert found is not None
+        numbers.append(found.renewals)
+    assert numbers == [1, 2, 3]
 
 
 def test_a_look_for_a_successor_before_a_gap_of_the_lease_does_not_count() -> None:
