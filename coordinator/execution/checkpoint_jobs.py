@@ -308,6 +308,8 @@ class CheckpointJobs:
     def _discard_aborted(self, order: do.DiscardAborted) -> None:
         try:
             if order.is_savepoint:
+                # Its manifest may be durable although it failed: a successor may run from it already.
+                self._fence.check()
                 discard_savepoint(open_store(order.root), self._owner(order.checkpoint))
             else:
                 discard_aborted(self._store, order.checkpoint, self._machine.generation)

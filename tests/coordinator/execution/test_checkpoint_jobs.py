@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chandy.coordinator.execution import checkpoint_jobs
+from chandy.coordinator.execution import commit as commit_module
 from chandy.coordinator.execution import executor as executor_module
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.reasons import Reason
@@ -210,6 +212,24 @@ def test_a_savepoint_is_in_its_own_folder_and_its_id_is_taken_in_the_pipeline_to
     assert read_savepoint(LocalStore(tmp_path / "target")).id == savepoint.id == 1
     assert setup.catalog.latest() is None
     assert setup.catalog.take_over("another", 2000.0).next_id == 2
+
+
+def test_a_driver_that_is_overtaken_deletes_no_savepoint_that_its_successor_may_run_from(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = commit_module.commit_savepoint
+
+    def slow(*args: Any) -> None:
+        commit(*args)
+        setup.catalog.take_over("another", 2000.0)
+
+    monkeypatch.setattr(commit_module, "commit_savepoint", slow)
+    target = LocalStore(tmp_path / "target")
+    future = setup.request(CheckpointKind.SAVEPOINT, target.uri)
+    setup.host.acknowledge(1)
+    assert setup.error(future).reason is Reason.FENCED
+    eventually(lambda: all(workers.is_idle for workers in setup.executor._all_workers()))
+    assert verify(target, read_savepoint(target)).ok
 
 
 # E4
