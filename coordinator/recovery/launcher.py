@@ -17,6 +17,7 @@ from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
 from ...storage.logs import carried, logger, named
 from ...storage.long_waits import Reminder, told_if_slow
+from ..execution.fence import Fence
 from ..execution.locked_machine import LockedMachine
 from ..leadership.leadership import has_leader
 from ..protocol.events import QueryAdded, QueryRemoved
@@ -127,9 +128,10 @@ class Launcher:
         """By Spark's id of a query the recovery that started its run."""
         self._number = 0
 
-    def begin(self, machine: LockedMachine, watcher: Watcher) -> None:
-        """Set the state machine of the checkpoints, and the watcher of the runs."""
+    def begin(self, machine: LockedMachine, fence: Fence, watcher: Watcher) -> None:
+        """Set the state machine of the checkpoints, what tells of a successor, and the watcher of the runs."""
         self._machine = machine
+        self._fence = fence
         self._watcher = watcher
 
     def restore(
@@ -147,6 +149,7 @@ class Launcher:
             DamagedCheckpointError: a file of the checkpoint is missing or damaged.
             SourceLostError: a source no longer has what the query goes on with.
             RestoreError: the sink is not this query's, or another one than the checkpoint's.
+            FencedError: another coordinator has taken the pipeline over. The sink is as it was.
         """
         with named(query=definition.name), told_if_slow(log, "the query's files of the checkpoint"):
             return self._restore(definition, point, resumed, round)
@@ -219,6 +222,9 @@ class Launcher:
             run: made by ``restore`` or ``again``.
             query: the query as its user sees it.
             metrics: of the recovery that the run belongs to.
+
+        Raises:
+            FencedError: another coordinator has taken the pipeline over. Nothing was started.
         """
         with named(query=run.definition.name), told_if_slow(log, "Spark to start the query"):
             self._start(run, query, metrics)
@@ -232,6 +238,8 @@ class Launcher:
         # Before the run begins: its first batch may have committed when it is followed.
         first = progress.newest_committed(run.logs()) + 1
         location = definition.sink.location
+        # Preparing the run may have taken longer than a successor waits.
+        self._fence.check()
         run.spark = start_spark(
             definition.writer,
             location=run.location,
@@ -333,7 +341,9 @@ class Launcher:
         directory: Path,
         files: Mapping[str, Path] | None,
     ) -> Beginning:
+        """Return what a sink begins with, now that it may: what is in it may be a successor's since the last look."""
         name = definition.name
+        self._fence.check()
         return Beginning(
             self._owner,
             files,

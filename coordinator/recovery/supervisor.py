@@ -136,7 +136,7 @@ class Supervisor:
     def begin(self, executor: CheckpointExecutor) -> None:
         """Begin to supervise, with the checkpoints that recovery goes back to."""
         self._executor = executor
-        self._launcher.begin(executor.machine, self)
+        self._launcher.begin(executor.machine, executor.fence, self)
         self._thread.start()
 
     # --- what others report ---------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.resume import ResumableRun
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.owner import SinkOwner
+from chandy.coordinator.sinks.sink import Beginning
 from chandy.coordinator.sources.errors import SourceLostError
 from chandy.coordinator.sources.query_sources import QuerySources
 from chandy.coordinator.spark import progress
@@ -261,6 +262,41 @@ def fails_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Spark(text))
 
     return fail
+
+
+@attrs.frozen
+class TouchedSink(AtLeastOnceSink):
+    """Tells when it is prepared."""
+
+    touched: list[str] = attrs.field(factory=list)
+    then: Callable[[], object] = lambda: None
+
+    def begin(self, query: str, beginning: Beginning) -> None:
+        self.touched.append(query)
+        self.then()
+
+
+@pytest.mark.parametrize("when", ["while files are restored", "before Spark starts"])
+def test_a_driver_that_is_overtaken_while_it_restores_touches_nothing_of_its_successor(
+    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    fence, restore = setup.checkpoints.fence, launcher.restore_query
+
+    def overtaken() -> None:
+        fence.fenced = FencedError("file:///store", 1, 2, "another driver")
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        found = restore(*args, **kwargs)
+        if when == "while files are restored":
+            overtaken()
+        return found
+
+    monkeypatch.setattr(launcher, "restore_query", slow)
+    sink = TouchedSink("noop", then=overtaken)
+    with pytest.raises(FencedError):
+        setup.supervisor.start(attrs.evolve(setup.definition, sink=sink))
+    assert bool(sink.touched) == (when == "before Spark starts")
+    assert not started
 
 
 class FullDisk(AtLeastOnceSink):

@@ -23,6 +23,7 @@ from chandy.storage.checkpoints.savepoint import commit_savepoint, read_savepoin
 from chandy.storage.checkpoints.snapshots import PACK_BELOW, SnapshotWriter, Source
 from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import ObjectExistsError
+from chandy.storage.keys import temporary_name
 from chandy.storage.transfer import PART, PARTS_AT_A_TIME
 
 from ...builders import make_manifest
@@ -233,7 +234,7 @@ def test_a_writer_on_hdfs_that_dies_leaves_nothing_under_the_name(files: Store) 
 def test_a_sweep_of_hdfs_deletes_what_killed_writers_left(files: Store) -> None:
     store = inner(files)
     files.write("a/b", b"x")
-    with store._client.create(f"{store._root}/a/{hdfs_module.TEMPORARY}1") as writer:
+    with store._client.create(f"{store._root}/a/{temporary_name()}") as writer:
         writer.write(b"half")
     files.sweep(time.time() - 3600)
     assert len(store._files("")) == 2
