@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +35,7 @@ from ..state.rpc.tls import Identity
 from ..storage.backends.open import open_store
 from ..storage.checkpoints.files import FileCache
 from ..storage.checkpoints.restore import restore_files
+from ..storage.disk.scratch import scratch_directory
 from .errors import ArgumentError, PipelineNameError, QueryNotRunningError, StateUnreachableError
 from .execution.locked_machine import LockedMachine
 from .protocol.shard_assignment import ShardLocations
@@ -191,8 +191,8 @@ class Lookup:
         from ..state.host.memory import Memory
         from ..state.host.shard import Shard
 
-        with tempfile.TemporaryDirectory(prefix="chandy-lookup-") as folder:
-            directory = Path(folder) / "shard"
+        with scratch_directory("lookup") as folder:
+            directory = folder / "shard"
             if source is not None:
                 restore_files(open_store(source.root), source.handle, directory, self.cache)
             shard = Shard(uid, directory, Memory(_SHARD_MEMORY), source.batch if source else NOTHING)

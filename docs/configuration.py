@@ -46,8 +46,8 @@ a storage URI are in [Storage](storage.md).
 TAIL: Final = """\
 ## Environment variables
 
-`CHANDY_RUNTIME_DIR` names the directory for sockets, working directories and, unless `cache_dir` is set, caches. It
-must be a short path. By default it is `chandy-<uid>` in the system's temporary directory.
+`CHANDY_RUNTIME_DIR` names the directory for sockets, working directories, files of a moment and, unless `cache_dir` is
+set, caches. It must be a short path. By default it is `chandy-<uid>` in the system's temporary directory.
 
 Of an executor on a [cluster](cluster.md): `CHANDY_ADDRESS` is where others reach it, if it cannot know that by
 itself, and `CHANDY_MACHINE` the name of its machine, if its host name is that of a container.

@@ -219,11 +219,6 @@ class NoPortError(RefusedError, StateError):
     """A process cannot listen: all ports that it may use are taken."""
 
 
-@attrs.define(eq=False)
-class UnsafeDirectoryError(RefusedError, StateError):
-    """A directory that must belong to this user alone does not."""
-
-
 # --- operators: their definition, their processors and their states -----------------------------------------
 
 

@@ -257,6 +257,11 @@ class InvalidNameError(RefusedError, StorageError):
     """A name or key cannot be a path in every store."""
 
 
+@attrs.define(eq=False)
+class UnsafeDirectoryError(RefusedError):
+    """A directory that must belong to this user alone does not."""
+
+
 class InvalidPlaceError(RefusedError, StorageError):
     """A place that was given for a storage or a savepoint cannot be used."""
 

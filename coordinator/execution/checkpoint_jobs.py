@@ -5,11 +5,9 @@ Each job takes as long as a store takes, in a thread of its own.
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import attrs
@@ -22,6 +20,7 @@ from ...storage.checkpoints.manifest import CheckpointKind, Manifest, OutputReco
 from ...storage.checkpoints.savepoint import claim_savepoint, discard_savepoint
 from ...storage.checkpoints.snapshots import SnapshotWriter, copy_snapshot
 from ...storage.checkpoints.verification import check
+from ...storage.disk.scratch import scratch_directory
 from ...storage.errors import (
     ChandyError,
     FailureCode,
@@ -206,11 +205,11 @@ class CheckpointJobs:
 
     def _copy_shards(self, order: do.CopyShards) -> None:
         try:
-            with tempfile.TemporaryDirectory(prefix="chandy-copy-") as folder:
+            with scratch_directory("copy") as folder:
                 pack = pack_key(order.checkpoint, f"driver-{order.query}-shards")
                 writer = SnapshotWriter(self._store_of(order.checkpoint, order.root), pack)
                 for number, (_, source) in enumerate(order.sources):
-                    scratch = Path(folder) / str(number)
+                    scratch = folder / str(number)
                     copy_snapshot(open_store(source.root), source.handle, writer, str(number), scratch)
                 stored = writer.finish()
         except (OSError, ChandyError) as error:

@@ -10,12 +10,12 @@ from typing import Final
 
 import attrs
 
-from ...state.local.workspace import Workspace
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.layout import is_shared
 from ...storage.checkpoints.manifest import FileRef, Handle
 from ...storage.checkpoints.restore import restore_files
+from ...storage.disk.workspace import Workspace
 from ...storage.errors import ChandyError
 from ...storage.logs import carried, logger
 

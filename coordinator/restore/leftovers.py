@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,13 +17,11 @@ import attrs
 
 from ...state.host.host_config import DISCOVERY_FOLDER, START_LOCK
 from ...state.local import changelog
-from ...state.local.directories import CACHE, HOSTS, QUERIES, runtime_directory
-from ...state.local.locks import remove_unless_held, try_acquire
-from ...state.local.workspace import ALIVE, workspaces
+from ...storage.disk.directories import CACHE, HOSTS, QUERIES, runtime_directory
+from ...storage.disk.locks import remove_unless_held, try_acquire
+from ...storage.disk.scratch import SCRATCH
+from ...storage.disk.workspace import ALIVE, workspaces
 from .run_record import boot_id, may_be_alive, read_records
-
-_SCRATCH = ("chandy-copy-", "chandy-lookup-", "chandy-read-")
-"""How the names of the folders begin that processes use for a moment."""
 
 
 @attrs.frozen
@@ -36,13 +33,12 @@ class Places:
     cache: Path
     """``CheckpointConfig.cache_dir``."""
     runtime: Path
-    scratch: Path
 
     @classmethod
     def of(cls, work: Path | None = None, cache: Path | None = None) -> Places:
         """Return the default places, with those that a pipeline was given by its configuration."""
         runtime = runtime_directory()
-        return cls(work or runtime / QUERIES, cache or runtime / CACHE, runtime, Path(tempfile.gettempdir()))
+        return cls(work or runtime / QUERIES, cache or runtime / CACHE, runtime)
 
 
 @attrs.frozen
@@ -111,10 +107,8 @@ def _find(places: Places) -> Iterator[Leftover]:
         yield _leftover(path, "a state host", locks=(ALIVE,))
     for path in workspaces(places.runtime / DISCOVERY_FOLDER):
         yield _leftover(path, "the log and socket of a state host", locks=(START_LOCK, ALIVE))
-    for prefix in _SCRATCH:
-        for path in sorted(places.scratch.glob(f"{prefix}*")):
-            if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
-                yield _leftover(path, "files of a moment")
+    for path in workspaces(places.runtime / SCRATCH):
+        yield _leftover(path, "files of a moment", locks=(ALIVE,))
 
 
 def _driver(path: Path) -> Leftover:

@@ -14,10 +14,10 @@ from typing import Protocol
 
 import attrs
 
-from ...state.errors import UnsafeDirectoryError
 from ...state.local.changelog import admit, covers, remove, shard_folder, sweep
-from ...state.local.locks import FileLock, try_acquire
-from ...state.local.workspace import ALIVE
+from ...storage.disk.locks import FileLock, try_acquire
+from ...storage.disk.workspace import ALIVE
+from ...storage.errors import UnsafeDirectoryError
 from ...storage.logs import logger
 from ..query import Definition
 from ..spark.progress import newest_committed

@@ -6,8 +6,8 @@ import shutil
 import uuid
 from pathlib import Path
 
-from ...state.local.directories import QUERIES, private_directory, runtime_directory
-from ...state.local.workspace import Workspace
+from ...storage.disk.directories import QUERIES, private_directory, runtime_directory
+from ...storage.disk.workspace import Workspace
 from ..spark.mirror import Mirror
 from .remote_directories import RemoteDirectories
 

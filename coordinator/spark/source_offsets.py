@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from ...storage.checkpoints.manifest import Handle, QueryRecord
 from ...storage.checkpoints.restore import restore_files
+from ...storage.disk.scratch import scratch_directory
 from ...storage.store import Store
 
 _NOTHING: Final = "-"
@@ -31,9 +30,9 @@ def source_offsets(store: Store, query: QueryRecord, folder: str) -> dict[str, s
     files = tuple(file for file in query.files.files if file.name == name)
     if not files:
         return {}
-    with TemporaryDirectory(prefix="chandy-offsets-") as scratch:
-        restore_files(store, Handle(files), Path(scratch))
-        return parse_offsets((Path(scratch) / name).read_text())
+    with scratch_directory("offsets") as scratch:
+        restore_files(store, Handle(files), scratch)
+        return parse_offsets((scratch / name).read_text())
 
 
 def parse_offsets(entry: str) -> dict[str, str | None]:

@@ -18,7 +18,6 @@ import attrs
 from ...state.host.host_config import check_runtime
 from ...state.host.versions import versions_of
 from ...state.local import changelog
-from ...state.local.directories import CACHE, private_directory, runtime_directory
 from ...state.local.processes import lives, started_at
 from ...state.rpc.messages import Endpoint
 from ...storage.backends.open import open_store, pipeline_uri
@@ -26,9 +25,9 @@ from ...storage.backends.probe import probe_exclusive_create
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Claim
 from ...storage.checkpoints.files import FileCache
+from ...storage.disk.directories import CACHE, make_private_folder, private_directory, runtime_directory
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
-from ...storage.private import make_private_folder
 from ..config import CheckpointConfig
 from ..errors import SetupError
 from ..execution.service import Service, listen

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...state.host.discovery import keep_spare
-from ...state.local.directories import private_directory, runtime_directory
-from ...state.local.workspace import Workspace
+from ...storage.disk.directories import private_directory, runtime_directory
+from ...storage.disk.workspace import Workspace
 from ...storage.logs import logger
 from ..config import CheckpointConfig
 from ..hosts.local_host import is_here

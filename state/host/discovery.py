@@ -19,10 +19,10 @@ from typing import BinaryIO, Final
 import attrs
 
 from ...storage.codec import to_json
+from ...storage.disk.directories import private_directory
+from ...storage.disk.locks import locked
 from ...storage.logs import logger
 from ..errors import HostStartError
-from ..local.directories import private_directory
-from ..local.locks import locked
 from ..rpc.addresses import place
 from ..rpc.client import TaskClient
 from ..rpc.messages import Endpoint

@@ -17,11 +17,11 @@ import attrs
 
 from ...storage.checkpoints.files import FileCache
 from ...storage.codec import from_json
+from ...storage.disk.directories import HOSTS
+from ...storage.disk.locks import acquire, remove_unless_held, try_acquire
+from ...storage.disk.workspace import ALIVE, Workspace
 from ...storage.logs import logger
-from ..local.directories import HOSTS
-from ..local.locks import acquire, remove_unless_held, try_acquire
 from ..local.machine import machine_id, machine_name
-from ..local.workspace import ALIVE, Workspace
 from ..rpc.addresses import bind_address, location, own_address, place, serve
 from ..rpc.client import HostClient
 from ..rpc.messages import HostHello

@@ -30,13 +30,13 @@ import attrs
 import pyarrow as pa
 import xxhash
 
+from ...storage.disk.directories import private_directory
 from ...storage.logs import logger
 from ..errors import ChangelogBrokenError
 from ..format.arrow import BYTES
 from ..format.columns import Columns
 from ..host.cache import Value
 from ..rpc.messages import ResumePoint
-from .directories import private_directory
 
 _log = logger(__name__)
 FOLDER: Final = "journals"

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -25,6 +24,7 @@ from ...storage.checkpoints.files import FileCache, is_immutable
 from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.manifest import Handle, OperatorRecord, StateKind
 from ...storage.checkpoints.restore import restore_files
+from ...storage.disk.scratch import scratch_directory
 from ...storage.store import Store
 from ..errors import NoSuchStateError
 from ..format import keyspace, parts
@@ -176,11 +176,11 @@ class _Operator:
             if may_skip and _same_files(*pair):
                 continue
             read += sum(handle is not None for shards in pair for handle in shards)
-            with TemporaryDirectory(prefix="chandy-diff-") as folder, ExitStack() as stack:
+            with scratch_directory("diff") as folder, ExitStack() as stack:
                 # What both sides share is downloaded once.
-                cache = FileCache(Path(folder) / "cache")
+                cache = FileCache(folder / "cache")
                 sides = [
-                    self._open(stack, store, shards, Path(folder) / side, cache)
+                    self._open(stack, store, shards, folder / side, cache)
                     for store, shards, side in zip(self.stores, pair, ("old", "new"), strict=True)
                 ]
                 for state, differences in zip(states, found, strict=True):

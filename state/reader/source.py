@@ -6,8 +6,6 @@ Options: ``path`` (the argument of ``load``), ``checkpoint``, ``operator``, ``st
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import attrs
 import pyarrow as pa
@@ -18,6 +16,7 @@ from ...storage.backends.open import open_store
 from ...storage.checkpoints.locate import LATEST, locate
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, OperatorRecord
 from ...storage.checkpoints.restore import restore_files
+from ...storage.disk.scratch import scratch_directory
 from ..errors import DefinitionError, NoSuchStateError, invalid_argument
 from .stored import TIMERS, StoredState
 
@@ -168,7 +167,7 @@ class StateReader(DataSourceReader):
         assert isinstance(partition, ShardPartition)
         if partition.handle is None:
             return
-        with TemporaryDirectory(prefix="chandy-read-") as folder:
-            directory = Path(folder)
+        with scratch_directory("read") as folder:
+            directory = folder
             restore_files(open_store(self._selection.root), partition.handle, directory)
             yield from self._selection.state.batches(directory)

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import attrs
 import pyarrow as pa
 
+from ...storage.disk.locks import locked
 from ..errors import NoPortError
-from ..local.locks import locked
 
 ADDRESS_VARIABLE: Final = "CHANDY_ADDRESS"
 """Environment variable of an executor: the address at which others reach it, where it cannot know that by itself."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import attrs
 
@@ -14,6 +12,7 @@ from ...storage.checkpoints.manifest import Handle, QueryRecord
 from ...storage.checkpoints.restore import restore_files
 from ...storage.checkpoints.snapshots import SnapshotWriter, StoredSnapshot, copy_snapshot
 from ...storage.checkpoints.verification import check
+from ...storage.disk.scratch import scratch_directory
 from ...storage.store import Store
 
 
@@ -45,10 +44,10 @@ def carry(base: Located, target: Store, shards: Mapping[tuple[str, int], Handle]
     groups = {f"shard-{number}": shard for number, shard in enumerate(shards)}
     handles = {group: query.files for group, query in queries.items()}
     handles |= {group: shards[shard] for group, shard in groups.items()}
-    with TemporaryDirectory(prefix="chandy-copy-") as folder:
+    with scratch_directory("copy") as folder:
         writer = SnapshotWriter(target, pack_key(base.manifest.id, "carried"))
         for group, handle in handles.items():
-            copy_snapshot(base.store, handle, writer, group, Path(folder) / group)
+            copy_snapshot(base.store, handle, writer, group, folder / group)
         stored = writer.finish()
     new_bytes = sum(snapshot.new_bytes for snapshot in stored.values())
     return Carried(
@@ -63,11 +62,11 @@ def _copy_staged(base: Located, target: Store) -> int:
     outputs = [output for query in base.manifest.queries for output in query.outputs]
     # Several sinks publish the same files.
     files = {file.key: file for output in outputs for epoch in output.epochs for file in epoch.staged.files}
-    with TemporaryDirectory(prefix="chandy-copy-") as folder:
+    with scratch_directory("copy") as folder:
         for file in files.values():
             if target.copy(base.store, file.key, file.key):
                 check(target, file)
             else:
-                restore_files(base.store, Handle((attrs.evolve(file, name="staged"),)), Path(folder))
-                target.upload(Path(folder) / "staged", file.key)
+                restore_files(base.store, Handle((attrs.evolve(file, name="staged"),)), folder)
+                target.upload(folder / "staged", file.key)
     return sum(file.size for file in files.values())

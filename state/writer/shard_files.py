@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import attrs
@@ -19,6 +18,7 @@ from ...storage.checkpoints.manifest import Handle, StateKind
 from ...storage.checkpoints.restore import restore_files
 from ...storage.checkpoints.snapshots import SnapshotWriter, Source, StoredSnapshot
 from ...storage.codec import to_json
+from ...storage.disk.scratch import scratch_directory
 from ..errors import StateTypeError
 from ..format import keyspace
 from ..format.keys import KeyCodec
@@ -102,14 +102,14 @@ class ShardFiles:
         second = next(items, None)
         if second is None and self._may_stay(handle):
             return None
-        with TemporaryDirectory(prefix="chandy-write-") as folder:
-            directory = Path(folder) / "shard"
+        with scratch_directory("write") as folder:
+            directory = folder / "shard"
             if handle is not None:
                 restore_files(open_store(self.source), handle, directory)
             database = ShardDatabase(f"{self.operator}/{shard}", directory, Memory(_MEMORY))
             try:
                 self._change(database, [] if second is None else _chained(second, items))
-                snapshot = Snapshot(Path(folder) / "snapshot", lambda _: None)
+                snapshot = Snapshot(folder / "snapshot", lambda _: None)
                 snapshot.link(database.db)
                 return self._store(shard, handle, snapshot.files())
             finally:

@@ -15,8 +15,8 @@ from typing import Final
 import attrs
 import xxhash
 
+from ..disk.directories import make_private_folder
 from ..logs import logger
-from ..private import make_private_folder
 
 CHUNK = 1 << 20
 """Bytes that are read at a time while a file is hashed or copied."""

@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping
 from concurrent.futures import Executor, Future, wait
 from pathlib import Path
-from tempfile import SpooledTemporaryFile, TemporaryDirectory
+from tempfile import SpooledTemporaryFile
 from typing import IO
 
 import attrs
 
+from ..disk.scratch import scratch_directory
 from ..errors import StorageError
 from ..keys import validate_key
 from ..logs import logger, named_pool
@@ -205,8 +206,8 @@ class SnapshotWriter:
     ) -> tuple[FileRef, int]:
         # The file is copied first, because its owner may change it later and the store may keep a hard link to what
         # is uploaded.
-        with TemporaryDirectory(prefix="chandy-upload-") as folder:
-            copy = Path(folder) / "copy"
+        with scratch_directory("upload") as folder:
+            copy = folder / "copy"
             size, sha256 = copy_hashed(path, copy)
             return self._upload(name, copy, size, sha256, shared, source)
 
@@ -251,9 +252,9 @@ class SnapshotWriter:
     def _relayed(self, file: FileRef, source: Store, cache: FileCache | None) -> tuple[FileRef, int]:
         if not self._is_first(file.sha256):
             return file, 0
-        with TemporaryDirectory(prefix="chandy-relay-") as folder:
-            restore_files(source, Handle((file,)), Path(folder), cache, threads=1)
-            self._store.upload(Path(folder) / file.name, file.key)
+        with scratch_directory("relay") as folder:
+            restore_files(source, Handle((file,)), folder, cache, threads=1)
+            self._store.upload(folder / file.name, file.key)
         return file, file.size
 
     def _write_pack(self) -> dict[str, list[tuple[FileRef, int]]]:
@@ -291,8 +292,8 @@ class SnapshotWriter:
         return refs
 
     def _upload_pack(self, pack: IO[bytes]) -> None:
-        with TemporaryDirectory(prefix="chandy-pack-") as folder:
-            path = Path(folder) / "pack"
+        with scratch_directory("pack") as folder:
+            path = folder / "pack"
             with path.open("xb") as file:
                 shutil.copyfileobj(pack, file, PART)
             self._store.upload(path, self._pack_key)

@@ -21,8 +21,8 @@ from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.recovery.decisions import StopRequested
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.local.changelog import FOLDER
-from chandy.state.local.directories import runtime_directory
-from chandy.state.local.locks import FileLock
+from chandy.storage.disk.directories import runtime_directory
+from chandy.storage.disk.locks import FileLock
 
 from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Make, Totals

@@ -753,7 +753,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         monkeypatch.setattr(World, "parent", Path(folder), raising=False)
-        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("CHANDY_RUNTIME_DIR", folder)
         yield
 
 

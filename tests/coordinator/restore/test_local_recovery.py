@@ -34,8 +34,6 @@ from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.local.changelog import Changelog, admit, shard_folder
-from chandy.state.local.locks import acquire
-from chandy.state.local.workspace import ALIVE
 from chandy.state.rpc.messages import ResumePoint
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
@@ -44,6 +42,8 @@ from chandy.storage.checkpoints.manifest import (
     QueryRecord,
     StateRecord,
 )
+from chandy.storage.disk.locks import acquire
+from chandy.storage.disk.workspace import ALIVE
 
 from ...builders import make_manifest
 

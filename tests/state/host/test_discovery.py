@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.state.errors import HostStartError, UnsafeDirectoryError
+from chandy.state.errors import HostStartError
 from chandy.state.host import discovery
 from chandy.state.host.discovery import connect, executor_identity, keep_spare, start_host
 from chandy.state.host.host_config import DISCOVERY_FOLDER, check_runtime
 from chandy.state.host.versions import check_same, versions_of
 from chandy.state.local.changelog import admit
-from chandy.state.local.directories import private_directory, runtime_directory
-from chandy.state.local.locks import acquire, remove_unless_held, try_acquire
 from chandy.state.local.processes import started_at
-from chandy.state.local.workspace import ALIVE, Workspace
 from chandy.state.rpc.messages import Endpoint
+from chandy.storage.disk.directories import private_directory, runtime_directory
+from chandy.storage.disk.locks import acquire, remove_unless_held, try_acquire
+from chandy.storage.disk.workspace import ALIVE, Workspace
+from chandy.storage.errors import UnsafeDirectoryError
 
 from ...waiting import DEADLINE, eventually
 

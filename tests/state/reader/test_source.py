@@ -24,6 +24,8 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateRecord
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
+from chandy.storage.disk.scratch import SCRATCH
+from chandy.storage.disk.workspace import workspaces
 
 from ...builders import make_manifest
 
@@ -102,8 +104,7 @@ def test_a_checkpoint_that_is_not_there_is_refused(pipeline: str) -> None:
 def test_the_source_reads_shard_by_shard_and_leaves_nothing_behind(
     pipeline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temp"))
-    (tmp_path / "temp").mkdir()
+    monkeypatch.setenv("CHANDY_RUNTIME_DIR", str(tmp_path / "run"))
     source = StateSource({"path": pipeline, "operator": "one", "state": "t"})
     reader = source.reader(source.schema())
     # To the executors.
@@ -113,9 +114,9 @@ def test_the_source_reads_shard_by_shard_and_leaves_nothing_behind(
     # Also not when a reader is left early.
     batches: Any = reader.read(partitions[0])
     next(batches)
-    assert list((tmp_path / "temp").iterdir())
+    assert workspaces(tmp_path / "run" / SCRATCH)
     batches.close()
-    assert not list((tmp_path / "temp").iterdir())
+    assert not workspaces(tmp_path / "run" / SCRATCH)
 
 
 def test_the_latest_is_that_of_the_moment_in_which_the_source_was_made(pipeline: str, tmp_path: Path) -> None:

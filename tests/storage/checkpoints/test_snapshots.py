@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -495,10 +494,10 @@ def test_few_large_files_at_a_time_are_on_the_disk_between_kinds_of_stores(
             seen.append(large_files(disk))
             super().upload(path, key)
 
-    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    monkeypatch.setenv("CHANDY_RUNTIME_DIR", str(disk))
     target = Watched()
     writer = SnapshotWriter(target, "checkpoints/9/driver.pack")
-    copy_snapshot(store, stored.handle, writer, "7", disk / "scratch")
+    copy_snapshot(store, stored.handle, writer, "7", disk / "copies")
     copied = writer.finish()["7"]
     assert len(seen) == 40
     assert max(seen) <= THREADS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ...storage.private import make_private_folder
 from ..errors import UnsafeDirectoryError
 
 QUERIES: Final = "queries"
@@ -17,6 +17,21 @@ CACHE: Final = "cache"
 """Name of the folder in the runtime directory with what state hosts, changelogs and the file cache keep."""
 HOSTS: Final = "hosts"
 """Name of the folder in the cache directory with the working directories of state hosts."""
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder and its missing parents with mode 0700. Existing folders stay as they are.
+
+    ``Path.mkdir`` would give the mode only to the folder itself, so others could read its parents.
+    """
+    with suppress(FileExistsError):
+        try:
+            folder.mkdir(mode=0o700)
+        except FileNotFoundError:
+            if folder.parent == folder:
+                raise
+            make_private_folder(folder.parent)
+            folder.mkdir(mode=0o700)
 
 
 def private_directory(path: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from ...storage.logs import logger
+from ..logs import logger
 from .directories import private_directory
 from .locks import FileLock, acquire, locked, remove_unless_held
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chandy.storage.checkpoints.files import FileCache
-from chandy.storage.private import make_private_folder
+from chandy.storage.disk.directories import make_private_folder
 
 
 @pytest.fixture(autouse=True)
