@@ -187,7 +187,7 @@ class CheckpointConfig:
     allow_lost_output: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether to go on although the target of a transactional sink has lost what was published.
 
-    It was restored from a backup or made anew, for one. The rows stay lost.
+    For example, it was restored from a backup or created again. The rows stay lost.
     """
     claim: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether a savepoint that is restored belongs to this pipeline from then on.

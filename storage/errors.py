@@ -228,7 +228,7 @@ class FencedError(StorageError):
     generation: int
     by: int
     owner: str
-    """Who took over, as it describes itself."""
+    """The driver that took over, as it describes itself."""
 
     def __str__(self) -> str:
         return (

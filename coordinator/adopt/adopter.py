@@ -247,7 +247,7 @@ class Adopter:
                         target.modes.get(record.uid, ""),
                         folder / "shards" / record.uid,
                     )
-            # Whoever runs the query elsewhere may have gone on while its files were read.
+            # The query may run elsewhere, and may have gone on while its files were read.
             again = read_checkpoint(str(found.directory))
             if (again.committed, again.planned) != (found.committed, found.planned):
                 raise _moved(query, found, again)

@@ -60,7 +60,7 @@ def record(storage: str, query_id: str, own: AdoptedBy) -> AdoptedBy:
     try:
         create_surely(open_store(storage), _key(query_id), to_json(own))
     except ObjectExistsError:
-        # Who has deleted it meanwhile has given up the query.
+        # A user who has deleted it meanwhile has given up the query.
         return find(storage, query_id) or own
     return own
 

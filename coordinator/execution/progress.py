@@ -43,7 +43,7 @@ class Progress(Protocol):
         ...
 
     def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
-        """Return what was between the queries at a checkpoint that is about to complete. It looks at nothing anew."""
+        """Return what was between the queries at a checkpoint that is about to complete. It reads nothing again."""
         ...
 
     def commit(self, query: str, checkpoint: int) -> None:

@@ -75,7 +75,7 @@ def about_other_sink(query: QueryRecord) -> list[str]:
 
 
 def about_sources(seeded: Iterable[Position], others: Iterable[Position]) -> list[str]:
-    """Say where the sources of a query that begins anew begin to read."""
+    """Say where the sources of a query without a checkpoint begin to read."""
     notes = [
         f"Source {position.plain_folder} is a file source. It takes the files that the checkpoint has not read: this "
         "checkpoint directory names those that it has."
@@ -96,7 +96,7 @@ def about_sources(seeded: Iterable[Position], others: Iterable[Position]) -> lis
 
 
 def about_beginning(query: QueryRecord, has_file_sink: bool, has_native_state: bool) -> list[str]:
-    """Say what a query leaves behind that begins anew."""
+    """Say what a query loses if it begins without a checkpoint."""
     notes = [
         "Its watermark begins anew: rows that were late are not late until the first batches have passed."
     ]

@@ -1,4 +1,4 @@
-"""Where the sources of a query stand at a checkpoint, for a query that begins anew and reads on from there.
+"""Where the sources of a query stand at a checkpoint, for a query that starts without one and reads on from there.
 
 A query whose operators are Chandy's has no state that plain Spark can go on with. It begins with batch 0, because plain
 Spark takes an initial state in batch 0 alone, and its sources must begin where the checkpoint has left them:

@@ -99,7 +99,7 @@ class Election:
             return True
         lease = seen.lease
         if lease is not None and lease.stopped:
-            # Who starts the program again wants it to run. Who only waited does not undo the stop.
+            # A user who starts the program again wants it to run. A driver that only waited does not undo the stop.
             return not self.has_waited and seen.leader is not Leader.THERE
         match seen.leader:
             case Leader.DEAD:

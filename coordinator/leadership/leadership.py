@@ -225,7 +225,8 @@ def await_predecessors(
         if (
             silence is not None
             and silence.generation == driver.generation
-            # Who renews a lease that may have run out looks for a successor then: one of the two sees the other.
+            # A driver looks for a successor after it has renewed a lease that may have run out: one of the two sees
+            # the other.
             and catalog.lease(driver.generation) == silence.lease
         ):
             _await(catalog, claim, driver, silence.since, patience, is_silent=True)

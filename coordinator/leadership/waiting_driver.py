@@ -85,7 +85,7 @@ class Standby:
         failing = Reminder(0.0)
         unreachable_since: float | None = None
         while True:
-            # Who cannot take over must leave it to others.
+            # A driver that cannot take over must leave it to others.
             self._check()
             try:
                 seen, driver = sight(self._catalog)

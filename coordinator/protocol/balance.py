@@ -37,7 +37,7 @@ def wanted_owners(
         if owners[shard] in present:
             present[owners[shard]].append(shard)
     part, more = divmod(len(owners), len(present))
-    # Who has most gets the one that cannot be divided, so that it need not move.
+    # Give the remainder to the hosts that own most shards, to avoid moves.
     fullest = sorted(present, key=lambda host: (-len(present[host]), host))
     parts = {host: part + (number < more) for number, host in enumerate(fullest)}
     wanted = {shard: host for host, some in present.items() for shard in some[: parts[host]]}

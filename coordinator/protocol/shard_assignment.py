@@ -76,7 +76,7 @@ class ShardAssignment:
     _shares: Counter[str] = attrs.field(factory=Counter, init=False)
     """How many shards each host owns. When many hosts are lost at once, no one looks through all shards for each."""
     _asked: dict[ShardId, _Asked] = attrs.field(factory=dict, init=False)
-    """Who has asked last for a shard of another host."""
+    """The host that was the last to ask for a shard of another host."""
     _unread: set[ShardId] = attrs.field(init=False)
     """The shards whose source nobody has read as a whole since the restore."""
 

@@ -94,7 +94,7 @@ class Standbys(Copies):
         return Send(standby.target, Promote(standby.id, cut, standby.term))
 
     def ended(self, standbys: Collection[Move], queries: Mapping[str, QueryState]) -> Iterator[Send]:
-        """Tell the hosts of standbys that are none any more, and those of their shards."""
+        """Tell the hosts of standbys that have ended, and the owners of their shards."""
         for one in standbys:
             if one.phase is not MovePhase.PLANNED and one.query in queries:
                 order = EndStandby(queries[one.query].query_id, one.shard, one.id)

@@ -592,7 +592,7 @@ class CheckpointStateMachine:
     def _why_expired(self) -> Reason:
         if self.suspended:
             return Reason.JOB_FAILOVER
-        # Whose target stays away has no participant that failed.
+        # No participant has failed while a target is away.
         return Reason.TOO_MANY_REQUESTS if self.publications.are_full else Reason.EXPIRED
 
     def _why_requests_wait(self) -> str:
@@ -724,7 +724,7 @@ class CheckpointStateMachine:
         return answer
 
     def _instead_of(self, host: str) -> list[str]:
-        """The hosts that get what one that is to have no shards claims; none: it gets that itself."""
+        """Hosts that take over the shards claimed by ``host`` if it may own none; empty if it keeps them."""
         hello = self.hosts.get(host)
         if hello is None or self.moves.may_have_shards({host: hello}):
             return []
@@ -751,7 +751,7 @@ class CheckpointStateMachine:
     def _committed(self, query: QueryState, batch: int, now: float) -> None:
         query.committed = max(query.committed, batch)
         if self._is_held(query.name):
-            # Whoever has a shard when it is handed over takes its snapshots.
+            # The next owner of a shard that is being handed over takes its snapshots.
             return
         for pending in list(self.pending.values()):
             part = pending.parts.get(query.name)
@@ -940,7 +940,7 @@ class CheckpointStateMachine:
     def _drop_standby(self, drop: DropStandby, now: float) -> None:
         """Consent that an owner goes on without its standby."""
         assignment = self._query(drop.query_id, None).assignment
-        # Whose stream is broken may have lost the shard already.
+        # An owner whose stream is broken may have lost the shard already.
         if drop.host not in self.hosts or not assignment.is_owner(drop.shard, drop.host, drop.term):
             raise NotTheOwnerError(drop.host, drop.shard.uid, drop.shard.shard, drop.term)
         self._end_standbys(lambda one: one.id == drop.standby)

@@ -47,7 +47,7 @@ class Leftover:
 
     path: Path
     what: str
-    """Whose it was."""
+    """The process that has left it."""
     bytes: int
     written_at: float
     """When something in it was last written, in seconds since 1970."""

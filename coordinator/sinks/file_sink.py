@@ -132,7 +132,7 @@ class FileSink(Sink):
         return is_named and not is_marked
 
     def _not_in_checkpoint(self, query: str, newest: int) -> SinkTakenError:
-        """Return the error for a query that would begin anew, and whose output is not empty."""
+        """Return the error for a query that has no checkpoint to begin from although its output is not empty."""
         return SinkTakenError(
             f"query {query!r} cannot begin: it is not in the checkpoint that was chosen with `restore`, so it begins "
             "with the first rows of its sources",

@@ -36,7 +36,7 @@ class SinkOwner:
 
 @attrs.frozen
 class Mark:
-    """Whose output a directory has."""
+    """The pipeline and query whose output a directory has."""
 
     store: str
     pipeline: str

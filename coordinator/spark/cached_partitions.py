@@ -43,7 +43,7 @@ class CachedPartitions:
         return found
 
     def place(self, executors: Mapping[int, str], hosts: Mapping[str, str]) -> None:
-        """Compute all partitions anew, each on an executor.
+        """Compute all partitions again, each on an executor.
 
         Plans stay as they are, also those of what runs meanwhile. A task that needs a partition before it is computed
         computes it, and may do so elsewhere. So may a task of this, if its executor has no room for long.

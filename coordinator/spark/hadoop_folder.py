@@ -117,7 +117,7 @@ class HadoopFolder:
                 finally:
                     stream.close()
         finally:
-            # Whoever may not write may not delete either, and left nothing.
+            # A user who may not write may not delete either, and left nothing.
             with contextlib.suppress(WorkingDirectoryError):
                 self.delete(name)
 

@@ -43,7 +43,7 @@ class TakenPipeline:
     point: RestorePoint | None
     """The checkpoint to begin from; None: from the beginning."""
     may_resume: bool
-    """Whether queries may go on behind that checkpoint, and without one may begin anew in sinks that they wrote."""
+    """Whether queries may go on behind the checkpoint or, if there is none, replace what they wrote into sinks."""
     completed: tuple[Manifest, ...]
     """The completed checkpoints that can be read, ascending."""
     leadership: Leadership

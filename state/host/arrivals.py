@@ -113,7 +113,7 @@ class Arrivals:
         """Stage on standbys what the owner of their shards has staged.
 
         Raises:
-            MoveGivenUpError: one is not the standby of this owner, or is none any more.
+            MoveGivenUpError: one is not the standby of this owner, or has ended.
             ShardRefusedError: one has missed something.
         """
         for number, one in request.shards.items():

@@ -57,7 +57,7 @@ class Shard:
         self.term = FIRST_TERM
         """The term in which this host has it."""
         self.standby: Standby | None = None
-        """Who must have what is staged before its task is told that it is."""
+        """The standby that must have what is staged before the task is told that it is."""
         self.in_order = threading.Lock()
         """Held while an attempt is staged here and at the standby, so that both have staged the same one last."""
         self._memory = memory

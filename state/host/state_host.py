@@ -172,7 +172,7 @@ class StateHost:
         """Stage on standbys here what the owner of their shards has staged.
 
         Raises:
-            MoveGivenUpError: one is not the standby of this owner, or is none any more.
+            MoveGivenUpError: one is not the standby of this owner, or has ended.
             ShardRefusedError: one has missed something.
         """
         if self._arrivals is None:

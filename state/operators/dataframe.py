@@ -194,7 +194,7 @@ class Mapped:
             columns: names of all columns of the DataFrames.
             output: schema of the batches that the function yields.
         """
-        # As PySpark's mapInArrow, which would make them anew for each DataFrame.
+        # As PySpark's mapInArrow, which would make them for each DataFrame again.
         udf = pandas_udf(function, output, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[call-overload]
         self._call = udf(*map(_column, columns))
 

@@ -64,7 +64,7 @@ class KeyedListState(ListState):
         """Remove the parts in which all elements have expired, and the expired elements of the tail.
 
         A part with a live element stays as it is, because reads do not see its expired elements. Elements expire in
-        their order, unless the time to live has become shorter: then the list is written anew without those that have
+        their order, unless the time to live has become shorter: then the list is written again without those that have
         expired, once they are the greater part of it.
         """
         header, now = self._open(), self._current.now

@@ -160,7 +160,7 @@ class HostClient:
 
         Raises:
             HostLostError: the host does not answer in time.
-            ChandyError: a standby has missed something, or is none any more.
+            ChandyError: a standby has missed something, or has ended.
         """
         with self._lock:
             client = self._standbys.get(address)

@@ -259,7 +259,7 @@ class Promote:
 
 @attrs.frozen
 class EndStandby:
-    """A standby is none any more: its owner sends it nothing, and its host deletes it."""
+    """A standby has ended: its owner sends it nothing, and its host deletes it."""
 
     query_id: str
     shard: ShardId
@@ -555,7 +555,7 @@ class HandOver:
     cut: int | None = None
     """The batch after which the owner serves the shard no more. None: it goes on."""
     standby: Standby | None = None
-    """Who gets, from now on, what tasks stage on the shard. None: nobody."""
+    """The host that gets, from now on, what tasks stage on the shard; None if no host does."""
 
 
 @attrs.frozen

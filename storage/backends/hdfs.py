@@ -151,7 +151,7 @@ class HdfsStore(Store):
         try:
             delete_each(self.uri, keys, remove)
         finally:
-            # Whoever does not answer is not asked about one folder after the other.
+            # A server that does not answer is not asked about one folder after the other.
             with suppress(TimeoutError):
                 while folders:
                     folders = {

@@ -431,7 +431,7 @@ class Catalog:
         for number in range(generation - 1, 0, -1):
             if (driver := self.leader(number)) is not None:
                 yield driver
-            # Whoever has started has waited for all before.
+            # A generation that has started has waited for all before.
             if self._is_there(start_key(number)) or not self._is_there(generation_key(number)):
                 return
 

@@ -44,7 +44,7 @@ class Claim:
 
     generation: int
     owner: str
-    """Who claims, for users to read: machine, process."""
+    """The driver that claims, for users to read: machine, process."""
     created_at: float
     """Seconds since 1970 by the claimant's clock."""
     nonce: str = ""
@@ -96,7 +96,7 @@ class Generation:
     created_at: float
     """Seconds since 1970 by the coordinator's clock."""
     owner: str
-    """Who took over, for users to read: machine, process."""
+    """The driver that took over, for users to read: machine, process."""
     counted: tuple[int, ...] | None = None
     """Ids of the checkpoints of lower generations that count: all others are void. None in the first version's records:
     those above ``predecessors_end`` are void, and so are those that an earlier record makes void."""

@@ -52,7 +52,7 @@ class Entry:
     """One state of the record."""
 
     position: Position
-    """Who commits, and the newest epoch that is surely committed."""
+    """The writer, and the newest epoch that is surely committed."""
     begun: Begun | None = None
     """What may be committed, too."""
     nonce: str = attrs.field(factory=lambda: uuid.uuid4().hex)

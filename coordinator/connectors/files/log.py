@@ -58,7 +58,7 @@ class DataFile:
     """Bytes of the file."""
     rows: int
     writer: str = ""
-    """Who has written it."""
+    """The writer of the entry."""
     epoch: int = -1
     """The epoch that its rows are of."""
 

@@ -173,7 +173,7 @@ def _check(cluster: Cluster, admin: AdminClient, topic: str, heard: Heard) -> No
     try:
         settings = _answer(cluster, admin, f"did not describe topic {topic!r}", ask, heard)
     except OutputError:
-        # Whoever may not see the settings may still use the topic.
+        # A user who may not see the settings may still use the topic.
         return
     policy = settings["cleanup.policy"].value
     if policy != "compact":

@@ -115,7 +115,7 @@ class KafkaSink(StagedSink):
         prepare(cluster, self.position_topic)
         reader = PositionReader(cluster, self.position_topic, fence.writer)
         try:
-            # Whoever may not publish must not shut out who does.
+            # A writer that may not publish must not fence the one that does.
             if seen := reader.committed():
                 seen.taken_by(fence)
             publisher = _Publisher(self, cluster, fence)

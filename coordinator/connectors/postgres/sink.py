@@ -449,7 +449,7 @@ def _create(session: Session, statement: str) -> None:
 
 
 def _make_positions(session: Session, positions: TableName) -> None:
-    # Who finds the table needs no right to make one.
+    # A user for whom the table exists needs no right to create one.
     if _find(session, positions) is None:
         _create(session, sql.create_positions(positions))
     session.commit()

@@ -225,7 +225,7 @@ LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE p.writer = %s AND l.pid <> p
 TERMINATE: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND application_name = %s"
 )
-# Who makes a writer's first record has locked a row that nobody else sees.
+# The transaction that inserts a writer's first record has locked a row that nobody else sees.
 NAMESAKES: Final = """
 SELECT pid, application_name, usename FROM pg_stat_activity
 WHERE application_name = %s AND datname = current_database() AND pid <> pg_backend_pid()

@@ -302,7 +302,7 @@ def _property(fence: Fence) -> str:
 def _position(table: Table, fence: Fence) -> Position | None:
     """Return the record of a writer; its epoch is the newest whose rows the table has.
 
-    Who rolls a table back leaves its properties. So a snapshot says what the properties said with it.
+    A rollback of the table leaves its properties. So each snapshot repeats the properties of its time.
     """
     from pyiceberg.table.snapshots import ancestors_of
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Fence:
-    """Who publishes: a sink of a query in one life of its pipeline's coordinator."""
+    """The identity of a publisher: a sink of a query in one generation of its pipeline."""
 
     pipeline: str
     query: str

@@ -198,7 +198,7 @@ class Publisher:
         except _ClosedError:
             return False
         except (DamagedError, ObjectMissingError, StoreFailedError):
-            # The batch runs again, and stages its rows anew.
+            # The batch runs again, and stages its rows again.
             raise
         except ChandyError as error:
             self._on_failure(error)
@@ -304,7 +304,7 @@ class Publisher:
     def _connected(self) -> Committer:
         if self._committer is None:
             self._committer = self._able(self._sink.recover(self._fence))
-            # Whoever takes over later may not lose the output to this life again.
+            # A later generation must not lose the output to this one again.
             self._fence = attrs.evolve(self._fence, may_take_over=False)
             position = self._committer.position
             if self._known is not None and (position is None or position < self._known):

@@ -34,7 +34,7 @@ class TakeOver:
     publishers: Mapping[str, Publisher]
     """By the uid of their sink."""
     fence: Fence
-    """Who publishes; its ``sink`` does not matter."""
+    """The identity of the publisher; its ``sink`` does not matter."""
     policy: OutputPolicy
     """What the user allows."""
     first_epoch: int
