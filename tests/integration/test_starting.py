@@ -91,7 +91,11 @@ def test_a_default_location_of_the_session_is_not_used(
     lines: DataFrame, settings: dict[str, str], tmp_path: Path
 ) -> None:
     settings["spark.sql.streaming.checkpointLocation"] = str(tmp_path / "default")
-    query = start(lines.writeStream.format("noop").trigger(availableNow=True), location=str(tmp_path / "own"))
+    query = start(
+        lines.writeStream.format("noop").trigger(availableNow=True),
+        query_id="new",
+        location=str(tmp_path / "own"),
+    )
     assert query.awaitTermination(DEADLINE)
     assert progress.query_id(tmp_path / "own") == str(query.id)
     assert not (tmp_path / "default").exists()
@@ -101,7 +105,7 @@ def test_the_local_file_manager_is_set_for_the_start_alone(
     spark: SparkSession, lines: DataFrame, tmp_path: Path
 ) -> None:
     assert spark.conf.get(FILE_MANAGER, None) is None
-    query = start(lines.writeStream.format("noop"), location=str(tmp_path / "work"))
+    query = start(lines.writeStream.format("noop"), query_id="new", location=str(tmp_path / "work"))
     assert spark.conf.get(FILE_MANAGER, None) is None
     execution = query._jsq.streamingQuery()
     logs = [execution.offsetLog(), execution.commitLog(), field(execution.sources().apply(0), "metadataLog")]
@@ -117,7 +121,7 @@ def test_a_file_manager_that_the_user_chose_stays(
 ) -> None:
     settings[FILE_MANAGER] = "no.such.FileManager"
     with pytest.raises(Exception, match=r"no\.such\.FileManager"):
-        start(lines.writeStream.format("noop"), location=str(tmp_path / "work"))
+        start(lines.writeStream.format("noop"), query_id="new", location=str(tmp_path / "work"))
     assert spark.conf.get(FILE_MANAGER) == "no.such.FileManager"
 
 
