@@ -227,7 +227,7 @@ def test_a_query_goes_on_from_files_that_were_taken_two_batches_ago(
             held.update(progress.hold(lambda: progress.files_at(first, CUT), tmp_path / "held"))
 
     writer = build(spark, inputs).writeStream.outputMode(mode).foreachBatch(sink).trigger(availableNow=True)
-    old = finish(start(writer, location=str(first)))
+    old = finish(start(writer, query_id="new", location=str(first)))
     assert collect(batches) == expected()
 
     before, batches_to_cut = len(batches), {batch: rows for batch, rows in batches.items() if batch <= CUT}
@@ -236,7 +236,7 @@ def test_a_query_goes_on_from_files_that_were_taken_two_batches_ago(
     # What was taken must stand alone. Renamed, not deleted: Spark still uploads snapshots in the background.
     first.rename(tmp_path / "gone")
     new_id = seed(tmp_path / "held", second)
-    query = finish(start(writer, location=str(second)))
+    query = finish(start(writer, query_id="new", location=str(second)))
 
     assert str(query.id) == new_id == progress.query_id(second) != str(old.id)
     assert min(batches) == CUT + 1
@@ -256,14 +256,14 @@ def test_a_query_that_went_on_from_a_seed_can_be_taken_and_gone_on_from_again(
     writer = (
         count(spark, inputs).writeStream.outputMode("update").foreachBatch(sink).trigger(availableNow=True)
     )
-    finish(start(writer, location=str(tmp_path / "0")))
+    finish(start(writer, query_id="new", location=str(tmp_path / "0")))
     for life, cut in enumerate([1, 3]):
         here = tmp_path / str(life)
         progress.hold(lambda here=here, cut=cut: progress.files_at(here, cut), tmp_path / f"held-{life}")
         seed(tmp_path / f"held-{life}", tmp_path / str(life + 1))
         for batch in [batch for batch in batches if batch > cut]:
             del batches[batch]
-        finish(start(writer, location=str(tmp_path / str(life + 1))))
+        finish(start(writer, query_id="new", location=str(tmp_path / str(life + 1))))
     assert last_by_key(batches) == counted()
 
 
@@ -273,7 +273,7 @@ def test_the_least_files_are_few(
     for name, value in PROVIDERS["rocksdb"].items():
         settings[STREAMING + name] = value
     writer = noop(count(spark, inputs), "update")
-    finish(start(writer, location=str(tmp_path / "work")))
+    finish(start(writer, query_id="new", location=str(tmp_path / "work")))
     files = progress.files_at(tmp_path / "work", CUT)
     assert {name for name in files if name.startswith(("offsets", "commits", "sources", "metadata"))} == {
         "metadata",
@@ -306,7 +306,7 @@ def test_progress_says_what_has_been_planned_and_committed(
         )
 
     writer = stream(spark, inputs).writeStream.foreachBatch(sink).trigger(availableNow=True)
-    finish(start(writer, location=str(work)))
+    finish(start(writer, query_id="new", location=str(work)))
     assert seen == [(batch, batch, batch > 0, False) for batch in range(FILES)]
     assert progress.newest_planned(work) == progress.newest_committed(work) == FILES - 1
 
@@ -314,10 +314,10 @@ def test_progress_says_what_has_been_planned_and_committed(
 def test_an_empty_seed_begins_anew(spark: SparkSession, inputs: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     writer = noop(stream(spark, inputs), "append")
-    finish(start(writer, location=str(first)))
+    finish(start(writer, query_id="new", location=str(first)))
     assert progress.files_at(first, -1) == {}
     new_id = seed(tmp_path / "nothing", second)
-    query = finish(start(writer, location=str(second)))
+    query = finish(start(writer, query_id="new", location=str(second)))
     assert str(query.id) == new_id
     assert progress.newest_committed(second) == FILES - 1
 
@@ -333,7 +333,7 @@ def test_a_parquet_sink_goes_back_with_its_query(
     for file in range(4):
         add_file(inputs, file)
     writer = stream(spark, inputs).writeStream.format("parquet").option("path", str(out)).partitionBy("k")
-    query = start(writer, location=str(tmp_path / "first"))
+    query = start(writer, query_id="new", location=str(tmp_path / "first"))
     query.processAllAvailable()
     progress.hold(lambda: progress.files_at(tmp_path / "first", 1), tmp_path / "held")
     log = progress.hold(lambda: file_sink_log.files_at(out, 1), tmp_path / "log")
@@ -351,7 +351,7 @@ def test_a_parquet_sink_goes_back_with_its_query(
 
     seed(tmp_path / "held", tmp_path / "second")
     add_file(inputs, 5)
-    query = start(writer, location=str(tmp_path / "second"))
+    query = start(writer, query_id="new", location=str(tmp_path / "second"))
     query.processAllAvailable()
     query.stop()
     assert rows(spark, out) == expected_rows(range(6)) == rows_without_log(out)
@@ -366,7 +366,7 @@ def test_a_parquet_sink_goes_back_with_its_query(
 def test_a_table_goes_back_with_its_query(spark: SparkSession, inputs: Path, tmp_path: Path) -> None:
     writer = stream(spark, inputs).writeStream.format("parquet").trigger(availableNow=True)
     table = f"went_back_{tmp_path.name}"
-    finish(start(writer, location=str(tmp_path / "first"), table=table))
+    finish(start(writer, query_id="new", location=str(tmp_path / "first"), table=table))
     out = Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")) / table
     progress.hold(lambda: progress.files_at(tmp_path / "first", CUT), tmp_path / "held")
     log = progress.hold(lambda: file_sink_log.files_at(out, CUT), tmp_path / "log")
@@ -375,7 +375,7 @@ def test_a_table_goes_back_with_its_query(spark: SparkSession, inputs: Path, tmp
     assert Counter(
         spark.read.parquet(str(out)).toPandas().itertuples(index=False, name=None)
     ) == expected_rows(range(CUT + 1))
-    finish(start(writer, location=str(tmp_path / "second"), table=table))
+    finish(start(writer, query_id="new", location=str(tmp_path / "second"), table=table))
     found = Counter(tuple(row) for row in spark.table(table).collect())
     assert found == expected_rows(range(FILES))
     spark.sql(f"DROP TABLE {table}")
@@ -385,7 +385,7 @@ def test_a_rate_source_goes_on_without_gap_or_repetition(spark: SparkSession, tm
     out = tmp_path / "out"
     source = spark.readStream.format("rate").option("rowsPerSecond", 200).load().select("value")
     writer = source.writeStream.format("parquet").option("path", str(out))
-    query = start(writer, location=str(tmp_path / "first"))
+    query = start(writer, query_id="new", location=str(tmp_path / "first"))
     until(query, lambda: file_sink_log.newest(out) >= 4)
     cut = progress.newest_committed(tmp_path / "first") - 2
     progress.hold(lambda: progress.files_at(tmp_path / "first", cut), tmp_path / "held")
@@ -393,7 +393,7 @@ def test_a_rate_source_goes_on_without_gap_or_repetition(spark: SparkSession, tm
     query.stop()
     file_sink_log.restore(out, file_sink_log.contents(log))
     seed(tmp_path / "held", tmp_path / "second")
-    query = start(writer, location=str(tmp_path / "second"))
+    query = start(writer, query_id="new", location=str(tmp_path / "second"))
     until(query, lambda: progress.newest_committed(tmp_path / "second") >= cut + 2)
     query.stop()
     assert (tmp_path / "second" / "offsets" / str(cut + 1)).exists()
