@@ -356,6 +356,7 @@ class RecoveryStateMachine:
             return DoNothing()
         if event.failure is None:
             del self._runs[event.query]
+            self._settled(event.query)
             return EndQuery(event.query, event.run)
         if event.failure.damage is not None:
             return self._fail(event.failure.damage)
@@ -453,7 +454,7 @@ class RecoveryStateMachine:
         return RestartInPlace(outage.queries, outage.cause, outage.noticed_at)
 
     def _settled(self, query: str) -> None:
-        """Expect no restart of a query any more: it runs again, or was stopped. The last one ends the outage."""
+        """Expect no restart of a query any more: it runs again, or is over. The last one ends the outage."""
         outage = self.outage
         if outage is None or query not in outage.queries:
             return

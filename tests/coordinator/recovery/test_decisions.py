@@ -132,8 +132,9 @@ def test_a_run_that_has_done_its_work_ends_its_query() -> None:
     assert made.handle(failed(), 2.0) == on.DoNothing()
 
 
-def test_a_query_that_was_stopped_in_the_delay_does_not_restart() -> None:
-    assert decisions(machine(), failed(), on.RunStopped("q", 0), on.DelayOver())[-1] == on.DoNothing()
+@pytest.mark.parametrize("over", [on.RunStopped("q", 0), on.RunEnded("q", 0, None, 2.0)])
+def test_a_query_that_is_over_before_the_delay_is_does_not_restart(over: on.Event) -> None:
+    assert decisions(machine(), failed(), over, on.DelayOver())[-1] == on.DoNothing()
 
 
 def test_a_query_that_was_stopped_in_the_delay_takes_its_failure_with_it() -> None:
