@@ -19,8 +19,8 @@ LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 
 def configure() -> None:
     """Have all Java virtual machines that this process and its children start use the archive."""
-    # The launcher of Java reads it. Whoever has set it knows why.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", f"{LIGHT} -XX:SharedArchiveFile={ARCHIVE}")
+    # The launcher of Java reads it, and splits it at spaces. A value that the user has set stays.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", f'{LIGHT} "-XX:SharedArchiveFile={ARCHIVE}"')
 
 
 def write(path: Path) -> None:
@@ -29,7 +29,7 @@ def write(path: Path) -> None:
 
     new = path.with_name(f"{path.name}.{os.getpid()}")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["JDK_JAVA_OPTIONS"] = f"{LIGHT} -XX:ArchiveClassesAtExit={new}"
+    os.environ["JDK_JAVA_OPTIONS"] = f'{LIGHT} "-XX:ArchiveClassesAtExit={new}"'
     with tempfile.TemporaryDirectory() as folder:
         spark = (
             SparkSession.builder.master("local[1]")

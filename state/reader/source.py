@@ -167,7 +167,6 @@ class StateReader(DataSourceReader):
         assert isinstance(partition, ShardPartition)
         if partition.handle is None:
             return
-        with scratch_directory("read") as folder:
-            directory = folder
+        with scratch_directory("read") as directory:
             restore_files(open_store(self._selection.root), partition.handle, directory)
             yield from self._selection.state.batches(directory)

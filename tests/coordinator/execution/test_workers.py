@@ -64,12 +64,14 @@ def test_waiting_ends_at_its_deadline_with_what_is_left() -> None:
     assert workers.is_idle
 
 
-def test_a_job_that_raises_ends_no_worker() -> None:
+# An exit is what a user's callback may ask for.
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_a_job_that_raises_ends_no_worker(error: type[BaseException]) -> None:
     done: list[int] = []
 
     def job(number: int) -> None:
         if number == 0:
-            raise ZeroDivisionError
+            raise error
         done.append(number)
 
     workers = Workers(job, 1, "worker")
@@ -77,21 +79,6 @@ def test_a_job_that_raises_ends_no_worker() -> None:
         workers.submit(number)
     assert workers.wait(soon()) == ()
     assert done == [1, 2]
-
-
-def test_a_job_that_asks_for_an_exit_ends_no_worker() -> None:
-    done: list[int] = []
-
-    def job(number: int) -> None:
-        if number == 0:
-            raise SystemExit
-        done.append(number)
-
-    workers = Workers(job, 1, "worker")
-    workers.submit(0)
-    workers.submit(1)
-    assert workers.wait(soon()) == ()
-    assert done == [1]
 
 
 def test_a_job_waits_until_a_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
