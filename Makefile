@@ -16,7 +16,7 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 # Some images set it, and then each of the hundreds of processes that tests and demos start compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-cluster test test-kills test-servers test-cluster test-yarn test-compat test-all \
+.PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-servers test-cluster test-yarn test-compat test-all \
   $(OLDER:%=compat-%) unit lint types docs bench clean
 
 demo: $(STAMP) java
@@ -31,7 +31,9 @@ demo-cluster: $(STAMP) java
 	$(RUN) benchmarks.cluster_demo
 
 # Spark wants the machine for itself; what needs no Spark runs on all cores.
-test: unit $(CLASSES)
+test: unit test-spark
+
+test-spark: $(CLASSES)
 	$(RUN) pytest -m "spark and not server and not kills" --numprocesses 2 --dist loadfile
 
 # Drivers and state hosts that are killed or frozen again and again.

@@ -2,7 +2,7 @@
 
 Suites of one lane run one after the other, and the lanes run at the same time: what computes beside what waits for
 leases, time-outs and servers. Each line of output begins with the name of its suite. A suite that fails stops no other
-one, so that one run shows all failures.
+one, and what failed is printed once more at the end, so that one run shows all failures and its last page names them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -27,6 +28,10 @@ LANES = (
 """Targets of the Makefile: what a person runs, too, each by its own ``make``."""
 SUMMARY = re.compile(r"\d+ (?:passed|failed|errors?|skipped)\b.* in [\d.]+s")
 COUNT = re.compile(r"(\d+) (passed|failed|error|skipped)")
+SECTION = re.compile(r"=+ (.*?) =+$")
+"""A heading of pytest's output."""
+SHOWN = 40
+"""Lines of a failed suite that are printed once more."""
 
 
 @dataclass
@@ -39,12 +44,32 @@ class Result:
     cpu: float = 0.0
     """Seconds of processor time of all processes that the suite has waited for."""
     counts: dict[str, int] = field(default_factory=dict)
+    section: str = ""
+    """Heading of the part of pytest's output that is being read."""
+    reported: deque[str] = field(default_factory=lambda: deque(maxlen=SHOWN))
+    """End of what pytest reports of the tests that failed."""
+    failed: list[str] = field(default_factory=list)
+    """Lines of the summary that name a test that failed."""
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=SHOWN))
 
     def note(self, line: str) -> None:
-        """Add the tests that a summary of pytest names."""
+        """Add a line of output: the counts of a summary of pytest, and what it says of failures."""
+        self.last.append(line)
+        if heading := SECTION.match(line):
+            self.section = heading[1]
+        if self.section in ("FAILURES", "ERRORS"):
+            self.reported.append(line)
+        if line.startswith(("FAILED ", "ERROR ")):
+            self.failed.append(line)
         if SUMMARY.search(line):
             for number, outcome in COUNT.findall(line):
                 self.counts[outcome] = self.counts.get(outcome, 0) + int(number)
+
+    def failures(self) -> Iterator[str]:
+        """Return what a failed suite says of its failed tests, or, if it names none, the end of its output."""
+        if self.code:
+            for line in (*self.reported, *self.failed) if self.failed else self.last:
+                yield f"[{self.name}] {line.rstrip()}"
 
 
 def run(target: str) -> Result:
@@ -52,7 +77,11 @@ def run(target: str) -> Result:
     result = Result(target)
     begun = time.monotonic()
     process = subprocess.Popen(
-        ["make", target], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ["make", "--keep-going", target],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     )
 
     def pass_on() -> None:
@@ -100,6 +129,9 @@ def main() -> int:
             thread.start()
         for thread in threads:
             thread.join()
+    for one in results:
+        for line in one.failures():
+            print(line, flush=True)
     print(*table(results, time.monotonic() - begun), sep="\n", flush=True)
     return 0 if all(one.code == 0 for one in results) else 1
 
