@@ -93,7 +93,6 @@ class CheckpointExecutor:
         self.fence = Fence(
             catalog,
             machine.generation,
-            clock=clock,
             trusts_look=trusts_look,
             hold_lease=hold_lease,
             on_fenced=on_failure,
@@ -207,9 +206,8 @@ class CheckpointExecutor:
         deadline = self.machine.read(lambda machine: machine.next_deadline())
         if deadline is not None and self._clock() >= deadline:
             self.machine.handle(on.Tick())
-        until = min(self.fence.next_look, self._clock() + host_watch.LOOK_SECONDS)
-        until = until if deadline is None else min(until, deadline)
-        return max(0.0, until - self._clock())
+        pause = min(self.fence.next_look_in, host_watch.LOOK_SECONDS)
+        return max(0.0, pause if deadline is None else min(pause, deadline - self._clock()))
 
     def _look_for_commits(self) -> float | None:
         """Look for commits of cuts, on the driver's disk, which may not answer."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...storage.checkpoints.catalog import Catalog
+from ...storage.elapsed import elapsed
 from ...storage.errors import ChandyError, FencedError
 from ...storage.logs import logger
 
@@ -22,11 +23,11 @@ class Fence:
     Args:
         catalog: where a successor claims its generation.
         generation: this coordinator's own.
-        clock: seconds since 1970, never going back.
         trusts_look: seconds for which a batch may begin without another look.
         hold_lease: renews the driver's lease if a standby may have taken over. It returns, by the same clock, since
             when there was no gap: earlier looks do not count.
         on_fenced: called when there is a successor.
+        clock: as for ``HeldLease``.
     """
 
     def __init__(
@@ -34,10 +35,10 @@ class Fence:
         catalog: Catalog,
         generation: int,
         *,
-        clock: Callable[[], float],
         trusts_look: float,
         hold_lease: Callable[[], float],
         on_fenced: Callable[[ChandyError], None],
+        clock: Callable[[], float] = elapsed,
     ) -> None:
         self._catalog = catalog
         self._generation = generation
@@ -48,8 +49,7 @@ class Fence:
         self._hold_lease = hold_lease
         self._on_fenced = on_fenced
         self._looked_at = clock()
-        self.next_look = clock() + self._pause
-        """When it is time for ``look_for_successor``."""
+        self._next_look = clock() + self._pause
         self._is_looking = False
 
     def check(self) -> None:
@@ -75,11 +75,16 @@ class Fence:
         if self._looked_at < held_since or self._clock() - self._looked_at > self.trusts_look:
             self._look()
 
+    @property
+    def next_look_in(self) -> float:
+        """Seconds until it is time for ``look_for_successor``; not above 0 if it is time."""
+        return self._next_look - self._clock()
+
     def begin_look(self) -> bool:
         """Return whether it is time for ``look_for_successor``; the caller then owes it."""
-        if self._clock() < self.next_look:
+        if self.next_look_in > 0:
             return False
-        self.next_look = self._clock() + self._pause
+        self._next_look = self._clock() + self._pause
         # One at a time: a store that is away keeps it waiting.
         if self._is_looking:
             return False

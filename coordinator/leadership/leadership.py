@@ -98,7 +98,6 @@ class Leadership:
         claim: Claim,
         java: int,
         lease_seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> Leadership:
         """Take leadership for a claimed generation; a predecessor may not have stepped down yet.
 
@@ -107,7 +106,6 @@ class Leadership:
             claim: of the generation.
             java: process id of the JVM that Spark runs in.
             lease_seconds: the time of the lease that standbys watch; None: keep no lease.
-            clock: as for ``HeldLease``.
         """
         pid = os.getpid()
         driver = Driver(
@@ -119,7 +117,7 @@ class Leadership:
             java=java,
             java_started=started_at(java) or 0,
         )
-        lease = None if lease_seconds is None else HeldLease(catalog, claim.generation, lease_seconds, clock)
+        lease = None if lease_seconds is None else HeldLease(catalog, claim.generation, lease_seconds)
         leadership = cls(catalog, driver, lease)
         with _lock:
             _here[leadership._key] = leadership

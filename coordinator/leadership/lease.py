@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +10,7 @@ import attrs
 
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Lease
+from ...storage.elapsed import elapsed
 from ...storage.errors import ChandyError
 from ...storage.logs import carried, logger
 
@@ -30,7 +30,7 @@ class HeldLease:
     """
 
     def __init__(
-        self, catalog: Catalog, generation: int, seconds: float, clock: Callable[[], float] = time.monotonic
+        self, catalog: Catalog, generation: int, seconds: float, clock: Callable[[], float] = elapsed
     ) -> None:
         """Make a lease that is not recorded yet.
 
@@ -38,7 +38,7 @@ class HeldLease:
             catalog: the pipeline's catalog.
             generation: the driver's.
             seconds: after so long without a renewal, a standby may take over.
-            clock: seconds from any moment, never going back, and going on while the process is stopped.
+            clock: seconds from any moment, never going back, and going on while the machine is suspended.
         """
         self._catalog = catalog
         self._clock = clock

@@ -155,7 +155,7 @@ class TakeOver:
             else catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", self.clock())
         )
         lease = max(patience, _SHORTEST_LEASE_SECONDS) if won else None
-        leadership = Leadership.take(catalog, claim, self.java, lease, self.clock)
+        leadership = Leadership.take(catalog, claim, self.java, lease)
         made.callback(leadership.step_down_after, self.runs.await_ends)
         await_predecessors(catalog, claim, patience, won.silence if won else None)
         # A savepoint's id may be above all of this pipeline's.

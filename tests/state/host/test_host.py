@@ -517,7 +517,7 @@ def test_a_host_writes_to_its_disk_before_it_says_that_it_lives(
 
 
 def test_a_host_that_loses_its_coordinator_ends_and_leaves_nothing(coordinator: Any) -> None:
-    client = coordinator.connect(lease_seconds=1.0)
+    client = coordinator.connect(lease_seconds=5.0)
     coordinator.run(client, 0, {A: b"0"})
     assert len(left_behind(coordinator)) == 2
     coordinator.stop()
@@ -526,7 +526,7 @@ def test_a_host_that_loses_its_coordinator_ends_and_leaves_nothing(coordinator: 
 
 
 def test_a_coordinator_that_hangs_loses_its_hosts_too(coordinator: Any) -> None:
-    client = coordinator.connect(lease_seconds=1.0)
+    client = coordinator.connect(lease_seconds=5.0)
     coordinator.run(client, 0, {A: b"0"})
     coordinator.silent.set()
     coordinator.wait_for_end(coordinator.hellos[-1].pid)

@@ -1,0 +1,47 @@
+"""The clock of leases and looks: how much time has gone by for others, also while this machine was suspended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+# Linux stops CLOCK_MONOTONIC while a machine is suspended; macOS has no other name for the clock that goes on.
+_GOES_ON_ASLEEP: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _since_boot() -> float:
+    return time.clock_gettime(_GOES_ON_ASLEEP)
+
+
+class ElapsedClock:
+    """Seconds from any moment, never going back. Between two readings it moves as far as the faster of two clocks.
+
+    The one goes on while the machine is suspended, and nobody can set it. The other one is the time of day: after a
+    virtual machine was paused and resumed, it alone shows the gap, once it has been set. Who sets it forward for
+    another reason makes a look or a renewal come earlier than it need.
+
+    Args:
+        steady: seconds, never going back.
+        wall: seconds since 1970, which may be set to any value.
+    """
+
+    def __init__(
+        self, steady: Callable[[], float] = _since_boot, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._steady, self._wall = steady, wall
+        self._lock = threading.Lock()
+        self._read = steady(), wall()
+        self._elapsed = self._read[0]
+
+    def __call__(self) -> float:
+        """Return the time."""
+        with self._lock:
+            before, self._read = self._read, (self._steady(), self._wall())
+            self._elapsed += max(0.0, *(now - then for now, then in zip(self._read, before, strict=True)))
+            return self._elapsed
+
+
+elapsed: Final = ElapsedClock()
+"""The clock of this process."""
