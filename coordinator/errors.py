@@ -27,6 +27,7 @@ __all__ = [
     "CoordinatorStoppedError",
     "DrainError",
     "IncompleteDirectoryError",
+    "JavaEndedError",
     "PipelineFailedError",
     "PipelineNameError",
     "PipelineStateLostError",
@@ -180,6 +181,19 @@ class PipelineFailedError(ChandyError):
 
     def __str__(self) -> str:
         return f"the pipeline cannot go on: {self.why}\n{_START_AGAIN}"
+
+
+@attrs.define(eq=False)
+class JavaEndedError(ChandyError):
+    """The driver's Java virtual machine has ended, and its Python lives on: nothing can be started any more."""
+
+    pid: int
+
+    def __str__(self) -> str:
+        return (
+            f"the JVM of the Spark session, process {self.pid}, has ended, and all queries with it. The system may "
+            f"have killed it to get memory back.\n{_START_AGAIN}"
+        )
 
 
 @attrs.define(eq=False)

@@ -27,7 +27,7 @@ from ...storage.errors import (
     StoreFailedError,
 )
 from ...storage.logs import carried, logger
-from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
+from ..errors import JavaEndedError, PipelineFailedError, ProcessorFailedError, QueryFailedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
 from ..protocol.reasons import Reason
@@ -90,6 +90,7 @@ class Supervisor:
         clock: Callable[[], float],
         restored: RestorePoint | None,
         token: str,
+        check_java: Callable[[], None] = lambda: None,
         on_failed: Callable[[], object] = lambda: None,
     ) -> None:
         """Make a supervisor without queries.
@@ -103,6 +104,7 @@ class Supervisor:
             clock: seconds since 1970, never going back.
             restored: the checkpoint to begin from; None: from the beginning.
             token: the secret that the pipeline's processes share.
+            check_java: raises a ``JavaEndedError`` if nothing can be started any more.
             on_failed: called when the pipeline has failed for good, and all runs have been stopped.
         """
         self._machine = machine
@@ -113,6 +115,7 @@ class Supervisor:
         self._clock = clock
         self._initial = self._point = restored
         self._token = token
+        self._check_java = check_java
         self._on_failed = on_failed
         self._queries: dict[str, CheckpointedQuery] = {}
         # A decision among the events was made on another thread, for this one to carry out.
@@ -298,19 +301,28 @@ class Supervisor:
                 run = self._runs.get(name)
                 if run is None or run.ended:
                     continue
-                planned = progress.newest_planned(run.logs_as_known())
-                while (
-                    not run.is_known_committed(planned)
-                    and planned >= 0
-                    and run.spark is not None
-                    and run.spark.isActive
-                    and time.monotonic() < deadline
-                ):
-                    time.sleep(_POLL_SECONDS)
-                self._stop(run)
+                try:
+                    self._await_planned(run, deadline)
+                    self._stop(run)
+                except Exception as error:  # noqa: BLE001 (whatever a query raises, a stop comes to its end)
+                    self._fail_for_good(PipelineFailedError(f"query {name!r} cannot be stopped: {error}"))
+                    break
                 self._report_stop(run)
                 stopped.append(run)
         return stopped
+
+    @staticmethod
+    def _await_planned(run: Run, deadline: float) -> None:
+        """Wait until the batch that a run has planned has committed."""
+        planned = progress.newest_planned(run.logs_as_known())
+        while (
+            not run.is_known_committed(planned)
+            and planned >= 0
+            and run.spark is not None
+            and run.spark.isActive
+            and time.monotonic() < deadline
+        ):
+            time.sleep(_POLL_SECONDS)
 
     def stand(self) -> dict[str, int]:
         """Return the newest committed batch of each query; -1 if it has none."""
@@ -345,9 +357,7 @@ class Supervisor:
         """Stop what still runs, and end the thread."""
         self._decide(on.StopRequested())
         with self._changing:
-            for run in self._runs.all():
-                if not run.ended:
-                    self._launcher.stop(run)
+            self._stop_all([run for run in self._runs.all() if not run.ended])
             for query in self._queries.values():
                 if query.isActive:
                     query.ended()
@@ -362,6 +372,13 @@ class Supervisor:
                 self._local_recovery.delete_changelogs([run.query_id])
         if self._leaves_runs and self._local_recovery.enabled:
             self._launcher.leave()
+
+    def _stop_all(self, runs: list[Run]) -> None:
+        for run in runs:
+            try:
+                self._launcher.stop(run)
+            except Exception as error:  # noqa: BLE001 (the others are to be stopped all the same)
+                log.warning("cannot stop a query", query=run.definition.name, error=str(error))
 
     def _stop(self, run: Run) -> None:
         self._launcher.stop(run)
@@ -408,6 +425,10 @@ class Supervisor:
                 self._fail_for_good(error)
 
     def _take(self, event: _Report) -> None:
+        try:
+            self._check_java()
+        except JavaEndedError as error:
+            event = on.FatalError(error)
         # Without the lock: this may read a whole checkpoint.
         if isinstance(event, _Ended):
             event = self._find_out(event)
@@ -559,11 +580,7 @@ class Supervisor:
             events.Closed(Reason.FENCED if fenced else Reason.COORDINATOR_SUSPENDED)
         )
         with self._changing:
-            for run in self._runs.all():
-                try:
-                    self._launcher.stop(run)
-                except Exception as unstopped:  # noqa: BLE001 (the others are to be stopped all the same)
-                    log.warning("cannot stop a query", query=run.definition.name, error=str(unstopped))
+            self._stop_all(self._runs.all())
             for query in self._queries.values():
                 if query.isActive:
                     query.ended(error)

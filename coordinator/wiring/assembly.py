@@ -230,6 +230,7 @@ def _supervisor(
         clock=driver.clock,
         restored=pipeline.point,
         token=driver.server.token,
+        check_java=driver.check_java,
         on_failed=partial(pipeline.leadership.step_down_after, runs.await_ends),
     )
 

@@ -29,7 +29,7 @@ from ...storage.disk.directories import CACHE, make_private_folder, private_dire
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
 from ..config import CheckpointConfig
-from ..errors import SetupError
+from ..errors import JavaEndedError, SetupError
 from ..execution.service import Service, listen
 from ..hosts.local_host import is_here
 from ..restore.query_directories import QueryDirectories
@@ -145,15 +145,10 @@ class Driver:
         """Check that the session's JVM lives.
 
         Raises:
-            SetupError: it has ended.
+            JavaEndedError: it has ended.
         """
         if self.java_started is not None and not lives(self.java, self.java_started):
-            raise SetupError(
-                "this standby cannot take the pipeline over",
-                f"the JVM of its Spark session, process {self.java}",
-                "it has ended",
-                "start the program again",
-            )
+            raise JavaEndedError(self.java)
 
 
 def check_session(spark: SparkSession, storage: str, config: CheckpointConfig, restore: str | int) -> None:

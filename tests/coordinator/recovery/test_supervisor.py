@@ -16,7 +16,12 @@ import attrs
 import pytest
 
 from chandy.coordinator.config import CheckpointConfig
-from chandy.coordinator.errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
+from chandy.coordinator.errors import (
+    JavaEndedError,
+    PipelineFailedError,
+    ProcessorFailedError,
+    QueryFailedError,
+)
 from chandy.coordinator.protocol.events import Closed, Suspended
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
@@ -26,7 +31,7 @@ from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.launcher import Launcher
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
-from chandy.coordinator.recovery.restart import FixedDelay, NoRestart, RestartStrategy
+from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart, RestartStrategy
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.restore import restore_point
@@ -660,6 +665,59 @@ def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
     setup.supervisor.start(setup.definition)
     setup.supervisor._fail_for_good(error)
     assert Closed(reason) in setup.checkpoints.machine.events
+
+
+@pytest.mark.parametrize("restart", [ExponentialBackoff(initial="1 ms", attempts=None)])
+def test_a_pipeline_whose_jvm_has_ended_fails_however_often_it_may_restart(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended() -> None:
+        raise JavaEndedError(7)
+
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Spark("Connection refused"))
+    monkeypatch.setattr(setup.supervisor, "_check_java", ended)
+    stepped_down = threading.Event()
+    monkeypatch.setattr(setup.supervisor, "_on_failed", stepped_down.set)
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(JavaEndedError, match="process 7, has ended"):
+        query.awaitTermination(DEADLINE)
+    # So its lease ends, and a standby takes over.
+    assert stepped_down.wait(DEADLINE)
+
+
+class Unstoppable(Running):
+    """A run that answers nothing any more."""
+
+    def stop(self) -> None:
+        raise ConnectionError("Answer from Java side is empty")
+
+
+class Unanswering(Unstoppable):
+    @property
+    def isActive(self) -> bool:  # type: ignore[override]  # noqa: N802
+        raise ConnectionError("Answer from Java side is empty")
+
+
+@pytest.mark.parametrize("kind", [Unstoppable, Unanswering])
+def test_a_stop_comes_to_its_end_whatever_the_queries_raise(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, kind: type[Running]
+) -> None:
+    made: list[Running] = []
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        made.append(Running() if made else kind())
+        return made[-1]
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    monkeypatch.setattr(Launcher, "_await_commit", lambda *args: None)
+    queries = [setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("q", "new")]
+    assert setup.supervisor.stop_gracefully(("q", "new"), 0.0) == []
+    # No checkpoint is taken of what may go on.
+    assert Closed(Reason.COORDINATOR_SUSPENDED) in setup.checkpoints.machine.events
+    assert made[1].stopped.is_set()
+    with pytest.raises(PipelineFailedError, match="query 'q' cannot be stopped"):
+        queries[1].awaitTermination(DEADLINE)
+    setup.supervisor.close()
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
