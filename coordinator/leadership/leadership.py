@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import math
 import os
+import secrets
 import socket
 import threading
 import time
@@ -116,11 +117,12 @@ class Leadership:
             started=started_at(pid) or 0,
             java=java,
             java_started=started_at(java) or 0,
+            nonce=secrets.token_hex(16),
         )
         lease = None if lease_seconds is None else HeldLease(catalog, claim.generation, lease_seconds)
         leadership = cls(catalog, driver, lease)
         with _lock:
-            _here[leadership._key] = leadership
+            _here[driver.nonce] = leadership
         try:
             # Before the driver's record: a standby waits for ever for a driver that keeps no lease.
             if lease is not None:
@@ -167,7 +169,7 @@ class Leadership:
     def step_down(self) -> None:
         """Step down: this generation writes into no sink any more. Calls after the first do nothing."""
         with _lock:
-            if _here.pop(self._key, None) is None:
+            if _here.pop(self.driver.nonce, None) is None:
                 return
         if self.lease is not None:
             self.lease.end()
@@ -190,13 +192,9 @@ class Leadership:
         if self.lease is not None:
             self.lease.stop()
 
-    @property
-    def _key(self) -> tuple[str, int]:
-        return self.catalog.store.uri, self.driver.generation
 
-
-_here: dict[tuple[str, int], Leadership] = {}
-"""All leaders in this process, by the pipeline's store and their generation."""
+_here: dict[str, Leadership] = {}
+"""All leaders in this process, by the nonce in their record."""
 _lock = threading.Lock()
 
 
@@ -315,7 +313,7 @@ def _sign(catalog: Catalog, driver: Driver) -> Sign:
         return Sign.UNKNOWN
     if driver.pid == os.getpid() and lives(driver.pid, driver.started):
         with _lock:
-            return Sign.LIVES if (catalog.store.uri, driver.generation) in _here else Sign.DEAD
+            return Sign.LIVES if driver.nonce in _here else Sign.DEAD
     # When a driver is killed its JVM lives on for a moment, and may write into a sink.
     processes = ((driver.pid, driver.started), (driver.java, driver.java_started))
     return Sign.LIVES if any(lives(*process) for process in processes) else Sign.DEAD
@@ -323,8 +321,8 @@ def _sign(catalog: Catalog, driver: Driver) -> Sign:
 
 def _fence_here(catalog: Catalog, claim: Claim, driver: Driver) -> None:
     with _lock:
-        leadership = _here.get((catalog.store.uri, driver.generation))
-    if leadership is not None and leadership.driver == driver:
+        leadership = _here.get(driver.nonce)
+    if leadership is not None:
         leadership.fence(FencedError(catalog.store.uri, driver.generation, claim.generation, claim.owner))
 
 

@@ -66,6 +66,8 @@ class Driver:
     java: int
     """Process id of the JVM that Spark's queries run in."""
     java_started: int
+    nonce: str = ""
+    """What only this leadership has: a store may have several URIs, and a process several leaders."""
 
 
 @attrs.frozen

@@ -92,6 +92,23 @@ def test_a_driver_in_this_process_is_told_and_waited_for(catalog: Catalog) -> No
     assert catalog.leader(1) is None
 
 
+def test_a_driver_in_this_process_is_known_by_any_name_of_its_storage(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    link = tmp_path / "another name"
+    link.symlink_to(tmp_path / "store")
+    leadership = Leadership.take(catalog, claim(catalog), os.getpid())
+    told: list[FencedError] = []
+    leadership.listen(told.append)
+    by_link = Catalog(LocalStore(link))
+    assert by_link.store.uri != catalog.store.uri
+    with pytest.raises(PredecessorRunsError, match="running in this process"):
+        await_predecessors(by_link, claim(by_link), 0.0)
+    assert len(told) == 1
+    leadership.step_down()
+    await_predecessors(by_link, claim(by_link), 0.0)
+
+
 def test_a_driver_in_this_process_that_is_still_being_made_is_told_when_it_listens(catalog: Catalog) -> None:
     first = claim(catalog)
     leadership = Leadership.take(catalog, first, os.getpid())
