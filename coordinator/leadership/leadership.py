@@ -11,6 +11,7 @@ import enum
 import math
 import os
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -34,6 +35,8 @@ log = logger(__name__)
 
 _END_SECONDS: Final = 1.0
 """How long is waited for queries that were stopped: Spark waits for them itself, unless it was told not to."""
+_KILL_SECONDS: Final = 10.0
+"""How long a process that was killed may take to end."""
 _POLL_SECONDS: Final = 0.02
 _LONGEST_POLL_SECONDS: Final = 0.5
 _SLOWER: Final = 1.5
@@ -257,6 +260,7 @@ def _await(
             case Verdict.GIVE_UP:
                 raise _still_runs(catalog, driver, patience)
             case Verdict.TAKE_FOR_DEAD:
+                _end_java(catalog, driver, patience)
                 log.warning(
                     "the driver before does not answer, and is taken for dead",
                     storage=catalog.store.uri,
@@ -317,6 +321,29 @@ def _sign(catalog: Catalog, driver: Driver) -> Sign:
     # When a driver is killed its JVM lives on for a moment, and may write into a sink.
     processes = ((driver.pid, driver.started), (driver.java, driver.java_started))
     return Sign.LIVES if any(lives(*process) for process in processes) else Sign.DEAD
+
+
+def _end_java(catalog: Catalog, driver: Driver, patience: float) -> None:
+    """End the JVM of a driver of this machine whose Python does nothing any more: its queries would go on writing.
+
+    Raises:
+        PredecessorRunsError: it cannot be ended.
+    """
+    if driver.machine != machine_id() or driver.pid == os.getpid():
+        return
+    deadline = time.monotonic() + _KILL_SECONDS
+    if lives(driver.java, driver.java_started):
+        log.warning("ending the JVM of the driver before, which is frozen", process=driver.java)
+    while lives(driver.java, driver.java_started):
+        if time.monotonic() > deadline:
+            raise _still_runs(catalog, driver, patience)
+        try:
+            os.kill(driver.java, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            raise _still_runs(catalog, driver, patience) from None
+        time.sleep(_POLL_SECONDS)
 
 
 def _fence_here(catalog: Catalog, claim: Claim, driver: Driver) -> None:

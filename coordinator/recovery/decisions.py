@@ -43,6 +43,8 @@ class Failure:
     """Damage of the checkpoint that its state was restored from; None if none is known."""
     place: Place | None = None
     """Where and how; None: it may pass by itself, so that it is not compared with others."""
+    output_is_shared: bool = False
+    """Whether another program has written the same batch into the output. In place, Spark would take that for done."""
 
 
 @attrs.frozen
@@ -366,6 +368,8 @@ class RecoveryStateMachine:
         if event.failure.codes & {FailureCode.HOST_LOST, FailureCode.STATE_UNUSABLE}:
             unusable = FailureCode.STATE_UNUSABLE in event.failure.codes
             self._lose(str(event.failure.error), with_host=not unusable)
+        if event.failure.output_is_shared:
+            self._lose(str(event.failure.error), with_host=False)
         decision = self._wait(event.failure.error, event.noticed_at, now, event.query)
         if times > 1 and event.failure.place is not None and not event.failure.place.in_user_code:
             # In place it would go the same way again.

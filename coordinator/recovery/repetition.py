@@ -32,6 +32,10 @@ _PASSING: Final = re.compile(
 )
 
 
+_RACE: Final = "Race while writing batch"
+"""What Spark's file sink says if the entry of a batch is in its log already when it adds that."""
+
+
 @attrs.frozen
 class Place:
     """Where and how a query has failed."""
@@ -54,6 +58,15 @@ class Repetition:
     def then(self, place: Place) -> Repetition:
         """Return what it is after the next failure."""
         return Repetition(place, self.times + 1 if place == self.place else 1)
+
+
+def says_output_is_shared(text: str) -> bool:
+    """Return whether a query has failed because another program has written the same batch into its output.
+
+    Args:
+        text: what Spark says.
+    """
+    return _RACE in text
 
 
 def place_of(batch: int, text: str, traceback: str | None) -> Place | None:

@@ -42,7 +42,7 @@ from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
 from .metrics import RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
-from .repetition import Place, place_of
+from .repetition import Place, place_of, says_output_is_shared
 from .rollback import go_back
 from .runs import Run, Runs
 
@@ -457,7 +457,7 @@ class Supervisor:
             explained = self._explain(run, text)
             damage = self._damage(str(explained)) if FailureCode.UNREADABLE in codes else None
             place = None if codes else self._place(run, explained, text)
-            failure = on.Failure(explained, codes, damage, place)
+            failure = on.Failure(explained, codes, damage, place, says_output_is_shared(text))
         return on.RunEnded(run.definition.name, run.number, failure, ended.noticed_at)
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def has_scheme(location: str) -> bool:
 def local_path(location: str, *, role: str) -> Path:
     """Return the absolute path of a local directory that is written as a path, ``file:/...`` or ``file:///...``.
 
-    As in Hadoop, nothing is percent-decoded.
+    As in Hadoop, nothing is percent-decoded, and ``..`` takes away the name before it, also that of a symbolic link.
 
     Args:
         location: the path or URI.
@@ -40,4 +41,4 @@ def local_path(location: str, *, role: str) -> Path:
             repr(location),
             "use a local path, or a file system that is mounted on the driver's machine",
         )
-    return Path(_LOCAL.sub("", location, count=1)).absolute()
+    return Path(os.path.normpath(Path(_LOCAL.sub("", location, count=1)).absolute()))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -87,7 +89,7 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         operators=tuple(dict.fromkeys(uid for node in nodes if (uid := _operator(node)) is not None)),
         merged_operators=tuple(dict.fromkeys(_merged(plan))),
         native_state=any(_is_stateful(node) for node in nodes),
-        sources=_sources(nodes),
+        sources=tuple(_resolved(spark, source) for source in _sources(nodes)),
         no_data_batches=spark.conf.get(_NO_DATA_BATCHES) == "true",
         source_compact_interval=int(spark.conf.get(_SOURCE_COMPACTION) or DEFAULT_INTERVAL),
         sink_compact_interval=int(spark.conf.get(_SINK_COMPACTION) or DEFAULT_INTERVAL),
@@ -153,18 +155,18 @@ def output_path(writer: DataStreamWriter, sink: SinkFacts) -> str | None:
     """Return the output directory of a file sink; None for any other sink.
 
     For a table that does not exist yet, it is the directory that ``toTable`` would create. The result is written as
-    in Hadoop: not percent-encoded, and with a scheme unless it is local.
+    in Hadoop: not percent-encoded, and absolute, with a scheme unless it is local.
     """
     if not sink.file_format:
         return None
     spark = writer._spark
     if sink.table is None:
-        return None if sink.path is None else _with_scheme(spark, sink.path)
+        return None if sink.path is None else _resolve(spark, sink.path)
     catalog, identifier = spark._jsparkSession.sessionState().catalog(), _own_table(spark, sink.table)
     if catalog.tableExists(identifier):
         location = catalog.getTableMetadata(identifier).location()
     elif sink.path is not None:
-        return _with_scheme(spark, sink.path)
+        return _resolve(spark, sink.path)
     else:
         location = catalog.defaultTablePath(identifier)
     return str(getattr(spark._jvm, "org.apache.hadoop.fs.Path")(location).toString())
@@ -187,10 +189,23 @@ def chosen_sink(writer: DataStreamWriter) -> str:
     return "" if chosen == writer._spark.conf.get("spark.sql.sources.default") else chosen
 
 
-def _with_scheme(spark: Any, path: str) -> str:
+def _resolved(spark: Any, source: SourceFacts) -> SourceFacts:
+    path = source.options.get("path")
+    if path is None:
+        return source
+    return attrs.evolve(source, options={**source.options, "path": _resolve(spark, path)})
+
+
+def _resolve(spark: Any, path: str) -> str:
+    """Return where a path leads that the user gave to Spark.
+
+    A relative one is below the directory in which the JVM was started. Python's may be another one by now.
+    """
     settings = spark._jsparkSession.sessionState().newHadoopConf()
-    if has_scheme(path) or is_local(str(settings.get("fs.defaultFS", "file:///"))):
+    if has_scheme(path):
         return path
+    if is_local(str(settings.get("fs.defaultFS", "file:///"))):
+        return str(Path(str(spark._jvm.java.lang.System.getProperty("user.dir"))) / path)
     make = getattr(spark._jvm, "org.apache.hadoop.fs.Path")
     default = getattr(spark._jvm, "org.apache.hadoop.fs.FileSystem").getDefaultUri(settings)
     user = getattr(spark._jvm, "org.apache.hadoop.security.UserGroupInformation").getCurrentUser()

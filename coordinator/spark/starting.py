@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..errors import WriterError
 from .local_path import is_local, local_path
 from .plan import field
 
@@ -65,9 +66,11 @@ def start(
             adaptive planning takes a tenth of the time of a small batch.
 
     Raises:
+        WriterError: a query with this name runs in the session.
         BaseException: whatever Spark raises, or an interruption. The query does not run then.
     """
     spark = writer._spark
+    _check_free(spark, query_name)
     if is_local(location):
         location = f"file://{local_path(location, role='working directory')}"
     wanted = {ADAPTIVE: "false"} if stateful else {}
@@ -85,6 +88,17 @@ def start(
             _stop(spark, query_id)
             raise
         return query
+
+
+def _check_free(spark: SparkSession, name: str | None) -> None:
+    if name is not None and any(query.name == name for query in spark.streams.active):
+        raise WriterError(
+            "the query cannot be started",
+            "a name that no query has which runs in this Spark session",
+            f"{name!r}, perhaps of another pipeline",
+            "choose another name, or stop the other query first; if a checkpoint has the query under this name, keep "
+            "that and set the writer's queryName",
+        )
 
 
 def _stop(spark: SparkSession, query_id: str) -> None:

@@ -15,6 +15,9 @@ import attrs
 SCHEMA_VERSION = 4
 """The newest manifest schema that this version of Chandy writes and reads."""
 
+_COUNT = attrs.validators.ge(0)
+_COUNT_IF_KNOWN = attrs.validators.optional(_COUNT)
+
 
 class CheckpointKind(enum.StrEnum):
     """Why a checkpoint was taken."""
@@ -32,11 +35,11 @@ class FileRef:
     """Path of the file inside the snapshot's folder, with ``/`` between parts."""
     key: str
     """Key of the object that holds the bytes, relative to the manifest's root."""
-    size: int
+    size: int = attrs.field(validator=_COUNT)
     """Bytes of the file."""
     sha256: str
     """SHA-256 of the file's bytes, in hex."""
-    offset: int = 0
+    offset: int = attrs.field(default=0, validator=_COUNT)
     """Where the file begins in its object. Above 0 only in a pack."""
 
 
@@ -93,9 +96,9 @@ class OperatorRecord:
 class EpochRecord:
     """Output that a checkpoint has closed off and that was not known to be published at its cut."""
 
-    id: int
+    id: int = attrs.field(validator=_COUNT)
     """The checkpoint that closed it. Ids ascend, also across restores."""
-    rows: int
+    rows: int = attrs.field(validator=_COUNT)
     staged: Handle = Handle()
     """The files with its rows."""
     note: str = ""
@@ -110,7 +113,7 @@ class OutputRecord:
     """Uid of the sink."""
     epochs: tuple[EpochRecord, ...]
     """What is still to be published, oldest first."""
-    published: int | None = None
+    published: int | None = attrs.field(default=None, validator=_COUNT_IF_KNOWN)
     """The newest epoch that was known to be published at the cut; None: none ever was."""
 
 
@@ -119,7 +122,7 @@ class QueryRecord:
     """A query at the cut."""
 
     name: str
-    batch: int
+    batch: int = attrs.field(validator=attrs.validators.ge(-1))
     """The last batch whose effects belong to the checkpoint; -1 if there is none."""
     files: Handle
     """The files of the working checkpoint directory, and under ``sink/`` what a sink wants kept."""
@@ -131,9 +134,9 @@ class QueryRecord:
 class UnreadFiles:
     """Files of a directory that a query could see at the cut and had not read."""
 
-    files: int
-    bytes: int
-    rows: int | None = None
+    files: int = attrs.field(validator=_COUNT)
+    bytes: int = attrs.field(validator=_COUNT)
+    rows: int | None = attrs.field(default=None, validator=_COUNT_IF_KNOWN)
     """None: not all files say how many they have."""
 
 
@@ -142,10 +145,10 @@ class TopicPartition:
     """A partition of a topic of Kafka between two queries. Not every offset is a row: ends of transactions have one."""
 
     topic: str
-    partition: int
-    published: int | None
+    partition: int = attrs.field(validator=_COUNT)
+    published: int | None = attrs.field(validator=_COUNT_IF_KNOWN)
     """Offset behind the last committed record, of whatever writer; None: not known."""
-    read: int | None
+    read: int | None = attrs.field(validator=_COUNT_IF_KNOWN)
     """Offset with which the reader goes on; None: it has not read there, or that is not known."""
 
     @property
@@ -172,9 +175,9 @@ class ChannelRecord:
     """The query that reads."""
     target: str
     """The directory or topic between them."""
-    published: int | None
+    published: int | None = attrs.field(validator=_COUNT_IF_KNOWN)
     """The writer's newest epoch, or for Spark's own file sink its newest batch, that readers could see; None: none."""
-    rows_to_publish: int
+    rows_to_publish: int = attrs.field(validator=_COUNT)
     """Rows of later epochs."""
     files: UnreadFiles | None = None
     """What of a directory was not read; None: not known, or no directory."""
@@ -186,16 +189,16 @@ class ChannelRecord:
 class Manifest:
     """A completed checkpoint."""
 
-    id: int
+    id: int = attrs.field(validator=_COUNT)
     kind: CheckpointKind
     pipeline: str
-    generation: int
+    generation: int = attrs.field(validator=_COUNT)
     triggered_at: float
     """Seconds since 1970 by the driver's clock."""
     completed_at: float
     queries: tuple[QueryRecord, ...]
     operators: tuple[OperatorRecord, ...]
-    new_bytes: int
+    new_bytes: int = attrs.field(validator=_COUNT)
     """Bytes that this checkpoint wrote, without those that it shares with earlier ones."""
     versions: dict[str, str] = attrs.field(factory=dict)
     """Versions of chandy, pyspark, rocksdict and python that wrote it."""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -233,8 +234,10 @@ def tell_progress(coordinator: CheckpointCoordinator, queries: Collection[Checkp
                 say("failed", query.name, repr(str(error)))
         now: dict[str, object] = {"checkpoint": coordinator.statistics().counts.completed}
         for query in queries:
-            last = query.lastProgress
-            now[query.name] = last["batchId"] if last else None
+            # Its JVM may have ended.
+            with contextlib.suppress(OSError):
+                last = query.lastProgress
+                now[query.name] = last["batchId"] if last else None
         for name, value in now.items():
             if told.get(name) != value:
                 told[name] = value

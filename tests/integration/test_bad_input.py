@@ -110,6 +110,10 @@ def test_names_are_taken_once(make: Make, spark: SparkSession, events: Events) -
         coordinator.start(one.writeStream.format("noop"), name="other")
     with pytest.raises(InvalidNameError):
         coordinator.start(events.stream(spark).writeStream.format("noop"), name="../up")
+    another = make("another")
+    with pytest.raises(WriterError, match="perhaps of another pipeline"):
+        another.start(events.stream(spark).writeStream.format("noop"), name="q")
+    another.start(events.stream(spark).writeStream.format("noop").queryName("its own"), name="q")
 
 
 def test_an_operator_that_cannot_be_is_refused_before_anything_runs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -273,3 +274,20 @@ def test_a_table_elsewhere_and_a_path_on_another_default_file_system_are_told(
         "hdfs://name:8020/o by Chandy's own sink: coordinator.start(df.writeStream, name=..., "
         "sink=FilesSink('hdfs://name:8020/o', uid=...)); or write file:///o if that is meant"
     )
+
+
+def test_relative_paths_lead_to_where_spark_writes_and_reads(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM stays in the directory in which it was started, whatever Python does."""
+    (tmp_path / "in").mkdir()
+    relative = os.path.relpath(tmp_path, str(spark._jvm.java.lang.System.getProperty("user.dir")))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    rows = spark.readStream.schema("id long").json(f"{relative}/in")
+    writer = rows.writeStream.format("parquet").option("path", f"{relative}/elsewhere/../out")
+    sink = sink_of(writer, facts(writer))
+    assert isinstance(sink, FileSink)
+    assert sink.location == tmp_path / "out"
+    (source,) = facts(writer).sources
+    assert os.path.normpath(source.options["path"]) == str(tmp_path / "in")

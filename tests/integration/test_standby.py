@@ -152,7 +152,8 @@ def test_a_leader_that_was_frozen_beyond_its_lease_is_fenced_and_publishes_nothi
                 files += 1
             os.killpg(leader.process.pid, signal.SIGCONT)
             eventually(lambda: leader.told("failed chained"), "the leader notices")
-            assert any("was fenced" in event for event in leader.events)
+            # It sees its successor, or that this has ended its JVM.
+            assert any("was fenced" in event or "JVM" in event for event in leader.events)
             check_rows(tmp_path, files)
             wait_for_all_rows(tmp_path, files, lambda: None)
             assert standby.process.stdin is not None

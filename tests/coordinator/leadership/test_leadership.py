@@ -15,13 +15,13 @@ import pytest
 from chandy.coordinator.errors import PredecessorRunsError
 from chandy.coordinator.leadership.leadership import Leadership, Sign, Verdict, await_predecessors, judge
 from chandy.state.local.machine import machine_id
-from chandy.state.local.processes import is_stopped, started_at
+from chandy.state.local.processes import is_stopped, lives, started_at
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.fencing import Claim, Driver
+from chandy.storage.checkpoints.fencing import Claim, Driver, Lease
 from chandy.storage.errors import FencedError, StoreFailedError
 
-from ...waiting import eventually
+from ...waiting import DEADLINE, eventually
 
 NEVER = 3600.0
 
@@ -184,6 +184,42 @@ def test_of_a_suspended_driver_it_is_said_how_to_let_it_go_on(
         PredecessorRunsError, match=f"suspended .*kill -9 {process.pid}.*kill -CONT {process.pid}"
     ):
         await_predecessors(catalog, claim(catalog), 0.0)
+
+
+@pytest.mark.parametrize("python", ["is frozen", "has been killed"])
+def test_of_a_driver_here_whose_lease_has_run_out_the_jvm_writes_no_more(
+    catalog: Catalog, python: str
+) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as java, subprocess.Popen(["sleep", "1000"]) as frozen:
+        driver = attrs.evolve(
+            here(claim(catalog).generation, java),
+            pid=frozen.pid,
+            started=started_at(frozen.pid) or 0,
+        )
+        catalog.take_leadership(driver)
+        catalog.renew(Lease(1, 0.0, 1))
+        # A child that it has forked may hold the JVM when it is dead.
+        frozen.send_signal(signal.SIGSTOP if python == "is frozen" else signal.SIGKILL)
+        eventually(lambda: is_stopped(frozen.pid) or not lives(frozen.pid, driver.started))
+        await_predecessors(catalog, claim(catalog), 0.0)
+        assert java.wait(DEADLINE) == -signal.SIGKILL
+        assert catalog.leader(1) is None
+        frozen.kill()
+
+
+def test_a_jvm_that_cannot_be_ended_is_not_taken_for_dead(
+    catalog: Catalog, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(pid: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    catalog.take_leadership(here(claim(catalog).generation, process))
+    catalog.renew(Lease(1, 0.0, 1))
+    with monkeypatch.context() as other_user:
+        other_user.setattr(os, "kill", forbidden)
+        with pytest.raises(PredecessorRunsError):
+            await_predecessors(catalog, claim(catalog), 0.0)
+    assert catalog.leader(1) is not None
 
 
 def test_a_driver_elsewhere_that_does_not_answer_is_taken_for_dead_aloud(

@@ -333,7 +333,7 @@ def test_a_leader_whose_lease_has_run_out_is_not_waited_for_again(
 ) -> None:
     claim = catalog.claim("driver", 1.0)
     began = started_at(process.pid) or 0
-    catalog.take_leadership(Driver(1, "near", machine_id(), process.pid, began, process.pid, began))
+    catalog.take_leadership(Driver(1, "near", machine_id(), process.pid, began, process.pid, began + 1))
     catalog.renew(Lease(1, SHORT, 1))
     catalog.start(claim)
     standby = Waiting(catalog, tmp_path)

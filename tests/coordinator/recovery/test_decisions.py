@@ -44,6 +44,9 @@ def failed(*codes: FailureCode, query: str = "q", run: int = 0, at: float = 1.0)
     return on.RunEnded(query, run, on.Failure(BOOM, frozenset(codes)), at)
 
 
+OVERWRITTEN = on.RunEnded("q", 0, on.Failure(BOOM, output_is_shared=True), 1.0)
+
+
 def decisions(
     made: RecoveryStateMachine, *events: on.Event, start: float = 1.0, step: float = 1.0
 ) -> list[on.Decision]:
@@ -77,6 +80,9 @@ def test_a_query_that_fails_alone_restarts_in_place_after_the_delay() -> None:
         ([on.HostLost("killed", 1.0), failed(FailureCode.STATE_UNUSABLE)], False),
         ([failed(FailureCode.STATE_UNUSABLE), on.HostLost("killed", 1.0)], False),
         ([failed(FailureCode.HOST_LOST, FailureCode.STATE_UNUSABLE)], False),
+        # What another program has written must go, and a resumed query would leave it there.
+        ([OVERWRITTEN], False),
+        ([on.HostLost("killed", 1.0), OVERWRITTEN], False),
         # A query has failed alone, and then a host is lost while it waits.
         ([failed(), on.HostLost("killed", 2.0)], True),
     ],
@@ -467,15 +473,16 @@ class Failures(RuleBasedStateMachine):
             self.final = decision.error
         return decision
 
-    @rule(query=st.sampled_from(QUERIES), codes=CODES, stale=st.booleans())
-    def a_run_fails(self, query: str, codes: frozenset[FailureCode], stale: bool) -> None:
+    @rule(query=st.sampled_from(QUERIES), codes=CODES, shared=st.booleans(), stale=st.booleans())
+    def a_run_fails(self, query: str, codes: frozenset[FailureCode], shared: bool, stale: bool) -> None:
         if query not in self.runs:
             return
         number = self.runs[query] - stale
         if not stale and self.final is None:
-            self.lost = self.lost or bool(codes)
-            self.spoilt = self.spoilt or FailureCode.STATE_UNUSABLE in codes
-        self.tell(on.RunEnded(query, number, on.Failure(BOOM, codes), self.now))
+            self.lost = self.lost or shared or bool(codes)
+            self.spoilt = self.spoilt or shared or FailureCode.STATE_UNUSABLE in codes
+        failure = on.Failure(BOOM, codes, output_is_shared=shared)
+        self.tell(on.RunEnded(query, number, failure, self.now))
 
     @rule(query=st.sampled_from(QUERIES), place=st.sampled_from(PLACES))
     def a_run_meets_a_wall(self, query: str, place: Place) -> None:
@@ -519,7 +526,7 @@ class Failures(RuleBasedStateMachine):
 
     @rule(query=st.sampled_from(QUERIES))
     def a_query_fails_and_is_stopped_in_the_delay(self, query: str) -> None:
-        self.a_run_fails(query, frozenset(), stale=False)
+        self.a_run_fails(query, frozenset(), shared=False, stale=False)
         self.a_query_is_stopped(query)
         self.the_delay_is_over("no", final=False)
 

@@ -359,8 +359,9 @@ def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_ta
         ("[BATCH_METADATA_NOT_FOUND] Unable to find batch /out/_spark_metadata/29", [False, True, False]),
         ("Traceback (most recent call last):\nValueError: not to raise", [False, True, True]),
         ("java.net.ConnectException: Connection refused", [False, *[True] * 6]),
+        ("java.lang.IllegalStateException: Race while writing batch 3", [False, False, False]),
     ],
-    ids=["Spark", "Python", "passing"],
+    ids=["Spark", "Python", "passing", "another writer"],
 )
 def test_a_query_that_fails_the_same_way_again_and_again_does_not_do_so_for_long(
     setup: Setup, fails_with: Callable[[str], None], text: str, in_place: list[bool]

@@ -20,6 +20,11 @@ def test_a_relative_path_is_made_absolute() -> None:
     assert local_path("a/b", role="output") == Path.cwd() / "a" / "b"
 
 
+@pytest.mark.parametrize("location", ["/a/b/../c", "file:///a/./b//../c/", "/../a/c"])
+def test_there_is_one_way_to_write_a_path(location: str) -> None:
+    assert local_path(location, role="output") == Path("/a/c")
+
+
 def test_nothing_is_percent_decoded() -> None:
     assert local_path("file:///a/k=%3A", role="output") == Path("/a/k=%3A")
 
