@@ -21,22 +21,30 @@ from chandy.storage.errors import CodecError
 from ..effort import examples
 
 
-def values(type_: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for all values of a type as our classes declare them."""
+def values(type_: Any, least: int | None = None) -> st.SearchStrategy[Any]:
+    """Return a strategy for all values of a type as our classes declare them.
+
+    Args:
+        type_: the type.
+        least: the smallest whole number; None: there is none.
+    """
     origin, args = typing.get_origin(type_), typing.get_args(type_)
     if attrs.has(type_):
         hints = typing.get_type_hints(type_)
-        return st.builds(type_, **{field.name: values(hints[field.name]) for field in attrs.fields(type_)})
+        fields = attrs.fields(type_)
+        # Those that are checked are counts.
+        least_of = {field.name: None if field.validator is None else 0 for field in fields}
+        return st.builds(type_, **{name: values(hints[name], least) for name, least in least_of.items()})
     if origin is tuple:
         return st.lists(values(args[0]), max_size=3).map(tuple)
     if origin is dict:
         return st.dictionaries(values(args[0]), values(args[1]), max_size=3)
     if origin in (typing.Union, types.UnionType):
-        return st.one_of([values(arg) for arg in args])
+        return st.one_of([values(arg, least) for arg in args])
     if isinstance(type_, type) and issubclass(type_, enum.Enum):
         return st.sampled_from(type_)
     simple = {
-        int: st.integers(),
+        int: st.integers(least),
         str: st.text(),
         float: st.floats(allow_nan=False, allow_infinity=False),
         bool: st.booleans(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 from collections.abc import Iterator
 
@@ -169,6 +170,37 @@ def test_an_exchanged_body_is_damaged_though_it_is_a_manifest(manifest: Manifest
     changed = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
     with pytest.raises(DamagedError, match="SHA-256"):
         decode_manifest(changed, STORE, KEY)
+
+
+def numbers(document: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Return where in a document the whole numbers are."""
+    if isinstance(document, dict | list):
+        items = document.items() if isinstance(document, dict) else enumerate(document)
+        for key, value in items:
+            yield from numbers(value, (*path, key))
+    elif type(document) is int:
+        yield path
+
+
+def test_a_number_that_nothing_can_have_is_found_in_a_sealed_manifest(manifest: Manifest) -> None:
+    unread = UnreadFiles(1, 2, 3)
+    channel = ChannelRecord("a", "s", "b", "t", 1, 2, unread, (TopicPartition("t", 0, 5, 4),))
+    epochs = (EpochRecord(7, 3),)
+    query = attrs.evolve(manifest.queries[0], outputs=(OutputRecord("s", epochs, 6),))
+    whole = attrs.evolve(manifest, queries=(query,), channels=(channel,))
+    found = list(numbers(json.loads(encode_manifest(whole))["manifest"]))
+    assert len(found) > 15
+    for path in found:
+        document = json.loads(encode_manifest(whole))
+        inner = document["manifest"]
+        for step in path[:-1]:
+            inner = inner[step]
+        inner[path[-1]] = -2
+        body = json.dumps(document["manifest"], sort_keys=True, separators=(",", ":"))
+        sealed = hashlib.sha256(body.encode()).hexdigest()
+        data = f'{{"manifest":{body},"schema":4,"sha256":"{sealed}"}}'.encode()
+        with pytest.raises(DamagedError, match="a manifest of schema 4"):
+            decode_manifest(data, STORE, KEY)
 
 
 def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manifest) -> None:
