@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import platform
 import random
 import threading
@@ -126,7 +127,7 @@ def assemble(
             "have shards leave executors that are decommissioned": Decommissioning.of(spark, executor).look,
         }
         made.callback(ExecutorWatch.begin(looks).close)
-    abandon = partial(_abandon, executor, driver.server)
+    abandon = partial(_abandon, os.getpid(), executor, driver.server)
     # A driver that ends without stop must not hang on the hosts' open streams.
     atexit.register(abandon)
     made.callback(atexit.unregister, abandon)
@@ -338,9 +339,11 @@ def _state_machine(
     )
 
 
-def _abandon(executor: CheckpointExecutor, server: Service) -> None:
-    executor.abandon()
-    server.shutdown()
+def _abandon(driver: int, executor: CheckpointExecutor, server: Service) -> None:
+    # A child that the driver has forked ends with the handlers of its parent.
+    if os.getpid() == driver:
+        executor.abandon()
+        server.shutdown()
 
 
 def _versions() -> dict[str, str]:

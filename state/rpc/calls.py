@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import traceback
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -165,6 +167,17 @@ class ActionServer(flight.FlightServerBase):  # type: ignore[misc]
             if isinstance(known, Call):
                 return iter([flight.Result(to_json(known.handle(request)))])
             return _stream(action.type, context, known.handle(request))
+
+
+def _disarm() -> None:
+    """Let a forked child end: it has the finalizers of its parent's servers, and not the threads that they wait for."""
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        found = finalizer.peek()
+        if found is not None and isinstance(found[0], ActionServer):
+            finalizer.atexit = False
+
+
+os.register_at_fork(after_in_child=_disarm)
 
 
 def _stream(name: str, context: flight.ServerCallContext, values: Iterator[Any]) -> Iterator[flight.Result]:

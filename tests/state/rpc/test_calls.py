@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import attrs
@@ -11,6 +16,8 @@ from chandy.state.errors import CannotGoBackError, CoordinatorLostError, RemoteE
 from chandy.state.rpc.calls import ActionClient, ActionServer, Call, Stream, pack_error, unpack_error
 from chandy.state.rpc.messages import AskBatch, BatchAnswer, Heartbeat, Order, StopOrder
 from chandy.storage.errors import ChandyError
+
+from ...waiting import DEADLINE
 
 TOKEN = "a token"
 
@@ -153,3 +160,26 @@ def test_an_error_of_flight_itself_is_not_taken_for_a_packed_one() -> None:
     assert unpack_error(flight.FlightServerError("x", b"not json")) is None
     assert unpack_error(flight.FlightServerError("x", json.dumps({"other": 1}).encode())) is None
     assert isinstance(unpack_error(pack_error(CannotGoBackError("s", 1, 2))), CannotGoBackError)
+
+
+def test_a_child_that_was_forked_beside_a_server_ends() -> None:
+    """It has the server, and none of the threads that its end would wait for."""
+    program = (
+        "import os, sys\n"
+        "from chandy.state.rpc.calls import ActionServer\n"
+        "server = ActionServer('grpc://127.0.0.1:0', 'token', {})\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    sys.exit(3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "server.shutdown()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=DEADLINE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert said == "3\n"
