@@ -146,7 +146,7 @@ def crash(coordinator: CheckpointCoordinator) -> None:
     coordinator._supervisor._events.put(None)
     coordinator._executor.close()
     # Of a process that is gone, others find that out; this one lives on.
-    leadership._here.pop(coordinator._taken.leadership._key)
+    leadership._here.pop(coordinator._taken.leadership.driver.nonce)
     for lock in (coordinator._supervisor._launcher._directories._workspace._alive, *_held(coordinator)):
         lock.release()
 
