@@ -26,6 +26,7 @@ from ..storage.checkpoints.layout import SAVEPOINTS
 from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
+from ..storage.long_waits import told_if_slow
 from ..storage.uri import join_uri
 from .adopt.adopter import Successor
 from .adopt.findings import Adoption
@@ -461,6 +462,7 @@ class CheckpointCoordinator:
         return TransactionalSink(
             [sink.for_rows(rows) for sink in sinks],
             self._taken.fence(query, may_take_over=self._config.take_over_output),
+            self._taken.watch.proof,
             policy=self._config.output_policy,
             first_epoch=self._taken.generation.next_id,
             on_published=lambda checkpoint: self._executor.machine.handle(Published(checkpoint, query)),
@@ -617,7 +619,8 @@ class CheckpointCoordinator:
         checkpoint fails, the pipeline stops all the same, and a warning in the log says so. What this machine has of
         the pipeline then stays as if the driver had been killed, so that the next start can resume from it.
 
-        It waits for other threads that are adding an operator or a query, or are stopping the pipeline.
+        It waits for other threads that are adding an operator or a query, or are stopping the pipeline. What they read
+        of a checkpoint meanwhile is interrupted, so that a start fails and a restore is given up.
 
         Args:
             savepoint: target of a savepoint of the stopped pipeline, as in ``savepoint``; None: take none. If there are
@@ -641,14 +644,19 @@ class CheckpointCoordinator:
             InvalidPlaceError: as for ``savepoint``; nothing was stopped.
             CoordinatorStoppedError: a savepoint was requested, but the coordinator has already stopped.
         """
-        with named(pipeline=self._pipeline), self._changing:
+        patience = seconds(timeout)
+        with named(pipeline=self._pipeline), ExitStack() as held:
+            target = None if savepoint is None else self._savepoint_uri(savepoint)
+            self._supervisor.interrupt()
+            with told_if_slow(log, "another thread that adds to the pipeline or stops it"):
+                held.enter_context(self._changing)
             if self._stopped:
-                if savepoint is not None:
+                if target is not None:
                     raise CoordinatorStoppedError(self._pipeline)
                 return None
-            taken = self._stop_queries(savepoint, timeout)
+            taken = self._stop_queries(target, patience)
             if taken is None and checkpoint:
-                taken = self._last_checkpoint(seconds(timeout))
+                taken = self._last_checkpoint(patience)
             self._stopped = True
             if not hand_over and self._executor.machine.read(lambda machine: machine.closed) is None:
                 self._taken.leadership.stop()
@@ -656,18 +664,17 @@ class CheckpointCoordinator:
             self._taken.drop_claimed(self._taken.generation.generation)
             return taken
 
-    def _stop_queries(self, savepoint: str | None, timeout: Duration) -> Checkpoint | None:
+    def _stop_queries(self, target: str | None, timeout: float) -> Checkpoint | None:
         """Stop all queries and take a savepoint, if one was asked for; if it fails they run again."""
-        target = None if savepoint is None else self._savepoint_uri(savepoint)
         order = self._executor.machine.read(
             lambda machine: downstream_first({name: query.reads for name, query in machine.queries.items()})
         )
-        stopped = self._supervisor.stop_gracefully(order, seconds(timeout))
+        stopped = self._supervisor.stop_gracefully(order, timeout)
         if target is None:
             return None
         if any(query.definition.sink.uids for query in self.queries):
             # A savepoint publishes nothing. Now either can be restored: nothing is missing, nothing comes twice.
-            self._last_checkpoint(seconds(timeout))
+            self._last_checkpoint(timeout)
         try:
             return self._executor.request(CheckpointKind.SAVEPOINT, target=target, of_stop=True).result()
         except BaseException:

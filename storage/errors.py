@@ -52,6 +52,19 @@ class StorageError(ChandyError):
 
 
 @attrs.define(eq=False)
+class OperationInterruptedError(StorageError):
+    """A store was read for something that is not wanted any more."""
+
+    store: str
+
+    def __str__(self) -> str:
+        return (
+            f"reading {self.store} was interrupted, because the pipeline is being stopped, has failed, or is another "
+            "driver's by now; nothing was changed"
+        )
+
+
+@attrs.define(eq=False)
 class ObjectMissingError(StorageError):
     """A store does not have an object that must be there."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing_extensions import override
 
 from chandy.storage import ObjectExistsError, ObjectMissingError, ObjectStat, Store
+from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import pack_key, shared_key, staged_folder
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
@@ -18,6 +19,7 @@ from chandy.storage.checkpoints.manifest import (
     QueryRecord,
     StateRecord,
 )
+from chandy.storage.checkpoints.proof import FenceProof
 
 NO_FILES = Handle()
 PROBE = f"probes/{0:032x}"
@@ -71,6 +73,27 @@ def make_manifest(
         new_bytes=new_bytes,
         versions={"chandy": "0.1.0"},
     )
+
+
+class AskingProof(FenceProof):
+    """The proof of a generation that asks the store each time."""
+
+    def __init__(self, store: Store, generation: int) -> None:
+        self.catalog = Catalog(store)
+        self._generation = generation
+
+    @property
+    @override
+    def generation(self) -> int:
+        return self._generation
+
+    @override
+    def check(self) -> None:
+        self.catalog.check_not_fenced(self._generation)
+
+    @override
+    def check_now(self) -> None:
+        self.check()
 
 
 class MemoryStore(Store):

@@ -187,6 +187,21 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not silent, "\n".join(silent)
 
 
+def test_only_the_watch_for_a_successor_proves_that_there_is_none() -> None:
+    made = {
+        name
+        for name, source in sources().items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and base.id == "FenceProof" for base in node.bases)
+    }
+    assert made == {"coordinator.execution.successor_watch", "storage.checkpoints.proof"}
+    # A driver never says that nobody can succeed it.
+    assert [
+        name for name, source in sources().items() if "Unshared(" in source.replace("class Unshared(", "")
+    ] == ["state.writer.savepoint_writer"]
+
+
 # --- what the rules look at ---------------------------------------------------------------------------------
 
 

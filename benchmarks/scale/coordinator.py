@@ -20,6 +20,7 @@ import attrs
 from chandy.coordinator.execution.checkpoint_jobs import CheckpointJob
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.service import listen
+from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol.instructions import Discard
 from chandy.state.rpc.messages import Ack, BatchTimes, Endpoint
 from chandy.storage.backends.local import LocalStore
@@ -165,6 +166,7 @@ def live(plan: Plan) -> Iterator[Costs]:
         new_machine(plan.fleet, generation.generation, store.uri),
         catalog=catalog,
         store=store,
+        watch=SuccessorWatch(catalog, generation.generation, trusts_look=math.inf, hold_lease=lambda: 0.0),
         progress=query,
         clock=time.time,
         # Its hosts are stand-ins, which say nothing of themselves.

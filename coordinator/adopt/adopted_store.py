@@ -15,6 +15,7 @@ import attrs
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.layout import pack_key
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.checkpoints.savepoint import commit_savepoint, read_savepoint
 from ...storage.checkpoints.snapshots import SnapshotWriter
 from ...storage.codec import from_json, to_json
@@ -103,6 +104,7 @@ def write(
     operators: tuple[OperatorRecord, ...],
     shards: Mapping[tuple[str, int], Mapping[str, Path]],
     now: float,
+    proof: FenceProof,
 ) -> Adopted:
     """Write what is adopted for a query. Until it is written as a whole, nothing is adopted.
 
@@ -114,6 +116,10 @@ def write(
         operators: its operators, without shards.
         shards: the files of the operators' shards, by uid and number.
         now: seconds since 1970.
+        proof: a successor adopts what it finds.
+
+    Raises:
+        FencedError: there is a successor. Nothing was adopted.
     """
     store = open_store(join_uri(place_of(life.root, query), str(life.generation)))
     writer = SnapshotWriter(store, pack_key(_ID, "adopted"))
@@ -144,6 +150,7 @@ def write(
         new_bytes=sum(one.new_bytes for one in stored.values()),
         versions=dict(life.versions),
     )
+    proof.check_now()
     try:
         commit_savepoint(store, manifest)
     except ObjectExistsError:
@@ -151,16 +158,17 @@ def write(
         if (found := find(life.root, query)) is not None:
             return found
         raise
-    _forget_older(life, query)
+    _forget_older(life, query, proof)
     return Adopted(RestorePoint(manifest, store.uri, is_adopted=True), source)
 
 
-def _forget_older(life: Life, query: str) -> None:
+def _forget_older(life: Life, query: str, proof: FenceProof) -> None:
     """Delete what earlier lives have written of an adoption: a part, or what was written too late."""
     store = open_store(place_of(life.root, query))
     keys = store.list()
     older = {str(generation) for generation in _generations(keys) if generation < life.generation}
     try:
+        proof.check()
         store.delete_all([key for key in keys if key.partition("/")[0] in older])
     except StorageError as error:
         log.warning("cannot delete what an earlier driver has adopted in part", query=query, error=str(error))

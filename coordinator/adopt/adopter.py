@@ -12,6 +12,7 @@ import attrs
 
 from ...state.operators.ticks import TICKS
 from ...storage.checkpoints.manifest import OperatorRecord
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import AdoptionError, IncompleteDirectoryError
@@ -64,7 +65,8 @@ class Adopter:
     """The checkpoint that the life begins from. What it has is not adopted again."""
     adoptions: Adoptions
     """Where queries begin that were adopted."""
-    check_not_fenced: Callable[[], None]
+    proof: FenceProof
+    """Is checked before anything is adopted."""
     folder: Callable[[], Path]
     """Returns a directory that the driver and all tasks see under one path."""
     operators: Callable[[str, Sequence[str]], tuple[OperatorRecord, ...]]
@@ -251,9 +253,10 @@ class Adopter:
             again = read_checkpoint(str(found.directory))
             if (again.committed, again.planned) != (found.committed, found.planned):
                 raise _moved(query, found, again)
-            self.check_not_fenced()
             source = AdoptionRecord(str(found.directory), found.query_id, found.committed, found.planned)
-            return adopted_store.write(self.life, query, source, files, operators, shards, time.time())
+            return adopted_store.write(
+                self.life, query, source, files, operators, shards, time.time(), self.proof
+            )
 
 
 def _converts(found: PlainCheckpoint, target: Target) -> bool:

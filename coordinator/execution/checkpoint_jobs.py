@@ -35,9 +35,9 @@ from ..protocol import events as on
 from ..protocol import instructions as do
 from ..protocol.reasons import Reason
 from .commit import commit_steps
-from .fence import Fence
 from .locked_machine import LockedMachine
 from .progress import Progress
+from .successor_watch import SuccessorWatch
 
 log = logger(__name__)
 
@@ -62,13 +62,12 @@ class CheckpointJobs:
 
     Args:
         machine: the protocol.
-        fence: tells of a successor.
+        watch: is told of a successor, and proves that there is none.
         catalog: where manifests are committed.
         store: the pipeline's own store.
         progress: the queries on the driver's disk.
         clock: seconds since 1970, never going back.
         closed: set when nobody waits for a job any more.
-        on_failure: called when the pipeline must fail, because it is fenced.
         on_not_opened: as for ``CheckpointExecutor``.
         on_completed: as for ``CheckpointExecutor``.
     """
@@ -76,25 +75,23 @@ class CheckpointJobs:
     def __init__(
         self,
         machine: LockedMachine,
-        fence: Fence,
+        watch: SuccessorWatch,
         *,
         catalog: Catalog,
         store: Store,
         progress: Progress,
         clock: Callable[[], float],
         closed: threading.Event,
-        on_failure: Callable[[ChandyError], None],
         on_not_opened: Callable[[str, str, FailureCode | None], None],
         on_completed: Callable[[Manifest], None],
     ) -> None:
         self._machine = machine
-        self._fence = fence
+        self._watch = watch
         self._catalog = catalog
         self._store = store
         self._progress = progress
         self._clock = clock
         self._closed = closed
-        self._on_failure = on_failure
         self._on_not_opened = on_not_opened
         self._on_completed = on_completed
 
@@ -127,7 +124,7 @@ class CheckpointJobs:
         kind = CheckpointKind.SAVEPOINT.value if choose.is_savepoint else "checkpoint"
         try:
             # A successor's ids are its own.
-            self._fence.check()
+            self._watch.check_now()
             # Before anything else: no later life uses the id again, whatever becomes of this one.
             note = f"{kind} of {self._owner(choose.checkpoint)}"
             self._store.create(trigger_key(choose.checkpoint), note.encode())
@@ -136,7 +133,6 @@ class CheckpointJobs:
                 claim_savepoint(open_store(choose.root), self._owner(choose.checkpoint))
         except FencedError as error:
             self.failed(choose.checkpoint, Reason.FENCED, error)
-            self._on_failure(error)
             return
         except (OSError, ChandyError) as error:
             self.failed(choose.checkpoint, Reason.IO_EXCEPTION, error)
@@ -258,7 +254,7 @@ class CheckpointJobs:
                 pass
         except FencedError as error:
             self._machine.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
-            self._on_failure(error)
+            self._watch.fence(error)
         except (OSError, ChandyError) as error:
             self._machine.handle(
                 not_finalized(str(error), is_known=not isinstance(error, OutcomeUnknownError))
@@ -295,9 +291,7 @@ class CheckpointJobs:
 
     def _discard(self, order: do.Discard) -> None:
         try:
-            # A successor decides itself which checkpoints it keeps.
-            self._fence.check()
-            discard(self._store, order.dropped, order.kept)
+            discard(self._store, order.dropped, order.kept, self._watch.proof)
         except (OSError, ChandyError) as error:
             log.warning("cannot delete old checkpoints; `chandy gc` can", error=str(error))
         finally:
@@ -307,10 +301,9 @@ class CheckpointJobs:
     def _discard_aborted(self, order: do.DiscardAborted) -> None:
         try:
             if order.is_savepoint:
-                # Its manifest may be durable although it failed: a successor may run from it already.
-                self._fence.check()
-                discard_savepoint(open_store(order.root), self._owner(order.checkpoint))
+                owner = self._owner(order.checkpoint)
+                discard_savepoint(open_store(order.root), owner, self._watch.proof)
             else:
-                discard_aborted(self._store, order.checkpoint, self._machine.generation)
+                discard_aborted(self._store, order.checkpoint, self._watch.proof)
         except (OSError, ChandyError) as error:
             log.warning("cannot delete what an aborted checkpoint left", error=str(error))

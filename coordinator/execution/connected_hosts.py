@@ -29,12 +29,12 @@ from ...state.rpc.messages import (
     StopOrder,
     TaskFailure,
 )
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.errors import FailureCode
 from ...storage.logs import logger
 from ..protocol import events as on
 from ..protocol import host_watch
 from ..protocol.copies import HAND_OVER_SECONDS
-from .fence import Fence
 from .host_process import end_host
 from .locked_machine import LockedMachine
 from .order_streams import OrderStreams
@@ -50,7 +50,7 @@ class ConnectedHosts:
 
     Args:
         machine: the protocol.
-        fence: tells of a successor.
+        proof: a batch begins only where there is no successor.
         times: when a planned batch of the query with this Spark id is.
         clock: seconds since 1970, never going back.
         timeout: seconds of silence after which a host is taken for lost.
@@ -62,7 +62,7 @@ class ConnectedHosts:
     def __init__(
         self,
         machine: LockedMachine,
-        fence: Fence,
+        proof: FenceProof,
         *,
         times: Callable[[str, int], BatchTimes],
         clock: Callable[[], float],
@@ -72,7 +72,7 @@ class ConnectedHosts:
         on_not_opened: Callable[[str, str, FailureCode | None], None],
     ) -> None:
         self._machine = machine
-        self._fence = fence
+        self._proof = proof
         self._times = times
         self._clock = clock
         self._on_processor_failure = on_processor_failure
@@ -96,7 +96,7 @@ class ConnectedHosts:
             FencedError: another coordinator has taken the pipeline over.
             StorageError: nobody knows: the last look is too long ago, and the store does not answer.
         """
-        self._fence.check_for_batch()
+        self._proof.check()
         self._check_not_dismissed(ask.host)
         while (answer := self._machine.handle_often(on.BatchAsked(ask))) is None:
             # The move may have set a deadline.

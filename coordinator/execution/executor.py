@@ -31,9 +31,9 @@ from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import Statistics
 from .checkpoint_jobs import CheckpointJob, CheckpointJobs
 from .connected_hosts import ConnectedHosts
-from .fence import Fence
 from .locked_machine import LockedMachine
 from .progress import Progress
+from .successor_watch import SuccessorWatch
 from .workers import StoreWorkers, Workers
 
 log = logger(__name__)
@@ -56,6 +56,7 @@ class CheckpointExecutor:
         *,
         catalog: Catalog,
         store: Store,
+        watch: SuccessorWatch,
         progress: Progress,
         clock: Callable[[], float],
         host_timeout: float,
@@ -64,8 +65,6 @@ class CheckpointExecutor:
         on_processor_failure: Callable[[TaskFailure], None],
         on_restored: Callable[[ShardsRestored], None],
         on_not_opened: Callable[[str, str, FailureCode | None], None],
-        trusts_look: float = 15.0,
-        hold_lease: Callable[[], float] = lambda: 0.0,
         on_completed: Callable[[Manifest], None] = lambda manifest: None,
     ) -> None:
         """Start the threads.
@@ -74,32 +73,24 @@ class CheckpointExecutor:
             machine: the state machine; from now on only this object touches it.
             catalog: where manifests are committed.
             store: the pipeline's own store.
+            watch: is told of a successor, and proves that there is none.
             progress: the queries on the driver's disk.
             clock: seconds since 1970, never going back.
             host_timeout: seconds of silence after which a state host is taken for lost.
             on_state_lost: called when the pipeline must go back to a checkpoint, with the reason.
-            on_failure: called when the pipeline must fail: too many failed checkpoints, or fenced.
+            on_failure: called when the pipeline must fail: too many failed checkpoints.
             on_processor_failure: called when a user's processor raised.
             on_restored: called when a host has restored shards.
             on_not_opened: called when state that a query was restored with turns out to be unusable before a task needs
                 it: with Spark's id of the query, why, and what it means.
-            trusts_look: seconds for which a batch may begin without another look for a successor.
-            hold_lease: renews the driver's lease if a standby may have taken over. It returns, by the same clock, since
-                when there was no gap: earlier looks do not count.
             on_completed: called with each checkpoint that has completed, before anybody else is told. It must not wait
                 for anything that may be away.
         """
         self.machine = LockedMachine(machine, clock)
-        self.fence = Fence(
-            catalog,
-            machine.generation,
-            trusts_look=trusts_look,
-            hold_lease=hold_lease,
-            on_fenced=on_failure,
-        )
+        self.watch = watch
         self.hosts = ConnectedHosts(
             self.machine,
-            self.fence,
+            watch.proof,
             times=progress.times,
             clock=clock,
             timeout=host_timeout,
@@ -112,13 +103,12 @@ class CheckpointExecutor:
         self._ended = threading.Event()
         self.jobs = CheckpointJobs(
             self.machine,
-            self.fence,
+            watch,
             catalog=catalog,
             store=store,
             progress=progress,
             clock=clock,
             closed=self._closed,
-            on_failure=on_failure,
             on_not_opened=on_not_opened,
             on_completed=on_completed,
         )
@@ -129,8 +119,6 @@ class CheckpointExecutor:
         self._on_failure = on_failure
         self._futures: dict[Request, Future[Checkpoint]] = {}
         self._own = StoreWorkers(self._carefully)
-        # A look for a successor must not wait behind what takes long, nor take a place from it while it hangs.
-        self._looks = Workers[Job](self._carefully, 1, "chandy-fence")
         self._elsewhere: dict[str, StoreWorkers] = {}
         """By URI, for savepoints; changed by the dispatching thread alone."""
         # Reading a checkpoint again may take as long as restoring it.
@@ -195,18 +183,16 @@ class CheckpointExecutor:
             wake.clear()
 
     def _look_at_the_time(self) -> float:
-        """Look for deadlines, for silent hosts, and now and then for a successor."""
-        if self.fence.begin_look() and self.machine.read(lambda machine: machine.closed) is None:
-            self._looks.submit(self.fence.look_for_successor)
+        """Look for deadlines and for silent hosts."""
         self.hosts.look()
         for store in self._all_workers():
             store.staff()
-        for workers in (self._looks, self._reader, self._answers):
+        for workers in (self._reader, self._answers):
             workers.staff()
         deadline = self.machine.read(lambda machine: machine.next_deadline())
         if deadline is not None and self._clock() >= deadline:
             self.machine.handle(on.Tick())
-        pause = min(self.fence.next_look_in, host_watch.LOOK_SECONDS)
+        pause = host_watch.LOOK_SECONDS
         return max(0.0, pause if deadline is None else min(pause, deadline - self._clock()))
 
     def _look_for_commits(self) -> float | None:

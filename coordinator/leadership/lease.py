@@ -70,7 +70,8 @@ class HeldLease:
             with self._lock:
                 # Another thread may have renewed it while this one waited.
                 if self._has_run_out(self._clock()):
-                    self._write(stopped=False)
+                    # What is published after a stop needs the lease, too.
+                    self._write(stopped=self._lease.stopped)
         return self._held_since
 
     def _has_run_out(self, now: float) -> bool:

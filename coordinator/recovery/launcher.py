@@ -14,10 +14,10 @@ import attrs
 
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.manifest import OperatorRecord
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
 from ...storage.logs import carried, logger, named
 from ...storage.long_waits import Reminder, told_if_slow
-from ..execution.fence import Fence
 from ..execution.locked_machine import LockedMachine
 from ..leadership.leadership import has_leader
 from ..protocol.events import QueryAdded, QueryRemoved
@@ -91,6 +91,7 @@ class Launcher:
         local_recovery: LocalRecovery,
         open_ahead: OpenAhead,
         find_damage: FindDamage,
+        interrupted: threading.Event,
         owner: SinkOwner,
         may_begin_anew: bool,
         allow_new_output: bool,
@@ -106,6 +107,7 @@ class Launcher:
             local_recovery: what can be resumed, and records of what runs.
             open_ahead: opens shards before their query runs.
             find_damage: looks at a checkpoint that could not be restored.
+            interrupted: ends a restore once it is set.
             owner: the pipeline, as the writer of outputs.
             may_begin_anew: whether a query without a checkpoint may undo what an earlier life of it has written.
             allow_new_output: whether a query's output may be another one than the checkpoint's.
@@ -118,6 +120,7 @@ class Launcher:
         self._local_recovery = local_recovery
         self._open_ahead = open_ahead
         self._find_damage = find_damage
+        self._interrupted = interrupted
         self._owner = owner
         self._may_begin_anew = may_begin_anew
         self._allow_new_output = allow_new_output
@@ -128,10 +131,10 @@ class Launcher:
         """By Spark's id of a query the recovery that started its run."""
         self._number = 0
 
-    def begin(self, machine: LockedMachine, fence: Fence, watcher: Watcher) -> None:
-        """Set the state machine of the checkpoints, what tells of a successor, and the watcher of the runs."""
+    def begin(self, machine: LockedMachine, proof: FenceProof, watcher: Watcher) -> None:
+        """Set the state machine of the checkpoints, the proof for sinks and queries, and the watcher of the runs."""
         self._machine = machine
-        self._fence = fence
+        self._proof = proof
         self._watcher = watcher
 
     def restore(
@@ -238,12 +241,11 @@ class Launcher:
         # Before the run begins: its first batch may have committed when it is followed.
         first = progress.newest_committed(run.logs()) + 1
         location = definition.sink.location
-        # Preparing the run may have taken longer than a successor waits.
-        self._fence.check()
         run.spark = start_spark(
             definition.writer,
             location=run.location,
             query_id=run.query_id,
+            proof=self._proof,
             table=definition.table,
             query_name=definition.facts.query_name or definition.name,
             output=None if location is None else str(location),
@@ -252,7 +254,7 @@ class Launcher:
         try:
             if definition.table is not None:
                 # Spark has made it just now; it is long before the first batch.
-                definition.sink.mark(definition.name, self._owner)
+                definition.sink.mark(definition.name, self._owner, self._proof)
             query.runs_as(run.spark)
             metrics.starting += time.monotonic() - began
             run.follower = threading.Thread(
@@ -264,17 +266,18 @@ class Launcher:
             run.follower.start()
         except BaseException:
             # Nobody watches it, so nobody would stop it.
-            self._stop_in_spark(run)
+            self.stop_in_spark(run)
             raise
 
     def stop(self, run: Run) -> None:
         """Stop a run at once."""
         run.ended = True
         self._watcher.run_stopped(run)
-        self._stop_in_spark(run)
+        self.stop_in_spark(run)
 
     @staticmethod
-    def _stop_in_spark(run: Run) -> None:
+    def stop_in_spark(run: Run) -> None:
+        """Have Spark stop a run, whatever this life knows of it."""
         # Spark waits for a function of foreachBatch to return, and a sink may wait for its target in it.
         run.definition.sink.interrupt()
         if run.spark is not None:
@@ -322,6 +325,7 @@ class Launcher:
             definition.name,
             directory,
             self._cache,
+            self._interrupted,
             compact_interval=definition.facts.source_compact_interval,
             location=location,
         )
@@ -343,9 +347,10 @@ class Launcher:
     ) -> Beginning:
         """Return what a sink begins with, now that it may: what is in it may be a successor's since the last look."""
         name = definition.name
-        self._fence.check()
+        self._proof.check_now()
         return Beginning(
             self._owner,
+            self._proof,
             files,
             is_table=definition.table is not None,
             may_begin_anew=self._may_begin_anew or name in self._begun,

@@ -47,7 +47,7 @@ class PipelineRollback:
 
     def check_not_fenced(self) -> None:
         """Raise ``FencedError`` if another coordinator has taken the pipeline over."""
-        self.executor.fence.check()
+        self.executor.watch.check_now()
 
     def stop_runs(self) -> None:
         """Stop all runs of queries."""

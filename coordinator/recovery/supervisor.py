@@ -10,7 +10,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import attrs
@@ -23,10 +24,12 @@ from ...storage.errors import (
     DamagedCheckpointError,
     FailureCode,
     FencedError,
+    OperationInterruptedError,
     StorageError,
     StoreFailedError,
 )
 from ...storage.logs import carried, logger
+from ...storage.long_waits import told_if_slow
 from ..errors import JavaEndedError, PipelineFailedError, ProcessorFailedError, QueryFailedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
@@ -53,6 +56,8 @@ _SETTLE_ATTEMPTS: Final = 3
 """How often a query that is stopped is started again to commit a batch: it may be stopped in the next one."""
 _SETTLE_SECONDS: Final = 30.0
 """How long such a batch may take. It is not computed again."""
+_JOIN_SECONDS: Final = 60.0
+"""How long closing waits for the thread, which may be starting a query."""
 _REMEMBERED: Final = 100
 """How many recoveries are remembered."""
 
@@ -87,6 +92,7 @@ class Supervisor:
         runs: Runs,
         local_recovery: LocalRecovery,
         find_damage: FindDamage,
+        interrupted: threading.Event,
         clock: Callable[[], float],
         restored: RestorePoint | None,
         token: str,
@@ -101,6 +107,7 @@ class Supervisor:
             runs: the current runs; from now on changed here alone.
             local_recovery: what queries can resume.
             find_damage: looks at a checkpoint that could not be restored.
+            interrupted: ends what reads long from a store; from now on set here alone.
             clock: seconds since 1970, never going back.
             restored: the checkpoint to begin from; None: from the beginning.
             token: the secret that the pipeline's processes share.
@@ -112,6 +119,7 @@ class Supervisor:
         self._runs = runs
         self._local_recovery = local_recovery
         self._find_damage = find_damage
+        self._interrupted = interrupted
         self._clock = clock
         self._initial = self._point = restored
         self._token = token
@@ -139,7 +147,7 @@ class Supervisor:
     def begin(self, executor: CheckpointExecutor) -> None:
         """Begin to supervise, with the checkpoints that recovery goes back to."""
         self._executor = executor
-        self._launcher.begin(executor.machine, executor.fence, self)
+        self._launcher.begin(executor.machine, executor.watch.proof, self)
         self._thread.start()
 
     # --- what others report ---------------------------------------------------------------------------------
@@ -154,8 +162,26 @@ class Supervisor:
 
     def must_fail(self, error: ChandyError) -> None:
         """Report a failure of the pipeline that lies outside of its queries."""
-        fatal = isinstance(error, FencedError)
-        self._events.put(on.FatalError(error) if fatal else on.CheckpointsFailed(error, self._clock()))
+        self._events.put(on.CheckpointsFailed(error, self._clock()))
+
+    def fenced(self, error: FencedError) -> None:
+        """Report that there is a successor, which waits for nothing that this driver is in the middle of."""
+        self._events.put(self._decide(on.FatalError(error)))
+        self._interrupted.set()
+        # On a thread of its own: Spark waits for a batch, which may be what has reported it.
+        threading.Thread(target=carried(self._stop_at_once), name="chandy-fenced", daemon=True).start()
+
+    def interrupt(self) -> None:
+        """End what reads long from a store, because the pipeline is to be stopped; starts and restores fail then."""
+        self._interrupted.set()
+
+    def _stop_at_once(self) -> None:
+        """Have Spark end all queries, though somebody starts or restores others now; their end is reported later."""
+        for run in self._runs.all():
+            try:
+                self._launcher.stop_in_spark(run)
+            except Exception as error:  # noqa: BLE001 (the others are to be stopped all the same)
+                log.warning("cannot stop a query", query=run.definition.name, error=str(error))
 
     def processor_failed(self, failure: TaskFailure) -> None:
         """Report that a user's processor raised; the query's failure will follow."""
@@ -292,9 +318,10 @@ class Supervisor:
                 then counts for nothing and runs again after a restore.
         """
         self._decide(on.StopRequested())
+        self._interrupted.set()
         deadline = time.monotonic() + timeout
         stopped: list[Run] = []
-        with self._changing:
+        with self._once_settled():
             # Again: the pipeline may have gone back since, or have failed to.
             self._carry_out(self._decide(on.StopRequested()))
             for name in order:
@@ -338,6 +365,7 @@ class Supervisor:
         """
         with self._changing:
             self._check_not_failed()
+            self._interrupted.clear()
             self._leaves_runs = False
             try:
                 for run in stopped if not self._machine.must_go_back else ():
@@ -356,13 +384,19 @@ class Supervisor:
     def close(self) -> None:
         """Stop what still runs, and end the thread."""
         self._decide(on.StopRequested())
-        with self._changing:
+        self._interrupted.set()
+        with self._once_settled():
             self._stop_all([run for run in self._runs.all() if not run.ended])
             for query in self._queries.values():
                 if query.isActive:
                     query.ended()
         self._events.put(None)
-        self._thread.join()
+        with told_if_slow(log, "what watches the queries to end"):
+            self._thread.join(_JOIN_SECONDS)
+        if self._thread.is_alive():
+            log.error(
+                "closed although what watches the queries hangs; it is left behind", seconds=_JOIN_SECONDS
+            )
         for query in self._queries.values():
             query.definition.sink.close()
             query.definition.sources.close()
@@ -372,6 +406,14 @@ class Supervisor:
                 self._local_recovery.delete_changelogs([run.query_id])
         if self._leaves_runs and self._local_recovery.enabled:
             self._launcher.leave()
+
+    @contextmanager
+    def _once_settled(self) -> Iterator[None]:
+        """Hold ``_changing``, and say so if another thread is long in starting or restoring queries."""
+        with ExitStack() as held:
+            with told_if_slow(log, "queries that are being started or restored"):
+                held.enter_context(self._changing)
+            yield
 
     def _stop_all(self, runs: list[Run]) -> None:
         for run in runs:
@@ -519,6 +561,8 @@ class Supervisor:
                         self._restart_in_place(run, str(cause), noticed_at)
                 case on.GoBack(cause, noticed_at, resume):
                     self._go_back(str(cause), noticed_at, resume=resume)
+        except OperationInterruptedError as error:
+            return self._decide(on.RestartFailed(error, final=False))
         except StorageError as error:
             log.warning("the pipeline could not be restarted", error=str(error))
             # The stored bytes are wrong, unless the store failed for a moment.
@@ -574,6 +618,7 @@ class Supervisor:
         """End every query with the error; no more checkpoints are taken."""
         # First: a thread that learns that there are no more checkpoints must not start anything again.
         self._decide(on.FatalError(error))
+        self._interrupted.set()
         tell_failure(log.error, error, outcome="the pipeline has failed for good")
         fenced = isinstance(error, FencedError)
         self._executor.machine.handle(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ...state.format.evolution import evolve
 from ...state.format.schema import bare, from_json
 from ...state.rpc.messages import RestoreSource, ShardId
 from ...storage.backends.open import open_store
+from ...storage.backends.retrying import interruptible
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.layout import checkpoint_of
@@ -167,28 +169,36 @@ def _intact_latest(catalog: Catalog) -> Manifest | None:
     return latest
 
 
-def damage(catalog: Catalog, point: RestorePoint) -> DamagedCheckpointError | None:
+def damage(
+    catalog: Catalog, point: RestorePoint, interrupted: threading.Event
+) -> DamagedCheckpointError | None:
     """Check whether a checkpoint is damaged, by reading every byte of it.
 
     Args:
         catalog: the pipeline's catalog, in which an intact checkpoint is looked for.
         point: the checkpoint, which could not be restored.
+        interrupted: ends the reading once it is set.
 
     Returns:
         An error that names a damaged object and the newest intact checkpoint; None if the checkpoint is intact.
+
+    Raises:
+        OperationInterruptedError: the reading has ended before anything was found.
     """
-    problems = verify(open_store(point.root), point.manifest).problems
+    problems = verify(interruptible(open_store(point.root), interrupted), point.manifest).problems
     if not problems:
         return None
     first = problems[0]
     found = DamagedError(point.root, first.key, f"{first.expected} for {first.file}", first.found)
-    return _damaged(catalog, found, point.manifest.id)
+    return _damaged(Catalog(interruptible(catalog.store, interrupted)), found, point.manifest.id)
 
 
-def find_damage(catalog: Catalog, point: RestorePoint) -> DamagedCheckpointError | None:
-    """Do as ``damage`` does; return None, too, if the store cannot be read now."""
+def find_damage(
+    catalog: Catalog, interrupted: threading.Event, point: RestorePoint
+) -> DamagedCheckpointError | None:
+    """Do as ``damage`` does; return None, too, if the store cannot be read now, or the reading is interrupted."""
     try:
-        return damage(catalog, point)
+        return damage(catalog, point, interrupted)
     except StorageError as error:
         log.warning("cannot look for damage", error=str(error))
         return None
@@ -300,6 +310,7 @@ def restore_query(
     name: str,
     directory: Path,
     cache: FileCache | None,
+    interrupted: threading.Event,
     *,
     compact_interval: int = DEFAULT_INTERVAL,
     location: str | None = None,
@@ -311,15 +322,18 @@ def restore_query(
         name: the query.
         directory: the working directory to make; the restored files come to lie beside it.
         cache: files that the machine has already.
+        interrupted: ends the restore once it is set.
         compact_interval, location: as for ``seed``.
 
     Raises:
+        OperationInterruptedError: nobody wants it any more.
         DamagedError, ObjectMissingError: a file is not as it was written; nothing goes on with it.
         RestoreError: a newer Spark has written it, and this one cannot read it.
     """
     record = next(query for query in point.manifest.queries if query.name == name)
     restored = directory.with_name("restored")
-    report = restore_files(open_store(point.root), record.files, restored, cache)
+    store = interruptible(open_store(point.root), interrupted)
+    report = restore_files(store, record.files, restored, cache)
     check_logs(restored / WORKING, point.manifest.versions.get("pyspark", "of unknown version"))
     log = restored / SINK
     return Restored(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.logs import logger
 from ..errors import RestoreError, SinkTakenError
 from ..spark.compact_log import DEFAULT_INTERVAL, mended
@@ -64,11 +65,11 @@ class FileSink(Sink):
         if self._check(query, beginning, kept, elsewhere):
             if found is None:
                 # Two drivers may adopt one query of plain Spark at once.
-                put_mark(self.path, _mark(query, beginning.owner))
+                put_mark(self.path, _mark(query, beginning.owner), beginning.proof)
             else:
-                pass_on(self.path, _mark(query, beginning.owner))
+                pass_on(self.path, _mark(query, beginning.owner), beginning.proof)
         elif not beginning.is_table:
-            self.mark(query, beginning.owner)
+            self.mark(query, beginning.owner, beginning.proof)
         if elsewhere is not None:
             log.warning(
                 "the checkpoint's output is another one: this one begins empty, at the checkpoint",
@@ -77,7 +78,8 @@ class FileSink(Sink):
                 output_of_checkpoint=str(elsewhere),
             )
             kept = file_sink_log.emptied(kept)
-        missing = file_sink_log.restore(self.path, mended(kept, self.compact_interval)).missing
+        wanted = mended(kept, self.compact_interval)
+        missing = file_sink_log.restore(self.path, wanted, beginning.proof).missing
         if missing:
             log.warning(
                 "files that the sink's log names were deleted by somebody else",
@@ -86,9 +88,9 @@ class FileSink(Sink):
                 first=missing[0],
             )
 
-    def mark(self, query: str, owner: SinkOwner) -> None:
+    def mark(self, query: str, owner: SinkOwner, proof: FenceProof) -> None:
         """Mark the directory as a query's own."""
-        put_mark(self.path, _mark(query, owner))
+        put_mark(self.path, _mark(query, owner), proof)
 
     def _check(
         self, query: str, beginning: Beginning, kept: Mapping[str, bytes], elsewhere: Path | None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import attrs
 
+from ...storage.checkpoints.proof import FenceProof
 from ..errors import incomplete
 from ..spark.compact_log import entry_number, missing_entry, names_at
 from ..spark.progress import Files
@@ -93,7 +94,7 @@ def emptied(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {name: content.partition(b"\n")[0] for name, content in files.items()}
 
 
-def restore(output: Path, files: Mapping[str, bytes]) -> Rollback:
+def restore(output: Path, files: Mapping[str, bytes], proof: FenceProof) -> Rollback:
     """Put the log back to exactly these files, while no query writes into the output.
 
     Data files that only entries named which have left are set aside, not deleted: those who read the
@@ -103,22 +104,29 @@ def restore(output: Path, files: Mapping[str, bytes]) -> Rollback:
     Args:
         output: the sink's output directory; may not exist.
         files: the contents of the log's files by name, as ``files_at`` gave them; empty: before the first batch.
+        proof: is checked before each file, because from its claim on a successor writes here.
+
+    Raises:
+        FencedError: there is a successor.
     """
     log, aside = output / LOG, output / ASIDE
     wanted = dict(files)
     data = _data_files(output, wanted.values())
+    # All that was listed is this life's or older.
+    found = _names(output)
+    proof.check_now()
     brought_back = sum(
-        _move(aside / name, output / name) for name in sorted(data) if not (output / name).exists()
+        _move(aside / name, output / name, proof) for name in sorted(data) if not (output / name).exists()
     )
     for name, content in sorted(wanted.items(), key=lambda item: _order(item[0])):
         if not _is(log / name, content):
-            _undo(aside, log / name)
+            _undo(aside, log / name, proof)
             _write(log / name, content)
     # Newest first: what is left is a log that was, at every moment.
-    extra = sorted((name for name in _names(output) if name not in wanted), key=_order, reverse=True)
+    extra = sorted((name for name in found if name not in wanted), key=_order, reverse=True)
     for name in extra:
-        _undo(aside, log / name)
-    set_aside = _set_aside(output, keep=data)
+        _undo(aside, log / name, proof)
+    set_aside = _set_aside(output, keep=data, proof=proof)
     undone = {number for name in extra if (number := entry_number(name)) is not None}
     kept = max((number for name in wanted if (number := entry_number(name)) is not None), default=-1)
     return Rollback(
@@ -178,26 +186,28 @@ def _write(path: Path, content: bytes) -> None:
     new.rename(path)
 
 
-def _undo(aside: Path, entry: Path) -> None:
+def _undo(aside: Path, entry: Path, proof: FenceProof) -> None:
     """Take an entry out of the log; until its data files are set aside too, it waits beside them."""
+    proof.check()
     _forget_checksum(entry)
-    _move(entry, aside / _UNDONE / f"{entry.name}-{uuid.uuid4().hex}")
+    _move(entry, aside / _UNDONE / f"{entry.name}-{uuid.uuid4().hex}", proof)
 
 
-def _set_aside(output: Path, *, keep: set[str]) -> int:
+def _set_aside(output: Path, *, keep: set[str], proof: FenceProof) -> int:
     aside = output / ASIDE
     moved = 0
     for entry in sorted((aside / _UNDONE).glob("*")):
         names = set() if ".crc-" in entry.name else set(data_files(entry.read_bytes(), output))
-        moved += sum(_move(output / name, aside / name) for name in sorted(names - keep))
+        moved += sum(_move(output / name, aside / name, proof) for name in sorted(names - keep))
         entry.unlink()
     return moved
 
 
-def _move(source: Path, target: Path) -> bool:
+def _move(source: Path, target: Path, proof: FenceProof) -> bool:
     """Rename a file, and say whether it was there; Hadoop's checksum of it goes along."""
     if not source.exists():
         return False
+    proof.check()
     target.parent.mkdir(parents=True, exist_ok=True)
     checksum = source.with_name(f".{source.name}.crc")
     if checksum.exists():

@@ -14,6 +14,7 @@ from typing import Final
 import attrs
 
 from ...storage.backends.local import LocalStore
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.codec import from_json, to_json
 from ...storage.errors import CodecError, ObjectExistsError
 from ...storage.logs import logger
@@ -91,19 +92,26 @@ def check_mark(output: Path, mine: Mark, passes_on: Callable[[Mark], bool] = lam
     )
 
 
-def pass_on(output: Path, mine: Mark) -> None:
-    """Mark a directory as a query's output whoever has marked it before."""
+def pass_on(output: Path, mine: Mark, proof: FenceProof) -> None:
+    """Mark a directory as a query's output whoever has marked it before.
+
+    Raises:
+        FencedError: it is a successor's.
+    """
+    proof.check()
     LocalStore(output).write(MARK, to_json(mine))
 
 
-def put_mark(output: Path, mine: Mark) -> None:
+def put_mark(output: Path, mine: Mark, proof: FenceProof) -> None:
     """Mark a directory as a query's output; it is made if it is missing.
 
     Raises:
+        FencedError: it is a successor's.
         SinkTakenError: another query has marked it.
     """
     if check_mark(output, mine):
         return
+    proof.check()
     try:
         LocalStore(output).create(MARK, to_json(mine))
     except ObjectExistsError:

@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 
 from ...storage.checkpoints.manifest import OutputRecord
+from ...storage.checkpoints.proof import FenceProof
 from .guarantee import Guarantee
 from .owner import SinkOwner
 from .place import Output
@@ -23,6 +24,8 @@ class Beginning:
     """Where a query begins, as far as its sink goes."""
 
     owner: SinkOwner
+    proof: FenceProof
+    """Is checked before each step: the output is a successor's from its claim on."""
     files: Mapping[str, Path] | None
     """What ``files_at`` gave for the checkpoint; empty: the output was empty. None: no checkpoint has the query."""
     is_table: bool = False
@@ -97,6 +100,7 @@ class Sink(abc.ABC):
             beginning: where it begins, and what it may do there.
 
         Raises:
+            FencedError: there is a successor. From then on nothing was changed.
             RestoreError: the output is not this query's, or another one than the checkpoint's. Nothing was changed.
         """
         return
@@ -112,12 +116,13 @@ class Sink(abc.ABC):
         Raises:
             RestoreError: the output is not this query's.
         """
-        self.mark(query, beginning.owner)
+        self.mark(query, beginning.owner, beginning.proof)
 
-    def mark(self, query: str, owner: SinkOwner) -> None:
+    def mark(self, query: str, owner: SinkOwner, proof: FenceProof) -> None:
         """Mark the output as a query's own, which it is.
 
         Raises:
+            FencedError: it is a successor's.
             SinkTakenError: it is marked as another query's.
         """
         return

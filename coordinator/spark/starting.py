@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ...storage.checkpoints.proof import FenceProof
 from ..errors import WriterError
 from .local_path import is_local, local_path
 from .plan import field
@@ -42,6 +43,7 @@ def start(
     *,
     location: str,
     query_id: str,
+    proof: FenceProof,
     table: str | None = None,
     query_name: str | None = None,
     output: str | None = None,
@@ -54,9 +56,10 @@ def start(
 
     Args:
         writer: what to start.
-        query_id: Spark's id of the query, which its checkpoint directory has.
         location: a path or URI. On the local file system Spark writes the query's logs without starting processes,
             unless the user has set a file manager.
+        query_id: Spark's id of the query, which its checkpoint directory has.
+        proof: the query writes as soon as it runs: from its claim on, a successor's does.
         table: the name to start it with by ``toTable``; None: start it by ``start``.
         query_name: Spark's name for the query; None: the writer's own.
         output: the output directory of a file sink (``output_path``). Its log uses the same file manager: if it is
@@ -66,6 +69,7 @@ def start(
             adaptive planning takes a tenth of the time of a small batch.
 
     Raises:
+        FencedError: there is a successor. The query does not run.
         WriterError: a query with this name runs in the session.
         BaseException: whatever Spark raises, or an interruption. The query does not run then.
     """
@@ -80,9 +84,13 @@ def start(
         writer.option("checkpointLocation", location)
         if query_name is not None:
             writer.queryName(query_name)
+        # Preparing it may have taken longer than a successor waits.
+        proof.check_now()
         try:
             query = writer.start() if table is None else writer.toTable(table)
             _await_sources(query)
+            # Whoever was told of a successor meanwhile did not know of this query.
+            proof.check()
         except BaseException:
             # Spark may have started it before: nobody would know of it, and it would go on writing.
             _stop(spark, query_id)

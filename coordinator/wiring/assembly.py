@@ -209,7 +209,8 @@ def _supervisor(
 ) -> Supervisor:
     """Make what keeps the queries running; it needs the executor to begin."""
     config = driver.config
-    find_damage = partial(restore_point.find_damage, pipeline.catalog)
+    interrupted = threading.Event()
+    find_damage = partial(restore_point.find_damage, pipeline.catalog, interrupted)
     return Supervisor(
         machine=RecoveryStateMachine(config.restart.tracker(), random.random),
         launcher=Launcher(
@@ -220,6 +221,7 @@ def _supervisor(
             local_recovery=local_recovery,
             open_ahead=host.open if host else leave_to_tasks,
             find_damage=find_damage,
+            interrupted=interrupted,
             owner=SinkOwner(pipeline.catalog.store.uri, pipeline.name),
             may_begin_anew=pipeline.may_resume,
             allow_new_output=config.allow_new_output,
@@ -228,6 +230,7 @@ def _supervisor(
         runs=runs,
         local_recovery=local_recovery,
         find_damage=find_damage,
+        interrupted=interrupted,
         clock=driver.clock,
         restored=pipeline.point,
         token=driver.server.token,
@@ -248,6 +251,7 @@ def _executor(
         machine,
         catalog=pipeline.catalog,
         store=pipeline.catalog.store,
+        watch=pipeline.watch,
         progress=runs,
         clock=driver.clock,
         host_timeout=driver.config.host_timeout_seconds,
@@ -255,8 +259,6 @@ def _executor(
         on_failure=supervisor.must_fail,
         on_processor_failure=supervisor.processor_failed,
         on_restored=supervisor.shards_restored,
-        trusts_look=driver.config.takeover_timeout_seconds / 2,
-        hold_lease=pipeline.leadership.hold_lease,
         on_not_opened=supervisor.shards_not_opened,
         on_completed=runs.completed,
     )
@@ -278,7 +280,7 @@ def _begin(
         made.callback(host.close)
     supervisor.begin(executor)
     made.callback(supervisor.close)
-    pipeline.leadership.listen(supervisor.must_fail)
+    pipeline.watch.listen(supervisor.fenced)
     driver.server.answer(executor.hosts)
 
 
@@ -311,7 +313,7 @@ def _adopter(
         pipeline.life(executor.machine.read(lambda machine: machine.versions)),
         pipeline.point,
         adoptions,
-        executor.fence.check,
+        executor.watch.proof,
         driver.directories.adopted,
         operators.of_query,
         ticks.mode,

@@ -19,6 +19,7 @@ from ...storage.errors import ChandyError, FencedError, StoreFailedError
 from ...storage.logs import logger
 from ..adopt.adopted_store import Life
 from ..config import CheckpointConfig
+from ..execution.successor_watch import SuccessorWatch
 from ..leadership.leadership import Leadership, await_predecessors
 from ..leadership.waiting_driver import Standby, Won
 from ..recovery.runs import Runs
@@ -48,6 +49,8 @@ class TakenPipeline:
     """The completed checkpoints that can be read, ascending."""
     leadership: Leadership
     """Given up once the pipeline's queries have ended."""
+    watch: SuccessorWatch
+    """Proves that there is no successor."""
 
     @property
     def base(self) -> int | None:
@@ -73,8 +76,7 @@ class TakenPipeline:
         """Delete savepoints of this pipeline's own that nothing needs once the generations up to ``ended`` are over."""
         in_use = [self.point.root] if self.point and ended < self.generation.generation else []
         try:
-            self.catalog.check_not_fenced(self.generation.generation)
-            drop_claimed(self.catalog, open_store, ended, in_use)
+            drop_claimed(self.catalog, open_store, ended, self.watch.proof, in_use)
         except (OSError, ChandyError) as error:
             log.warning("cannot delete a claimed savepoint; the next coordinator will", error=str(error))
 
@@ -165,8 +167,17 @@ class TakeOver:
         if catalog.list_ids() != found.ids:
             found = look(catalog, self.restore)
         point = found.point
+        watch = SuccessorWatch(
+            catalog,
+            generation.generation,
+            trusts_look=patience / 2,
+            hold_lease=leadership.hold_lease,
+        )
+        leadership.listen(watch.fence)
+        made.callback(watch.close)
+        watch.begin()
         if self.config.claim and point is not None and point.is_savepoint:
-            claim_restored(catalog, open_store(point.root), generation.generation)
+            claim_restored(catalog, open_store(point.root), watch.proof)
         taken = TakenPipeline(
             self.name,
             catalog,
@@ -176,6 +187,7 @@ class TakeOver:
             may_resume=self.restore == restore_point.LATEST,
             completed=found.completed,
             leadership=leadership,
+            watch=watch,
         )
         taken.drop_claimed(generation.generation - 1)
         return taken

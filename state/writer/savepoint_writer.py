@@ -25,6 +25,7 @@ from ...storage.checkpoints.manifest import (
     StateKind,
     StateRecord,
 )
+from ...storage.checkpoints.proof import Unshared
 from ...storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, discard_savepoint
 from ...storage.checkpoints.snapshots import StoredSnapshot
 from ...storage.codec import from_json as from_canonical_json
@@ -255,7 +256,7 @@ class SavepointWriter:
         try:
             commit_savepoint(store, self._write(store, begun))
         except BaseException:
-            discard_savepoint(store, owner)
+            discard_savepoint(store, owner, Unshared())
             raise
         return store.uri
 

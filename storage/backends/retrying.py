@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import attrs
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 from typing_extensions import override
 
-from ..errors import NotDeletedError, ObjectExistsError, OutcomeUnknownError, StoreFailedError
+from ..errors import (
+    NotDeletedError,
+    ObjectExistsError,
+    OperationInterruptedError,
+    OutcomeUnknownError,
+    StoreFailedError,
+)
 from ..logs import logger
 from ..store import ObjectStat, Store
 
@@ -92,6 +99,10 @@ class RetryPolicy:
     longest: float = 8.0
 
 
+ONCE: Final = RetryPolicy(attempts=1)
+"""Does not retry."""
+
+
 class RetryingStore(Store):
     """A store that retries operations whose error is transient.
 
@@ -103,6 +114,8 @@ class RetryingStore(Store):
         store: makes one attempt per call.
         policy: how long to retry.
         until: monotonic seconds when all retries end; None if only the policy decides.
+        interrupted: ends every operation once it is set, between two attempts and two parts of an object; None: nothing
+            does.
     """
 
     def __init__(
@@ -112,6 +125,7 @@ class RetryingStore(Store):
         until: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        interrupted: threading.Event | None = None,
     ) -> None:
         self.store = store
         self.uri = store.uri
@@ -120,13 +134,22 @@ class RetryingStore(Store):
         self._until = until
         self._clock = clock
         self._sleep = sleep
+        self._interrupted = interrupted
 
     @override
     def within(self, seconds: float) -> Store:
         until = self._clock() + seconds
         if self._until is not None:
             until = min(until, self._until)
-        return RetryingStore(self.store, self._policy, until, self._clock, self._sleep)
+        return RetryingStore(self.store, self._policy, until, self._clock, self._sleep, self._interrupted)
+
+    def until_set(self, interrupted: threading.Event) -> RetryingStore:
+        """Return the store with operations that end once an event is set."""
+
+        def pause(seconds: float) -> None:
+            interrupted.wait(seconds)
+
+        return RetryingStore(self.store, self._policy, self._until, self._clock, pause, interrupted)
 
     @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -232,6 +255,11 @@ class RetryingStore(Store):
                 state.attempt_number >= self._policy.attempts or self._clock() + state.upcoming_sleep > until
             )
 
+        def unless_interrupted() -> T:
+            if self._interrupted is not None and self._interrupted.is_set():
+                raise OperationInterruptedError(self.uri)
+            return attempt()
+
         retrying = Retrying(
             retry=retry_if_exception(_is_transient),
             wait=wait_random_exponential(multiplier=self._policy.first, max=self._policy.longest),
@@ -240,7 +268,17 @@ class RetryingStore(Store):
             before_sleep=_log_retry,
             retry_error_callback=_give_up,
         )
-        return retrying(attempt)
+        return retrying(unless_interrupted)
+
+
+def interruptible(store: Store, interrupted: threading.Event) -> Store:
+    """Return a store with operations that end with an ``OperationInterruptedError`` once an event is set.
+
+    One that is under way ends between two attempts, and between two parts of a large object.
+    """
+    if isinstance(store, RetryingStore):
+        return store.until_set(interrupted)
+    return RetryingStore(store, ONCE, interrupted=interrupted)
 
 
 def _is_transient(error: BaseException) -> bool:

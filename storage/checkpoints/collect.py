@@ -37,6 +37,7 @@ from .layout import (
     trigger_key,
 )
 from .manifest import Manifest
+from .proof import FenceProof
 from .retention import deletable
 from .unfinished_savepoints import unfinished_savepoints
 
@@ -46,7 +47,7 @@ GRACE_SECONDS = 24 * 3600.0
 _CLOCKS_DIFFER = 3600.0
 """Seconds by which the clocks of a store and a driver may differ."""
 _AT_ONCE = 1000
-"""Objects that are deleted before the age of the next ones is checked."""
+"""Objects that are deleted before it is checked whether the next ones may still be."""
 _THREADS = 8
 """Objects whose age is checked at a time."""
 
@@ -69,7 +70,9 @@ class Garbage:
     """Why objects that nothing needs could not be deleted, by key."""
 
 
-def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest]) -> frozenset[str]:
+def discard(
+    store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest], proof: FenceProof
+) -> frozenset[str]:
     """Delete dropped checkpoints and the objects that only they reference, and return the keys of these objects.
 
     The manifests are deleted first: a crash in between leaves garbage, but no manifest whose files are gone.
@@ -78,23 +81,29 @@ def discard(store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest])
         store: the pipeline's store.
         dropped: the checkpoints to delete.
         kept: all other completed checkpoints, including the bases of pending ones.
+        proof: a successor decides itself which checkpoints it keeps.
 
     Raises:
+        FencedError: there is a successor. What was not deleted before stays.
         NotDeletedError: some objects could not be deleted. All others are gone, but for those that a manifest which
             is still there references.
     """
     failed: dict[str, StoreFailedError] = {}
     by_manifest = {manifest_key(manifest.id): manifest for manifest in dropped}
+    proof.check_now()
     failed |= _delete(store, list(by_manifest))
     gone = [manifest for key, manifest in by_manifest.items() if key not in failed]
     keys = deletable(gone, [*kept, *(by_manifest[key] for key in failed)])
-    failed |= _delete(store, [*(trigger_key(manifest.id) for manifest in gone), *sorted(keys)])
+    doomed = [*(trigger_key(manifest.id) for manifest in gone), *sorted(keys)]
+    for begin in range(0, len(doomed), _AT_ONCE):
+        proof.check()
+        failed |= _delete(store, doomed[begin : begin + _AT_ONCE])
     if failed:
         raise NotDeletedError.of(store.uri, failed)
     return keys
 
 
-def discard_aborted(store: Store, checkpoint: int, generation: int | None = None) -> frozenset[str]:
+def discard_aborted(store: Store, checkpoint: int, proof: FenceProof) -> frozenset[str]:
     """Delete what was written only for a checkpoint that will never complete, and return the keys.
 
     The records that the id was used stay, and so does what completed checkpoints reference. Shared files stay, too:
@@ -103,9 +112,8 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
     Args:
         store: the pipeline's store.
         checkpoint: the id of the aborted checkpoint.
-        generation: the caller's generation, which began the checkpoint. A successor may use the same id, so only
-            objects that were listed before the caller was seen to be unfenced are surely its own. None: the caller
-            knows that no other coordinator runs. A manifest is then left alone, because it may be somebody else's.
+        proof: of the generation that began the checkpoint. A successor may use the same id, so only objects that were
+            listed before the caller was seen to be unfenced are surely its own.
 
     Raises:
         FencedError: the caller is fenced. Nothing was deleted.
@@ -114,9 +122,8 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
     catalog = Catalog(store)
     own = manifest_key(checkpoint)
     found = frozenset(store.list(f"{CHECKPOINTS}{checkpoint}/"))
-    if generation is not None:
-        catalog.check_not_fenced(generation)
-    if own in found and catalog.read(checkpoint).generation != generation:
+    proof.check_now()
+    if own in found and catalog.read(checkpoint).generation != proof.generation:
         return frozenset()
     entries = catalog.entries()
     for entry in entries:
@@ -129,7 +136,9 @@ def discard_aborted(store: Store, checkpoint: int, generation: int | None = None
     )
     # The manifest exists if its write succeeded although it was reported as failed. It is deleted first.
     if own in keys:
+        proof.check()
         store.delete(own)
+    proof.check()
     store.delete_all(sorted(keys - {own}))
     return keys
 

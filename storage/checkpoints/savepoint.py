@@ -11,6 +11,7 @@ from ..store import Store
 from .layout import CLAIM, MANIFEST, is_file, is_of_pipeline
 from .manifest import Manifest
 from .manifest_json import decode_manifest, encode_manifest
+from .proof import FenceProof
 
 _log = logger(__name__)
 
@@ -78,27 +79,33 @@ def read_savepoint(store: Store) -> Manifest:
     return decode_manifest(store.read(MANIFEST), store.uri, MANIFEST)
 
 
-def discard_savepoint(store: Store, owner: str) -> None:
+def discard_savepoint(store: Store, owner: str, proof: FenceProof) -> None:
     """Delete an aborted savepoint. A folder that this owner has not claimed is left alone.
+
+    Its manifest may be durable although it failed, so that a successor may run from it already.
 
     The manifest is deleted first and the claim last: a crash in between leaves no manifest with missing files, and
     the folder stays claimed until it is empty.
     """
     if _claimed_by(store) == owner:
-        delete_savepoint(store)
+        proof.check_now()
+        delete_savepoint(store, proof)
 
 
-def delete_savepoint(store: Store) -> None:
+def delete_savepoint(store: Store, proof: FenceProof) -> None:
     """Delete a savepoint, whoever wrote it, and leave anything else in its folder alone.
 
     Where a pipeline has its own storage in the same folder, nobody can tell whose files they are: they stay.
 
     Raises:
+        FencedError: there is a successor. What was not deleted before stays.
         NotDeletedError: some of its objects could not be deleted. The folder stays claimed.
     """
+    proof.check()
     store.delete(MANIFEST)
     keys = store.list()
     if not any(map(is_of_pipeline, keys)):
+        proof.check()
         store.delete_all(list(filter(is_file, keys)))
     store.delete(CLAIM)
 

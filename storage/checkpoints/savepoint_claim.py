@@ -16,6 +16,7 @@ from ..errors import (
     ChandyError,
     CodecError,
     DamagedError,
+    FencedError,
     InvalidPlaceError,
     ObjectExistsError,
     ObjectMissingError,
@@ -24,6 +25,7 @@ from ..logs import logger
 from ..store import Store
 from .catalog import Catalog
 from .layout import CLAIMED, OWNER, claimed_key
+from .proof import FenceProof
 from .savepoint import delete_savepoint
 
 _log = logger(__name__)
@@ -38,18 +40,20 @@ class ClaimedSavepoint:
     """The generation that was restored from it and claimed it."""
 
 
-def claim_restored(catalog: Catalog, savepoint: Store, generation: int) -> None:
+def claim_restored(catalog: Catalog, savepoint: Store, proof: FenceProof) -> None:
     """Claim a savepoint for a pipeline.
 
     Args:
         catalog: the pipeline's catalog.
         savepoint: the folder of the savepoint.
-        generation: the generation that restores it.
+        proof: of the generation that restores it.
 
     Raises:
+        FencedError: there is a successor.
         InvalidPlaceError: it belongs to another pipeline.
     """
     owner = catalog.store.uri
+    proof.check()
     try:
         savepoint.create(OWNER, owner.encode())
     except ObjectExistsError:
@@ -62,11 +66,16 @@ def claim_restored(catalog: Catalog, savepoint: Store, generation: int) -> None:
                 f"one that belongs to {found or 'a pipeline that is just deleting it'}",
                 "copy it and restore the copy, or restore it without a claim while it is there",
             ) from None
-    catalog.store.write(claimed_key(generation), to_json(ClaimedSavepoint(savepoint.uri, generation)))
+    record = ClaimedSavepoint(savepoint.uri, proof.generation)
+    catalog.store.write(claimed_key(proof.generation), to_json(record))
 
 
 def drop_claimed(
-    catalog: Catalog, open_store: Callable[[str], Store], ended: int, in_use: Collection[str] = ()
+    catalog: Catalog,
+    open_store: Callable[[str], Store],
+    ended: int,
+    proof: FenceProof,
+    in_use: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Delete the claimed savepoints that nothing needs any more and return their URIs.
 
@@ -77,7 +86,11 @@ def drop_claimed(
         catalog: the pipeline's catalog.
         open_store: opens the store at a URI.
         ended: the highest generation whose coordinator has ended.
+        proof: a successor may run from one of them.
         in_use: URIs of savepoints that are being restored.
+
+    Raises:
+        FencedError: there is a successor.
     """
     store = catalog.store
     claimed = {key: _record(store, key) for key in store.list(CLAIMED)}
@@ -88,13 +101,16 @@ def drop_claimed(
     for key, one in claimed.items():
         if one.uri in needed or one.uri in in_use:
             continue
+        proof.check_now()
         try:
             savepoint = open_store(one.uri)
             if _owner(savepoint) == store.uri:
-                delete_savepoint(savepoint)
+                delete_savepoint(savepoint, proof)
                 savepoint.delete(OWNER)
                 dropped.append(one.uri)
             store.delete(key)
+        except FencedError:
+            raise
         except (OSError, ChandyError) as error:
             _log.warning(
                 "cannot delete a claimed savepoint; the next start tries again", uri=one.uri, error=str(error)

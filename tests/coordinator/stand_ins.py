@@ -6,6 +6,9 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
+from chandy.coordinator.execution.successor_watch import SuccessorWatch
+from chandy.storage.checkpoints.catalog import Catalog
+
 
 class Spark:
     """A session, and the objects that are reached from it."""
@@ -41,3 +44,8 @@ class Spark:
 
     def getConf(self) -> dict[str, str]:  # noqa: N802
         return self.conf
+
+
+def watch_of(catalog: Catalog, generation: int, trusts_look: float = 15.0) -> SuccessorWatch:
+    """Return a watch for a successor, without a lease. It looks only when it is asked to."""
+    return SuccessorWatch(catalog, generation, trusts_look=trusts_look, hold_lease=lambda: 0.0)

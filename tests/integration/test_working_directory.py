@@ -25,6 +25,7 @@ from chandy.coordinator.sinks import file_sink_log
 from chandy.coordinator.spark import compact_log, progress
 from chandy.coordinator.spark.seeding import seed
 from chandy.coordinator.spark.starting import start
+from chandy.storage.checkpoints.proof import Unshared
 
 from ..waiting import DEADLINE
 
@@ -344,7 +345,7 @@ def test_a_parquet_sink_goes_back_with_its_query(
     query.stop()
     assert "2.compact" in later
 
-    done = file_sink_log.restore(out, file_sink_log.contents(log))
+    done = file_sink_log.restore(out, file_sink_log.contents(log), Unshared())
     assert done.undone == (2, 3, 4)
     assert done.set_aside > 0
     assert rows(spark, out) == expected_rows(range(2)) == rows_without_log(out)
@@ -357,7 +358,7 @@ def test_a_parquet_sink_goes_back_with_its_query(
     assert rows(spark, out) == expected_rows(range(6)) == rows_without_log(out)
 
     # Forward again to the other history, whose files were only set aside.
-    done = file_sink_log.restore(out, file_sink_log.contents(later))
+    done = file_sink_log.restore(out, file_sink_log.contents(later), Unshared())
     assert done.brought_back > 0
     assert done.missing == ()
     assert rows(spark, out) == expected_rows(range(5)) == rows_without_log(out)
@@ -370,7 +371,7 @@ def test_a_table_goes_back_with_its_query(spark: SparkSession, inputs: Path, tmp
     out = Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")) / table
     progress.hold(lambda: progress.files_at(tmp_path / "first", CUT), tmp_path / "held")
     log = progress.hold(lambda: file_sink_log.files_at(out, CUT), tmp_path / "log")
-    file_sink_log.restore(out, file_sink_log.contents(log))
+    file_sink_log.restore(out, file_sink_log.contents(log), Unshared())
     seed(tmp_path / "held", tmp_path / "second")
     assert Counter(
         spark.read.parquet(str(out)).toPandas().itertuples(index=False, name=None)
@@ -391,7 +392,7 @@ def test_a_rate_source_goes_on_without_gap_or_repetition(spark: SparkSession, tm
     progress.hold(lambda: progress.files_at(tmp_path / "first", cut), tmp_path / "held")
     log = progress.hold(lambda: file_sink_log.files_at(out, cut), tmp_path / "log")
     query.stop()
-    file_sink_log.restore(out, file_sink_log.contents(log))
+    file_sink_log.restore(out, file_sink_log.contents(log), Unshared())
     seed(tmp_path / "held", tmp_path / "second")
     query = start(writer, query_id="new", location=str(tmp_path / "second"))
     until(query, lambda: progress.newest_committed(tmp_path / "second") >= cut + 2)

@@ -16,11 +16,12 @@ from chandy.storage.backends.retrying import RetryingStore, RetryPolicy
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import discard, discard_aborted
 from chandy.storage.checkpoints.manifest import Handle, Manifest, OperatorRecord
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.checkpoints.verification import verify
 
-from ..builders import make_manifest
+from ..builders import AskingProof, make_manifest
 
 FINE, REFUSED, TIMED_OUT, LOST, HALF, FULL, KILLED = [
     "fine",
@@ -152,7 +153,7 @@ class World:
                 # It may have completed: nothing of it is deleted, and this driver does not go on.
                 return
             except StorageError:
-                discard_aborted(store, id, began.generation)
+                discard_aborted(store, id, AskingProof(store, began.generation))
                 continue
             self.announced.append(id)
             self.kept.add(id)
@@ -161,7 +162,7 @@ class World:
             while len(completed) > self.retained:
                 catalog.check_not_fenced(began.generation)
                 self.kept.discard(completed[0].id)
-                discard(store, [completed[0]], completed[1:])
+                discard(store, [completed[0]], completed[1:], Unshared())
                 del completed[0]
 
     def _checkpoint(

@@ -6,7 +6,7 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.coordinator.execution.fence import Fence
+from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.leadership.lease import HeldLease
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.elapsed import ElapsedClock, elapsed
@@ -59,6 +59,6 @@ def test_a_time_of_day_that_is_set_back_holds_it_up_for_no_moment() -> None:
 def test_leases_and_looks_are_measured_by_it() -> None:
     catalog = Catalog(MemoryStore())
     lease = HeldLease(catalog, 1, 1.0)
-    fence = Fence(catalog, 1, trusts_look=1.0, hold_lease=lease.hold, on_fenced=lambda error: None)
+    watch = SuccessorWatch(catalog, 1, trusts_look=1.0, hold_lease=lease.hold)
     assert lease._clock is elapsed
-    assert fence._clock is elapsed
+    assert watch._clock is elapsed

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import attrs
 
 from ....storage.checkpoints.manifest import OutputRecord
+from ....storage.checkpoints.proof import FenceProof
 from ....storage.errors import ChandyError, DamagedError, ObjectMissingError, StoreFailedError
 from ....storage.logs import carried, logger
 from ....storage.long_waits import Reminder
@@ -50,17 +51,24 @@ class Publisher:
     """One sink's way to its target, in one life of the coordinator."""
 
     def __init__(
-        self, sink: TwoPhaseSink, fence: Fence, *, on_failure: Callable[[ChandyError], None]
+        self,
+        sink: TwoPhaseSink,
+        fence: Fence,
+        proof: FenceProof,
+        *,
+        on_failure: Callable[[ChandyError], None],
     ) -> None:
         """Make a publisher that has not connected.
 
         Args:
             sink: where to publish.
             fence: who publishes.
+            proof: is checked before each act on the target, beside the fence that the target has itself.
             on_failure: called when an epoch cannot be published, and trying again will not help.
         """
         self._sink = sink
         self._fence = fence
+        self._proof = proof
         self._on_failure = on_failure
         self._committer: Committer | None = None
         self._known: int | None = None
@@ -277,6 +285,7 @@ class Publisher:
                     # Under the lock, so that no batch of a run comes after one of the run that follows.
                     if is_over is not None and is_over(0.0):
                         raise _ClosedError
+                    self._proof.check()
                     return act(self._connected())
             except (TargetUnavailableError, StoreFailedError) as error:
                 self._disconnect()

@@ -17,6 +17,7 @@ from typing_extensions import override
 from ....storage.backends.open import open_store
 from ....storage.checkpoints.layout import staged_folder
 from ....storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
+from ....storage.checkpoints.proof import FenceProof
 from ....storage.errors import ChandyError, StorageError
 from ....storage.logs import logger
 from ....storage.long_waits import Reminder
@@ -55,6 +56,7 @@ class TransactionalSink(Sink):
         self,
         sinks: Sequence[TwoPhaseSink],
         fence: Fence,
+        proof: FenceProof,
         *,
         policy: OutputPolicy,
         first_epoch: int,
@@ -66,6 +68,7 @@ class TransactionalSink(Sink):
         Args:
             sinks: at least one.
             fence: who publishes; its ``sink`` does not matter.
+            proof: is checked before each act on a target, and before anything staged is deleted.
             policy: what the user allows.
             first_epoch: the least id that this life gives to a checkpoint.
             on_published: called with the id of a checkpoint once all that it has to publish is published.
@@ -77,10 +80,11 @@ class TransactionalSink(Sink):
         check_together(sinks)
         self._sinks = {sink.uid: sink for sink in sinks}
         self._fence = fence
+        self._proof = proof
         self._policy = policy
         self._on_published = on_published
         self._publishers = {
-            uid: Publisher(sink, attrs.evolve(fence, sink=uid), on_failure=on_failure)
+            uid: Publisher(sink, attrs.evolve(fence, sink=uid), proof, on_failure=on_failure)
             for uid, sink in self._sinks.items()
         }
         self._take_over = TakeOver(self._publishers, fence, policy, first_epoch)
@@ -406,6 +410,7 @@ class TransactionalSink(Sink):
         if not staged:
             return
         try:
+            self._proof.check()
             for sink in self._sinks.values():
                 sink.abort(staged, self._next_epoch)
         except Exception as error:  # noqa: BLE001 (a sink may raise anything, and nothing depends on this)
@@ -417,6 +422,8 @@ class TransactionalSink(Sink):
         keys = [file.key for one in staged for file in one.files]
         try:
             if keys:
+                # A successor may publish what this life has given up.
+                self._proof.check()
                 open_store(self._fence.store).within(_FORGET_SECONDS).delete_all(keys)
         except (ChandyError, OSError) as error:
             log.warning("cannot delete what is not needed; `chandy gc` can", error=str(error))

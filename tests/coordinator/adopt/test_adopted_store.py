@@ -14,6 +14,7 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import collect_garbage
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateRecord
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import DamagedError
@@ -36,7 +37,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 def write(life: Life, files: dict[str, Path], source: AdoptionRecord = SOURCE) -> adopted_store.Adopted:
     query, shards = {"working/offsets/7": files["query"]}, {("totals", 1): {"0.sst": files["shard"]}}
-    return adopted_store.write(life, "q", source, query, (OPERATOR,), shards, 1000.0)
+    return adopted_store.write(life, "q", source, query, (OPERATOR,), shards, 1000.0, Unshared())
 
 
 def test_what_was_adopted_is_found_again_and_restores(

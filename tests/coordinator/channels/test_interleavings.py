@@ -19,6 +19,7 @@ import json
 import logging
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,6 +65,7 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import pack_key
 from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest, QueryRecord
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import ChandyError
 from chandy.storage.store import Store
@@ -323,6 +325,7 @@ class Life(SteppedExecutor):
         return TransactionalSink(
             [FilesSink(str(self.world.output))],
             self.fence,
+            Unshared(),
             policy=CONFIG.output_policy,
             first_epoch=self.first_epoch,
             on_published=lambda checkpoint: self.handle(on.Published(checkpoint, WRITER)),
@@ -351,13 +354,16 @@ class Life(SteppedExecutor):
         directory.parent.mkdir(parents=True)
         has = point is not None and point.has(name)
         if point is not None and has:
-            restored = restore_query(point, name, directory, None, compact_interval=COMPACTED)
+            restored = restore_query(
+                point, name, directory, None, threading.Event(), compact_interval=COMPACTED
+            )
             query_id, files = restored.query_id, restored.sink_log
         else:
             query_id, files = seed(directory / "nothing", directory, compact_interval=COMPACTED), None
         batch = point.batch(name) if point else -1
         beginning = Beginning(
             SinkOwner(self.root, "pipeline"),
+            Unshared(),
             files,
             may_begin_anew=True,
             directory=directory,

@@ -16,6 +16,7 @@ import pytest
 from chandy.coordinator.sinks.two_phase.contract import Epoch, Fence
 from chandy.coordinator.sinks.two_phase.errors import TargetFullError
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.errors import ChandyError
 
 from ...small_disk import SmallDisk, small_disk
@@ -55,7 +56,7 @@ class Lives:
         """Begin a life, and return with what position."""
         self.generation += 1
         fence = Fence("flights", "delays", self.pipeline.sink.uid, self.pipeline.store, self.generation)
-        publisher = Publisher(self.pipeline.sink, fence, on_failure=self.failures.append)
+        publisher = Publisher(self.pipeline.sink, fence, Unshared(), on_failure=self.failures.append)
         return publisher, publisher.begin(30)
 
     def epochs(self) -> list[Epoch]:

@@ -12,6 +12,7 @@ from chandy.coordinator.sinks.two_phase.contract import Batch, Epoch, Fence, Two
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.errors import ChandyError
 
 from . import test_delta, test_iceberg, test_kafka, test_postgres
@@ -44,7 +45,10 @@ class Publishing:
         """How rows are refused; the position stays."""
         failures: list[ChandyError] = []
         publisher = Publisher(
-            self.sink, Fence("flights", "delays", "out", self.store, 1), on_failure=failures.append
+            self.sink,
+            Fence("flights", "delays", "out", self.store, 1),
+            Unshared(),
+            on_failure=failures.append,
         )
         position = publisher.begin(30)
         with pytest.raises(OutputError) as error:

@@ -21,6 +21,7 @@ from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.takeover import TakeOver
 from chandy.storage.checkpoints.manifest import OutputRecord
+from chandy.storage.checkpoints.proof import Unshared
 
 from ...waiting import DEADLINE, eventually
 from . import test_delta, test_iceberg, test_kafka, test_postgres
@@ -37,10 +38,11 @@ POLICY = OutputPolicy(max_unpublished=9, allow_repeated_output=False, allow_lost
 def begin(pipeline: Pipeline, generation: int, *published: int, may_lose: bool = False) -> Publisher:
     """Begin a life from the checkpoint after what was published, as a coordinator does."""
     fence = Fence("flights", "delays", "out", pipeline.store, generation)
-    publisher = Publisher(pipeline.sink, fence, on_failure=lambda error: None)
+    publisher = Publisher(pipeline.sink, fence, Unshared(), on_failure=lambda error: None)
     newest = max(published, default=None)
     beginning = Beginning(
         SinkOwner(pipeline.store, "flights"),
+        Unshared(),
         None,
         checkpoint=None if newest is None else newest + 1,
         outputs=() if newest is None else (OutputRecord(pipeline.sink.uid, (), newest),),

@@ -47,6 +47,7 @@ from chandy.storage.errors import (
 from chandy.storage.store import Store
 
 from ...waiting import DEADLINE, eventually
+from ..stand_ins import watch_of
 
 
 class TroubledStore(LocalStore):
@@ -193,10 +194,14 @@ class Setup:
         self.machine = lambda: CheckpointStateMachine(
             pipeline="p", generation=generation.generation, root=self.store.uri, limits=limits, next_id=1
         )
+        self.watch = watch_of(self.catalog, generation.generation)
+        self.watch.listen(self.failures.append)
+        self.watch.begin()
         self.executor = CheckpointExecutor(
             self.machine(),
             catalog=self.catalog,
             store=self.store,
+            watch=self.watch,
             progress=self.queries,
             clock=lambda: self.now,
             host_timeout=60.0,
@@ -232,6 +237,7 @@ class Setup:
     def close(self) -> None:
         self.store.open.set()
         self.queries.may_plan.set()
+        self.watch.close()
         self.executor.close()
         # Its stream ends with the order to stop.
         self.host.thread.join(DEADLINE)

@@ -37,6 +37,7 @@ from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord
 from chandy.storage.errors import ChandyError
 
 from ...waiting import DEADLINE, eventually
+from ..stand_ins import watch_of
 from .one_life import Queries
 
 pytestmark = pytest.mark.kills
@@ -82,6 +83,7 @@ class Cluster:
             ),
             catalog=self.catalog,
             store=self.store,
+            watch=watch_of(self.catalog, generation.generation),
             progress=self.queries,
             clock=lambda: begin + time.monotonic(),
             host_timeout=6.0,

@@ -121,6 +121,7 @@ from chandy.storage.checkpoints.manifest import (
     OperatorRecord,
     QueryRecord,
 )
+from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.checkpoints.savepoint import claim_savepoint, discard_savepoint, read_savepoint
 from chandy.storage.errors import (
     ChandyError,
@@ -131,7 +132,7 @@ from chandy.storage.errors import (
 )
 from chandy.storage.store import Store
 
-from ...builders import MemoryStore
+from ...builders import AskingProof, MemoryStore
 from ...effort import IS_FULL, always_kept, sampled, until_found
 
 ROOT = "memory://pipeline"
@@ -833,6 +834,7 @@ class Life:
             completed=completed,
             base=base,
         )
+        self.proof = AskingProof(self.catalog.store, started.generation)
         self.machine = self.new_machine()
         self.events: list[LoggedEvent] = []
         self.outcomes_of_events: list[Outcome[Any] | None] = []
@@ -979,7 +981,8 @@ class Life:
             return
         if choose.checkpoint not in self.machine.pending:
             if choose.is_savepoint:
-                discard_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint))
+                with contextlib.suppress(FencedError):
+                    discard_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint), self.proof)
             return
         for query in choose.queries:
             yield
@@ -1074,18 +1077,17 @@ class Life:
         self.world.check_retention(order, self.machine.limits.retained)
         yield
         with contextlib.suppress(FencedError):
-            self.catalog.check_not_fenced(self.machine.generation)
-            collect.discard(self.world.open(ROOT), order.dropped, order.kept)
+            collect.discard(self.world.open(ROOT), order.dropped, order.kept, self.proof)
         yield
         self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped)))
 
     def discard_aborted(self, order: do.DiscardAborted) -> Iterator[None]:
         yield
-        if order.is_savepoint:
-            discard_savepoint(self.world.open(order.root), self.owner(order.checkpoint))
-            return
         with contextlib.suppress(FencedError):
-            collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.machine.generation)
+            if order.is_savepoint:
+                discard_savepoint(self.world.open(order.root), self.owner(order.checkpoint), self.proof)
+            else:
+                collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.proof)
 
     def work(self, works: list[Iterator[None]] | deque[Writing], number: int) -> None:
         """Let one thing that the driver does take its next step."""
@@ -2201,7 +2203,7 @@ def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
 def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
     """Retention deletes all objects of a dropped checkpoint."""
     right = collect.discard
-    patch.setattr(collect, "discard", lambda store, dropped, kept: right(store, dropped, ()))
+    patch.setattr(collect, "discard", lambda store, dropped, kept, proof: right(store, dropped, (), proof))
 
 
 def announce_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
@@ -2221,7 +2223,7 @@ def never_look_for_a_successor(patch: pytest.MonkeyPatch) -> None:
 def delete_a_successors_objects(patch: pytest.MonkeyPatch) -> None:
     """What an aborted checkpoint has left is deleted without a look at whose it is."""
 
-    def discard_aborted(store: Store, checkpoint: int, generation: int) -> None:
+    def discard_aborted(store: Store, checkpoint: int, proof: FenceProof) -> None:
         for key in store.list(f"checkpoints/{checkpoint}/"):
             store.delete(key)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -84,9 +85,9 @@ def test_without_an_intact_one_that_is_said(catalog: Catalog) -> None:
 def test_damage_that_a_restore_has_met_is_named_with_the_newest_intact_one(catalog: Catalog) -> None:
     point = restore_point.choose(catalog, "latest")
     assert point is not None
-    assert restore_point.damage(catalog, point) is None
+    assert restore_point.damage(catalog, point, threading.Event()) is None
     catalog.store.write(own_key(catalog, 3), b"x" * 100)
-    damage = restore_point.damage(catalog, point)
+    damage = restore_point.damage(catalog, point, threading.Event())
     assert damage is not None
     assert (damage.key, damage.checkpoint, damage.intact) == (own_key(catalog, 3), 3, 2)
     assert 'restore="2"' in str(damage)

@@ -54,6 +54,7 @@ from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest, Operat
 from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import ChandyError
 
+from ...coordinator.stand_ins import watch_of
 from ...effort import chance, examples
 from ...waiting import DEADLINE, eventually
 
@@ -119,7 +120,8 @@ class Life:
             leftovers=LeftoverRuns(),
         )
         self.runs = Runs()
-        find_damage = partial(restore_point.find_damage, self.catalog)
+        interrupted = threading.Event()
+        find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
         self.supervisor = Supervisor(
             machine=RecoveryStateMachine(FixedDelay("0 s", attempts=3).tracker(), lambda: 0.5),
             launcher=Launcher(
@@ -130,6 +132,7 @@ class Life:
                 local_recovery=recovery,
                 open_ahead=self.open_ahead if ahead else lambda *_: None,
                 find_damage=find_damage,
+                interrupted=interrupted,
                 owner=SinkOwner(self.catalog.store.uri, "p"),
                 may_begin_anew=True,
                 allow_new_output=False,
@@ -137,6 +140,7 @@ class Life:
             runs=self.runs,
             local_recovery=recovery,
             find_damage=find_damage,
+            interrupted=interrupted,
             clock=time.time,
             restored=point,
             token=TOKEN,
@@ -153,6 +157,7 @@ class Life:
             ),
             catalog=self.catalog,
             store=self.catalog.store,
+            watch=watch_of(self.catalog, generation.generation),
             progress=self.runs,
             clock=time.time,
             host_timeout=1e9,

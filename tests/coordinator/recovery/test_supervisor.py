@@ -37,6 +37,7 @@ from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.restore import restore_point
 from chandy.coordinator.restore.local_recovery import LeftoverRuns, LocalRecovery
 from chandy.coordinator.restore.query_directories import QueryDirectories
+from chandy.coordinator.restore.restore_point import Restored
 from chandy.coordinator.restore.resume import ResumableRun
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.owner import SinkOwner
@@ -48,13 +49,16 @@ from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFact
 from chandy.state.errors import HostLostError
 from chandy.state.failure_marks import mark
 from chandy.state.rpc.messages import ResumePoint, ShardsRestored, TaskFailure
-from chandy.storage import DamagedCheckpointError, FencedError, StoreFailedError
+from chandy.storage import ChandyError, DamagedCheckpointError, FencedError, StoreFailedError
 from chandy.storage.backends.local import LocalStore
+from chandy.storage.backends.retrying import interruptible
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.manifest import Handle, OperatorRecord, QueryRecord
+from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
-from chandy.storage.errors import DamagedError, FailureCode, ObjectMissingError
+from chandy.storage.errors import DamagedError, FailureCode, ObjectMissingError, OperationInterruptedError
+from chandy.storage.store import Store
 
 from ...builders import make_manifest
 from ...waiting import DEADLINE, eventually
@@ -125,14 +129,22 @@ class StillMachine:
         self.events.append(event)
 
 
-class KnownFence:
-    """``Fence`` that needs no store."""
+class KnownWatch(FenceProof):
+    """``SuccessorWatch`` that needs no store, and its proof."""
 
     fenced: FencedError | None = None
+    generation = 1
+
+    @property
+    def proof(self) -> KnownWatch:
+        return self
 
     def check(self) -> None:
         if self.fenced is not None:
             raise self.fenced
+
+    def check_now(self) -> None:
+        self.check()
 
 
 class Checkpoints:
@@ -140,7 +152,7 @@ class Checkpoints:
 
     def __init__(self) -> None:
         self.machine = StillMachine()
-        self.fence = KnownFence()
+        self.watch = KnownWatch()
         self.unsettled = 0
         """How often the fate of a manifest is not known yet."""
 
@@ -182,6 +194,8 @@ class Setup:
             boot="",
             leftovers=LeftoverRuns(),
         )
+        interrupted = threading.Event()
+        find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
         self.supervisor = Supervisor(
             machine=RecoveryStateMachine(restart.tracker(), lambda: 0.5),
             launcher=Launcher(
@@ -191,14 +205,16 @@ class Setup:
                 ticks=NoTicks(),  # type: ignore[arg-type]
                 local_recovery=recovery,
                 open_ahead=self.open_ahead,
-                find_damage=partial(restore_point.find_damage, self.catalog),
+                find_damage=find_damage,
+                interrupted=interrupted,
                 owner=SinkOwner(self.catalog.store.uri, "p"),
                 may_begin_anew=True,
                 allow_new_output=False,
             ),
             runs=self.runs,
             local_recovery=recovery,
-            find_damage=partial(restore_point.find_damage, self.catalog),
+            find_damage=find_damage,
+            interrupted=interrupted,
             clock=Ticking(),
             restored=self.point,
             token=TOKEN,
@@ -251,7 +267,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Running]:
     """The runs that are started; each goes on until it is stopped."""
     found: list[Running] = []
 
-    def start(*args: Any, **kwargs: Any) -> Running:
+    def start(*args: Any, proof: FenceProof, **kwargs: Any) -> Running:
+        proof.check_now()
         found.append(Running())
         return found[-1]
 
@@ -285,7 +302,7 @@ class TouchedSink(AtLeastOnceSink):
 def test_a_driver_that_is_overtaken_while_it_restores_touches_nothing_of_its_successor(
     setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    fence, restore = setup.checkpoints.fence, launcher.restore_query
+    fence, restore = setup.checkpoints.watch, launcher.restore_query
 
     def overtaken() -> None:
         fence.fenced = FencedError("file:///store", 1, 2, "another driver")
@@ -305,7 +322,7 @@ def test_a_driver_that_is_overtaken_while_it_restores_touches_nothing_of_its_suc
 
 
 class FullDisk(AtLeastOnceSink):
-    def mark(self, query: str, owner: SinkOwner) -> None:
+    def mark(self, query: str, owner: SinkOwner, proof: FenceProof) -> None:
         raise OSError(28, "No space left on device")
 
 
@@ -609,11 +626,143 @@ def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
     query = setup.supervisor.start(setup.definition)
     touched: list[object] = []
     monkeypatch.setattr(launcher, "restore_query", lambda *args: touched.append(args))
-    setup.checkpoints.fence.fenced = FENCED
+    setup.checkpoints.watch.fenced = FENCED
     setup.supervisor.host_lost("it was frozen for too long")
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
     assert touched == []
+
+
+def endless(store: Store, interrupted: threading.Event) -> Store:
+    """Return a store with reads that end when they are interrupted, and only then."""
+
+    class Endless(LocalStore):
+        def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+            if not key.endswith(".json"):
+                self.take_for_ever()
+            return super().read(key, offset, length)
+
+        def download(self, key: str, path: Path, size: int | None = None) -> str | None:
+            self.take_for_ever()
+            return super().download(key, path, size)
+
+        @staticmethod
+        def take_for_ever() -> None:
+            READING.set()
+            assert interrupted.wait(DEADLINE), "nobody has interrupted it"
+            # The next part.
+            interruptible(store, interrupted).list()
+
+    assert isinstance(store, LocalStore)
+    return Endless(store.root)
+
+
+READING = threading.Event()
+"""Set while a store is read that does not come to an end by itself."""
+
+
+@pytest.fixture
+def reads_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    READING.clear()
+    monkeypatch.setattr(restore_point, "interruptible", endless)
+
+
+def in_background(act: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_fence_ends_the_queries_while_the_driver_looks_for_damage(
+    setup: Setup, started: list[Running], reads_never_end: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = setup.point
+    assert point is not None
+    monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: Restored("id", None))
+    query = setup.supervisor.start(setup.definition)
+    setup.supervisor.shards_not_opened(setup.runs.all()[0].query_id, "other bytes", FailureCode.UNREADABLE)
+    assert READING.wait(DEADLINE)
+    setup.supervisor.fenced(FENCED)
+    assert started[0].stopped.wait(DEADLINE)
+    with pytest.raises(FencedError):
+        query.awaitTermination(DEADLINE)
+
+
+def test_a_fence_ends_the_queries_while_another_one_begins_in_its_target(
+    setup: Setup, started: list[Running]
+) -> None:
+    """Which waits for the target, whatever happens here."""
+    setup.supervisor.start(setup.definition)
+    begins, may_begin = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begins.set()
+        assert may_begin.wait(DEADLINE)
+
+    other = attrs.evolve(setup.definition, name="other", sink=TouchedSink("noop", then=wait))
+
+    def start() -> None:
+        with pytest.raises(FencedError):
+            setup.supervisor.start(other)
+
+    starting = in_background(start)
+    assert begins.wait(DEADLINE)
+    setup.checkpoints.watch.fenced = FENCED
+    setup.supervisor.fenced(FENCED)
+    assert started[0].stopped.wait(DEADLINE)
+    may_begin.set()
+    starting.join(DEADLINE)
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_stop_ends_a_search_for_damage(
+    setup: Setup, started: list[Running], reads_never_end: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: Restored("id", None))
+    query = setup.supervisor.start(setup.definition)
+    setup.supervisor.shards_not_opened(setup.runs.all()[0].query_id, "other bytes", FailureCode.UNREADABLE)
+    assert READING.wait(DEADLINE)
+    closing = in_background(setup.supervisor.close)
+    closing.join(DEADLINE)
+    assert not closing.is_alive()
+    assert query.exception() is None
+
+
+@pytest.mark.parametrize("what", ["a fence", "a stop"])
+def test_what_restores_for_long_ends_with_the_pipeline(
+    setup: Setup, started: list[Running], reads_never_end: None, what: str
+) -> None:
+    raised: list[Exception] = []
+
+    def start() -> None:
+        try:
+            setup.supervisor.start(setup.definition)
+        except ChandyError as error:
+            raised.append(error)
+
+    starting = in_background(start)
+    assert READING.wait(DEADLINE)
+    if what == "a fence":
+        setup.supervisor.fenced(FENCED)
+    else:
+        setup.supervisor.stop_gracefully(("q",), 0.0)
+    starting.join(DEADLINE)
+    assert [type(error) for error in raised] == [OperationInterruptedError]
+    assert not started
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(
+    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = setup.supervisor.start(setup.definition)
+    stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
+    setup.supervisor.host_lost("it was killed")
+    setup.supervisor.resume(stopped)
+    eventually(lambda: any(metrics.checkpoint == 2 for metrics in list(setup.supervisor.recoveries)[1:]))
+    assert query.isActive
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
@@ -641,7 +790,7 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
     setup: Setup, started: list[Running]
 ) -> None:
     query = setup.supervisor.start(setup.definition)
-    setup.supervisor.must_fail(FENCED)
+    setup.supervisor.fenced(FENCED)
     # Behind it: what was lost meanwhile changes nothing any more.
     setup.supervisor.host_lost("it was frozen for too long")
     with pytest.raises(FencedError):
@@ -804,7 +953,7 @@ def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
         if started[0].stopped.is_set():
             query.stop()
 
-    monkeypatch.setattr(setup.checkpoints.fence, "check", check_not_fenced)
+    monkeypatch.setattr(setup.checkpoints.watch, "check_now", check_not_fenced)
     setup.checkpoints.unsettled = 1
     setup.supervisor.host_lost("it was killed")
     eventually(lambda: len(setup.supervisor.recoveries) == 2)

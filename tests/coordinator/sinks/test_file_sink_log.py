@@ -13,6 +13,7 @@ from chandy.coordinator.errors import IncompleteDirectoryError
 from chandy.coordinator.sinks import file_sink_log
 from chandy.coordinator.sinks.file_sink_log import ASIDE, LOG, Rollback
 from chandy.coordinator.spark import progress
+from chandy.storage.checkpoints.proof import Unshared
 
 INTERVAL = 3
 
@@ -101,39 +102,39 @@ def test_a_batch_that_is_not_logged_yet_is_refused(sink: Sink) -> None:
 @pytest.mark.parametrize("batch", range(-1, 7))
 def test_the_log_goes_back_to_exactly_what_it_was(sink: Sink, batch: int, tmp_path: Path) -> None:
     files = taken(sink, batch, tmp_path)
-    done = file_sink_log.restore(sink.output, files)
+    done = file_sink_log.restore(sink.output, files, Unshared())
     assert sorted(path.name for path in (sink.output / LOG).iterdir() if path.name[0] != ".") == sorted(files)
     assert sink.visible() == sink.logged() == [sink.data(kept) for kept in range(batch + 1)]
     assert done == Rollback(undone=tuple(range(batch + 1, 7)), set_aside=6 - batch)
-    assert file_sink_log.restore(sink.output, files) == Rollback()
+    assert file_sink_log.restore(sink.output, files, Unshared()) == Rollback()
 
 
 def test_entries_that_spark_has_compacted_and_deleted_come_back(sink: Sink, tmp_path: Path) -> None:
     files = taken(sink, 1, tmp_path)
     for name in ("0", "1", "2.compact", "3", "4"):
         (sink.output / LOG / name).unlink()
-    file_sink_log.restore(sink.output, files)
+    file_sink_log.restore(sink.output, files, Unshared())
     assert sink.visible() == sink.logged() == [sink.data(0), sink.data(1)]
 
 
 def test_no_stale_checksum_is_left(sink: Sink, tmp_path: Path) -> None:
     third = taken(sink, 3, tmp_path)
-    file_sink_log.restore(sink.output, third)
+    file_sink_log.restore(sink.output, third, Unshared())
     hidden = {path.name[1:-4] for path in (sink.output / LOG).glob(".*.crc")}
     assert hidden <= {path.name for path in (sink.output / LOG).iterdir()}
     (sink.output / LOG / "3").unlink()
-    file_sink_log.restore(sink.output, {"3": third["3"], **taken(sink, 2, tmp_path)})
+    file_sink_log.restore(sink.output, {"3": third["3"], **taken(sink, 2, tmp_path)}, Unshared())
     assert not (sink.output / LOG / ".3.crc").exists()
 
 
 def test_a_later_checkpoint_can_be_gone_forward_to_again(sink: Sink, tmp_path: Path) -> None:
     early, late = taken(sink, 1, tmp_path), taken(sink, 5, tmp_path)
     before = [sink.data(batch) for batch in range(6)]
-    file_sink_log.restore(sink.output, early)
+    file_sink_log.restore(sink.output, early, Unshared())
     sink.branch = "b"
     for batch in range(2, 9):
         sink.run(batch)
-    done = file_sink_log.restore(sink.output, late)
+    done = file_sink_log.restore(sink.output, late, Unshared())
     assert done.brought_back == 4
     assert done.missing == ()
     assert sink.visible() == sink.logged() == before
@@ -143,7 +144,7 @@ def test_a_later_checkpoint_can_be_gone_forward_to_again(sink: Sink, tmp_path: P
 def test_data_that_somebody_removed_is_told(sink: Sink, tmp_path: Path) -> None:
     files = taken(sink, 3, tmp_path)
     (sink.output / sink.data(2)).unlink()
-    assert file_sink_log.restore(sink.output, files).missing == (sink.data(2),)
+    assert file_sink_log.restore(sink.output, files, Unshared()).missing == (sink.data(2),)
 
 
 def test_files_of_others_in_the_output_are_left_alone(sink: Sink, tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_files_of_others_in_the_output_are_left_alone(sink: Sink, tmp_path: Path
     elsewhere.write_text("mine")
     line = json.dumps({"path": f"file://{elsewhere}", "action": "add"})
     (sink.output / LOG / "7").write_text(f"v1\n{line}")
-    file_sink_log.restore(sink.output, {})
+    file_sink_log.restore(sink.output, {}, Unshared())
     assert other.read_text() == elsewhere.read_text() == "mine"
 
 
@@ -188,20 +189,20 @@ def test_a_rollback_that_died_anywhere_is_finished_by_the_next(
             sink.run(batch)
         late = taken(sink, 4, root)
         wanted = [sink.data(batch) for batch in range(5)]
-        file_sink_log.restore(sink.output, taken(sink, 1, root))
+        file_sink_log.restore(sink.output, taken(sink, 1, root), Unshared())
         sink.branch = "b"
         for batch in range(2, 7):
             sink.run(batch)
         with monkeypatch.context() as patch:
             crash_at(step, patch)
             try:
-                file_sink_log.restore(sink.output, late)
+                file_sink_log.restore(sink.output, late, Unshared())
             except CrashError:
                 crashes += 1
                 died = True
             else:
                 died = False
-        file_sink_log.restore(sink.output, late)
+        file_sink_log.restore(sink.output, late, Unshared())
         assert sink.visible() == sink.logged() == wanted
         assert not list((sink.output / ASIDE / "log").glob("*"))
         if not died:

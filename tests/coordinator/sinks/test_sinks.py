@@ -18,6 +18,7 @@ from chandy.coordinator.sinks.sink import Beginning, Sink
 from chandy.coordinator.spark import plan
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.proof import Unshared
 
 WRITER: Any = None
 OWNER = SinkOwner("file:///store/p", "p")
@@ -78,7 +79,7 @@ def sink(tmp_path: Path) -> FileSink:
 def begins(
     sink: Sink, files: dict[str, Path] | None, query: str = "q", owner: SinkOwner = OWNER, **allowed: bool
 ) -> None:
-    sink.begin(query, Beginning(owner, files, **allowed))
+    sink.begin(query, Beginning(owner, Unshared(), files, **allowed))
 
 
 def keep(sink: FileSink, batch: int, where: Path) -> dict[str, Path]:
@@ -216,9 +217,9 @@ def test_a_pipeline_that_goes_on_from_anothers_savepoint_goes_on_in_its_output_o
 
     if runs:
         with pytest.raises(SinkTakenError, match="'p'"):
-            sink.begin("q", Beginning(owner, kept, is_written_by=is_written_by))
+            sink.begin("q", Beginning(owner, Unshared(), kept, is_written_by=is_written_by))
     else:
-        sink.begin("q", Beginning(owner, kept, is_written_by=is_written_by))
+        sink.begin("q", Beginning(owner, Unshared(), kept, is_written_by=is_written_by))
         assert mark_of(sink.path) == Mark("file:///new/p2", "p2", "q")
         # The one before is a stranger by now.
         with pytest.raises(SinkTakenError, match="'p2'"):
@@ -253,9 +254,9 @@ def test_a_table_is_marked_when_spark_has_made_it(sink: FileSink) -> None:
     """Spark makes no table where something lies already."""
     begins(sink, None, is_table=True)
     assert not sink.path.exists()
-    sink.mark("q", OWNER)
+    sink.mark("q", OWNER, Unshared())
     with pytest.raises(SinkTakenError):
-        sink.mark("other", OWNER)
+        sink.mark("other", OWNER, Unshared())
 
 
 @pytest.mark.parametrize("partition", ["", "k=1/l=2/"])
@@ -306,5 +307,5 @@ def test_of_any_other_sink_nothing_is_kept_and_nothing_is_refused() -> None:
     sink: Sink = AtLeastOnceSink("console")
     begins(sink, None)
     begins(sink, sink.files_at(7))
-    sink.mark("q", OWNER)
+    sink.mark("q", OWNER, Unshared())
     assert (sink.location, sink.files_at(7), sink.is_ahead_of(7)) == (None, {}, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,8 @@ from chandy.storage import (
     StoreFailedError,
 )
 from chandy.storage.backends.probe import probe_exclusive_create
-from chandy.storage.backends.retrying import RetryingStore, RetryPolicy, create_surely
+from chandy.storage.backends.retrying import RetryingStore, RetryPolicy, create_surely, interruptible
+from chandy.storage.errors import OperationInterruptedError
 
 from ...builders import MemoryStore
 
@@ -237,3 +239,43 @@ def test_a_creator_that_was_slower_than_another_learns_it(clock: Clock) -> None:
 def test_a_failure_with_a_known_outcome_asks_for_no_patience(clock: Clock) -> None:
     with pytest.raises(StoreFailedError):
         create_surely(retrying(Flaky(1, transient=False), clock), "x", b"mine", lambda error: pytest.fail())
+
+
+class _Interrupts(MemoryStore):
+    """Is away, and whoever reads it is not wanted any more after some reads."""
+
+    def __init__(self, interrupted: threading.Event, reads: int) -> None:
+        super().__init__()
+        self.interrupted, self.left = interrupted, reads
+        self.is_away = False
+
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        self.left -= 1
+        if self.left == 0:
+            self.interrupted.set()
+        if self.is_away:
+            raise StoreFailedError(self.uri, key, "read", "connection reset", transient=True)
+        return super().read(key, offset, length)
+
+
+@pytest.mark.parametrize("retries", [False, True])
+def test_an_interrupted_operation_reads_no_further_part(retries: bool) -> None:
+    interrupted = threading.Event()
+    inner = _Interrupts(interrupted, reads=2)
+    inner.write("key", b"x")
+    store = interruptible(RetryingStore(inner) if retries else inner, interrupted)
+    assert [store.read("key") for _ in range(2)] == [b"x", b"x"]
+    with pytest.raises(OperationInterruptedError):
+        store.read("key")
+    assert inner.left == 0
+
+
+def test_an_interruption_ends_the_waits_for_a_store_that_is_away() -> None:
+    interrupted = threading.Event()
+    inner = _Interrupts(interrupted, reads=1)
+    inner.is_away = True
+    # Without it, the first wait would take a day.
+    patient = RetryingStore(inner, RetryPolicy(seconds=1e6, first=86400.0, longest=86400.0))
+    with pytest.raises(OperationInterruptedError):
+        interruptible(patient, interrupted).read("key")
+    assert inner.left == 0

@@ -22,6 +22,7 @@ from chandy.storage.checkpoints.manifest import (
     OutputRecord,
     QueryRecord,
 )
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, read_savepoint
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
@@ -29,7 +30,7 @@ from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import NotDeletedError, StoreFailedError
 from chandy.storage.store import ObjectStat
 
-from ...builders import PROBE, make_manifest, pack, shared, staged
+from ...builders import PROBE, AskingProof, make_manifest, pack, shared, staged
 
 MakeManifest = Callable[..., Manifest]
 
@@ -66,7 +67,7 @@ def test_discarding_deletes_the_manifest_and_what_nobody_else_needs(
     two = make_manifest(2, shards=[files(store, shared("b"), pack(2))])
     catalog.commit(one)
     catalog.commit(two)
-    assert discard(store, [one], [two]) == {shared("a"), pack(1)}
+    assert discard(store, [one], [two], Unshared()) == {shared("a"), pack(1)}
     assert store.list() == [pack(2), "checkpoints/2/manifest.json", shared("b")]
 
 
@@ -104,7 +105,7 @@ def test_dropped_checkpoints_leave_the_others_restorable(
         base = writer.finish()["0"].handle
         manifests.append(make_manifest(id, shards=[base]))
         catalog.commit(manifests[-1])
-        discard(store, manifests[-3:-2], manifests[-2:])
+        discard(store, manifests[-3:-2], manifests[-2:], Unshared())
     assert catalog.list_ids() == [4, 5]
     for manifest in catalog.completed():
         assert verify(store, manifest).ok
@@ -168,8 +169,8 @@ def test_staged_rows_go_with_the_last_checkpoint_that_has_to_publish_them(
     first, second, third = with_output(1, one), with_output(2, one, two), with_output(3, published=2)
     for manifest in (first, second, third):
         catalog.commit(manifest)
-    assert discard(store, [first], [second, third]) == frozenset()
-    assert discard(store, [second], [third]) == {staged("delays", 1), staged("delays", 2)}
+    assert discard(store, [first], [second, third], Unshared()) == frozenset()
+    assert discard(store, [second], [third], Unshared()) == {staged("delays", 1), staged("delays", 2)}
     assert store.list("staged/") == []
 
 
@@ -363,7 +364,7 @@ def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(tmp_path: Path, t
 
     def complete() -> None:
         catalog.commit(new)
-        discard(store, [base], [new])
+        discard(store, [base], [new], Unshared())
 
     store.step = complete
     found = collect_garbage(catalog, time.time(), older_than=0)
@@ -378,7 +379,7 @@ def test_an_aborted_checkpoint_leaves_nothing_of_its_own(catalog: Catalog, store
     before = store.list()
     files(store, pack(2), "checkpoints/2/savepoint", shared("b"))
     catalog.commit(make_manifest(2, new_bytes=7))
-    assert discard_aborted(store, 2, 1) == {pack(2), "checkpoints/2/manifest.json"}
+    assert discard_aborted(store, 2, AskingProof(store, 1)) == {pack(2), "checkpoints/2/manifest.json"}
     assert store.list() == sorted([*before, "checkpoints/2/savepoint", shared("b")])
 
 
@@ -389,7 +390,7 @@ def test_discarding_an_aborted_checkpoint_spares_what_completed_ones_need(
     catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(2, shards=[files(store, pack(1))]))
     files(store, pack(1, "late"))
-    assert discard_aborted(store, 1, 1) == {pack(1, "late")}
+    assert discard_aborted(store, 1, AskingProof(store, 1)) == {pack(1, "late")}
     assert verify_keys(catalog)
 
 
@@ -403,10 +404,10 @@ def test_only_a_later_manifest_that_cannot_be_read_keeps_what_an_aborted_checkpo
     store.write(f"checkpoints/{damaged}/manifest.json", b"{}")
     files(store, pack(2))
     if deleted:
-        assert discard_aborted(store, 2, 1) == {pack(2)}
+        assert discard_aborted(store, 2, AskingProof(store, 1)) == {pack(2)}
     else:
         with pytest.raises(DamagedError):
-            discard_aborted(store, 2, 1)
+            discard_aborted(store, 2, AskingProof(store, 1))
         assert pack(2) in store.list()
 
 
@@ -418,7 +419,7 @@ def test_a_fenced_coordinator_deletes_nothing_of_its_aborted_checkpoints(
     new = catalog.take_over("driver-2", 2.0)
     catalog.commit(make_manifest(1, new.generation, [files(store, pack(1))]))
     with pytest.raises(FencedError):
-        discard_aborted(store, 1, 1)
+        discard_aborted(store, 1, AskingProof(store, 1))
     assert verify_keys(catalog)
     assert len(catalog.completed()) == 1
 
@@ -429,7 +430,7 @@ def test_without_a_generation_a_manifest_is_left_alone(catalog: Catalog, store: 
     catalog.commit(make_manifest(1, 2, [files(store, pack(1))]))
     files(store, pack(2))
     assert discard_aborted(store, 1) == frozenset()
-    assert discard_aborted(store, 1, 1) == frozenset()
+    assert discard_aborted(store, 1, AskingProof(store, 1)) == frozenset()
     assert discard_aborted(store, 2) == {pack(2)}
     assert verify_keys(catalog)
     assert len(catalog.completed()) == 1

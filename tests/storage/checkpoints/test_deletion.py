@@ -21,12 +21,13 @@ from chandy.storage.checkpoints.collect import collect_garbage, discard
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.layout import CLAIM
 from chandy.storage.checkpoints.manifest import FileRef, Handle
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, delete_savepoint
 from chandy.storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
 from chandy.storage.keys import temporary_name
 from chandy.storage.uri import StoreUri
 
-from ...builders import PROBE, MemoryStore, make_manifest, pack, shared
+from ...builders import PROBE, AskingProof, MemoryStore, make_manifest, pack, shared
 
 
 class Stubborn(MemoryStore):
@@ -191,7 +192,7 @@ def test_discarding_goes_on_after_what_cannot_be_deleted() -> None:
     catalog = Catalog(store)
     one = make_manifest(1, shards=[fill(store, shared("a"), shared("b"), pack(1))])
     catalog.commit(one)
-    assert undeleted(lambda: discard(store, [one], [])).keys() == {shared("a")}
+    assert undeleted(lambda: discard(store, [one], [], Unshared())).keys() == {shared("a")}
     assert store.list() == [shared("a")]
 
 
@@ -205,7 +206,9 @@ def test_what_a_manifest_references_that_cannot_be_deleted_stays() -> None:
     ]
     for manifest in manifests:
         catalog.commit(manifest)
-    assert undeleted(lambda: discard(store, manifests, [])).keys() == {"checkpoints/1/manifest.json"}
+    assert undeleted(lambda: discard(store, manifests, [], Unshared())).keys() == {
+        "checkpoints/1/manifest.json"
+    }
     assert store.list() == ["checkpoints/1/manifest.json", shared("a"), shared("b")]
 
 
@@ -228,7 +231,7 @@ def test_a_savepoint_stays_claimed_while_something_of_it_is_left() -> None:
     store = Stubborn(pack(1))
     claim_savepoint(store, "its writer")
     fill(store, pack(1), pack(1, "i"), shared("a"))
-    assert undeleted(lambda: delete_savepoint(store)).keys() == {pack(1)}
+    assert undeleted(lambda: delete_savepoint(store, Unshared())).keys() == {pack(1)}
     assert store.list() == [pack(1), CLAIM]
 
 
@@ -238,7 +241,9 @@ def test_a_claimed_savepoint_that_cannot_be_deleted_keeps_no_other(tmp_path: Pat
     for store in savepoints:
         claim_savepoint(store, "its writer")
         commit_savepoint(store, make_manifest(1))
-        claim_restored(catalog, store, catalog.take_over("driver", 1.0).generation)
+        claim_restored(
+            catalog, store, AskingProof(catalog.store, catalog.take_over("driver", 1.0).generation)
+        )
     catalog.commit(make_manifest(2, 2))
 
     def refuse(uri: str) -> Any:
@@ -246,8 +251,8 @@ def test_a_claimed_savepoint_that_cannot_be_deleted_keeps_no_other(tmp_path: Pat
             raise StoreFailedError(uri, "manifest.json", "delete", "no permission")
         return open_store(uri)
 
-    assert drop_claimed(catalog, refuse, ended=2) == (savepoints[1].uri,)
-    assert drop_claimed(catalog, open_store, ended=2) == (savepoints[0].uri,)
+    assert drop_claimed(catalog, refuse, ended=2, proof=Unshared()) == (savepoints[1].uri,)
+    assert drop_claimed(catalog, open_store, ended=2, proof=Unshared()) == (savepoints[0].uri,)
 
 
 def test_a_cached_file_that_cannot_be_dropped_keeps_no_other(

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import collect_garbage, discard_aborted
 from chandy.storage.checkpoints.layout import OWNER, is_file, is_of_pipeline
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, discard_savepoint
 from chandy.storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
 from chandy.storage.errors import InvalidPlaceError
 from chandy.storage.store import Store
 
-from ...builders import PROBE, MemoryStore, make_manifest, pack, shared, staged
+from ...builders import PROBE, AskingProof, MemoryStore, make_manifest, pack, shared, staged
 
 OWN: Final = (shared("a"), shared("b"), pack(1), pack(5, "driver-q"), staged("delays", 0))
 """Files that a driver may have written before it was killed."""
@@ -69,12 +70,12 @@ def test_an_aborted_savepoint_deletes_its_own_files_alone(foreign: set[str], own
     with pytest.raises(InvalidPlaceError):
         claim_savepoint(store, "a driver")
     # Its abort comes all the same; and somebody puts files there while a savepoint is written.
-    discard_savepoint(store, "a driver")
+    discard_savepoint(store, "a driver", Unshared())
     assert set(store.list()) == foreign
     store.create("claim", b"a driver")
     for key in own:
         store.write(key, b"ours")
-    discard_savepoint(store, "a driver")
+    discard_savepoint(store, "a driver", Unshared())
     assert set(store.list()) == foreign
 
 
@@ -86,8 +87,8 @@ def test_dropped_checkpoints_and_garbage_are_named_or_of_an_exact_form(foreign: 
     for key in (*foreign, *OWN, PROBE):
         store.write(key, b"content")
     catalog.commit(make_manifest(7, generation.generation, triggered_at=1e12))
-    discard_aborted(store, 1, generation.generation)
-    discard_aborted(store, 5, generation.generation)
+    discard_aborted(store, 1, AskingProof(store, generation.generation))
+    discard_aborted(store, 5, AskingProof(store, generation.generation))
     collect_garbage(catalog, now=math.inf, older_than=0)
     assert foreign <= set(store.list())
     assert not {*OWN, PROBE}.intersection(store.list())
@@ -101,9 +102,9 @@ def test_a_claimed_savepoint_is_deleted_alone(foreign: set[str]) -> None:
         savepoint.write(key, b"content")
     commit_savepoint(savepoint, make_manifest(3))
     generation = catalog.take_over("one", 0.0).generation
-    claim_restored(catalog, savepoint, generation)
+    claim_restored(catalog, savepoint, AskingProof(catalog.store, generation))
     catalog.commit(make_manifest(4, generation))
-    assert drop_claimed(catalog, lambda uri: savepoint, generation) == (savepoint.uri,)
+    assert drop_claimed(catalog, lambda uri: savepoint, generation, Unshared()) == (savepoint.uri,)
     assert set(savepoint.list()) == foreign - {OWNER}
 
 
@@ -136,5 +137,5 @@ def test_the_folder_of_another_pipeline_that_was_named_by_mistake_keeps_everythi
             claim_savepoint(store, "a driver")
         # The abort may come between the claim and its refusal.
         store.write("claim", b"a driver")
-        discard_savepoint(store, "a driver")
+        discard_savepoint(store, "a driver", Unshared())
         assert store.list() == before.list()

@@ -15,6 +15,7 @@ from chandy.storage.checkpoints.layout import (
     trigger_key,
 )
 from chandy.storage.checkpoints.manifest import Manifest
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.savepoint import (
     claim_savepoint,
@@ -81,7 +82,7 @@ def test_a_moved_savepoint_restores(store: LocalStore, savepoint: Manifest, tmp_
 
 def test_an_aborted_savepoint_leaves_an_empty_folder(store: LocalStore, savepoint: Manifest) -> None:
     assert len(store.list()) == 4
-    discard_savepoint(store, "driver-1")
+    discard_savepoint(store, "driver-1", Unshared())
     assert store.list() == []
     claim_savepoint(store, "driver-2")
 
@@ -93,21 +94,21 @@ def test_a_savepoint_is_deleted_with_the_staged_rows_in_it(
     store.write(staged("delays", 1), b"rows")
     store.write("thesis.txt", b"years of work")
     if aborted:
-        discard_savepoint(store, "driver-1")
+        discard_savepoint(store, "driver-1", Unshared())
     else:
-        delete_savepoint(store)
+        delete_savepoint(store, Unshared())
     assert store.list() == ["thesis.txt"]
 
 
 def test_nobody_discards_what_another_has_claimed(store: LocalStore, savepoint: Manifest) -> None:
     before = store.list()
-    discard_savepoint(store, "driver-2")
+    discard_savepoint(store, "driver-2", Unshared())
     assert store.list() == before
 
 
 def test_discarding_spares_what_is_no_part_of_a_savepoint(store: LocalStore, savepoint: Manifest) -> None:
     store.write("thesis.txt", b"years of work")
-    discard_savepoint(store, "driver-1")
+    discard_savepoint(store, "driver-1", Unshared())
     assert store.list() == ["thesis.txt"]
 
 
@@ -116,7 +117,7 @@ def test_a_crash_while_discarding_leaves_no_manifest_with_missing_files(
 ) -> None:
     deleted: list[str] = []
     monkeypatch.setattr(store, "delete", deleted.append)
-    discard_savepoint(store, "driver-1")
+    discard_savepoint(store, "driver-1", Unshared())
     assert deleted[0] == "manifest.json"
     assert deleted[-1] == "claim"
 
@@ -125,7 +126,7 @@ def test_a_place_where_uploads_of_an_aborted_savepoint_came_late_can_be_used_aga
     store: LocalStore, tmp_path: Path
 ) -> None:
     claim_savepoint(store, "driver-1")
-    discard_savepoint(store, "driver-1")
+    discard_savepoint(store, "driver-1", Unshared())
     late = [pack(5), shared("a"), staged("delays", 1)]
     for key in late:
         store.write(key, b"late")

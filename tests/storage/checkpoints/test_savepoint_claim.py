@@ -14,13 +14,14 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import collect_garbage, discard
 from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, read_savepoint
 from chandy.storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
 from chandy.storage.checkpoints.snapshots import SnapshotWriter, Source
 from chandy.storage.checkpoints.verification import verify
 
-from ...builders import make_manifest
+from ...builders import AskingProof, make_manifest
 
 MakeManifest = Callable[..., Manifest]
 
@@ -72,9 +73,9 @@ def test_without_a_claim_nothing_of_the_source_is_ever_changed(
         manifests.append(make_manifest(id, live(catalog, 0), [writer.finish()["0"].handle]))
         catalog.commit(manifests[-1])
         assert manifests[0].keys() <= set(catalog.store.list()) or id > 6
-    discard(catalog.store, manifests[:2], manifests[2:])
+    discard(catalog.store, manifests[:2], manifests[2:], Unshared())
     collect_garbage(catalog, 1e12, older_than=0)
-    assert drop_claimed(catalog, open_store, ended=9) == ()
+    assert drop_claimed(catalog, open_store, ended=9, proof=Unshared()) == ()
     assert {key: savepoint.read(key) for key in savepoint.list()} == before
     # And the pipeline lives without its source.
     for key in savepoint.list():
@@ -87,17 +88,17 @@ def test_a_claimed_savepoint_is_deleted_when_it_is_fully_unused_and_only_then(
 ) -> None:
     # F11
     generation = live(catalog, 0)
-    claim_restored(catalog, savepoint, generation)
+    claim_restored(catalog, savepoint, AskingProof(catalog.store, generation))
     before = savepoint.list()
     # No checkpoint has completed: it is all that there is to go back to.
-    assert drop_claimed(catalog, open_store, ended=generation) == ()
+    assert drop_claimed(catalog, open_store, ended=generation, proof=Unshared()) == ()
     catalog.commit(make_manifest(6, generation))
     # Shards that nobody has touched are still the savepoint's.
-    assert drop_claimed(catalog, open_store, ended=generation - 1) == ()
-    assert drop_claimed(catalog, open_store, ended=generation, in_use=[savepoint.uri]) == ()
+    assert drop_claimed(catalog, open_store, ended=generation - 1, proof=Unshared()) == ()
+    assert drop_claimed(catalog, open_store, ended=generation, proof=Unshared(), in_use=[savepoint.uri]) == ()
     assert savepoint.list() == before
     savepoint.write("thesis.txt", b"years of work")
-    assert drop_claimed(catalog, open_store, ended=generation) == (savepoint.uri,)
+    assert drop_claimed(catalog, open_store, ended=generation, proof=Unshared()) == (savepoint.uri,)
     assert savepoint.list() == ["thesis.txt"]
     assert catalog.store.list("claimed/") == []
     assert catalog.list_ids() == [6]
@@ -107,19 +108,19 @@ def test_a_driver_that_dies_before_its_first_checkpoint_leaves_the_savepoint_to_
     catalog: Catalog, savepoint: LocalStore
 ) -> None:
     first = live(catalog, 0)
-    claim_restored(catalog, savepoint, first)
+    claim_restored(catalog, savepoint, AskingProof(catalog.store, first))
     second = live(catalog, 1)
-    claim_restored(catalog, savepoint, second)
+    claim_restored(catalog, savepoint, AskingProof(catalog.store, second))
     # The first one's claim has a checkpoint after it now, but the second one lives on the savepoint.
-    assert drop_claimed(catalog, open_store, ended=first) == ()
-    assert drop_claimed(catalog, open_store, ended=second) == (savepoint.uri,)
+    assert drop_claimed(catalog, open_store, ended=first, proof=Unshared()) == ()
+    assert drop_claimed(catalog, open_store, ended=second, proof=Unshared()) == (savepoint.uri,)
 
 
 def test_a_savepoint_has_one_owner(catalog: Catalog, savepoint: LocalStore, tmp_path: Path) -> None:
-    claim_restored(catalog, savepoint, 1)
+    claim_restored(catalog, savepoint, AskingProof(catalog.store, 1))
     other = Catalog(LocalStore(tmp_path / "other"))
     with pytest.raises(InvalidPlaceError, match=str(tmp_path / "store")):
-        claim_restored(other, savepoint, 1)
+        claim_restored(other, savepoint, AskingProof(other.store, 1))
     assert other.store.list() == []
 
 
@@ -128,7 +129,7 @@ def test_an_interrupted_deletion_is_gone_on_with_and_leaves_no_manifest_without_
     catalog: Catalog, savepoint: LocalStore, deletions: int
 ) -> None:
     generation = live(catalog, 1)
-    claim_restored(catalog, savepoint, generation)
+    claim_restored(catalog, savepoint, AskingProof(catalog.store, generation))
 
     class Dying(LocalStore):
         left = deletions
@@ -141,9 +142,9 @@ def test_an_interrupted_deletion_is_gone_on_with_and_leaves_no_manifest_without_
 
     if deletions < 5:
         with pytest.raises(KeyboardInterrupt):
-            drop_claimed(catalog, lambda uri: Dying(savepoint.root), ended=generation)
+            drop_claimed(catalog, lambda uri: Dying(savepoint.root), ended=generation, proof=Unshared())
         if "manifest.json" in savepoint.list():
             assert verify(savepoint, read_savepoint(savepoint)).ok
-    drop_claimed(catalog, open_store, ended=generation)
+    drop_claimed(catalog, open_store, ended=generation, proof=Unshared())
     assert savepoint.list() == []
     assert catalog.store.list("claimed/") == []

@@ -22,6 +22,7 @@ from chandy.storage.checkpoints.collect import discard
 from chandy.storage.checkpoints.files import FileCache, file_sha256
 from chandy.storage.checkpoints.manifest import FileRef, Handle, Manifest
 from chandy.storage.checkpoints.packs import MOST_PACKS
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import THREADS, restore_files
 from chandy.storage.checkpoints.snapshots import (
     PACK_BELOW,
@@ -192,7 +193,7 @@ def test_any_chain_of_snapshots_restores_after_retention_has_dropped_the_ones_be
             stored = snapshot(store, root / f"{checkpoint}", contents, checkpoint, base)
             manifest = make_manifest(checkpoint, 1, [stored.handle])
             if before:
-                discard(store, [before], [manifest])
+                discard(store, [before], [manifest], Unshared())
             restore_files(store, stored.handle, root / f"restored-{checkpoint}")
             assert contents_of(root / f"restored-{checkpoint}") == contents
             assert len({file.key for file in stored.handle.files}) <= MOST_PACKS

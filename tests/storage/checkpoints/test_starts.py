@@ -12,9 +12,10 @@ from chandy.storage.backends.probe import probe_exclusive_create
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import discard, discard_aborted
 from chandy.storage.checkpoints.layout import trigger_key
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.savepoint_claim import drop_claimed
 
-from ...builders import MemoryStore, make_manifest
+from ...builders import AskingProof, MemoryStore, make_manifest
 
 STARTS = 1000
 RETAINED = 3
@@ -59,7 +60,7 @@ def start(store: Store) -> int:
     generation = catalog.take_over("driver", 1.0)
     restore_point.choose(catalog, restore_point.LATEST)
     catalog.check_not_fenced(generation.generation)
-    drop_claimed(catalog, open_store, generation.generation - 1)
+    drop_claimed(catalog, open_store, generation.generation - 1, Unshared())
     restore_point.known(catalog, chosen=False)
     return generation.generation
 
@@ -72,8 +73,8 @@ def run(store: Store, generation: int) -> None:
         store.create(trigger_key(used), b"checkpoint")
     catalog.commit(make_manifest(id, generation))
     completed = catalog.completed()
-    discard(store, completed[:-RETAINED], completed[-RETAINED:])
-    discard_aborted(store, id + 1, generation)
+    discard(store, completed[:-RETAINED], completed[-RETAINED:], Unshared())
+    discard_aborted(store, id + 1, AskingProof(store, generation))
 
 
 def test_the_thousandth_start_costs_as_many_requests_as_the_tenth() -> None:

@@ -28,6 +28,7 @@ from chandy.coordinator.sinks.two_phase.errors import (
 from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.manifest import EpochRecord, OutputRecord
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.errors import ChandyError, FencedError
 from tests.waiting import DEADLINE, eventually
 
@@ -75,6 +76,7 @@ class Life:
     ) -> Beginning:
         return Beginning(
             SinkOwner(self.store, "p"),
+            Unshared(),
             None,
             directory=directory,
             checkpoint=checkpoint,
@@ -128,6 +130,7 @@ class Lives:
         sink = TransactionalSink(
             sinks,
             fence,
+            Unshared(),
             policy=CheckpointConfig(**config).output_policy,
             first_epoch=first_epoch,
             on_published=published.append,

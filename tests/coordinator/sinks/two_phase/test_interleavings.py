@@ -80,11 +80,12 @@ from chandy.storage.checkpoints.manifest import (
     OutputRecord,
     QueryRecord,
 )
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.savepoint import discard_savepoint, read_savepoint
 from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
 from chandy.storage.store import Store
 
-from ....builders import MemoryStore
+from ....builders import AskingProof, MemoryStore
 from ....effort import always_kept, sampled, until_found
 from ...stepped_executor import SteppedExecutor, SteppedRollback
 
@@ -439,9 +440,12 @@ class Life(SteppedExecutor):
         )
         self.failure: ChandyError | None = None
         fence = Fence("pipeline", QUERY, "", ROOT, started.generation)
+        self.proof = AskingProof(self.catalog.store, started.generation)
         self.sink = TransactionalSink(
             [ModelSink(world.targets[uid], uid) for uid in SINKS],
             fence,
+            # It may be frozen right after any look: the targets' own fence has to hold by itself.
+            Unshared(),
             policy=CONFIG.output_policy,
             first_epoch=started.next_id,
             on_published=lambda checkpoint: self.handle(on.Published(checkpoint, QUERY)),
@@ -528,17 +532,16 @@ class Life(SteppedExecutor):
     def discard(self, order: do.Discard) -> Iterator[None]:
         yield
         with contextlib.suppress(FencedError):
-            self.catalog.check_not_fenced(self.machine.generation)
-            collect.discard(self.world.open(ROOT), order.dropped, order.kept)
+            collect.discard(self.world.open(ROOT), order.dropped, order.kept, self.proof)
         self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped)))
 
     def discard_aborted(self, order: do.DiscardAborted) -> Iterator[None]:
         yield
-        if order.is_savepoint:
-            discard_savepoint(self.world.open(order.root), self.owner(order.checkpoint))
-            return
         with contextlib.suppress(FencedError):
-            collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.machine.generation)
+            if order.is_savepoint:
+                discard_savepoint(self.world.open(order.root), self.owner(order.checkpoint), self.proof)
+            else:
+                collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.proof)
 
     def quiet(self, hold: str = "") -> None:
         """Let everything that is on its way happen, but for one kind of thing."""
@@ -605,6 +608,7 @@ class Life(SteppedExecutor):
         batch = point.batch(QUERY) if point else -1
         beginning = Beginning(
             SinkOwner(ROOT, "pipeline"),
+            Unshared(),
             None,
             directory=directory,
             checkpoint=point.manifest.id if point else None,
@@ -1188,7 +1192,7 @@ def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
 def delete_what_others_have_to_publish(patch: pytest.MonkeyPatch) -> None:
     """Retention does not know that a later checkpoint has the rows of an earlier one to publish, too."""
     right = collect.discard
-    patch.setattr(collect, "discard", lambda store, dropped, kept: right(store, dropped, ()))
+    patch.setattr(collect, "discard", lambda store, dropped, kept, proof: right(store, dropped, (), proof))
 
 
 def believe_a_position_that_the_checkpoint_does_not_have(patch: pytest.MonkeyPatch) -> None:

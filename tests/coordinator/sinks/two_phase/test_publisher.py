@@ -23,6 +23,7 @@ from chandy.coordinator.sinks.two_phase.errors import (
 )
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError, StoreFailedError
 from tests.waiting import DEADLINE, eventually
 
@@ -109,7 +110,7 @@ def failures() -> list[ChandyError]:
 
 @pytest.fixture
 def publisher(sink: TroubledSink, failures: list[ChandyError]) -> Iterator[Publisher]:
-    made = Publisher(sink, FENCE, on_failure=failures.append)
+    made = Publisher(sink, FENCE, Unshared(), on_failure=failures.append)
     yield made
     made.close(30)
 
@@ -206,7 +207,7 @@ def test_a_sink_that_says_that_it_publishes_batches_and_cannot_is_refused_at_the
             return UnableCommitter(super().recover(fence))
 
     sink = Unable(tmp_path / "out.db", ("n",), publish="batch")
-    publisher = Publisher(sink, FENCE, on_failure=failures.append)
+    publisher = Publisher(sink, FENCE, Unshared(), on_failure=failures.append)
     with pytest.raises(ConfigError, match=r"with upsert\(\), because Unable has"):
         publisher.begin(0)
 
@@ -379,7 +380,7 @@ def test_a_life_that_has_taken_an_output_over_does_not_take_it_back(
     """Of another storage's pipeline, after which a third one has taken it over in the meantime."""
     failures: list[ChandyError] = []
     fences = [Fence("p", "q", sink.uid, f"file://{tmp_path}/{name}/", 1, may_take_over=True) for name in "ab"]
-    first, second = (Publisher(sink, fence, on_failure=failures.append) for fence in fences)
+    first, second = (Publisher(sink, fence, Unshared(), on_failure=failures.append) for fence in fences)
     first.begin(0)
     second.begin(0)
     sink.trouble.before = [away()]

@@ -21,6 +21,7 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import Generation
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.errors import FencedError, StorageReplacedError
 
 from ...connectors.test_files import Directory
@@ -79,13 +80,17 @@ def begin_all(
     fence = Fence("p", "q", "", one.store.uri, generation)
     publishers = {
         other.sink.uid: Publisher(
-            other.sink, attrs.evolve(fence, sink=other.sink.uid), on_failure=lambda error: None
+            other.sink,
+            attrs.evolve(fence, sink=other.sink.uid),
+            Unshared(),
+            on_failure=lambda error: None,
         )
         for other in pipelines
     }
     TakeOver(publishers, fence, POLICY, first_epoch, may_take_back).run(
         Beginning(
             SinkOwner(one.store.uri, "p"),
+            Unshared(),
             None,
             directory=one.root,
             checkpoint=checkpoint,
