@@ -11,7 +11,7 @@ import attrs
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.elapsed import elapsed
-from ...storage.errors import ChandyError, FencedError
+from ...storage.errors import ChandyError, FencedError, StoreFailedError
 from ...storage.logs import carried, logger
 
 log = logger(__name__)
@@ -19,6 +19,10 @@ log = logger(__name__)
 _LOOK_SECONDS: Final = 2.0
 """How soon it is noticed at the latest that another coordinator has taken over; a checkpoint notices at once."""
 _SHORTEST_LOOK_SECONDS: Final = 0.05
+_LOOKS: Final = 3
+"""How often a look that took too long is repeated."""
+_SLOW_LOOK_SECONDS: Final = 1.0
+"""How long a look may take in any case."""
 
 
 class SuccessorWatch:
@@ -106,14 +110,26 @@ class SuccessorWatch:
             self._asked(self._catalog.check_next_not_claimed)
 
     def _asked(self, check: Callable[[int], None]) -> None:
-        now = self._clock()
-        try:
-            check(self.proof.generation)
-        except FencedError as error:
-            self.fence(error)
-            raise
-        # A look that took long says nothing of the time since it began, and another one may have been faster.
-        self._looked_at = max(self._looked_at, now)
+        for _ in range(_LOOKS):
+            began = self._clock()
+            try:
+                check(self.proof.generation)
+            except FencedError as error:
+                self.fence(error)
+                raise
+            # Another one may have been faster.
+            self._looked_at = max(self._looked_at, began)
+            # A look says nothing of the time since it began: this process may have been frozen in it.
+            if self._clock() - began <= max(self._trusts_look, _SLOW_LOOK_SECONDS):
+                return
+        raise StoreFailedError(
+            self._catalog.store.uri,
+            "generations/",
+            "look for a successor",
+            f"each look took longer than the {self._trusts_look:g} s that one counts for; a longer takeover_timeout "
+            "allows for a slow store",
+            transient=True,
+        )
 
     def _check_not_found(self) -> None:
         if self._found is not None:

@@ -121,7 +121,7 @@ def restore(output: Path, files: Mapping[str, bytes], proof: FenceProof) -> Roll
     for name, content in sorted(wanted.items(), key=lambda item: _order(item[0])):
         if not _is(log / name, content):
             _undo(aside, log / name, proof)
-            _write(log / name, content)
+            _write(log / name, content, proof)
     # Newest first: what is left is a log that was, at every moment.
     extra = sorted((name for name in found if name not in wanted), key=_order, reverse=True)
     for name in extra:
@@ -175,21 +175,21 @@ def _is(path: Path, content: bytes) -> bool:
         return False
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, proof: FenceProof) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     with new.open("xb") as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    _forget_checksum(path)
+    _forget_checksum(path, proof)
+    proof.check()
     new.rename(path)
 
 
 def _undo(aside: Path, entry: Path, proof: FenceProof) -> None:
     """Take an entry out of the log; until its data files are set aside too, it waits beside them."""
-    proof.check()
-    _forget_checksum(entry)
+    _forget_checksum(entry, proof)
     _move(entry, aside / _UNDONE / f"{entry.name}-{uuid.uuid4().hex}", proof)
 
 
@@ -197,8 +197,11 @@ def _set_aside(output: Path, *, keep: set[str], proof: FenceProof) -> int:
     aside = output / ASIDE
     moved = 0
     for entry in sorted((aside / _UNDONE).glob("*")):
+        # A successor does this as well, and the entry is gone then.
+        proof.check()
         names = set() if ".crc-" in entry.name else set(data_files(entry.read_bytes(), output))
         moved += sum(_move(output / name, aside / name, proof) for name in sorted(names - keep))
+        proof.check()
         entry.unlink()
     return moved
 
@@ -207,14 +210,16 @@ def _move(source: Path, target: Path, proof: FenceProof) -> bool:
     """Rename a file, and say whether it was there; Hadoop's checksum of it goes along."""
     if not source.exists():
         return False
-    proof.check()
     target.parent.mkdir(parents=True, exist_ok=True)
     checksum = source.with_name(f".{source.name}.crc")
     if checksum.exists():
+        proof.check()
         checksum.rename(target.with_name(f".{target.name}.crc"))
+    proof.check()
     source.rename(target)
     return True
 
 
-def _forget_checksum(path: Path) -> None:
+def _forget_checksum(path: Path, proof: FenceProof) -> None:
+    proof.check()
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)

@@ -107,6 +107,7 @@ def delete_savepoint(store: Store, proof: FenceProof) -> None:
     if not any(map(is_of_pipeline, keys)):
         proof.check()
         store.delete_all(list(filter(is_file, keys)))
+    proof.check()
     store.delete(CLAIM)
 
 

@@ -106,8 +106,10 @@ def drop_claimed(
             savepoint = open_store(one.uri)
             if _owner(savepoint) == store.uri:
                 delete_savepoint(savepoint, proof)
+                proof.check()
                 savepoint.delete(OWNER)
                 dropped.append(one.uri)
+            proof.check()
             store.delete(key)
         except FencedError:
             raise
