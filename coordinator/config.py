@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from ..state.rpc.addresses import PortRange
@@ -156,9 +158,17 @@ class CheckpointConfig:
     one.
     """
     allow_non_restored: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether to restore a checkpoint although it has queries or operators that the pipeline no longer has.
+    """Whether a query may be started although the restored checkpoint has operators of it that it no longer has.
 
-    Their state is dropped, and so is output of such queries that transactional sinks have not published.
+    Their state is dropped.
+    """
+    dropped_queries: Sequence[str] = attrs.field(
+        default=(), converter=fields.as_tuple, validator=fields.names
+    )
+    """Names of queries that the restored checkpoint has and the pipeline no longer has.
+
+    Their state is dropped, and so is output of them that transactional sinks have not published. There is no
+    checkpoint before all other queries of the restored one have been started: it would drop theirs as well.
     """
     allow_new_output: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether a query with a file sink may write into another directory than it did in the restored checkpoint, or a

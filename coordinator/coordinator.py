@@ -423,6 +423,13 @@ class CheckpointCoordinator:
             transactional.check_mode(facts.output_mode)
         sink = transactional or sink_of(writer, facts)
         self._check_reach(name, facts, sink)
+        if name in self._config.dropped_queries:
+            raise ArgumentError(
+                f"query {name!r} cannot be started",
+                "a query that the pipeline still has",
+                "its name in CheckpointConfig.dropped_queries",
+                "take it out there, or give the query another name",
+            )
         restore_point.check_query(self._taken.point, name, facts.operators, self._config.allow_non_restored)
         restore_point.check_outputs(self._taken.point, name, sink.uids, self._config.allow_new_output)
         if adopt is not None:

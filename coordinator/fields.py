@@ -98,6 +98,17 @@ def filled(owner: object, field: attrs.Attribute[Any], value: object) -> None:
         refuse(owner, field.name, value, "a string that is not empty")
 
 
+def as_tuple(value: object) -> object:
+    """Convert a list or a set to a tuple, and leave what is neither to the validator."""
+    return tuple(value) if isinstance(value, list | set | frozenset) else value
+
+
+def names(owner: object, field: attrs.Attribute[Any], value: object) -> None:
+    """Accept a tuple of strings that are not blank."""
+    if not isinstance(value, tuple) or not all(isinstance(one, str) and one.strip() for one in value):
+        refuse(owner, field.name, value, 'a sequence of names, such as ["totals"]')
+
+
 def ports(owner: object, field: attrs.Attribute[Any], value: object) -> None:
     """Accept a range of ports, as ``port_range`` reads it."""
     try:

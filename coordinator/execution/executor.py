@@ -296,7 +296,8 @@ class CheckpointExecutor:
     def _reject(self, order: do.Reject) -> None:
         reason = order.error.reason
         # What somebody must know: not that a policy refused a request, or that a newer checkpoint came first.
-        write = log.warning if reason.counted or reason is Reason.FENCED else log.info
+        is_news = reason.counted or reason in (Reason.FENCED, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING)
+        write = log.warning if is_news else log.info
         write("no checkpoint", id=order.error.id, reason=reason.value, detail=order.error.detail)
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_exception(order.error)

@@ -646,7 +646,12 @@ class CheckpointStateMachine:
     def _trigger(self, request: Request, now: float) -> None:
         missing = self.required - self.queries.keys()
         if missing or not self.queries:
-            detail = f"not started yet: {', '.join(sorted(missing)) or 'any query'}"
+            detail = "no query has been started yet"
+            if missing:
+                detail = (
+                    f"the restored checkpoint has queries that have not started yet: {', '.join(sorted(missing))}; "
+                    "start them, or name those that the pipeline no longer has in CheckpointConfig.dropped_queries"
+                )
             self._reject(request, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail)
             return
         pending = PendingCheckpoint(

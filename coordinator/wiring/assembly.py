@@ -335,7 +335,7 @@ def _state_machine(
         next_id=pipeline.generation.next_id,
         completed=pipeline.completed,
         base=pipeline.base,
-        required=frozenset() if config.allow_non_restored else restored,
+        required=restored - set(config.dropped_queries),
         versions=_versions(),
         follows_tasks=follows_tasks,
     )

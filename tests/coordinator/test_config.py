@@ -91,6 +91,9 @@ def test_an_interval_that_is_refused_is_told_what_it_lacks(wrong: Any, says: str
         ("cache_dir", 3),
         ("allow_unfenced", "yes"),
         ("allow_non_restored", 1),
+        ("dropped_queries", "totals"),
+        ("dropped_queries", ("totals", 1)),
+        ("dropped_queries", None),
         ("history", 0),
     ],
 )

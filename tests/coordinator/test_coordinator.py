@@ -17,6 +17,7 @@ from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
 from chandy.coordinator.errors import (
+    ArgumentError,
     ChandyError,
     CheckpointError,
     CoordinatorStoppedError,
@@ -25,6 +26,7 @@ from chandy.coordinator.errors import (
     SetupError,
 )
 from chandy.coordinator.execution.service import Service, listen
+from chandy.coordinator.protocol.events import Closed
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.supervisor import Supervisor
@@ -400,6 +402,30 @@ def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
     assert not any("no last checkpoint" in line for line in lines(caplog))
 
 
+def test_no_checkpoint_drops_a_query_that_is_still_to_be_started(pipeline: Pipeline, tmp_path: Path) -> None:
+    """However long the program takes to start it; only a name gives its state up."""
+    for name in ("a", "b"):
+        pipeline.start(name)
+    assert pipeline.coordinator.checkpoint().result(DEADLINE).batches == {"a": -1, "b": -1}
+    pipeline.coordinator.stop(checkpoint=False)
+    writer: Any = None
+    with made(cluster(), tmp_path, allow_non_restored=True) as second:
+        second.start(writer, name="a")
+        refused = second.checkpoint().exception(DEADLINE)
+        assert isinstance(refused, CheckpointError)
+        assert refused.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+        assert "b; start them, or name those" in refused.detail
+        second.start(writer, name="b")
+        assert second.checkpoint().result(DEADLINE).batches == {"a": -1, "b": -1}
+        second.stop(checkpoint=False)
+    with made(cluster(), tmp_path, dropped_queries=["b"]) as third:
+        third.start(writer, name="a")
+        assert third.checkpoint().result(DEADLINE).batches == {"a": -1}
+        with pytest.raises(ArgumentError, match="dropped_queries"):
+            third.start(writer, name="b")
+        third.stop(checkpoint=False)
+
+
 # --- a coordinator that cannot be made ----------------------------------------------------------------------
 
 
@@ -622,10 +648,11 @@ def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_n
     pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    refused = pipeline.coordinator.checkpoint().exception(DEADLINE)
     pipeline.start("q")
     (tmp_path / "file").touch()
     failed = pipeline.coordinator.savepoint(f"{tmp_path}/file/savepoint").exception(DEADLINE)
+    pipeline.coordinator._executor.machine.handle(Closed(Reason.COORDINATOR_SUSPENDED))
+    refused = pipeline.coordinator.checkpoint().exception(DEADLINE)
     assert isinstance(refused, CheckpointError)
     assert isinstance(failed, CheckpointError)
     levels = {
@@ -634,7 +661,7 @@ def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_n
         if "no checkpoint" in record.message
     }
     assert levels == {refused.reason.value: "INFO", failed.reason.value: "WARNING"}
-    assert refused.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+    assert refused.reason is Reason.COORDINATOR_SUSPENDED
 
 
 def test_what_users_look_at_reads_well(pipeline: Pipeline) -> None:
