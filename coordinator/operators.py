@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..barrier.task import OperatorTask, operator_task
+from ..state.aggregation.aggregate_operator import STATE as AGGREGATES
 from ..state.aggregation.aggregate_operator import Combine, aggregation
 from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
 from ..state.aggregation.combining import Combining, Place
 from ..state.errors import invalid_argument
+from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
@@ -23,6 +25,7 @@ from ..state.processors.processor import ProcessorSpec, processor_spec
 from ..state.processors.style import PandasSettings
 from ..storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ..storage.keys import validate_name
+from ..storage.logs import logger
 from .batch_aggregate import BatchAggregate, BatchOperator
 from .errors import PipelineNameError, RestoreError, SetupError
 from .restore.restore_point import check_operator
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from .restore.query_directories import QueryDirectories
     from .restore.restore_point import RestorePoint
     from .spark.ticks import Ticks
+
+log = logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -170,7 +175,9 @@ class Operators:
         uid = self._checked_aggregates(stream, combine)
         made = aggregation(stream.df.schema, stream.key, columns, uid=uid, combine=combine)
         needed = attrs.evolve(stream, df=made.rows(stream.df))
-        return self._put_in(needed, made.spec, made.combiner)
+        found = self._put_in(needed, made.spec, made.combiner)
+        self._tell_of_new_aggregates(uid)
+        return found
 
     def with_batch_aggregates(
         self, stream: KeyedStream, *, columns: Mapping[str, tuple[str, str]], combine: Combining
@@ -188,11 +195,26 @@ class Operators:
         tally = Tally.begin(stream.df.sparkSession.sparkContext)
         made = batch_aggregation(stream.df, stream.key, columns, uid=uid, combine=combine, tally=tally)
         task, states = self._add(attrs.evolve(stream, df=made.rows), made.specs[Place.NOWHERE])
+        self._tell_of_new_aggregates(uid)
         tasks = {
             place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))
             for place, spec in made.specs.items()
         }
         return BatchAggregate(made.rows, BatchOperator(uid, made, tasks, combine, self.partitioning))
+
+    def _tell_of_new_aggregates(self, uid: str) -> None:
+        """Say of which aggregates the restored keys have nothing: their output looks like that of all rows."""
+        was = self.restored.operator(uid) if self.restored else None
+        if was is None or AGGREGATES not in was.states:
+            return
+        known = {name for version in was.states[AGGREGATES].versions for name in from_json(version).names}
+        now = from_json(self._records[uid].states[AGGREGATES].versions[-1]).names
+        if new := [name for name in now if name not in known]:
+            log.warning(
+                "aggregates are new to restored state: of a key that it has, they cover the rows from now on alone",
+                operator=uid,
+                aggregates=new,
+            )
 
     def _checked_aggregates(self, stream: KeyedStream, combine: object) -> str:
         """Check what all running aggregates are made of; return their uid."""

@@ -15,8 +15,8 @@ import attrs
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.collect import discard, discard_aborted
-from ...storage.checkpoints.layout import pack_key, savepoint_key, trigger_key
-from ...storage.checkpoints.manifest import CheckpointKind, Manifest, OutputRecord, QueryRecord
+from ...storage.checkpoints.layout import is_shared, pack_key, savepoint_key, trigger_key
+from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OutputRecord, QueryRecord
 from ...storage.checkpoints.savepoint import claim_savepoint, discard_savepoint
 from ...storage.checkpoints.snapshots import SnapshotWriter, copy_snapshot
 from ...storage.checkpoints.verification import check
@@ -137,7 +137,7 @@ class CheckpointJobs:
         except (OSError, ChandyError) as error:
             self.failed(choose.checkpoint, Reason.IO_EXCEPTION, error)
             return
-        if self._machine.read(lambda machine: choose.checkpoint not in machine.pending):
+        if self._is_over(choose.checkpoint):
             # It was aborted meanwhile, and cleaned up perhaps before its place was claimed.
             self._discard_aborted(do.DiscardAborted(choose.checkpoint, choose.root, choose.is_savepoint))
             return
@@ -161,7 +161,13 @@ class CheckpointJobs:
 
     # --- progress -------------------------------------------------------------------------------------------
 
+    def _is_over(self, checkpoint: int) -> bool:
+        """Whether a checkpoint has ended: nothing is to be written for it any more, nor any sink to be asked."""
+        return self._machine.read(lambda machine: checkpoint not in machine.pending)
+
     def _store_progress(self, order: do.StoreProgress) -> None:
+        if self._is_over(order.checkpoint):
+            return
         try:
             store = self._store_of(order.checkpoint, order.root)
             outputs, staged_bytes = self._pre_commit(order, store)
@@ -172,8 +178,22 @@ class CheckpointJobs:
         except (OSError, ChandyError) as error:
             self.failed(order.checkpoint, Reason.IO_EXCEPTION, error)
             return
+        self._forget_late(order.checkpoint, order.root, [stored.handle])
         record = QueryRecord(order.query, order.cut, stored.handle, outputs)
         self._machine.handle(on.ProgressStored(order.checkpoint, record, stored.new_bytes + staged_bytes))
+
+    def _forget_late(self, checkpoint: int, root: str, handles: Iterable[Handle]) -> None:
+        """Delete the packs that were written for a savepoint which was aborted meanwhile.
+
+        Their names are nobody else's. Shared files stay: a new savepoint in the same folder may use them by now.
+        """
+        if root == self._store.uri or not self._is_over(checkpoint):
+            return
+        packs = {file.key for handle in handles for file in handle.files if not is_shared(file.key)}
+        try:
+            open_store(root).delete_all(sorted(packs))
+        except (OSError, ChandyError) as error:
+            log.warning("cannot delete what an aborted savepoint left", error=str(error))
 
     def _pre_commit(self, order: do.StoreProgress, store: Store) -> tuple[tuple[OutputRecord, ...], int]:
         """Ask a query's sinks what the manifest must say, and keep what it names; return how many bytes that wrote."""
@@ -200,6 +220,8 @@ class CheckpointJobs:
         return sum(file.size for file in files.values())
 
     def _copy_shards(self, order: do.CopyShards) -> None:
+        if self._is_over(order.checkpoint):
+            return
         try:
             with scratch_directory("copy") as folder:
                 pack = pack_key(order.checkpoint, f"driver-{order.query}-shards")
@@ -212,6 +234,7 @@ class CheckpointJobs:
             self.failed(order.checkpoint, Reason.IO_EXCEPTION, error)
             return
         handles = {shard: stored[str(number)].handle for number, (shard, _) in enumerate(order.sources)}
+        self._forget_late(order.checkpoint, order.root, [snapshot.handle for snapshot in stored.values()])
         new_bytes = sum(snapshot.new_bytes for snapshot in stored.values())
         self._machine.handle(on.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
 

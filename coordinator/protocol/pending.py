@@ -127,7 +127,13 @@ class PendingCheckpoint:
         Raises:
             CheckpointStateError: the phase cannot follow; nothing has changed.
         """
-        if to not in PHASES[self.phase].next or (to is Phase.FINALIZING and not self.is_fully_acknowledged):
+        # A savepoint is its user's, whatever completes before it.
+        is_wrong = reason is Reason.SUBSUMED and self.is_savepoint
+        if (
+            is_wrong
+            or to not in PHASES[self.phase].next
+            or (to is Phase.FINALIZING and not self.is_fully_acknowledged)
+        ):
             raise CheckpointStateError(self.id, self.phase, to, tuple(self.missing()))
         self.phase, self.reason = to, reason
 

@@ -69,7 +69,7 @@ class Reason(enum.StrEnum):
     EXPIRED = (
         "EXPIRED",
         True,
-        "not every participant acknowledged in time; see the statistics for the slowest, or raise the timeout",
+        "the checkpoint did not complete in time; see the statistics for its slowest part, or raise the timeout",
     )
     SUBSUMED = (
         "SUBSUMED",

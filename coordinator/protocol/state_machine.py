@@ -582,6 +582,10 @@ class CheckpointStateMachine:
             missing = list(pending.missing())
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             detail = f"{after} still missing: " + ", ".join(missing[:5]) + more
+            if not missing:
+                detail = (
+                    f"{after} its cut was not chosen: the driver waits for {pending.root} or for its own disk"
+                )
             self._abort(pending, Reason.EXPIRED, detail, now)
         else:
             # It completes if the manifest appears after all, so nothing of it may be deleted.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 
-from ...state.format.evolution import evolve
+from ...state.format.evolution import evolve, shown
 from ...state.format.schema import bare, from_json
 from ...state.rpc.messages import RestoreSource, ShardId
 from ...storage.backends.open import open_store
@@ -256,8 +256,8 @@ def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> Oper
     if not same_key(was.key_schema, operator.key_schema):
         raise RestoreError(
             f"operator {operator.uid!r} does not fit the checkpoint",
-            f"the key columns {was.key_schema}",
-            operator.key_schema,
+            f"the key columns {shown(from_json(was.key_schema))}",
+            shown(from_json(operator.key_schema)),
             "use the same key, or give the operator with the new key another uid",
         )
     states = {

@@ -7,16 +7,18 @@ from typing import Any
 
 import attrs
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from chandy.coordinator.errors import PipelineNameError, RestoreError
 from chandy.coordinator.operators import KeyedStream, Operators
 from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.spark.ticks import Ticks
+from chandy.state.aggregation.aggregate_operator import STATE as AGGREGATES
 from chandy.state.errors import DefinitionError
 from chandy.state.rpc.messages import Endpoint
 from chandy.storage import InvalidNameError
-from chandy.storage.checkpoints.manifest import OperatorRecord
+from chandy.storage.checkpoints.manifest import OperatorRecord, StateRecord
 
 from ..builders import make_manifest
 
@@ -55,6 +57,22 @@ def test_an_operator_is_part_of_no_query_until_one_that_has_it_has_started(tmp_p
     assert pipeline.record("a") == record("a")
     with pytest.raises(PipelineNameError, match="operator uid 'b' is taken"):
         pipeline.of_query("other", ["a", "b"])
+
+
+def test_aggregates_that_restored_keys_have_nothing_of_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def totals(*names: str) -> OperatorRecord:
+        schema = StructType([StructField(name, LongType()) for name in names])
+        return attrs.evolve(record("totals"), states={AGGREGATES: StateRecord((schema.json(),))})
+
+    restored = (totals("count(*)", "sum(delay)"),)
+    operators(tmp_path, *restored, restored=restored)._tell_of_new_aggregates("totals")
+    assert caplog.text == ""
+    changed = operators(tmp_path, totals("count(*)", "max(delay)"), restored=restored)
+    changed._tell_of_new_aggregates("totals")
+    assert "max(delay)" in caplog.text
+    assert "count(*)" not in caplog.text
 
 
 def test_an_operator_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:

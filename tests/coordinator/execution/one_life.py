@@ -83,6 +83,9 @@ class Queries:
         self.stopped = False
         self.offsets = folder / "offsets"
         self.holds = itertools.count()
+        self.pre_committed: list[int] = []
+        self.is_holding, self.may_hold = threading.Event(), threading.Event()
+        self.may_hold.set()
         self.on_times: Callable[[], object] = lambda: None
         self.may_plan = threading.Event()
         self.may_plan.set()
@@ -107,6 +110,7 @@ class Queries:
         pass
 
     def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        self.pre_committed.append(checkpoint)
         return ()
 
     def commit(self, query: str, checkpoint: int) -> None:
@@ -117,6 +121,8 @@ class Queries:
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+        self.is_holding.set()
+        assert self.may_hold.wait(DEADLINE)
         # Never twice the same: a checkpoint refers to its base for what has not changed.
         self.offsets.write_text(f"offsets {next(self.holds)}")
         yield {"working/offsets/4": self.offsets}
@@ -237,6 +243,7 @@ class Setup:
     def close(self) -> None:
         self.store.open.set()
         self.queries.may_plan.set()
+        self.queries.may_hold.set()
         self.watch.close()
         self.executor.close()
         # Its stream ends with the order to stop.

@@ -13,6 +13,7 @@ from chandy.coordinator.execution import checkpoint_jobs
 from chandy.coordinator.execution import commit as commit_module
 from chandy.coordinator.execution import executor as executor_module
 from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.rpc.messages import (
     AbortOrder,
@@ -242,6 +243,30 @@ def test_a_savepoint_that_is_declined_fails_with_the_cause_and_its_folder_is_emp
     setup.executor.hosts.decline(Decline("host", 1, order.query_id, "the disk is full"))
     assert "state host host on machine: the disk is full" in str(setup.error(future))
     eventually(lambda: not LocalStore(tmp_path / "target").list())
+
+
+def test_what_the_driver_writes_for_a_savepoint_that_was_aborted_meanwhile_does_not_stay(
+    setup: Setup, tmp_path: Path
+) -> None:
+    target = LocalStore(tmp_path / "target")
+    setup.queries.may_hold.clear()
+    future = setup.request(CheckpointKind.SAVEPOINT, target.uri)
+    order = setup.host.ordered(1)
+    assert setup.queries.is_holding.wait(DEADLINE)
+    setup.executor.hosts.decline(Decline("host", 1, order.query_id, "the disk is full"))
+    setup.error(future)
+    eventually(lambda: setup.executor._elsewhere[target.uri].cleaner.is_idle)
+    setup.queries.may_hold.set()
+    eventually(lambda: setup.executor._elsewhere[target.uri].is_idle)
+    assert target.list() == []
+
+
+def test_no_sink_is_asked_for_a_checkpoint_that_has_ended(setup: Setup) -> None:
+    setup.executor.jobs.carry_out(do.StoreProgress(1, "q", 4, setup.store.uri, None))
+    assert setup.queries.pre_committed == []
+    assert setup.store.list("checkpoints/") == []
+    setup.completed()
+    assert setup.queries.pre_committed == [1]
 
 
 # F1

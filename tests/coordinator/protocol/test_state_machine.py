@@ -1031,6 +1031,15 @@ def test_an_overdue_checkpoint_whose_manifest_appears_is_the_latest_and_nobody_i
     assert bench.completed().id == 2
 
 
+def test_a_checkpoint_that_expires_while_its_cut_is_chosen_says_what_the_driver_waits_for() -> None:
+    bench = Bench(timeout="10 s")
+    bench.request()
+    bench(on.Tick(), bench.now + 11)
+    (rejected,) = bench.of(do.Reject)
+    assert f"its cut was not chosen: the driver waits for {bench.machine.root}" in str(rejected.error)
+    assert "acknowledged" not in str(rejected.error)
+
+
 def test_an_overdue_savepoint_whose_manifest_is_not_written_is_discarded_then_and_not_before() -> None:
     bench = Bench(savepoint_timeout="30 s")
     finalizing(bench, CheckpointKind.SAVEPOINT)

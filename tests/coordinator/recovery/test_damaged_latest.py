@@ -98,7 +98,8 @@ def test_damage_in_a_savepoint_names_the_newest_intact_checkpoint(catalog: Catal
     copied = catalog.read(1)
     for key in sorted(copied.keys()):
         savepoint.write(key, b"y" * 100)
-    damage = restore_point.damage(catalog, restore_point.RestorePoint(copied, savepoint.uri))
+    point = restore_point.RestorePoint(copied, savepoint.uri)
+    damage = restore_point.damage(catalog, point, threading.Event())
     assert damage is not None
     assert (damage.store, damage.checkpoint, damage.intact) == (savepoint.uri, 1, 3)
 
