@@ -36,6 +36,8 @@ __all__ = [
     "QueryFailedError",
     "QueryNotRunningError",
     "RestoreError",
+    "SessionEndedError",
+    "SessionStoppedError",
     "SetupError",
     "SinkTakenError",
     "StaleQueryError",
@@ -183,8 +185,23 @@ class PipelineFailedError(ChandyError):
         return f"the pipeline cannot go on: {self.why}\n{_START_AGAIN}"
 
 
+class SessionEndedError(ChandyError):
+    """Base of the errors about a Spark session that has ended beneath a pipeline: nothing can be started any more."""
+
+
 @attrs.define(eq=False)
-class JavaEndedError(ChandyError):
+class SessionStoppedError(SessionEndedError):
+    """The Spark session was stopped before the coordinator."""
+
+    def __str__(self) -> str:
+        return (
+            "the Spark session was stopped, and all queries with it. Stop the coordinator first, so that running "
+            f"batches commit and a last checkpoint has them.\n{_START_AGAIN}"
+        )
+
+
+@attrs.define(eq=False)
+class JavaEndedError(SessionEndedError):
     """The driver's Java virtual machine has ended, and its Python lives on: nothing can be started any more."""
 
     pid: int

@@ -12,6 +12,7 @@ from ..storage.checkpoints.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
 from .sinks.sink import Sink
 from .sources.query_sources import QuerySources
+from .spark.session import UNREACHABLE
 from .spark.writer_facts import WriterFacts
 from .state_progress import Batches, StateProgress
 
@@ -54,6 +55,7 @@ class CheckpointedQuery:
         self._state = StateProgress(definition.operators)
         self._stop = stop
         self._run: StreamingQuery | None = None
+        self._ids = ("", "")
         self._done = threading.Event()
         self._error: Exception | None = None
 
@@ -67,6 +69,7 @@ class CheckpointedQuery:
     def runs_as(self, query: StreamingQuery) -> None:
         """Record that a run has started; also of a query that had ended."""
         self._run, self._error = query, None
+        self._ids = str(query.id), str(query.runId)
         self._done.clear()
 
     def ended(self, error: Exception | None = None) -> None:
@@ -88,12 +91,12 @@ class CheckpointedQuery:
     @property
     def id(self) -> str:
         """Spark's id of the query; it changes when the pipeline goes back to a checkpoint."""
-        return str(self._current.id)
+        return self._ids[0]
 
     @property
     def runId(self) -> str:  # noqa: N802
         """Spark's id of the current run."""
-        return str(self._current.runId)
+        return self._ids[1]
 
     @property
     def isActive(self) -> bool:  # noqa: N802
@@ -103,17 +106,33 @@ class CheckpointedQuery:
     @property
     def status(self) -> dict[str, Any]:
         """Status of the current run."""
-        return self._current.status
+        try:
+            return self._current.status
+        except UNREACHABLE as error:
+            return {
+                "message": f"the JVM does not answer: {error}",
+                "isDataAvailable": False,
+                "isTriggerActive": False,
+            }
 
     @property
     def recentProgress(self) -> list[Any]:  # noqa: N802
-        """The latest progress updates of the current run; ``stateOperators`` has Chandy's operators, too."""
-        return self._state.added_to(self._current.recentProgress)
+        """The latest progress updates of the current run; ``stateOperators`` has Chandy's operators, too.
+
+        Empty if the JVM has ended.
+        """
+        try:
+            return self._state.added_to(self._current.recentProgress)
+        except UNREACHABLE:
+            return []
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802
-        """The latest progress update of the current run, as ``recentProgress``; None if there is none yet."""
-        last = self._current.lastProgress
+        """The latest progress update of the current run, as ``recentProgress``; None if there is none."""
+        try:
+            last = self._current.lastProgress
+        except UNREACHABLE:
+            return None
         return None if last is None else self.with_state_operators(last)
 
     def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:

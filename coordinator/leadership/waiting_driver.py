@@ -75,6 +75,8 @@ class Standby:
         self._warming: threading.Thread | None = None
         self._followed: int | None = None
         self._told: tuple[int, bool] | None = None
+        self._blind = 0.0, Reminder(0.0)
+        """Since when a leader is followed that keeps no lease, and when to tell that."""
 
     def wait(self) -> Won:
         """Wait until this driver is needed, and claim the next generation.
@@ -131,6 +133,9 @@ class Standby:
             )
             self._warming.start()
         self._prefetch.look()
+        if seen.leader is Leader.THERE and seen.lease is None:
+            self._tell_of_leader_without_lease(seen, driver)
+            return
         stopped = seen.lease is not None and seen.lease.stopped
         if self._told == (seen.generation, stopped):
             return
@@ -138,13 +143,25 @@ class Standby:
         facts = {"storage": self._catalog.store.uri, "generation": seen.generation}
         if stopped:
             log.info("the pipeline was stopped on purpose; the standby waits for its next driver", **facts)
-        elif seen.leader is Leader.THERE and seen.lease is None:
-            log.warning(
-                "the leader keeps no lease, so its end is noticed on its own machine alone; start it with standby=True",
-                **facts,
-            )
         else:
             log.info("standing by", leader=driver.host if driver else None, **facts)
+
+    def _tell_of_leader_without_lease(self, seen: Sighting, driver: Driver | None) -> None:
+        """Say again and again that nobody here can know whether the leader lives."""
+        if self._told != (seen.generation, False):
+            self._told, self._blind = (seen.generation, False), (time.monotonic(), Reminder(0.0))
+        since, reminder = self._blind
+        if not reminder.is_due(waited := time.monotonic() - since):
+            return
+        where = f"process {driver.pid} on {driver.host}" if driver else "a process that has left no record"
+        log.warning(
+            "the leader keeps no lease, so its end is noticed on its own machine alone. If it runs no more, start "
+            "a driver without standby=True, and it takes the pipeline over; start all with standby=True from then on",
+            leader=where,
+            storage=self._catalog.store.uri,
+            generation=seen.generation,
+            seconds=round(waited),
+        )
 
     def _sleep(self, seen: Sighting, driver: Driver | None) -> None:
         """Sleep until the next look, or until the leader's processes have ended."""

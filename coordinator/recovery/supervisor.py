@@ -30,7 +30,7 @@ from ...storage.errors import (
 )
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
-from ..errors import JavaEndedError, PipelineFailedError, ProcessorFailedError, QueryFailedError
+from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
 from ..protocol.reasons import Reason
@@ -96,7 +96,7 @@ class Supervisor:
         clock: Callable[[], float],
         restored: RestorePoint | None,
         token: str,
-        check_java: Callable[[], None] = lambda: None,
+        check_session: Callable[[], None] = lambda: None,
         on_failed: Callable[[], object] = lambda: None,
     ) -> None:
         """Make a supervisor without queries.
@@ -111,7 +111,7 @@ class Supervisor:
             clock: seconds since 1970, never going back.
             restored: the checkpoint to begin from; None: from the beginning.
             token: the secret that the pipeline's processes share.
-            check_java: raises a ``JavaEndedError`` if nothing can be started any more.
+            check_session: raises a ``SessionEndedError`` if nothing can be started any more.
             on_failed: called when the pipeline has failed for good, and all runs have been stopped.
         """
         self._machine = machine
@@ -123,7 +123,7 @@ class Supervisor:
         self._clock = clock
         self._initial = self._point = restored
         self._token = token
-        self._check_java = check_java
+        self._check_session = check_session
         self._on_failed = on_failed
         self._queries: dict[str, CheckpointedQuery] = {}
         # A decision among the events was made on another thread, for this one to carry out.
@@ -468,8 +468,8 @@ class Supervisor:
 
     def _take(self, event: _Report) -> None:
         try:
-            self._check_java()
-        except JavaEndedError as error:
+            self._check_session()
+        except SessionEndedError as error:
             event = on.FatalError(error)
         # Without the lock: this may read a whole checkpoint.
         if isinstance(event, _Ended):

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JNetworkError
+
 from ...state.operators import daemon
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 
 LOOPBACK: Final = "127.0.0.1"
+UNREACHABLE: Final = (OSError, Py4JNetworkError)
+"""What py4j raises if the JVM has ended."""
 DAEMON: Final = "spark.python.daemon.module"
 """Spark's setting for the module that starts its Python workers."""
 
@@ -50,6 +54,15 @@ def is_this_python(command: str) -> bool:
 def is_local_mode(spark: SparkSession) -> bool:
     """Return whether driver and executor are one process; in ``local-cluster`` mode they are not."""
     return re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)) is not None
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Return whether the session was stopped, here or in the JVM; False if the JVM does not tell."""
+    java = spark.sparkContext._jsc
+    try:
+        return java is None or bool(java.sc().isStopped())
+    except UNREACHABLE:
+        return False
 
 
 def java_process(spark: SparkSession) -> int:

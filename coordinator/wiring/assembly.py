@@ -161,7 +161,7 @@ def _take_over(
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
             pipeline = take_over.now(found, made)
     else:
-        standby = Standby(catalog, patience, driver.files, stand_by, driver.clock, driver.check_java)
+        standby = Standby(catalog, patience, driver.files, stand_by, driver.clock, driver.check_session)
         pipeline = take_over.in_turn(standby, found, made)
     driver.place_directories(catalog, pipeline.claim)
     return pipeline
@@ -234,7 +234,7 @@ def _supervisor(
         clock=driver.clock,
         restored=pipeline.point,
         token=driver.server.token,
-        check_java=driver.check_java,
+        check_session=driver.check_session,
         on_failed=partial(pipeline.leadership.step_down_after, runs.await_ends),
     )
 

@@ -29,7 +29,7 @@ from ...storage.disk.directories import CACHE, make_private_folder, private_dire
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
 from ..config import CheckpointConfig
-from ..errors import JavaEndedError, SetupError
+from ..errors import JavaEndedError, SessionStoppedError, SetupError
 from ..execution.service import Service, listen
 from ..hosts.local_host import is_here
 from ..restore.query_directories import QueryDirectories
@@ -141,14 +141,17 @@ class Driver:
         if isinstance(self.work_dir, HadoopFolder):
             self.directories.place_on(RemoteDirectories.begin(self.work_dir, self.pipeline, catalog, claim))
 
-    def check_java(self) -> None:
-        """Check that the session's JVM lives.
+    def check_session(self) -> None:
+        """Check that the session can run queries.
 
         Raises:
-            JavaEndedError: it has ended.
+            JavaEndedError: its JVM has ended.
+            SessionStoppedError: it was stopped.
         """
         if self.java_started is not None and not lives(self.java, self.java_started):
             raise JavaEndedError(self.java)
+        if session.is_stopped(self.spark):
+            raise SessionStoppedError
 
 
 def check_session(spark: SparkSession, storage: str, config: CheckpointConfig, restore: str | int) -> None:

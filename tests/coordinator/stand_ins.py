@@ -14,6 +14,7 @@ class Spark:
     """A session, and the objects that are reached from it."""
 
     version = "4.3.0"
+    is_stopped = False
 
     def __init__(self, master: str, **conf: str) -> None:
         self.master = master
@@ -32,7 +33,8 @@ class Spark:
     @property
     def _jsc(self) -> SimpleNamespace:
         settings = SimpleNamespace(setIfMissing=self.conf.setdefault)
-        return SimpleNamespace(sc=lambda: SimpleNamespace(conf=lambda: settings))
+        context = SimpleNamespace(conf=lambda: settings, isStopped=lambda: self.is_stopped)
+        return SimpleNamespace(sc=lambda: context)
 
     @property
     def _jvm(self) -> SimpleNamespace:

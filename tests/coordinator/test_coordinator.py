@@ -23,6 +23,7 @@ from chandy.coordinator.errors import (
     CoordinatorStoppedError,
     PipelineFailedError,
     PredecessorRunsError,
+    SessionStoppedError,
     SetupError,
 )
 from chandy.coordinator.execution.service import Service, listen
@@ -53,6 +54,8 @@ def cluster(host: str = "127.0.0.1") -> Any:
 
 class Run:
     """A run of a query that never ends by itself."""
+
+    id = runId = "a UUID"  # noqa: N815 (as in PySpark)
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -400,6 +403,37 @@ def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
     assert pipeline.coordinator.stop() is None
     assert stored(tmp_path) == []
     assert not any("no last checkpoint" in line for line in lines(caplog))
+
+
+def test_a_session_that_is_stopped_beneath_a_pipeline_ends_it(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.coordinator.stop()
+    spark, writer = cluster(), None
+    with made(spark, tmp_path) as coordinator:
+        query = coordinator.start(writer, name="q")  # type: ignore[arg-type]
+        spark.is_stopped = True
+        pipeline.runs[-1].stop()
+        with pytest.raises(SessionStoppedError, match="Stop the coordinator first"):
+            query.awaitTermination(DEADLINE)
+        assert not query.isActive
+
+
+class Gone(Run):
+    """A run whose JVM has ended."""
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802
+        raise ConnectionRefusedError
+
+    recentProgress = status = lastProgress  # noqa: N815 (as in PySpark)
+
+
+def test_a_query_whose_jvm_has_ended_still_answers(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Gone())
+    query = pipeline.start("q")
+    assert (query.lastProgress, query.recentProgress, query.id) == (None, [], "a UUID")
+    assert query.status["message"].startswith("the JVM does not answer")
 
 
 def test_no_checkpoint_drops_a_query_that_is_still_to_be_started(pipeline: Pipeline, tmp_path: Path) -> None:

@@ -271,6 +271,30 @@ def test_a_leader_whose_process_dies_here_is_followed_whatever_its_lease(
     assert standby.won[0].silence is None
 
 
+def test_a_leader_elsewhere_without_a_lease_is_named_again_and_again_with_what_to_do(
+    catalog: Catalog,
+    store: AwayStore,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Reminder", lambda first: OftenDue())
+    claim = catalog.claim("driver", 1.0)
+    catalog.take_leadership(Driver(claim.generation, "far", "another machine", 7, 1, 8, 1))
+    catalog.start(claim)
+    standby = Waiting(catalog, tmp_path).stands_by()
+    eventually(lambda: caplog.text.count("process 7 on far") > 1)
+    assert "start a driver without standby=True" in caplog.text
+    assert not standby.won
+
+
+class OftenDue:
+    """A ``Reminder`` that is due each time."""
+
+    def is_due(self, waited: float) -> bool:
+        return True
+
+
 def test_a_storage_that_is_away_makes_nobody_take_over(
     catalog: Catalog, store: AwayStore, tmp_path: Path
 ) -> None:

@@ -70,6 +70,8 @@ _numbers = itertools.count()
 class SparkRun:
     """A run of a query: it goes on until it is stopped, or a task has failed."""
 
+    id = runId = "a UUID"  # noqa: N815 (as in PySpark)
+
     def __init__(self) -> None:
         self.over = threading.Event()
         self.failure = ""

@@ -85,6 +85,8 @@ class Ticking:
 class Spark:
     """A run of a query that has failed already."""
 
+    id = runId = "a UUID"  # noqa: N815 (as in PySpark)
+
     isActive = False  # noqa: N815
 
     def __init__(self, failure: str) -> None:
@@ -825,7 +827,7 @@ def test_a_pipeline_whose_jvm_has_ended_fails_however_often_it_may_restart(
         raise JavaEndedError(7)
 
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Spark("Connection refused"))
-    monkeypatch.setattr(setup.supervisor, "_check_java", ended)
+    monkeypatch.setattr(setup.supervisor, "_check_session", ended)
     stepped_down = threading.Event()
     monkeypatch.setattr(setup.supervisor, "_on_failed", stepped_down.set)
     query = setup.supervisor.start(setup.definition)
