@@ -17,7 +17,7 @@ from ...state.rpc.messages import BatchTimes
 from ...storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
 from ...storage.logs import logger
 from ..channels.observer import Channels
-from ..errors import StaleQueryError, WorkingDirectoryError
+from ..errors import SinkTakenError, StaleQueryError, WorkingDirectoryError
 from ..query import Definition
 from ..restore.restore_point import SINK, WORKING
 from ..restore.resume import ResumableRun
@@ -177,9 +177,13 @@ class Runs:
         """Keep, for the length of the ``with``, the files that restore a query's progress right after a batch.
 
         They are those of its working directory and those that its sink wants kept.
+
+        Raises:
+            SinkTakenError: the sink has a batch that the query has not planned.
         """
         run = self._current[query]
         sink = run.definition.sink
+        _check_sole_writer(run)
         with tempfile.TemporaryDirectory(prefix="hold-", dir=run.directory.parent) as folder:
             held = Path(folder)
             working = progress.hold(lambda: run.files_at(batch), held / WORKING)
@@ -211,3 +215,23 @@ class Runs:
         for record in manifest.queries:
             if (run := self.get(record.name)) is not None:
                 run.definition.sources.completed(run.directory, record.batch)
+
+
+def _check_sole_writer(run: Run) -> None:
+    """Check that a sink has no batch that its query has not planned: another program would have written it.
+
+    Raises:
+        SinkTakenError: it has one.
+    """
+    sink, planned = run.definition.sink, progress.newest_planned(run.logs())
+    while sink.is_ahead_of(planned):
+        # Spark plans a batch before its sink has it: what the sink has now is planned by now.
+        before, planned = planned, progress.newest_planned(run.logs())
+        if planned == before:
+            raise SinkTakenError(
+                f"no checkpoint of query {run.definition.name!r} can be taken",
+                f"no batch after {planned} in its output {sink.location}, because it has planned none",
+                "one that another program has written",
+                "stop that program, most likely an earlier driver's JVM; the pipeline goes back to its latest "
+                "checkpoint, and sets aside what came after it",
+            )

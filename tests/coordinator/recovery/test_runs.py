@@ -1,0 +1,89 @@
+"""What a checkpoint gets of a run: its files at the cut, and only if nobody else writes into its output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chandy.coordinator.errors import SinkTakenError
+from chandy.coordinator.query import Definition
+from chandy.coordinator.recovery import runs as module
+from chandy.coordinator.recovery.runs import Run, Runs
+from chandy.coordinator.sinks.file_sink import FileSink
+from chandy.coordinator.sinks.file_sink_log import LOG
+from chandy.coordinator.spark import progress
+from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
+
+
+class Query:
+    """A query with Spark's file sink, as its files show it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.directory, self.output = folder / "work" / "run", folder / "out"
+        (self.output / LOG).mkdir(parents=True)
+        for log in ("offsets", "commits"):
+            (self.directory / log).mkdir(parents=True)
+        (self.directory / "metadata").write_text('{"id":"x"}')
+        facts = WriterFacts(SinkFacts("parquet"), "append", Trigger.PROCESSING_TIME)
+        definition = Definition("q", None, None, facts, FileSink(self.output, "parquet"), (), ())  # type: ignore[arg-type]
+        self.runs = Runs()
+        self.runs.put(Run(1, definition, self.directory, "x"))
+
+    def plan(self, batch: int) -> None:
+        (self.directory / "offsets" / str(batch)).write_text(
+            'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{}'
+        )
+
+    def write(self, batch: int) -> None:
+        line = json.dumps({"path": f"file://{self.output}/{batch}.parquet", "size": 1, "action": "add"})
+        (self.output / LOG / str(batch)).write_text(f"v1\n{line}")
+
+    def commit(self, batch: int) -> None:
+        self.plan(batch)
+        self.write(batch)
+        (self.directory / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    made = Query(tmp_path)
+    for batch in range(2):
+        made.commit(batch)
+    return made
+
+
+@pytest.mark.parametrize("under_way", ["", "planned", "written"])
+def test_a_checkpoint_has_the_files_of_its_cut_while_the_next_batch_is_under_way(
+    query: Query, under_way: str
+) -> None:
+    if under_way:
+        query.plan(2)
+    if under_way == "written":
+        query.write(2)
+    with query.runs.hold("q", 1) as files:
+        assert {name for name in files if name.startswith("sink/")} == {"sink/0", "sink/1"}
+
+
+def test_there_is_no_checkpoint_while_another_program_writes_into_the_output(query: Query) -> None:
+    query.write(2)
+    with pytest.raises(SinkTakenError, match="no batch after 1 in its output"), query.runs.hold("q", 1):
+        pass
+
+
+def test_a_batch_that_is_planned_and_written_during_the_look_is_the_querys_own(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest_planned = progress.newest_planned
+
+    def slowly(directory: Path) -> int:
+        found = newest_planned(directory)
+        if found < 6:
+            query.plan(found + 1)
+            query.write(found + 1)
+        return found
+
+    monkeypatch.setattr(module.progress, "newest_planned", slowly)
+    with query.runs.hold("q", 1) as files:
+        assert "sink/1" in files
