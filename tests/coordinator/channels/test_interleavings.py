@@ -798,7 +798,7 @@ def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_the_log_of_the_sink_as_it_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(file_sink_log, "restore", lambda output, files: file_sink_log.Rollback())
+    patch.setattr(file_sink_log, "restore", lambda output, files, proof: file_sink_log.Rollback())
 
 
 def keep_what_the_source_has_read_since(patch: pytest.MonkeyPatch) -> None:
