@@ -19,6 +19,8 @@ log = logger(__name__)
 _LOOK_SECONDS: Final = 2.0
 """How soon it is noticed at the latest that another coordinator has taken over; a checkpoint notices at once."""
 _SHORTEST_LOOK_SECONDS: Final = 0.05
+_END_SECONDS: Final = 2.0
+"""How long closing waits for a look at a store that may not answer."""
 _LOOKS: Final = 3
 """How often a look that took too long is repeated."""
 _SLOW_LOOK_SECONDS: Final = 1.0
@@ -58,16 +60,19 @@ class SuccessorWatch:
         self._tell: Callable[[FencedError], object] | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._thread = threading.Thread(target=carried(self._watch), name="chandy-fence", daemon=True)
         self.proof: FenceProof = _Proof(generation, self)
         """For whatever acts for this generation."""
 
     def begin(self) -> None:
         """Look again and again, on a thread of its own: nothing that takes long may be in its way."""
-        threading.Thread(target=carried(self._watch), name="chandy-fence", daemon=True).start()
+        self._thread.start()
 
     def close(self) -> None:
         """Look no more."""
         self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(_END_SECONDS)
 
     def listen(self, tell: Callable[[FencedError], object]) -> None:
         """Say who is told, once and on whatever thread, that there is a successor."""

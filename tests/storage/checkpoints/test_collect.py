@@ -81,7 +81,7 @@ def test_a_crash_while_discarding_leaves_no_manifest_with_missing_files(
     catalog.commit(one)
     catalog.commit(make_manifest(2))
     with pytest.raises(KeyboardInterrupt):
-        discard(_DiesAfter(store.root, min(deletions, 2)), [one], [make_manifest(2)])
+        discard(_DiesAfter(store.root, min(deletions, 2)), [one], [make_manifest(2)], Unshared())
     for manifest in catalog.completed():
         assert manifest.keys() <= set(store.list())
     collect_garbage(catalog, time.time(), older_than=0)
@@ -429,9 +429,9 @@ def test_without_a_generation_a_manifest_is_left_alone(catalog: Catalog, store: 
     catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(1, 2, [files(store, pack(1))]))
     files(store, pack(2))
-    assert discard_aborted(store, 1) == frozenset()
+    assert discard_aborted(store, 1, Unshared()) == frozenset()
     assert discard_aborted(store, 1, AskingProof(store, 1)) == frozenset()
-    assert discard_aborted(store, 2) == {pack(2)}
+    assert discard_aborted(store, 2, Unshared()) == {pack(2)}
     assert verify_keys(catalog)
     assert len(catalog.completed()) == 1
 

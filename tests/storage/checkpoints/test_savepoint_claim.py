@@ -117,10 +117,10 @@ def test_a_driver_that_dies_before_its_first_checkpoint_leaves_the_savepoint_to_
 
 
 def test_a_savepoint_has_one_owner(catalog: Catalog, savepoint: LocalStore, tmp_path: Path) -> None:
-    claim_restored(catalog, savepoint, AskingProof(catalog.store, 1))
+    claim_restored(catalog, savepoint, Unshared())
     other = Catalog(LocalStore(tmp_path / "other"))
     with pytest.raises(InvalidPlaceError, match=str(tmp_path / "store")):
-        claim_restored(other, savepoint, AskingProof(other.store, 1))
+        claim_restored(other, savepoint, Unshared())
     assert other.store.list() == []
 
 
