@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -55,7 +56,7 @@ class SuccessorWatch:
         self.pause = max(_SHORTEST_LOOK_SECONDS, min(_LOOK_SECONDS, trusts_look / 2))
         """Seconds between two looks."""
         self._hold_lease = hold_lease
-        self._looked_at = clock()
+        self._looked_at = -math.inf
         self._found: FencedError | None = None
         self._tell: Callable[[FencedError], object] | None = None
         self._lock = threading.Lock()

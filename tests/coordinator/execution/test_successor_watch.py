@@ -38,6 +38,14 @@ def test_a_proof_is_no_older_than_half_of_what_a_successor_waits(
         watch.proof.check()
 
 
+def test_a_watch_that_has_not_looked_yet_proves_nothing(catalog: Catalog) -> None:
+    """The driver may have been frozen since it has claimed its generation."""
+    generation = catalog.take_over("one", 0.0).generation
+    catalog.take_over("another", 0.0)
+    with pytest.raises(FencedError):
+        watch_of(catalog, generation, trusts_look=1000.0).proof.check()
+
+
 def test_a_look_before_a_gap_of_the_lease_proves_nothing(catalog: Catalog) -> None:
     held_since = [0.0]
     watch = SuccessorWatch(
@@ -47,6 +55,7 @@ def test_a_look_before_a_gap_of_the_lease_proves_nothing(catalog: Catalog) -> No
         trusts_look=1000.0,
         hold_lease=lambda: held_since[0],
     )
+    watch.proof.check()
     catalog.take_over("another", 0.0)
     watch.proof.check()
     held_since[0] = 101.0
