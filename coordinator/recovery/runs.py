@@ -223,7 +223,10 @@ def _check_sole_writer(run: Run) -> None:
     Raises:
         SinkTakenError: it has one.
     """
-    sink, planned = run.definition.sink, progress.newest_planned(run.logs())
+    sink = run.definition.sink
+    if sink.location is None:
+        return
+    planned = progress.newest_planned(run.logs())
     while sink.is_ahead_of(planned):
         # Spark plans a batch before its sink has it: what the sink has now is planned by now.
         before, planned = planned, progress.newest_planned(run.logs())

@@ -169,7 +169,11 @@ class Supervisor:
         self._events.put(self._decide(on.FatalError(error)))
         self._interrupted.set()
         # On a thread of its own: Spark waits for a batch, which may be what has reported it.
-        threading.Thread(target=carried(self._stop_at_once), name="chandy-fenced", daemon=True).start()
+        stopping = threading.Thread(target=carried(self._stop_at_once), name="chandy-fenced", daemon=True)
+        try:
+            stopping.start()
+        except RuntimeError as error:
+            log.error("the queries end a little later, because no thread can be started", error=str(error))
 
     def interrupt(self) -> None:
         """End what reads long from a store, because the pipeline is to be stopped; starts and restores fail then."""

@@ -410,7 +410,12 @@ class TransactionalSink(Sink):
         if not staged:
             return
         try:
+            # A successor may publish what this life has given up.
             self._proof.check()
+        except (ChandyError, OSError) as error:
+            log.warning("what is not needed any more is left to `chandy gc`", error=str(error))
+            return
+        try:
             for sink in self._sinks.values():
                 sink.abort(staged, self._next_epoch)
         except Exception as error:  # noqa: BLE001 (a sink may raise anything, and nothing depends on this)
@@ -422,7 +427,6 @@ class TransactionalSink(Sink):
         keys = [file.key for one in staged for file in one.files]
         try:
             if keys:
-                # A successor may publish what this life has given up.
                 self._proof.check()
                 open_store(self._fence.store).within(_FORGET_SECONDS).delete_all(keys)
         except (ChandyError, OSError) as error:

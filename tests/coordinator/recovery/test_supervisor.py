@@ -348,7 +348,7 @@ _start_thread = threading.Thread.start
 
 
 def refuse_a_thread(thread: threading.Thread) -> None:
-    if thread.name == "chandy-q":
+    if thread.name in ("chandy-q", "chandy-fenced"):
         raise RuntimeError("can't start new thread")
     _start_thread(thread)
 
@@ -689,6 +689,18 @@ def test_a_fence_ends_the_queries_while_the_driver_looks_for_damage(
     assert started[0].stopped.wait(DEADLINE)
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
+
+
+def test_a_fence_ends_the_pipeline_though_no_thread_can_be_started(
+    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = setup.supervisor.start(setup.definition)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse_a_thread)
+        setup.supervisor.fenced(FENCED)
+    with pytest.raises(FencedError):
+        query.awaitTermination(DEADLINE)
+    assert started[0].stopped.is_set()
 
 
 def test_a_fence_ends_the_queries_while_another_one_begins_in_its_target(
