@@ -19,6 +19,7 @@ from chandy.coordinator import (
     FixedDelay,
     NoRestart,
 )
+from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.errors import PipelineFailedError, RestoreError, WriterError
 from chandy.coordinator.recovery.restart import RestartStrategy
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputError, OutputLostError
@@ -28,7 +29,7 @@ from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 from tests.waiting import DEADLINE, eventually
 
-from .support import TOTALS, Events, Make, Totals
+from .support import EVENTS, TOTALS, Events, Make, Totals
 
 pytestmark = pytest.mark.spark
 
@@ -109,6 +110,22 @@ def test_output_appears_with_the_checkpoint_that_has_it(
     query.processAllAvailable()
     again.stop()
     assert published(sink) == published(other) == expected(events)
+
+
+def test_columns_have_the_names_that_spark_gives_to_expressions(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    events.add(2)
+    coordinator = make()
+    rows = events.stream(spark).selectExpr("k AS `a.k`", "v * 1.5D", "named_struct('a.b', v) AS `s.t`")
+    query = coordinator.start(rows.writeStream, sink=FilesSink(str(tmp_path / "out")), name="q")
+    query.processAllAvailable()
+    coordinator.checkpoint().result(DEADLINE)
+    plain = spark.read.schema(EVENTS).json(str(events.folder))
+    wanted = plain.selectExpr("k AS `a.k`", "v * 1.5D", "named_struct('a.b', v) AS `s.t`")
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert found.columns == wanted.columns
+    assert Counter(map(tuple, found.collect())) == Counter(map(tuple, wanted.collect()))
 
 
 def test_a_query_that_goes_back_publishes_nothing_twice(
@@ -387,6 +404,9 @@ def test_what_cannot_be_a_transactional_query_is_refused_before_it_starts(
         coordinator.start(events.stream(spark).writeStream, sink=["parquet"], name="text")  # type: ignore[list-item]
     with pytest.raises(WriterError, match="sink= and table t"):
         coordinator.start(events.stream(spark).writeStream, sink=sink, name="both", table="t")
+    joined = events.stream(spark).selectExpr("k", "v", "v AS V")
+    with pytest.raises(WriterError, match="different names, whatever their case, found 'v', 'V'"):
+        coordinator.start(joined.writeStream, sink=sink, name="joined")
     for change, found in (
         (lambda writer: writer.foreachBatch(lambda rows, batch: None), "foreach_?[bB]atch"),
         (lambda writer: writer.format("console"), "console"),

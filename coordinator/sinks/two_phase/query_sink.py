@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -156,6 +157,7 @@ class TransactionalSink(Sink):
             ChandyError: a target cannot take the rows, see ``TwoPhaseSink.check``.
         """
         _check_writes_nothing_else(writer, table)
+        _check_names(rows)
         schema = arrow_schema(rows)
         for sink in self._sinks.values():
             sink.check(schema)
@@ -435,6 +437,19 @@ class TransactionalSink(Sink):
 
 _attached: Final = WeakSet[Any]()
 """Writers that call a sink with each batch. A start that has failed may be repeated with the same one."""
+
+
+def _check_names(rows: DataFrame) -> None:
+    """Refuse columns that Spark, and whoever reads a target by it, could not tell apart."""
+    is_exact = rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    times = Counter(rows.columns if is_exact else map(str.lower, rows.columns))
+    if twice := [name for name in rows.columns if times[name if is_exact else name.lower()] > 1]:
+        raise WriterError(
+            "the query cannot be started",
+            "rows whose columns have different names" + ("" if is_exact else ", whatever their case"),
+            ", ".join(map(repr, twice)),
+            "give each an alias of its own, or leave out what a join has twice",
+        )
 
 
 def _check_writes_nothing_else(writer: DataStreamWriter, table: str | None) -> None:

@@ -10,10 +10,12 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
+from pyspark.sql.types import BinaryType, StructField, StructType
 
+from ....state.operators.dataframe import Mapped
 from ....storage.codec import from_json, to_json
 from ....storage.errors import CodecError
 from ..sink import RECORDS
@@ -23,8 +25,6 @@ from .finished import Attempt
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-
-_RESULT: Final = "staged binary"
 
 
 @attrs.frozen
@@ -51,7 +51,10 @@ def write_batch(
     write = partial(
         _write_partition, sink=sink.for_rows(rows), store=store, folder=folder, batch=batch, add=add
     )
-    found = rows.mapInArrow(write, _RESULT).collect()
+    # Not by mapInArrow, which takes a dot in a column's name for a way into a struct.
+    found = (
+        Mapped(write, rows.columns, StructType([StructField("staged", BinaryType())])).over(rows).collect()
+    )
     staged = [pickle.loads(row["staged"]) for row in found]
     return tuple(one for one in staged if one.rows or one.note)
 
