@@ -7,6 +7,7 @@ import datetime
 import decimal
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 """The name of the folder for rows whose partition column is null or empty."""
 
+_SHOWN: Final = {"parquet": "Parquet", "json": "JSON", "csv": "CSV"}
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
 
 
@@ -30,18 +32,26 @@ def parquet(rows: pa.Table) -> bytes:
 
 
 def json_lines(rows: pa.Table) -> bytes:
-    """Return rows as JSON, one object a line. Nulls are left out, as Spark does."""
+    """Return rows as JSON, one object a line, as Spark writes it: without nulls in objects, with maps as objects."""
+    types = {field.name: field.type for field in rows.schema}
     return b"".join(
-        json.dumps(_without_nulls(row), ensure_ascii=False, default=_json_value).encode() + b"\n"
+        json.dumps(_json_object(row, types), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         for batch in rows.to_batches()
         for row in batch.to_pylist()
     )
 
 
 def csv(rows: pa.Table) -> bytes:
-    """Return rows as CSV with a header. Quotes in a value are doubled. An empty text is quoted, and a null is not."""
+    """Return rows as CSV with a header. Quotes in a value are doubled. An empty text is quoted, and a null is not.
+
+    What is not a finite number is written as Spark writes and reads it: ``NaN``, ``Infinity``, ``-Infinity``.
+    """
+    import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_floating(field.type):
+            rows = rows.set_column(at, field.name, _named_infinities(rows.column(at)))
     stream = io.BytesIO()
     arrow_csv.write_csv(rows, stream)
     return stream.getvalue()
@@ -57,7 +67,6 @@ WRITERS: Final[Mapping[str, Callable[[pa.Table], bytes]]] = {
 
 def unwritable(schema: pa.Schema, format: str, partition_by: tuple[str, ...]) -> list[str]:
     """Say why rows cannot be files of a format; nothing if they can."""
-    import pyarrow.types as types
 
     found = [f"no column {name!r} to partition by" for name in partition_by if name not in schema.names]
     if schema.names and not set(schema.names) - set(partition_by):
@@ -65,9 +74,80 @@ def unwritable(schema: pa.Schema, format: str, partition_by: tuple[str, ...]) ->
     for field in schema:
         if field.name in partition_by and not _can_partition(field.type):
             found.append(f"column {field.name!r}, which is {field.type}, to partition by")
-        elif format == "csv" and (types.is_nested(field.type) or _is_bytes(field.type)):
-            found.append(f"column {field.name!r}, which is {field.type}, in CSV")
+        elif not _can_hold(format, field.type):
+            found.append(f"column {field.name!r}, which is {field.type}, in {_SHOWN[format]}")
     return found
+
+
+def unwritten(rows: pa.Table, format: str, partition_by: tuple[str, ...]) -> str | None:
+    """Say which values cannot be written though their column's type can; None if there are none.
+
+    JSON, CSV and names of folders have dates as text, for the years 1 to 9999.
+    """
+    import pyarrow.compute as pc
+
+    for field in rows.schema:
+        if format == "parquet" and field.name not in partition_by:
+            continue
+        for moments in _moments(rows.column(field.name)):
+            years = pc.min_max(pc.year(moments))
+            least, most = years["min"].as_py(), years["max"].as_py()
+            if least is not None and not 1 <= least <= most <= 9999:
+                return f"year {most if most > 9999 else least} in column {field.name!r}"
+    return None
+
+
+def _moments(values: pa.ChunkedArray) -> Iterator[pa.ChunkedArray | pa.Array]:
+    """Yield the dates and timestamps that values are or have in them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    given = values.type
+    if pa.types.is_date(given) or pa.types.is_timestamp(given):
+        # Of a moment in another zone, its year there could be another one.
+        yield values.cast(pa.timestamp(given.unit)) if pa.types.is_timestamp(given) else values
+    elif pa.types.is_struct(given):
+        for at in range(given.num_fields):
+            yield from _moments(pc.struct_field(values, at))
+    elif pa.types.is_map(given):
+        for one in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
+            yield from _moments(one.keys)
+            yield from _moments(one.items)
+    elif pa.types.is_list(given) or pa.types.is_large_list(given):
+        yield from _moments(pc.list_flatten(values))
+
+
+def _can_hold(format: str, type_: pa.DataType) -> bool:
+    """Return whether a format can hold values of a type, so that Spark reads the same ones."""
+    import pyarrow.types as types
+
+    if types.is_duration(type_) or types.is_interval(type_):
+        return False
+    if format == "csv":
+        return not (types.is_nested(type_) or _is_bytes(type_) or types.is_time(type_))
+    if types.is_time(type_):
+        return format == "parquet"
+    if types.is_map(type_) and format == "json" and not _can_name(type_.key_type):
+        return False
+    if types.is_map(type_):
+        return _can_hold(format, type_.key_type) and _can_hold(format, type_.item_type)
+    if types.is_struct(type_):
+        return all(_can_hold(format, field.type) for field in type_)
+    if types.is_list(type_) or types.is_large_list(type_):
+        return _can_hold(format, type_.value_type)
+    return True
+
+
+def _can_name(type_: pa.DataType) -> bool:
+    """Return whether values of a type can be names in an object of JSON."""
+    import pyarrow.types as types
+
+    return bool(
+        types.is_string(type_)
+        or types.is_large_string(type_)
+        or types.is_integer(type_)
+        or types.is_boolean(type_)
+    )
 
 
 def in_partitions(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
@@ -124,15 +204,42 @@ def _is_bytes(type_: pa.DataType) -> bool:
     return bool(types.is_binary(type_) or types.is_large_binary(type_))
 
 
-def _without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if value is not None}
+def _named_infinities(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of numbers as text if some are not finite; otherwise as it is."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pc.all(pc.is_finite(column), min_count=0).as_py():
+        return column
+    text = pc.cast(column, pa.string())
+    for odd, name in ((math.inf, "Infinity"), (-math.inf, "-Infinity")):
+        text = pc.if_else(pc.equal(column, odd), name, text)
+    return pc.if_else(pc.is_nan(column), "NaN", text)
 
 
-def _json_value(value: object) -> object:
+def _json_object(row: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> dict[str, Any]:
+    return {name: _json_value(value, types[name]) for name, value in row.items() if value is not None}
+
+
+def _json_value(value: Any, type_: pa.DataType) -> object:
+    import pyarrow as pa
+
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value).replace("nan", "NaN").replace("inf", "Infinity")
     if isinstance(value, (datetime.date, datetime.datetime)):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
         return str(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    raise TypeError(f"JSON has no {type(value).__name__}")
+    if pa.types.is_map(type_):
+        return {_json_key(key): _json_value(item, type_.item_type) for key, item in value}
+    if pa.types.is_struct(type_):
+        return _json_object(value, {field.name: field.type for field in type_})
+    return [_json_value(item, type_.value_type) for item in value]
+
+
+def _json_key(key: object) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)

@@ -32,7 +32,7 @@ from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, RewindError, TargetFullError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
-from .formats import WRITERS, in_partitions, unwritable
+from .formats import WRITERS, in_partitions, unwritable, unwritten
 from .log import EMPTY, DataFile, Entry, FileLog, file_of
 from .rewinds import Rewinds
 
@@ -134,6 +134,10 @@ class FilesSink(StagedSink):
                     "use another directory",
                 )
             self._probe()
+
+    @override
+    def unpublishable(self, rows: pa.Table) -> str | None:
+        return unwritten(rows, self.format, self.partition_by)
 
     @override
     def recover(self, fence: Fence) -> Committer:

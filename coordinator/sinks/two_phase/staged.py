@@ -19,6 +19,7 @@ from ....storage.checkpoints.manifest import FileRef
 from ....storage.errors import DamagedError
 from ....storage.store import Store
 from .contract import Batch, Epoch, Staged, TwoPhaseSink, WriteContext
+from .errors import OutputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,13 +35,31 @@ class StagedSink(TwoPhaseSink):
     """A sink whose tasks write Parquet files into the pipeline's own store. Subclasses say how to publish them."""
 
     def write(self, batches: Iterator[pa.RecordBatch], context: WriteContext) -> Staged:
-        """Write one partition of a batch as files of at most about 64 MB of rows."""
+        """Write one partition of a batch as files of at most about 64 MB of rows.
+
+        Raises:
+            OutputError: rows can be written and never published.
+        """
         store = open_store(context.store)
         rows, files = 0, list[FileRef]()
-        for some in _in_parts(batches):
+        for some in map(in_utc, _in_parts(batches)):
+            if found := self.unpublishable(some):
+                raise OutputError(
+                    f"sink {self.uid!r} cannot take batch {context.batch}",
+                    f"rows that {self.target} can have",
+                    found,
+                    "leave out these rows in the query, or change their values",
+                )
             rows += some.num_rows
             files.append(_put(store, context, some, len(files)))
         return Staged(rows, tuple(files))
+
+    def unpublishable(self, rows: pa.Table) -> str | None:
+        """Say which rows can be staged and never published; None if there are none.
+
+        What the schema tells is for ``check``. Values are looked at here, while their batch can still fail.
+        """
+        return None
 
 
 @attrs.frozen
@@ -84,6 +103,32 @@ class StagedRows:
 def batches_of(files: Iterable[FileRef]) -> tuple[int, ...]:
     """Return the numbers of the batches whose rows are in staged files, ascending; not those of other files."""
     return tuple(sorted({int(found[1]) for file in files if (found := _NAME.fullmatch(file.name))}))
+
+
+def in_utc(rows: pa.Table) -> pa.Table:
+    """Return rows with all timestamps in UTC. The moments stay."""
+    schema = rows.schema
+    for at, field in enumerate(schema):
+        schema = schema.set(at, field.with_type(_type_in_utc(field.type)))
+    return rows if schema == rows.schema else rows.cast(schema)
+
+
+def _type_in_utc(given: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(given):
+        return given if given.tz is None else pa.timestamp(given.unit, "UTC")
+    if pa.types.is_struct(given):
+        return pa.struct([field.with_type(_type_in_utc(field.type)) for field in given])
+    if pa.types.is_map(given):
+        return pa.map_(
+            given.key_field.with_type(_type_in_utc(given.key_type)),
+            given.item_field.with_type(_type_in_utc(given.item_type)),
+        )
+    if pa.types.is_list(given) or pa.types.is_large_list(given):
+        make = pa.list_ if pa.types.is_list(given) else pa.large_list
+        return make(given.value_field.with_type(_type_in_utc(given.value_type)))
+    return given
 
 
 def _in_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -16,11 +16,13 @@ from chandy.coordinator.connectors.files.formats import (
     json_lines,
     partition_folder,
     unwritable,
+    unwritten,
 )
 from chandy.coordinator.connectors.files.log import DataFile
 from chandy.coordinator.connectors.files.rewinds import Rewinds, TakenBack
 from chandy.coordinator.connectors.files.sink import url_of
 from chandy.coordinator.sinks.two_phase.contract import Position
+from chandy.coordinator.sinks.two_phase.staged import in_utc
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,97 @@ def test_json_has_one_object_a_line_without_nulls() -> None:
         "s": "a\nü",
     }
     assert second == b"{}"
+
+
+def test_json_has_maps_as_objects_and_names_what_is_no_number() -> None:
+    kind = pa.struct(
+        [("m", pa.map_(pa.string(), pa.float64())), ("l", pa.list_(pa.map_(pa.int32(), pa.bool_())))]
+    )
+    value = {"m": [("a", float("nan")), ("b", None), ("c", float("-inf"))], "l": [[(1, True)], [], None]}
+    rows = pa.table({"s": pa.array([value, {"m": None, "l": None}], kind), "f": [float("inf"), 1.5]})
+    assert [json.loads(line) for line in json_lines(rows).splitlines()] == [
+        {
+            "s": {"m": {"a": "NaN", "b": None, "c": "-Infinity"}, "l": [{"1": True}, {}, None]},
+            "f": "Infinity",
+        },
+        {"s": {}, "f": 1.5},
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_csv_names_what_is_no_number_as_spark_does(kind: pa.DataType) -> None:
+    odd = pa.chunked_array(
+        [pa.array([1.5, float("nan")], kind), pa.array([float("inf"), float("-inf"), None], kind)]
+    )
+    assert csv(pa.table({"f": odd})).decode().split() == [
+        '"f"',
+        '"1.5"',
+        '"NaN"',
+        '"Infinity"',
+        '"-Infinity"',
+    ]
+    assert csv(pa.table({"f": pa.array([1.5, None], kind)})) == b'"f"\n1.5\n\n'
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+@pytest.mark.parametrize(
+    "kind", [pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")], ids=["date", "timestamp", "local"]
+)
+def test_a_year_that_text_cannot_have_is_said_before_it_is_published(format: str, kind: pa.DataType) -> None:
+    day = 1 if kind == pa.date32() else 86_400_000_000
+    number = pa.int32() if kind == pa.date32() else pa.int64()
+    good = pa.array([0, None, 2_932_896 * day], number).cast(kind)
+    bad = pa.array([0, 2_932_897 * day, None], number).cast(kind)
+    assert unwritten(pa.table({"d": good}), format, ()) is None
+    for rows in (
+        bad,
+        pa.array([[one] for one in bad], pa.list_(kind)),
+        pa.StructArray.from_arrays([bad], ["in"]),
+    ):
+        assert unwritten(pa.table({"d": rows}), format, ()) == "year 10000 in column 'd'"
+        assert unwritten(pa.table({"d": rows}), "parquet", ()) is None
+    assert unwritten(pa.table({"d": bad}), "parquet", ("d",)) is not None
+
+
+@pytest.mark.parametrize("format", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("kind", [pa.duration("us"), pa.month_day_nano_interval()])
+def test_no_format_takes_intervals_which_no_reader_would_know_again(format: str, kind: pa.DataType) -> None:
+    assert unwritable(pa.schema([("i", kind)]), format, ())
+    assert format == "csv" or unwritable(pa.schema([("i", pa.list_(kind))]), format, ())
+
+
+def test_a_time_of_day_is_for_parquet_alone_and_a_map_by_structs_not_for_json() -> None:
+    taken = {
+        format: [
+            not unwritable(pa.schema([("c", kind)]), format, ())
+            for kind in (
+                pa.time64("us"),
+                pa.map_(pa.struct([("a", pa.int32())]), pa.int32()),
+                pa.map_(pa.string(), pa.int32()),
+            )
+        ]
+        for format in ("parquet", "json", "csv")
+    }
+    assert taken == {
+        "parquet": [True, True, True],
+        "json": [False, False, True],
+        "csv": [False, False, False],
+    }
+
+
+@pytest.mark.parametrize("zone", ["GMT+2", "PST", "Z", "UTC+8", "America/New_York"])
+def test_rows_are_staged_in_utc_however_spark_names_the_zone(zone: str) -> None:
+    moment = pa.timestamp("us", zone)
+    kind = pa.struct([("t", moment), ("l", pa.list_(moment)), ("m", pa.map_(pa.string(), moment))])
+    there = pa.timestamp("us", "UTC")
+    wanted = pa.struct([("t", there), ("l", pa.list_(there)), ("m", pa.map_(pa.string(), there))])
+    number = pa.struct(
+        [("t", pa.int64()), ("l", pa.list_(pa.int64())), ("m", pa.map_(pa.string(), pa.int64()))]
+    )
+    values = pa.array([{"t": 1, "l": [2, None], "m": [("a", 3)]}, None], number)
+    found = in_utc(pa.table({"s": values.cast(kind)}))
+    assert found.schema.field("s").type == wanted
+    assert found.column("s").combine_chunks().cast(number) == values
 
 
 def test_csv_tells_an_empty_text_from_a_null() -> None:
