@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 """The name of the folder for rows whose partition column is null or empty."""
 
+_LONGEST_NAME: Final = 255
+"""Bytes that the name of a folder may have on common file systems."""
 _SHOWN: Final = {"parquet": "Parquet", "json": "JSON", "csv": "CSV"}
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
 
@@ -86,6 +88,8 @@ def unwritten(rows: pa.Table, format: str, partition_by: tuple[str, ...]) -> str
     """
     import pyarrow.compute as pc
 
+    if found := too_long(rows, partition_by, partition_folder):
+        return found
     for field in rows.schema:
         if format == "parquet" and field.name not in partition_by:
             continue
@@ -94,6 +98,28 @@ def unwritten(rows: pa.Table, format: str, partition_by: tuple[str, ...]) -> str
             least, most = years["min"].as_py(), years["max"].as_py()
             if least is not None and not 1 <= least <= most <= 9999:
                 return f"year {most if most > 9999 else least} in column {field.name!r}"
+    return None
+
+
+def too_long(
+    rows: pa.Table, partition_by: tuple[str, ...], folder_of: Callable[[str, str], str]
+) -> str | None:
+    """Say which text would name a partition's folder by more bytes than file systems have; None if there is none.
+
+    Args:
+        rows: what is to be written.
+        partition_by: the columns that name folders.
+        folder_of: returns the name of a folder for a column and its value.
+    """
+    import pyarrow as pa
+
+    for name in partition_by:
+        column = rows.column(name)
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            continue
+        for value in column.unique().to_pylist():
+            if value is not None and len(folder_of(name, value).encode()) > _LONGEST_NAME:
+                return f"a text of {len(value)} characters in column {name!r}, which names the folder of its partition"
     return None
 
 

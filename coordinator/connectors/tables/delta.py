@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Final
+from urllib.parse import quote
 
 import attrs
 from typing_extensions import override
@@ -17,6 +18,7 @@ from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
+from ..files.formats import too_long
 from ..record import check_record
 from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
@@ -111,6 +113,7 @@ class DeltaSink(StagedSink):
                 ", ".join(unknown),
                 "correct `key` and `partition_by` of the sink",
             )
+        self._check_partitions(schema, self.partition_by)
         try:
             found = self.open()
         except _TableMissingError:
@@ -120,6 +123,7 @@ class DeltaSink(StagedSink):
             found = self.open()
         check_schema(schema, _schema_of(found), self.name)
         partitions = tuple(found.metadata().partition_columns)
+        self._check_partitions(schema, partitions)
         if self.partition_by and partitions != self.partition_by:
             raise OutputError(
                 f"{self.name} cannot be written",
@@ -127,6 +131,35 @@ class DeltaSink(StagedSink):
                 f"one by {', '.join(partitions)}" if partitions else "one without partitions",
                 "leave out `partition_by` of the sink, or name another table",
             )
+
+    def _check_partitions(self, schema: pa.Schema, columns: tuple[str, ...]) -> None:
+        """Refuse partitions that delta-rs cannot write.
+
+        Of the decimal ``-0.75`` it makes ``0.-75``, and no reader opens the table again.
+
+        Raises:
+            OutputError: a column's values cannot name partitions.
+        """
+        import pyarrow.types as types
+
+        for name in columns:
+            kind = schema.field(name).type if name in schema.names else None
+            if kind is not None and (
+                types.is_decimal(kind)
+                or types.is_nested(kind)
+                or types.is_binary(kind)
+                or types.is_large_binary(kind)
+            ):
+                raise OutputError(
+                    f"{self.name} cannot be written",
+                    "partition columns of numbers, texts, dates, timestamps or booleans",
+                    f"column {name!r}, which is {kind}",
+                    "partition by another column, or cast this one to a text or a number",
+                )
+
+    @override
+    def unpublishable(self, rows: pa.Table) -> str | None:
+        return too_long(rows, self.partition_by, lambda name, value: f"{name}={quote(value, safe='')}")
 
     @override
     def recover(self, fence: Fence) -> Committer:

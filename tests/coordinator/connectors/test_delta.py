@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import pickle
 import re
@@ -19,7 +20,7 @@ from chandy.coordinator.connectors.tables.delta import DeltaSink
 from chandy.coordinator.connectors.tables.delta_history import newest_commits
 from chandy.coordinator.connectors.tables.upserting import last_by_key
 from chandy.coordinator.errors import ChandyError
-from chandy.coordinator.sinks.two_phase.contract import Epoch, TwoPhaseSink
+from chandy.coordinator.sinks.two_phase.contract import Epoch, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
 
@@ -256,6 +257,30 @@ def test_a_table_that_is_not_there_is_made_unless_told_otherwise(tmp_path: Path)
     attrs.evolve(sink, create_table=True, partition_by=["v"]).check(SCHEMA)
     sink.check(SCHEMA)
     assert deltalake.DeltaTable(sink.table).metadata().partition_columns == ["v"]
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.binary(), pa.list_(pa.int64())])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_partitions_that_would_destroy_the_table_are_refused_at_the_start(
+    tmp_path: Path, kind: pa.DataType, is_there: bool
+) -> None:
+    schema = pa.schema([("k", pa.int64()), ("d", kind)])
+    sink = DeltaSink(str(tmp_path / "table"), partition_by=["d"])
+    if is_there and kind == pa.decimal128(10, 2):
+        deltalake.DeltaTable.create(sink.table, deltalake.Schema.from_arrow(schema), partition_by=["d"])
+        sink = attrs.evolve(sink, partition_by=[])
+    with pytest.raises(OutputError, match="column 'd', which is"):
+        sink.check(schema)
+    assert is_there or not list(tmp_path.iterdir())
+
+
+def test_a_text_that_is_too_long_for_a_folder_is_refused_with_its_batch(tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "table"), partition_by=["v"])
+    context = WriteContext(f"file://{tmp_path}/store/", "staged/q/", 0, 0)
+    for text, is_refused in (("x" * 200, False), ("ü" * 200, True), ("x" * 300, True)):
+        rows = pa.RecordBatch.from_pydict({"v": [text]})
+        with pytest.raises(OutputError, match="names the folder") if is_refused else contextlib.nullcontext():
+            sink.write(iter([rows]), context)
 
 
 def test_a_partitioned_table_takes_epochs(tmp_path: Path) -> None:
