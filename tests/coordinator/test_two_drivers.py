@@ -10,7 +10,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from chandy.coordinator.sinks.sink import Beginning
 from chandy.coordinator.sinks.two_phase.contract import Fence
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
+from chandy.coordinator.spark import starting
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints import collect, savepoint, savepoint_claim
@@ -271,3 +272,48 @@ def test_wherever_a_driver_is_frozen_it_leaves_alone_what_its_successor_has(
 ) -> None:
     steps = next(step for step in itertools.count() if is_whole(tmp_path / str(step), act, step))
     assert steps > 1, "it has taken no steps"
+
+
+class Session:
+    """A Spark session in which one query can be started, and what the writer of it is asked for."""
+
+    def __init__(self, during: Callable[[], object]) -> None:
+        self.during = during
+        self.active: list[Session] = []
+        self.starts: list[Session] = []
+        self.id, self.isActive, self.status = "id", True, {"message": "Waiting for data to arrive"}
+
+    @property
+    def streams(self) -> Session:
+        return self
+
+    _spark = streams
+
+    def option(self, name: str, value: str) -> None:
+        pass
+
+    def start(self) -> Session:
+        self.starts.append(self)
+        self.active.append(self)
+        self.during()
+        return self
+
+    def stop(self) -> None:
+        self.active.remove(self)
+
+
+@pytest.mark.parametrize("when", ["before", "while Spark starts it"])
+def test_a_driver_that_is_frozen_around_the_start_of_a_query_leaves_none_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    for setting in ("_options_restored", "_unless_set"):
+        monkeypatch.setattr(starting, setting, lambda *_: nullcontext())
+    world = World(tmp_path)
+    world.proof.check()
+    session: Any = Session((lambda: None) if when == "before" else world.is_taken_over)
+    if when == "before":
+        world.is_taken_over()
+    with pytest.raises(FencedError):
+        starting.start(session, location="/work", query_id="id", proof=world.proof)
+    assert session.active == []
+    assert len(session.starts) == (when != "before")
