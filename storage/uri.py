@@ -11,7 +11,14 @@ from .errors import InvalidPlaceError
 
 _SECRETS = "put secrets into the backend's own environment variables or files"
 
-_SECRET = re.compile(r"secret|token|password|passwd|sas|credential|^key$|private|signature", re.IGNORECASE)
+_SECRET = re.compile(
+    r"secret|token|passw|passphrase|credential|signature|private|connection_?string"
+    r"|(^|[_-])(key|pw|pwd|sas)([_-]|$)|(account|access|api)key",
+    re.IGNORECASE,
+)
+"""Names of options that hold secrets."""
+_USER = re.compile(r"://[^/?#]*@")
+"""A user, perhaps with a password, in a URL."""
 
 
 @attrs.frozen
@@ -55,6 +62,13 @@ class StoreUri:
                 shown,
                 "no secret, because URIs are logged",
                 f"the option {secrets[0]!r}, which looks like one",
+                _SECRETS,
+            )
+        if of_users := sorted(name for name, value in pairs if _USER.search(value)):
+            raise invalid_uri(
+                shown,
+                "no user or password, because URIs are logged",
+                f"'@' in the option {of_users[0]!r}",
                 _SECRETS,
             )
         path = unquote(parts.path).strip("/")

@@ -172,7 +172,21 @@ def test_a_remote_uri_that_cannot_be_meant_is_refused(uri: str, says: str) -> No
 
 @pytest.mark.parametrize(
     "uri",
-    ["s3://b/p?secret=hunter2", "s3://b/p?key=hunter2", "s3://id:hunter2@b/p", "s3://b/p?token=hunter2"],
+    [
+        "s3://b/p?secret=hunter2",
+        "s3://b/p?key=hunter2",
+        "s3://id:hunter2@b/p",
+        "s3://b/p?token=hunter2",
+        "s3://b/p?endpoint=https://id:hunter2@minio:9000",
+        "s3://b/p?endpoint=https%3A%2F%2Fhunter2%40minio",
+        "abfs://c/p?account_name=x&account_key=hunter2",
+        "abfs://c/p?connection_string=AccountKey%3Dhunter2",
+        "oss://b/p?access_key=hunter2",
+        "gs://b/p?apikey=hunter2",
+        "sftp://host/p?passphrase=hunter2",
+        "webhdfs://host/p?pw=hunter2",
+        "abfs://c/p?sas_token=hunter2",
+    ],
 )
 def test_a_secret_in_a_uri_is_refused_and_not_repeated(uri: str) -> None:
     with pytest.raises(InvalidPlaceError) as caught:
