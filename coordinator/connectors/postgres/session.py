@@ -117,6 +117,13 @@ class Session:
             "keepalives_count": 3,
             "tcp_user_timeout": _ms(timeout),
         }
+        if _is_ambiguous(conninfo):
+            raise SetupError(
+                f"table {table} cannot be written to",
+                "a URL that has '@' once, between the user and the host",
+                "one with an '@' or '/' in the user or the password",
+                "write '@' there as %40, and '/' as %2F",
+            )
         try:
             given = conninfo_to_dict(conninfo)
         except psycopg.Error:
@@ -253,6 +260,13 @@ def _said(error: psycopg.Error) -> str:
     context = (diagnosis.context or "").split("\n")[0]
     said = [diagnosis.message_primary, diagnosis.message_detail, context, diagnosis.message_hint]
     return "; ".join(part for part in said if part) + f" (SQLSTATE {error.sqlstate})"
+
+
+def _is_ambiguous(conninfo: str) -> bool:
+    """Return whether a URL has characters in its password that end it: the rest would be taken for the host's name."""
+    _, separator, rest = conninfo.partition("://")
+    place = rest.partition("?")[0]
+    return bool(separator) and (place.count("@") > 1 or "@" in place.partition("/")[2])
 
 
 def _place(given: dict[str, Any]) -> str:

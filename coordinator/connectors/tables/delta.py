@@ -22,7 +22,7 @@ from ..files.formats import too_long
 from ..record import check_record
 from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
-from .passing import unavailable
+from .passing import judged, said, unavailable
 from .schema import check_schema, fit, reading
 from .upserting import Mode, check_mode, last_by_key
 
@@ -356,8 +356,8 @@ def _explain(name: str, error: Exception) -> ChandyError:
     """Return the contract's error for one of delta-rs. What it does not know may pass, and is tried for a while."""
     from deltalake.exceptions import SchemaMismatchError, TableNotFoundError
 
-    text = str(error)
-    if _NOT_PERMITTED.search(text):
+    text = said(error)
+    if _NOT_PERMITTED.search(judged(text)):
         return OutputError(
             f"{name} cannot be used",
             "the permission to read and write it",
@@ -368,7 +368,7 @@ def _explain(name: str, error: Exception) -> ChandyError:
         return _TableMissingError(
             f"{name} cannot be used", "a Delta table", text, "create it, or set create_table=True"
         )
-    if isinstance(error, SchemaMismatchError) or _REFUSED.search(text):
+    if isinstance(error, SchemaMismatchError) or _REFUSED.search(judged(text)):
         return OutputError(
             f"{name} refuses rows",
             "rows that the table takes",

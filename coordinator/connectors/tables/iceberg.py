@@ -18,7 +18,7 @@ from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from .bounded import within
-from .passing import unavailable
+from .passing import judged, said, unavailable
 from .schema import check_schema, fit, reading
 from .upserting import Mode, check_mode, last_by_key
 
@@ -340,7 +340,7 @@ def _explain(name: str, error: Exception) -> ChandyError:
     """Return the contract's error for one of a catalog or a file. What it does not know is tried for a while."""
     from pyiceberg import exceptions
 
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {said(error)}"
     if isinstance(error, (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)):
         return _TableMissingError(
             f"{name} cannot be used", "an Iceberg table", text, "create it, or set create_table=True"
@@ -352,7 +352,7 @@ def _explain(name: str, error: Exception) -> ChandyError:
         exceptions.OAuthError,
         PermissionError,
     )
-    if isinstance(error, forbidden) or _NOT_PERMITTED.search(text):
+    if isinstance(error, forbidden) or _NOT_PERMITTED.search(judged(text)):
         return OutputError(
             f"{name} cannot be used",
             "the permission to read and write it",

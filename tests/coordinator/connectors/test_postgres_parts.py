@@ -10,9 +10,11 @@ import pytest
 
 from chandy.coordinator.connectors.postgres import rows, sql
 from chandy.coordinator.connectors.postgres.rows import ColumnType
+from chandy.coordinator.connectors.postgres.session import Session
 from chandy.coordinator.connectors.postgres.sink import PostgresSink
 from chandy.coordinator.connectors.postgres.sql import TableName
 from chandy.coordinator.errors import ConfigError, SetupError
+from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 
 SINK = PostgresSink(conninfo="host=db password=verysecret", table="public.out")
 
@@ -20,6 +22,28 @@ SINK = PostgresSink(conninfo="host=db password=verysecret", table="public.out")
 def test_the_password_is_not_in_what_is_printed() -> None:
     assert "verysecret" not in repr(SINK)
     assert pickle.loads(pickle.dumps(SINK)) == SINK
+
+
+@pytest.mark.parametrize(
+    "conninfo", ["postgresql://u:pa/hunter2@127.0.0.1:9/db", "postgresql://u:pa@hunter2@127.0.0.1:9/db"]
+)
+def test_a_password_that_ends_too_early_is_not_taken_for_a_host(conninfo: str) -> None:
+    with pytest.raises(SetupError, match="%40") as caught:
+        Session.connect(conninfo, "t", "name", 2.0)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "conninfo",
+    [
+        "postgresql://u:p%40@127.0.0.1:9/db?options=-c%20x&application_name=a@b",
+        "host=127.0.0.1 port=9 password=a@b/c@d",
+        "postgresql:///db?host=/tmp&user=a@b",
+    ],
+)
+def test_a_conninfo_that_says_what_it_means_is_taken(conninfo: str) -> None:
+    with pytest.raises(TargetUnavailableError):
+        Session.connect(conninfo, "t", "name", 2.0)
 
 
 def test_a_conninfo_that_cannot_be_read_is_not_repeated() -> None:

@@ -31,6 +31,38 @@ def test_an_error_is_tried_for_ever_only_if_it_is_known_to_pass(
     assert found.is_understood is passes
 
 
+@pytest.mark.parametrize("explain", [delta._explain, iceberg._explain], ids=["delta", "iceberg"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "append-only/sales",
+        "constraints/sales",
+        "customers/403/sales",
+        "readonly/sales",
+        "forbidden/x",
+        "quota/507",
+    ],
+)
+def test_no_error_is_judged_by_the_name_of_a_place_or_by_how_long_an_answer_took(
+    explain: object, place: str
+) -> None:
+    for text in (
+        f"error sending request for url (http://h:9/bucket/{place}/_delta_log/0.json): Connection refused",
+        f"cannot connect to s3://bucket/{place}, after 403.216434ms",
+        f"timed out while reading /data/{place}/part-0.parquet in 507 s",
+    ):
+        found = explain("the table t", RuntimeError(text))  # type: ignore[operator]
+        assert type(found) is TargetUnavailableError, text
+        assert found.is_understood, text
+
+
+@pytest.mark.parametrize("explain", [delta._explain, iceberg._explain], ids=["delta", "iceberg"])
+def test_users_in_urls_are_not_repeated(explain: object) -> None:
+    found = explain("the table t", RuntimeError("GET http://u:hunter2@h:9/b: connection refused"))  # type: ignore[operator]
+    assert "hunter2" not in str(found)
+    assert "http://...@h:9/b" in str(found)
+
+
 @pytest.mark.parametrize("error", [ConnectionResetError("peer"), TimeoutError()])
 def test_errors_of_the_network_are_known_to_pass(error: Exception) -> None:
     found = iceberg._explain("the table t", error)
