@@ -129,7 +129,9 @@ class FsspecStore(Store):
         with self._explained("list", prefix):
             found = self._find(prefix)
         keys = {self._key(info["name"]): info for info in found if info["type"] == "file"}
-        return {key: _stat(keys[key]) for key in sorted(keys) if key.startswith(prefix)}
+        return {
+            key: _stat(keys[key]) for key in sorted(keys) if key.startswith(prefix) and not _is_marker(key)
+        }
 
     @override
     def delete(self, key: str) -> None:
@@ -280,3 +282,8 @@ def _stat(info: dict[str, Any]) -> ObjectStat:
         if isinstance(when, (int, float)):
             return ObjectStat(info["size"], float(when))
     return ObjectStat(info["size"], None)
+
+
+def _is_marker(key: str) -> bool:
+    """Whether an object is an empty one that consoles and Hadoop make to show a folder."""
+    return not key or key.endswith("/")

@@ -257,3 +257,13 @@ def test_a_pipeline_is_a_folder_of_the_storage() -> None:
 def test_a_pipeline_name_that_is_no_safe_part_of_a_path_is_refused(name: str) -> None:
     with pytest.raises(InvalidNameError, match="pipeline name"):
         pipeline_uri("file:///var", name)
+
+
+def test_markers_that_show_a_folder_are_no_objects() -> None:
+    """As the console of S3 and Hadoop make them."""
+    store = open_store("memory://markers/p")
+    store.write("a", b"x")
+    inner = store.store  # type: ignore[attr-defined]
+    found = [{"name": f"/markers/p/{key}", "type": "file", "size": 0} for key in ("", "sub/", "a")]
+    inner._find = lambda prefix: found
+    assert store.list() == ["a"]
