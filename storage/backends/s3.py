@@ -78,6 +78,8 @@ _PASSING_CODES = {
     "ConditionalRequestConflict",
     "InternalError",
     "NoSuchUpload",
+    "ExpiredToken",
+    "ExpiredTokenException",
     "OperationAborted",
     "RequestTimeout",
     "ServiceUnavailable",
@@ -86,6 +88,15 @@ _PASSING_CODES = {
     "ThrottlingException",
     "TooManyRequests",
 }
+_OVER_CODES = {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
+}
+"""Said of credentials that were good once, or never were. Those that have expired may be new at the next attempt."""
 
 
 def open_uri(uri: str) -> Store:
@@ -230,13 +241,15 @@ class S3Store(FsspecStore):
     @override
     def failure(self, key: str, operation: str, error: Exception) -> StoreFailedError:
         found = _client_error(error)
-        if not isinstance(found, _CREDENTIALS_ERRORS):
-            return super().failure(key, operation, error)
-        # A client looks for credentials once. A new one finds those that this process is given meanwhile.
-        _connected.pop(_place(self._options), None)
-        with self._lock:
-            self._connected = None
-        return StoreFailedError(self.uri, key, operation, str(found), advice=GIVE_CREDENTIALS)
+        is_missing = isinstance(found, _CREDENTIALS_ERRORS)
+        if is_missing or _code(error) in _OVER_CODES:
+            # A client looks for credentials once. A new one finds those that this process is given meanwhile.
+            _connected.pop(_place(self._options), None)
+            with self._lock:
+                self._connected = None
+        if is_missing:
+            return StoreFailedError(self.uri, key, operation, str(found), advice=GIVE_CREDENTIALS)
+        return super().failure(key, operation, error)
 
     @override
     def why_all_is_missing(self, error: FileNotFoundError) -> str | None:

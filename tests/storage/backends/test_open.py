@@ -10,9 +10,10 @@ from typing import NoReturn
 
 import fsspec
 import pytest
+from botocore.exceptions import ClientError
 
 from chandy.storage import InvalidNameError, InvalidPlaceError, ObjectExistsError, Store, StoreFailedError
-from chandy.storage.backends import clients
+from chandy.storage.backends import clients, s3
 from chandy.storage.backends.fsspec_store import FsspecStore
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.backends.open import EXTRAS, backends, open_store, pipeline_uri
@@ -257,6 +258,22 @@ def test_a_pipeline_is_a_folder_of_the_storage() -> None:
 def test_a_pipeline_name_that_is_no_safe_part_of_a_path_is_refused(name: str) -> None:
     with pytest.raises(InvalidNameError, match="pipeline name"):
         pipeline_uri("file:///var", name)
+
+
+@pytest.mark.parametrize(
+    ("code", "passes"), [("ExpiredToken", True), ("InvalidAccessKeyId", False), ("AccessDenied", None)]
+)
+def test_keys_that_were_rotated_are_looked_for_again(s3_keys: None, code: str, passes: bool | None) -> None:
+    store = s3.open_uri("s3://bucket/rotated")
+    assert isinstance(store, s3.S3Store)
+    before = store.fs
+    error = OSError("it is refused")
+    error.__cause__ = ClientError(
+        {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}},  # type: ignore[typeddict-item]
+        "PutObject",
+    )
+    assert store.failure("key", "write", error).transient is bool(passes)
+    assert (store.fs is before) is (passes is None)
 
 
 def test_markers_that_show_a_folder_are_no_objects() -> None:
