@@ -211,7 +211,9 @@ class FileLog:
     directory: str
     """The directory's URI, for Spark's readers."""
     retention: float | None = None
-    """Seconds after which a file leaves the log, with the next entry that repeats all; None: never."""
+    """Seconds after which a file of the writer leaves the log, with the next entry that repeats all; None: never."""
+    writer: str = ""
+    """Who writes. What others have written, which may share the log, is theirs to drop."""
 
     def newest(self) -> Entry:
         """Read the newest entry.
@@ -318,7 +320,12 @@ class FileLog:
     def _kept(self, lines: Sequence[str], now: float) -> list[str]:
         if self.retention is None:
             return list(lines)
-        return [line for line in lines if published_at(line) > now - self.retention]
+        # An older version has not said whose a file is.
+        return [
+            line
+            for line in lines
+            if file_of(line).writer not in ("", self.writer) or published_at(line) > now - self.retention
+        ]
 
     def _lines(self, number: int) -> list[str]:
         try:

@@ -152,7 +152,7 @@ class FilesSink(StagedSink):
             store = self.open()
             if not store.fenced:
                 self._probe()
-            log = self._log(store)
+            log = attrs.evolve(self._log(store), writer=fence.writer)
             for _ in range(ATTEMPTS):
                 newest = log.newest()
                 found = newest.positions.get(fence.writer)

@@ -470,6 +470,19 @@ def test_files_leave_the_log_when_their_time_is_over(directory: Directory, pipel
         attrs.evolve(directory.sink(), retention="long")
 
 
+def test_the_retention_of_one_sink_drops_nothing_of_another_that_shares_its_log(
+    directory: Directory, pipeline: Pipeline
+) -> None:
+    forgetful = attrs.evolve(pipeline, sink=attrs.evolve(directory.sink("other"), retention="1 d"))
+    other, own = forgetful.recover(), pipeline.recover()
+    publish(pipeline, own, 1)
+    publish(forgetful, other, 1001)
+    for entry in Path(directory.path, "_spark_metadata").iterdir():
+        entry.write_text(re.sub(r'"modificationTime": \d+', '"modificationTime": 1', entry.read_text()))
+    publish(forgetful, other, *range(1002, 1015))
+    assert sorted(row[0] for row in directory.rows()) == [1, *range(1002, 1015)]
+
+
 # --- directories that cannot be used ------------------------------------------------------------------------
 
 
