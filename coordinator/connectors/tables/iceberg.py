@@ -96,7 +96,7 @@ class IcebergSink(StagedSink):
 
         Raises:
             OutputError: it does not, or it may not be read or made.
-            SetupError: PyIceberg is not installed.
+            SetupError: PyIceberg is not installed, or what it needs for the table's partitions.
             TargetUnavailableError: its catalog cannot be reached.
         """
         if unknown := [one for one in self.key if one not in schema.names]:
@@ -115,6 +115,7 @@ class IcebergSink(StagedSink):
                 self._create(catalog, schema)
                 found = self.load(catalog)
             check_schema(schema, _schema_of(found), self.name)
+            _check_partitions(found, self.name)
 
     @override
     def recover(self, fence: Fence) -> Committer:
@@ -329,6 +330,26 @@ def _schema_of(table: Table) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([field.remove_metadata() for field in table.schema().as_arrow()])
+
+
+def _check_partitions(table: Table, name: str) -> None:
+    """Refuse a table whose partitions PyIceberg cannot compute here: rows would be staged and never published.
+
+    Raises:
+        SetupError: they are days, buckets or the like, and the package for that is missing.
+    """
+    from pyiceberg.exceptions import NotInstalledError
+
+    for field in table.spec().fields:
+        try:
+            field.transform.pyarrow_transform(table.schema().find_type(field.source_id))
+        except NotInstalledError as error:
+            raise SetupError(
+                f"{name} cannot be written",
+                f"the package pyiceberg-core, for its partitions by {field.transform}",
+                str(error),
+                "run `pip install 'pyiceberg[pyiceberg-core]'`",
+            ) from error
 
 
 def _close(catalog: Catalog) -> None:

@@ -14,13 +14,14 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NotInstalledError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from chandy.coordinator.connectors.tables.iceberg import IcebergSink
-from chandy.coordinator.errors import ChandyError
+from chandy.coordinator.errors import ChandyError, SetupError
 from chandy.coordinator.sinks.two_phase.contract import Epoch
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
@@ -79,6 +80,20 @@ def table(tmp_path: Path) -> Table:
 @pytest.fixture
 def pipeline(table: Table, tmp_path: Path) -> Pipeline:
     return Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+
+
+def test_partitions_that_cannot_be_computed_here_are_refused_at_the_start(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with table.catalog().load_table(table.name).update_spec() as spec:
+        spec.add_field("k", BucketTransform(4), "bucket")
+
+    def is_missing(*_: object) -> None:
+        raise NotInstalledError("pyiceberg_core needs to be installed")
+
+    monkeypatch.setattr(BucketTransform, "pyarrow_transform", is_missing)
+    with pytest.raises(SetupError, match=r"bucket\[4\].*pip install"):
+        table.sink().check(SCHEMA)
 
 
 class TestIceberg(RaceConformance):
