@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from pyspark.sql.streaming import StreamingQuery
 
 from chandy.coordinator.spark import progress, starting
 from chandy.coordinator.spark.plan import facts, field
-from chandy.coordinator.spark.starting import ADAPTIVE, FILE_MANAGER, LOCAL_FILE_MANAGER, start
+from chandy.coordinator.spark.starting import ADAPTIVE, FILE_MANAGER, LOCAL_FILE_MANAGER
+from chandy.storage.checkpoints.proof import Unshared
 
 from ..waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
+
+start = partial(starting.start, proof=Unshared())
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,15 @@ from pyspark.sql.streaming.state import GroupState
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from chandy.coordinator.sinks import file_sink_log
-from chandy.coordinator.spark import compact_log, progress
+from chandy.coordinator.spark import compact_log, progress, starting
 from chandy.coordinator.spark.seeding import seed
-from chandy.coordinator.spark.starting import start
 from chandy.storage.checkpoints.proof import Unshared
 
 from ..waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
+
+start = partial(starting.start, proof=Unshared())
 
 FILES = 6
 CUT = 2
