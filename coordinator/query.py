@@ -12,7 +12,7 @@ from ..storage.checkpoints.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
 from .sinks.sink import Sink
 from .sources.query_sources import QuerySources
-from .spark.session import UNREACHABLE
+from .spark.session import answer
 from .spark.writer_facts import WriterFacts
 from .state_progress import Batches, StateProgress
 
@@ -106,14 +106,14 @@ class CheckpointedQuery:
     @property
     def status(self) -> dict[str, Any]:
         """Status of the current run."""
-        try:
-            return self._current.status
-        except UNREACHABLE as error:
-            return {
+        return answer(
+            lambda: self._current.status,
+            lambda error: {
                 "message": f"the JVM does not answer: {error}",
                 "isDataAvailable": False,
                 "isTriggerActive": False,
-            }
+            },
+        )
 
     @property
     def recentProgress(self) -> list[Any]:  # noqa: N802
@@ -121,18 +121,12 @@ class CheckpointedQuery:
 
         Empty if the JVM has ended.
         """
-        try:
-            return self._state.added_to(self._current.recentProgress)
-        except UNREACHABLE:
-            return []
+        return self._state.added_to(answer(lambda: self._current.recentProgress, lambda error: []))
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802
         """The latest progress update of the current run, as ``recentProgress``; None if there is none."""
-        try:
-            last = self._current.lastProgress
-        except UNREACHABLE:
-            return None
+        last = answer(lambda: self._current.lastProgress, lambda error: None)
         return None if last is None else self.with_state_operators(last)
 
     def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:

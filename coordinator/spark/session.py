@@ -7,10 +7,11 @@ import re
 import shutil
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from ...state.operators import daemon
 
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+T = TypeVar("T")
+
 LOOPBACK: Final = "127.0.0.1"
-UNREACHABLE: Final = (OSError, Py4JNetworkError)
-"""What py4j raises if the JVM has ended."""
 DAEMON: Final = "spark.python.daemon.module"
 """Spark's setting for the module that starts its Python workers."""
 
@@ -59,10 +60,23 @@ def is_local_mode(spark: SparkSession) -> bool:
 def is_stopped(spark: SparkSession) -> bool:
     """Return whether the session was stopped, here or in the JVM; False if the JVM does not tell."""
     java = spark.sparkContext._jsc
+    return java is None or answer(lambda: bool(java.sc().isStopped()), lambda error: False)
+
+
+def answer(ask: Callable[[], T], otherwise: Callable[[Exception], T]) -> T:
+    """Return what the JVM answers, or something else if it has ended.
+
+    Args:
+        ask: asks it, by py4j.
+        otherwise: takes the error of a connection that cannot be made or ends without an answer.
+    """
     try:
-        return java is None or bool(java.sc().isStopped())
-    except UNREACHABLE:
-        return False
+        return ask()
+    except Py4JJavaError:
+        # It lives, and has raised this.
+        raise
+    except (OSError, Py4JError) as error:
+        return otherwise(error)
 
 
 def java_process(spark: SparkSession) -> int:

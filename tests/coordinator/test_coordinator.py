@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.config import CheckpointConfig
@@ -420,17 +421,30 @@ def test_a_session_that_is_stopped_beneath_a_pipeline_ends_it(pipeline: Pipeline
 class Gone(Run):
     """A run whose JVM has ended."""
 
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
     @property
     def lastProgress(self) -> Any:  # noqa: N802
-        raise ConnectionRefusedError
+        raise self.error
 
     recentProgress = status = lastProgress  # noqa: N815 (as in PySpark)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(),
+        Py4JNetworkError("Answer from Java side is empty"),
+        # So of a call that was under way.
+        Py4JError("An error occurred while calling o1.lastProgress"),
+    ],
+)
 def test_a_query_whose_jvm_has_ended_still_answers(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Gone())
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Gone(error))
     query = pipeline.start("q")
     assert (query.lastProgress, query.recentProgress, query.id) == (None, [], "a UUID")
     assert query.status["message"].startswith("the JVM does not answer")
