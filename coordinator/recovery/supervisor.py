@@ -471,6 +471,11 @@ class Supervisor:
                 self._fail_for_good(error)
 
     def _take(self, event: _Report) -> None:
+        if isinstance(event, on.Decision):
+            # Whatever else has happened since: the machine does not decide it again.
+            with self._changing:
+                self._carry_out(event)
+            return
         try:
             self._check_session()
         except SessionEndedError as error:
@@ -482,7 +487,7 @@ class Supervisor:
             event = attrs.evolve(event.failed, damage=self._damage(event.failed.why))
         # If another thread is starting the run that failed, the decision waits until that thread is done.
         with self._changing:
-            self._carry_out(event if isinstance(event, on.Decision) else self._decide(event))
+            self._carry_out(self._decide(event))
 
     def _next_event(self) -> _Report | None:
         """Wait for the next event; None: there are no more."""

@@ -691,6 +691,22 @@ def test_a_fence_ends_the_queries_while_the_driver_looks_for_damage(
         query.awaitTermination(DEADLINE)
 
 
+def test_a_driver_that_wakes_fenced_and_without_its_jvm_ends_its_queries(
+    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby has ended the JVM while this process was frozen."""
+
+    def ended() -> None:
+        raise JavaEndedError(7)
+
+    query = setup.supervisor.start(setup.definition)
+    monkeypatch.setattr(setup.supervisor, "_check_session", ended)
+    setup.supervisor.fenced(FENCED)
+    with pytest.raises(FencedError):
+        query.awaitTermination(DEADLINE)
+    assert Closed(Reason.FENCED) in setup.checkpoints.machine.events
+
+
 def test_a_fence_ends_the_pipeline_though_no_thread_can_be_started(
     setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
