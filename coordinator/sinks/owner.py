@@ -93,7 +93,7 @@ def check_mark(output: Path, mine: Mark, passes_on: Callable[[Mark], bool] = lam
 
 
 def pass_on(output: Path, mine: Mark, proof: FenceProof) -> None:
-    """Mark a directory as a query's output whoever has marked it before.
+    """Mark a directory as a query's output, and replace the mark of another query.
 
     Raises:
         FencedError: it is a successor's.

@@ -89,7 +89,7 @@ def start(
         try:
             query = writer.start() if table is None else writer.toTable(table)
             _await_sources(query)
-            # Whoever was told of a successor meanwhile did not know of this query.
+            # A fence that came meanwhile has stopped all other queries, and did not know of this one.
             proof.check()
         except BaseException:
             # Spark may have started it before: nobody would know of it, and it would go on writing.

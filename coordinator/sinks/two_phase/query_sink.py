@@ -440,7 +440,7 @@ _attached: Final = WeakSet[Any]()
 
 
 def _check_names(rows: DataFrame) -> None:
-    """Refuse columns that Spark, and whoever reads a target by it, could not tell apart."""
+    """Refuse columns with names that Spark cannot tell apart, here or when it reads the target."""
     is_exact = rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     times = Counter(rows.columns if is_exact else map(str.lower, rows.columns))
     if twice := [name for name in rows.columns if times[name if is_exact else name.lower()] > 1]:

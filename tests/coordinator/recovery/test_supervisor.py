@@ -679,8 +679,6 @@ def in_background(act: Callable[[], object]) -> threading.Thread:
 def test_a_fence_ends_the_queries_while_the_driver_looks_for_damage(
     setup: Setup, started: list[Running], reads_never_end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    point = setup.point
-    assert point is not None
     monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: Restored("id", None))
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.shards_not_opened(setup.runs.all()[0].query_id, "other bytes", FailureCode.UNREADABLE)

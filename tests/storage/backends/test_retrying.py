@@ -242,7 +242,7 @@ def test_a_failure_with_a_known_outcome_asks_for_no_patience(clock: Clock) -> No
 
 
 class _Interrupts(MemoryStore):
-    """Is away, and whoever reads it is not wanted any more after some reads."""
+    """A store that may be away, and that interrupts its reader after some reads."""
 
     def __init__(self, interrupted: threading.Event, reads: int) -> None:
         super().__init__()
