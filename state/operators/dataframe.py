@@ -74,7 +74,7 @@ def check_input(df: DataFrame, key: Sequence[str], argument: str = "key") -> Str
     names = df.columns
     for name in key:
         _check_column(name, names, argument)
-    fold = _folding(df)
+    fold = folding(df)
     _check_distinct(argument, key, fold)
     _check_distinct("df", names, fold)
     if SHARD in map(fold, names):
@@ -245,12 +245,16 @@ def _check_column(name: object, columns: Sequence[str], argument: str) -> None:
 
 
 def _check_distinct(argument: str, names: Sequence[str], fold: Callable[[str], str]) -> None:
-    times = Counter(map(fold, names))
-    twice = sorted({name for name in names if times[fold(name)] > 1})
-    if twice:
+    if twice := sorted(set(repeated(names, fold))):
         raise invalid_argument(argument, "no column name twice", ", ".join(map(repr, twice)))
 
 
-def _folding(df: DataFrame) -> Callable[[str], str]:
+def repeated(names: Sequence[str], fold: Callable[[str], str]) -> list[str]:
+    """Return the column names that are the same as another one, by ``folding``, in their order."""
+    times = Counter(map(fold, names))
+    return [name for name in names if times[fold(name)] > 1]
+
+
+def folding(df: DataFrame) -> Callable[[str], str]:
     """Return a function that maps column names to equal texts if they are the same name in the session."""
     return str if df.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from weakref import WeakSet
 import attrs
 from typing_extensions import override
 
+from ....state.operators.dataframe import folding, repeated
 from ....storage.backends.open import open_store
 from ....storage.checkpoints.layout import staged_folder
 from ....storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
@@ -441,12 +441,11 @@ _attached: Final = WeakSet[Any]()
 
 def _check_names(rows: DataFrame) -> None:
     """Refuse columns with names that Spark cannot tell apart, here or when it reads the target."""
-    is_exact = rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-    times = Counter(rows.columns if is_exact else map(str.lower, rows.columns))
-    if twice := [name for name in rows.columns if times[name if is_exact else name.lower()] > 1]:
+    fold = folding(rows)
+    if twice := repeated(rows.columns, fold):
         raise WriterError(
             "the query cannot be started",
-            "rows whose columns have different names" + ("" if is_exact else ", whatever their case"),
+            "rows whose columns have different names" + ("" if fold is str else ", whatever their case"),
             ", ".join(map(repr, twice)),
             "give each an alias of its own, or leave out what a join has twice",
         )
