@@ -96,6 +96,16 @@ class CheckpointConfig:
     any more, and the pipeline restarts as after the death of a host. It is killed if it runs on the driver's machine;
     otherwise the log says which process is to be killed.
     """
+    java_timeout: Duration | None = attrs.field(
+        default="2 min", validator=fields.optional(fields.positive_duration)
+    )
+    """Longest time that the JVM of the Spark session may be silent, as one that is frozen or out of memory.
+
+    The log names a silent JVM after a few seconds. After this time it is killed, and the pipeline fails. So whatever
+    waits for Spark comes to an end, ``stop()`` too, a standby takes over, and no query wakes later and writes. The
+    default is what Spark gives its executors by ``spark.network.timeout``. None: it is never killed, for a JVM in a
+    debugger.
+    """
     standbys: int = attrs.field(default=0, validator=fields.whole(at_least=0, at_most=1))
     """Number of standbys of each shard, 0 or 1: copies on the state hosts of other machines.
 
@@ -258,6 +268,11 @@ class CheckpointConfig:
     def host_timeout_seconds(self) -> float:
         """``host_timeout`` in seconds."""
         return seconds(self.host_timeout)
+
+    @property
+    def java_timeout_seconds(self) -> float | None:
+        """``java_timeout`` in seconds."""
+        return None if self.java_timeout is None else seconds(self.java_timeout)
 
     @property
     def patience_seconds(self) -> float:

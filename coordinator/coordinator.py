@@ -27,7 +27,7 @@ from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
-from ..storage.uri import join_uri
+from ..storage.uri import checked_uri, join_uri
 from .adopt.adopter import Successor
 from .adopt.findings import Adoption
 from .assigned_shard import AssignedShard, assigned_shards
@@ -512,7 +512,7 @@ class CheckpointCoordinator:
                     "call savepoint(NAME) or savepoint(URI), or set CheckpointConfig.savepoints",
                 )
             target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{secrets.token_hex(3)}"
-        if "/" not in target:
+        if "/" not in checked_uri(target):
             validate_name("savepoint", target)
             root = self._executor.machine.read(lambda machine: machine.root)
             target = (

@@ -205,12 +205,18 @@ class JavaEndedError(SessionEndedError):
     """The driver's Java virtual machine has ended, and its Python lives on: nothing can be started any more."""
 
     pid: int
+    silent: float | None = None
+    """The seconds for which it had not answered when it was ended because of that; None if it ended by itself."""
 
     def __str__(self) -> str:
-        return (
-            f"the JVM of the Spark session, process {self.pid}, has ended, and all queries with it. The system may "
-            f"have killed it to get memory back.\n{_START_AGAIN}"
+        why = (
+            "has ended, and all queries with it. The system may have killed it to get memory back."
+            if self.silent is None
+            else f"did not answer for {self.silent:.0f} s and was ended, and all queries with it. It was frozen, or "
+            "collected garbage all the time: give it more memory by spark.driver.memory, or more time by "
+            "java_timeout of CheckpointConfig."
         )
+        return f"the JVM of the Spark session, process {self.pid}, {why}\n{_START_AGAIN}"
 
 
 @attrs.define(eq=False)

@@ -97,8 +97,28 @@ class StoreUri:
                 raise invalid_uri(str(self), f"options among {expected}", f"the unknown option {name!r}")
 
 
+def checked_uri(uri: str) -> str:
+    """Return a text that may be a URI or a path.
+
+    Raises:
+        InvalidPlaceError: it is no text, or an empty one, which would be the root of the file system.
+    """
+    # Callers need not use a type checker, and a ``Path`` is a likely mistake.
+    if not isinstance(uri, str) or not uri.strip():
+        found = f"the {type(uri).__name__} {uri!r}"
+        raise InvalidPlaceError(
+            "no storage is named", "a URI or an absolute path as a text", found, "pass a str"
+        )
+    return uri
+
+
 def join_uri(uri: str, *parts: str) -> str:
-    """Return the URI (or absolute path) of what lies below another. ``parts`` go before the query."""
+    """Return the URI (or absolute path) of what lies below another. ``parts`` go before the query.
+
+    Raises:
+        InvalidPlaceError: as for ``checked_uri``.
+    """
+    checked_uri(uri)
     if "://" not in uri or uri.lower().startswith("file:"):
         return "/".join([uri.rstrip("/"), *parts])
     place, mark, query = uri.partition("?")

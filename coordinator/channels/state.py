@@ -74,7 +74,8 @@ def records(
 
 def _record(link: Link, checkpoint: int, writer: QueryRecord, written: Written, read: Read) -> ChannelRecord:
     output = next((one for one in writer.outputs if one.sink == link.sink), None)
-    visible = _visible(output, written) if link.sink is not None else writer.batch
+    batch = None if writer.batch < 0 else writer.batch
+    visible = _visible(output, written) if link.sink is not None else batch
     return ChannelRecord(
         writer=link.writer,
         sink=link.sink,

@@ -11,7 +11,6 @@ import enum
 import math
 import os
 import secrets
-import signal
 import socket
 import threading
 import time
@@ -21,7 +20,7 @@ from typing import Final
 import attrs
 
 from ...state.local.machine import machine_id
-from ...state.local.processes import is_stopped, lives, started_at
+from ...state.local.processes import Process, is_stopped
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Claim, Driver, Lease
@@ -100,7 +99,7 @@ class Leadership:
         cls,
         catalog: Catalog,
         claim: Claim,
-        java: int,
+        java: Process,
         lease_seconds: float | None = None,
     ) -> Leadership:
         """Take leadership for a claimed generation; a predecessor may not have stepped down yet.
@@ -108,18 +107,18 @@ class Leadership:
         Args:
             catalog: the pipeline's catalog.
             claim: of the generation.
-            java: process id of the JVM that Spark runs in.
+            java: the JVM that Spark runs in.
             lease_seconds: the time of the lease that standbys watch; None: keep no lease.
         """
-        pid = os.getpid()
+        own = Process.of(os.getpid())
         driver = Driver(
             claim.generation,
             host=socket.gethostname(),
             machine=machine_id(),
-            pid=pid,
-            started=started_at(pid) or 0,
-            java=java,
-            java_started=started_at(java) or 0,
+            pid=own.pid,
+            started=own.started,
+            java=java.pid,
+            java_started=java.started,
             nonce=secrets.token_hex(16),
         )
         lease = None if lease_seconds is None else HeldLease(catalog, claim.generation, lease_seconds)
@@ -315,12 +314,12 @@ def is_dead(catalog: Catalog, driver: Driver) -> bool:
 def _sign(catalog: Catalog, driver: Driver) -> Sign:
     if driver.machine != machine_id():
         return Sign.UNKNOWN
-    if driver.pid == os.getpid() and lives(driver.pid, driver.started):
+    python, java = Process(driver.pid, driver.started), Process(driver.java, driver.java_started)
+    if python.pid == os.getpid() and python.lives:
         with _lock:
             return Sign.LIVES if driver.nonce in _here else Sign.DEAD
     # When a driver is killed its JVM lives on for a moment, and may write into a sink.
-    processes = ((driver.pid, driver.started), (driver.java, driver.java_started))
-    return Sign.LIVES if any(lives(*process) for process in processes) else Sign.DEAD
+    return Sign.LIVES if python.lives or java.lives else Sign.DEAD
 
 
 def _end_java(catalog: Catalog, driver: Driver, patience: float) -> None:
@@ -331,19 +330,11 @@ def _end_java(catalog: Catalog, driver: Driver, patience: float) -> None:
     """
     if driver.machine != machine_id() or driver.pid == os.getpid():
         return
-    deadline = time.monotonic() + _KILL_SECONDS
-    if lives(driver.java, driver.java_started):
-        log.warning("ending the JVM of the driver before, which is frozen", process=driver.java)
-    while lives(driver.java, driver.java_started):
-        if time.monotonic() > deadline:
-            raise _still_runs(catalog, driver, patience)
-        try:
-            os.kill(driver.java, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        except PermissionError:
-            raise _still_runs(catalog, driver, patience) from None
-        time.sleep(_POLL_SECONDS)
+    java = Process(driver.java, driver.java_started)
+    if java.lives:
+        log.warning("ending the JVM of the driver before, which is frozen", process=java.pid)
+    if not java.kill(_KILL_SECONDS):
+        raise _still_runs(catalog, driver, patience)
 
 
 def _fence_here(catalog: Catalog, claim: Claim, driver: Driver) -> None:

@@ -9,10 +9,11 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from ...state.local.processes import Process
 from ...state.operators import daemon
 
 if TYPE_CHECKING:
@@ -79,11 +80,21 @@ def answer(ask: Callable[[], T], otherwise: Callable[[Exception], T]) -> T:
         return otherwise(error)
 
 
-def java_process(spark: SparkSession) -> int:
-    """Return the process id of the JVM that Spark runs in."""
+def java_process(spark: SparkSession) -> Process:
+    """Return the JVM that Spark runs in, which is on this machine."""
+    return Process.of(int(_java(spark).lang.ProcessHandle.current().pid()))
+
+
+def clock_of_java(spark: SparkSession) -> Callable[[], object]:
+    """Return a function that asks the JVM for the time, in one request: it answers, or does not."""
+    system = _java(spark).lang.System
+    return lambda: system.nanoTime()
+
+
+def _java(spark: SparkSession) -> Any:
     jvm = spark.sparkContext._jvm
     assert jvm is not None, "a classic session has one"
-    return int(jvm.java.lang.ProcessHandle.current().pid())
+    return jvm.java
 
 
 def driver_host(spark: SparkSession) -> str:

@@ -18,6 +18,7 @@ import attrs
 from ...state.operators.partitioning import by_id
 from ...state.rpc.addresses import place
 from ...state.rpc.messages import Endpoint
+from ...storage.backends.open import pipeline_uri
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
@@ -99,9 +100,10 @@ def assemble(
         ChandyError: the storage, the driver's address or the checkpoint to restore is not as it must be.
     """
     # A driver that cannot run must not fence one that does. So whatever can be checked or made by itself comes first.
-    check_session(spark, storage, config, restore)
+    uri = pipeline_uri(storage, name)
+    check_session(spark, uri, config, restore)
     with told_if_slow(log, "the storage to answer", storage=storage):
-        catalog = open_catalog(name, storage, config)
+        catalog = open_catalog(uri, config)
         found = look(catalog, restore)
     driver = Driver.prepare(spark, name, config, made)
     channels = Channels()
@@ -156,7 +158,8 @@ def _take_over(
 ) -> TakenPipeline:
     """Fence earlier coordinators, at once or when it is this standby's turn."""
     patience = driver.config.takeover_timeout_seconds
-    take_over = TakeOver(driver.pipeline, catalog, driver.config, restore, driver.clock, driver.java, runs)
+    java = driver.java.process
+    take_over = TakeOver(driver.pipeline, catalog, driver.config, restore, driver.clock, java, runs)
     if stand_by is None:
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
             pipeline = take_over.now(found, made)
@@ -193,7 +196,7 @@ def _local_recovery(
         point=pipeline.point,
         enabled=endpoint.changelogs is not None,
         resume=pipeline.may_resume,
-        java=driver.java,
+        java=driver.java.process.pid,
         adoptions=adoptions,
     )
 

@@ -18,9 +18,8 @@ import attrs
 from ...state.host.host_config import check_runtime
 from ...state.host.versions import versions_of
 from ...state.local import changelog
-from ...state.local.processes import lives, started_at
 from ...state.rpc.messages import Endpoint
-from ...storage.backends.open import open_store, pipeline_uri
+from ...storage.backends.open import open_store
 from ...storage.backends.probe import probe_exclusive_create
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Claim
@@ -29,7 +28,7 @@ from ...storage.disk.directories import CACHE, make_private_folder, private_dire
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
 from ..config import CheckpointConfig
-from ..errors import JavaEndedError, SessionStoppedError, SetupError
+from ..errors import SessionStoppedError, SetupError
 from ..execution.service import Service, listen
 from ..hosts.local_host import is_here
 from ..restore.query_directories import QueryDirectories
@@ -37,6 +36,7 @@ from ..restore.remote_directories import RemoteDirectories
 from ..spark import session
 from ..spark.executors import check_executors
 from ..spark.hadoop_folder import HadoopFolder
+from ..spark.java_watch import JavaWatch
 from ..spark.local_path import is_local, local_path
 from ..spark.reach import check_reach, for_hadoop
 from .taken_pipeline import is_chosen
@@ -62,9 +62,7 @@ class Driver:
     work_dir: Path | HadoopFolder | None
     """``CheckpointConfig.work_dir``; None: it is not set."""
     directories: QueryDirectories
-    java: int
-    """Process id of the session's JVM."""
-    java_started: int | None
+    java: JavaWatch
 
     @classmethod
     def prepare(cls, spark: SparkSession, pipeline: str, config: CheckpointConfig, made: ExitStack) -> Driver:
@@ -96,7 +94,8 @@ class Driver:
         work_dir = _open_work_dir(spark, config)
         directories = QueryDirectories(work_dir if isinstance(work_dir, Path) else None, pipeline)
         made.callback(directories.close)
-        java = session.java_process(spark)
+        java = JavaWatch.begin(spark, config.java_timeout_seconds)
+        made.callback(java.close)
         return cls(
             spark=spark,
             pipeline=pipeline,
@@ -109,7 +108,6 @@ class Driver:
             work_dir=work_dir,
             directories=directories,
             java=java,
-            java_started=started_at(java),
         )
 
     @property
@@ -148,14 +146,19 @@ class Driver:
             JavaEndedError: its JVM has ended.
             SessionStoppedError: it was stopped.
         """
-        if self.java_started is not None and not lives(self.java, self.java_started):
-            raise JavaEndedError(self.java)
+        self.java.check()
         if session.is_stopped(self.spark):
             raise SessionStoppedError
 
 
-def check_session(spark: SparkSession, storage: str, config: CheckpointConfig, restore: str | int) -> None:
+def check_session(spark: SparkSession, uri: str, config: CheckpointConfig, restore: str | int) -> None:
     """Have executors run this Python, and check that they and the driver reach what both need.
+
+    Args:
+        spark: the session.
+        uri: of the pipeline's store.
+        config: how to checkpoint and restart.
+        restore: as for ``CheckpointCoordinator``.
 
     Raises:
         ChandyError: they cannot.
@@ -163,15 +166,15 @@ def check_session(spark: SparkSession, storage: str, config: CheckpointConfig, r
     session.use_this_python(spark)
     if not session.is_local_mode(spark):
         check_executors(spark)
-    places = {"the checkpoints": storage}
+    places = {"the checkpoints": uri}
     if isinstance(restore, str) and is_chosen(restore):
         places["the savepoint to restore"] = restore
     check_reach(str(spark.sparkContext.master), places, shared=config.shared)
 
 
-def open_catalog(name: str, storage: str, config: CheckpointConfig) -> Catalog:
+def open_catalog(uri: str, config: CheckpointConfig) -> Catalog:
     """Open the checkpoints of a pipeline, and check that its store can fence."""
-    store = open_store(pipeline_uri(storage, name))
+    store = open_store(uri)
     if not config.allow_unfenced:
         probe_exclusive_create(store)
     return Catalog(store)

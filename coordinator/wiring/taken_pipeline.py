@@ -10,6 +10,7 @@ from typing import Final
 
 import attrs
 
+from ...state.local.processes import Process
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Claim, Generation
@@ -113,8 +114,8 @@ class TakeOver:
     restore: str | int
     """As for ``CheckpointCoordinator``."""
     clock: Callable[[], float]
-    java: int
-    """Process id of the session's JVM."""
+    java: Process
+    """The session's JVM."""
     runs: Runs
 
     def in_turn(self, standby: Standby, found: Found, made: ExitStack) -> TakenPipeline:

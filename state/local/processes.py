@@ -3,10 +3,53 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from pathlib import Path
 from typing import Final
 
+import attrs
+
 _PROC: Final = Path("/proc")
+_POLL_SECONDS: Final = 0.02
+
+
+@attrs.frozen
+class Process:
+    """A process of this machine, known by its id and by when it began: another one may get the id later."""
+
+    pid: int
+    started: int
+    """As ``started_at``; 0 also if the process was not to be seen."""
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """Return the process that has an id now."""
+        return cls(pid, started_at(pid) or 0)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it still lives."""
+        return started_at(self.pid) == self.started
+
+    def kill(self, patience: float) -> bool:
+        """End it by SIGKILL, which a stopped process obeys, too; return whether it has ended.
+
+        Args:
+            patience: seconds that it has for that.
+        """
+        deadline = time.monotonic() + patience
+        while self.lives:
+            if time.monotonic() > deadline:
+                return False
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return True
+            except PermissionError:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
 
 
 def started_at(pid: int) -> int | None:
@@ -21,11 +64,6 @@ def started_at(pid: int) -> int | None:
         return None if _PROC.joinpath("self").exists() else _answers(pid)
     # A process that has ended and that nobody has waited for stays as a zombie.
     return None if fields[0] in "ZX" else int(fields[19])
-
-
-def lives(pid: int, started: int) -> bool:
-    """Return whether the process of this machine with this id that began then still lives."""
-    return started_at(pid) == started
 
 
 def is_stopped(pid: int) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from ..errors import InvalidPlaceError
 from ..keys import validate_name
 from ..store import Store
-from ..uri import invalid_uri, join_uri
+from ..uri import checked_uri, invalid_uri, join_uri
 from .local import LocalStore
 from .retrying import RetryingStore
 
@@ -34,7 +34,7 @@ def open_store(uri: str) -> Store:
     Raises:
         InvalidPlaceError: the URI names no place, or there is no backend for its scheme, or it is not installed.
     """
-    scheme, separator, _ = uri.partition("://")
+    scheme, separator, _ = checked_uri(uri).partition("://")
     scheme = scheme.lower()
     if not separator:
         return LocalStore(_absolute(uri, uri))
@@ -78,6 +78,7 @@ def pipeline_uri(storage: str, pipeline: str) -> str:
 
     Raises:
         InvalidNameError: the pipeline's name cannot be a part of a path.
+        InvalidPlaceError: the storage is no text, or an empty one.
     """
     return join_uri(storage, validate_name("pipeline", pipeline))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,10 @@ class Spark:
     @property
     def _jvm(self) -> SimpleNamespace:
         handle = SimpleNamespace(current=lambda: SimpleNamespace(pid=os.getpid))
-        return SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(ProcessHandle=handle)))
+        system = SimpleNamespace(nanoTime=time.monotonic_ns)
+        return SimpleNamespace(
+            java=SimpleNamespace(lang=SimpleNamespace(ProcessHandle=handle, System=system))
+        )
 
     def register(self, source: Any) -> None:
         self.registered.append(source)

@@ -18,6 +18,7 @@ from pyspark import cloudpickle
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.connectors.postgres.sink import PostgresSink
+from chandy.coordinator.spark.session import java_process
 
 from . import drivers
 from .drivers import INPUT, chained, say, session, tell_progress
@@ -29,6 +30,7 @@ def run(options: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO)
     cloudpickle.register_pickle_by_value(drivers)
     spark = session("local[2]", folder)
+    say("java", java_process(spark).pid)
     say("warm")
     sys.stdin.readline()
     coordinator = CheckpointCoordinator(
@@ -40,6 +42,7 @@ def run(options: dict[str, Any]) -> None:
             initial_delay="0 s",
             restart=FixedDelay("100 ms", attempts=5),
             takeover_timeout=options["takeover_timeout"],
+            java_timeout="3 s",
         ),
         standby=True,
     )

@@ -7,6 +7,8 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,14 +36,14 @@ ROUNDS = rounds(2, full=100)
 TABLE = "frozen_ids"
 
 
-def freeze(driver: Driver) -> None:
-    """Freeze the driver's Python alone: its JVM and its workers go on, as under a debugger."""
-    os.kill(driver.process.pid, signal.SIGSTOP)
-
-
-def thaw(driver: Driver) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(driver.process.pid, signal.SIGCONT)
+def processes(driver: Driver, which: str) -> Callable[[int], None]:
+    """Return what sends a signal to a driver's Python alone, as under a debugger; to its JVM alone; or to all of it."""
+    pid = driver.process.pid
+    if which == "all":
+        return partial(os.killpg, pid)
+    if which == "java":
+        pid = next(int(event.split()[1]) for event in driver.events if event.startswith("java "))
+    return partial(os.kill, pid)
 
 
 def tell(driver: Driver, line: str = "") -> None:
@@ -124,12 +126,15 @@ def test_drivers_that_are_frozen_and_wake_leave_their_successors_output_alone(
                 case "stops":
                     tell(leader)
             time.sleep(at.uniform(0, 1.5))
-            freeze(leader)
+            send = processes(leader, at.choice(["python", "java", "all"]))
+            with contextlib.suppress(ProcessLookupError):
+                send(signal.SIGSTOP)
             time.sleep(at.uniform(0, 5))
             if at.random() < 0.5:
                 eventually(lambda: made[-1].told("restored") or was_stopped(tmp_path))
                 time.sleep(at.uniform(0, 4))
-            thaw(leader)
+            with contextlib.suppress(ProcessLookupError):
+                send(signal.SIGCONT)
             # It may have stopped on purpose, or have been frozen for too short a time: then somebody ends it.
             time.sleep(at.uniform(0, 1))
             with contextlib.suppress(ProcessLookupError):

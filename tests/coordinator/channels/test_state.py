@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import attrs
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chandy.coordinator.channels.links import Link
 from chandy.coordinator.channels.logs import PublishedFile, offsets, published, read
@@ -82,6 +84,14 @@ def test_a_file_of_spark_says_its_size_and_not_its_rows() -> None:
     found = state(link, plain, Written((files,)), Read((frozenset({files[0].path}),)))
     assert found == ChannelRecord("a", None, "b", "/out", 9, 0, UnreadFiles(1, 5, None))
     assert unread((), (), 7) == UnreadFiles(0, 0, 0)
+
+
+@given(st.integers(-1, 100))
+def test_of_sparks_own_file_sink_the_newest_batch_can_be_seen_if_there_is_one(batch: int) -> None:
+    writer, reader = QueryRecord("a", batch, Handle()), QueryRecord("b", -1, Handle())
+    at = make_manifest(7, queries=(writer, reader), operators=())
+    (found,) = records([attrs.evolve(LINK, sink=None)], at, {}, {})
+    assert found.published == (batch if batch >= 0 else None)
 
 
 def test_a_channel_needs_both_of_its_queries_in_the_checkpoint() -> None:

@@ -15,7 +15,7 @@ import pytest
 from chandy.coordinator.errors import PredecessorRunsError
 from chandy.coordinator.leadership.leadership import Leadership, Sign, Verdict, await_predecessors, judge
 from chandy.state.local.machine import machine_id
-from chandy.state.local.processes import is_stopped, lives, started_at
+from chandy.state.local.processes import Process, is_stopped, started_at
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import Claim, Driver, Lease
@@ -71,14 +71,14 @@ def here(generation: int, process: subprocess.Popen[bytes], started: int | None 
 def test_who_follows_nobody_waits_for_nobody(catalog: Catalog) -> None:
     first = claim(catalog)
     await_predecessors(catalog, first, NEVER)
-    Leadership.take(catalog, first, os.getpid()).step_down()
+    Leadership.take(catalog, first, Process.of(os.getpid())).step_down()
     catalog.start(first)
     await_predecessors(catalog, claim(catalog), NEVER)
 
 
 def test_a_driver_in_this_process_is_told_and_waited_for(catalog: Catalog) -> None:
     first = claim(catalog)
-    leadership = Leadership.take(catalog, first, os.getpid())
+    leadership = Leadership.take(catalog, first, Process.of(os.getpid()))
     catalog.start(first)
     told: list[FencedError] = []
 
@@ -97,7 +97,7 @@ def test_a_driver_in_this_process_is_known_by_any_name_of_its_storage(
 ) -> None:
     link = tmp_path / "another name"
     link.symlink_to(tmp_path / "store")
-    leadership = Leadership.take(catalog, claim(catalog), os.getpid())
+    leadership = Leadership.take(catalog, claim(catalog), Process.of(os.getpid()))
     told: list[FencedError] = []
     leadership.listen(told.append)
     by_link = Catalog(LocalStore(link))
@@ -111,7 +111,7 @@ def test_a_driver_in_this_process_is_known_by_any_name_of_its_storage(
 
 def test_a_driver_in_this_process_that_is_still_being_made_is_told_when_it_listens(catalog: Catalog) -> None:
     first = claim(catalog)
-    leadership = Leadership.take(catalog, first, os.getpid())
+    leadership = Leadership.take(catalog, first, Process.of(os.getpid()))
     successor = threading.Thread(target=lambda: await_predecessors(catalog, claim(catalog), NEVER))
     successor.start()
     eventually(lambda: leadership._told is not None)
@@ -125,7 +125,7 @@ def test_a_driver_in_this_process_that_is_still_being_made_is_told_when_it_liste
 
 
 def test_a_driver_in_this_process_that_does_not_end_is_named(catalog: Catalog) -> None:
-    leadership = Leadership.take(catalog, claim(catalog), os.getpid())
+    leadership = Leadership.take(catalog, claim(catalog), Process.of(os.getpid()))
     with pytest.raises(PredecessorRunsError, match="running in this process; stop its coordinator"):
         await_predecessors(catalog, claim(catalog), 0.0)
     leadership.step_down()
@@ -137,7 +137,7 @@ def test_a_driver_that_stepped_down_and_could_not_record_it_does_not_hold_up_its
     def fails(self: LocalStore, key: str) -> None:
         raise StoreFailedError(self.uri, key, "delete", "no", transient=True)
 
-    leadership = Leadership.take(catalog, claim(catalog), os.getpid())
+    leadership = Leadership.take(catalog, claim(catalog), Process.of(os.getpid()))
     with monkeypatch.context() as broken:
         broken.setattr(LocalStore, "delete", fails)
         leadership.step_down()
@@ -200,7 +200,7 @@ def test_of_a_driver_here_whose_lease_has_run_out_the_jvm_writes_no_more(
         catalog.renew(Lease(1, 0.0, 1))
         # A child that it has forked may hold the JVM when it is dead.
         frozen.send_signal(signal.SIGSTOP if python == "is frozen" else signal.SIGKILL)
-        eventually(lambda: is_stopped(frozen.pid) or not lives(frozen.pid, driver.started))
+        eventually(lambda: is_stopped(frozen.pid) or not Process(frozen.pid, driver.started).lives)
         await_predecessors(catalog, claim(catalog), 0.0)
         assert java.wait(DEADLINE) == -signal.SIGKILL
         assert catalog.leader(1) is None
@@ -262,7 +262,7 @@ def test_all_are_waited_for_down_to_the_newest_that_has_started(catalog: Catalog
 
 
 def test_queries_that_end_later_let_their_driver_step_down_later(catalog: Catalog) -> None:
-    leadership = Leadership.take(catalog, claim(catalog), os.getpid())
+    leadership = Leadership.take(catalog, claim(catalog), Process.of(os.getpid()))
     ended = threading.Event()
 
     def wait(timeout: float | None) -> bool:

@@ -23,7 +23,7 @@ from chandy.coordinator.leadership.leadership import Leadership, await_predecess
 from chandy.coordinator.leadership.lease import HeldLease
 from chandy.coordinator.leadership.waiting_driver import Standby, Won
 from chandy.state.local.machine import machine_id
-from chandy.state.local.processes import started_at
+from chandy.state.local.processes import Process, started_at
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import Driver, Lease
 from chandy.storage.checkpoints.files import FileCache, file_sha256
@@ -331,7 +331,7 @@ def test_a_stop_on_purpose_lasts_until_the_next_driver(
 
 def test_a_leader_of_this_process_hands_over(catalog: Catalog, store: AwayStore, tmp_path: Path) -> None:
     claim = catalog.claim("driver", 1.0)
-    leading = Leadership.take(catalog, claim, os.getpid(), NEVER)
+    leading = Leadership.take(catalog, claim, Process.of(os.getpid()), NEVER)
     catalog.start(claim)
     standby = Waiting(catalog, tmp_path).stands_by()
     looks(store)
@@ -469,7 +469,7 @@ def test_no_moment_of_a_beginning_looks_like_an_end(
             return done
 
         monkeypatch.setattr(Catalog, name, watched)
-    leading = Leadership.take(catalog, claim, os.getpid(), NEVER)
+    leading = Leadership.take(catalog, claim, Process.of(os.getpid()), NEVER)
     catalog.start(claim)
     decisions = [Election(NEVER).decide(one) for one in seen]
     assert decisions == [Decision.WAIT] * 6

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from importlib.metadata import metadata, requires
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import fsspec
 import pytest
@@ -46,11 +46,21 @@ def test_a_local_uri_opens_its_folder(uri: str, root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["", "relative/path", "file://host/path", "file:relative", "file:///a?b", "file:///a/../b"]
+    "uri", ["relative/path", "file://host/path", "file:relative", "file:///a?b", "file:///a/../b"]
 )
 def test_a_uri_that_names_no_place_is_refused(uri: str) -> None:
     with pytest.raises(InvalidPlaceError, match=re.escape(repr(uri))):
         open_store(uri)
+
+
+@pytest.mark.parametrize("uri", ["", " ", None, 3, Path("/tmp/x"), b"/tmp/x"])
+@pytest.mark.parametrize(
+    "use", [open_store, lambda uri: pipeline_uri(uri, "p"), lambda uri: join_uri(uri, "p")]
+)
+def test_what_is_no_text_names_no_storage(use: Callable[[Any], object], uri: Any) -> None:
+    """Below an empty text would be the root of the file system."""
+    with pytest.raises(InvalidPlaceError, match="no storage is named"):
+        use(uri)
 
 
 def test_an_unknown_scheme_is_named_with_what_there_is() -> None:
