@@ -130,7 +130,8 @@ class CheckpointJobs:
             self._store.create(trigger_key(choose.checkpoint), note.encode())
             if choose.is_savepoint:
                 self._store.create(savepoint_key(choose.checkpoint), choose.root.encode())
-                claim_savepoint(open_store(choose.root), self._owner(choose.checkpoint))
+                target = self._store_of(choose.checkpoint, choose.root)
+                claim_savepoint(target, self._owner(choose.checkpoint))
         except FencedError as error:
             self.failed(choose.checkpoint, Reason.FENCED, error)
             return

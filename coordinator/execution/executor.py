@@ -19,6 +19,7 @@ from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import CheckpointKind, Manifest
 from ...storage.errors import ChandyError, FailureCode
 from ...storage.logs import carried, logger
+from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
 from ..checkpoint import Checkpoint
 from ..protocol import events as on
@@ -336,12 +337,12 @@ class CheckpointExecutor:
         self.hosts.stop()
         self.machine.instructions.put(None)
         deadline = time.monotonic() + _STOP_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        left = [job for workers in self._all_workers() for job in workers.wait(deadline)]
+        with told_if_slow(log, "what is being written and deleted", jobs=self._unfinished(time.monotonic())):
+            for thread in self._threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+            left = self._unfinished(deadline)
         if left:
-            names = sorted({_name(job) for job in left})
-            log.error("closed although something hangs; it is left behind", seconds=_STOP_SECONDS, what=names)
+            log.error("closed although something hangs; it is left behind", seconds=_STOP_SECONDS, what=left)
         self._ended.set()
         self._answer_the_rest()
         wait(asked, _STOP_SECONDS)
@@ -353,6 +354,11 @@ class CheckpointExecutor:
         self.settle()
         for workers in self._all_workers():
             workers.manifests.wait(deadline)
+
+    def _unfinished(self, deadline: float) -> list[str]:
+        """Wait for jobs until a time on the monotonic clock, and return the names of those that are left."""
+        left = (job for workers in self._all_workers() for job in workers.wait(deadline))
+        return sorted({_name(job) for job in left})
 
     def _all_workers(self) -> list[StoreWorkers]:
         return [self._own, *self._elsewhere.values()]

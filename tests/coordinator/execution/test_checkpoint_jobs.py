@@ -29,6 +29,7 @@ from chandy.storage.errors import (
     FencedError,
     StorageReplacedError,
 )
+from chandy.storage.store import Store
 
 from ...builders import pack, shared
 from ...waiting import DEADLINE, eventually
@@ -439,6 +440,25 @@ def test_a_savepoint_that_expired_before_its_place_was_taken_gives_the_place_up(
     again = setup.request(CheckpointKind.SAVEPOINT, store.uri)
     setup.host.acknowledge(2)
     assert again.result(DEADLINE).id == 2
+
+
+def test_the_place_of_a_savepoint_is_asked_for_until_the_savepoint_expires(
+    make: Callable[..., Setup], elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = make(savepoint_timeout="30 s")
+    store, bounds = elsewhere("claim"), list[float]()
+
+    def within(self: Store, seconds: float) -> Store:
+        bounds.append(seconds)
+        return self
+
+    monkeypatch.setattr(type(store), "within", within)
+    future = setup.request(CheckpointKind.SAVEPOINT, store.uri)
+    assert store.waiting.wait(DEADLINE)
+    assert bounds == [30.0]
+    store.let_go.set()
+    setup.host.acknowledge(1)
+    assert future.result(DEADLINE).id == 1
 
 
 def test_a_savepoint_can_go_where_an_aborted_one_has_left_something(
