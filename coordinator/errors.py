@@ -44,6 +44,7 @@ __all__ = [
     "StateLostError",
     "StateUnreachableError",
     "WorkingDirectoryError",
+    "WorkingDirectoryLostError",
     "WriterError",
 ]
 
@@ -61,6 +62,10 @@ class SetupError(RefusedError):
 
 class WorkingDirectoryError(RefusedError):
     """The store with the working directories of queries cannot be read or written."""
+
+
+class WorkingDirectoryLostError(WorkingDirectoryError):
+    """Another program has deleted a running query's working directory, or part of it."""
 
 
 class WriterError(RefusedError):

@@ -142,6 +142,8 @@ class RestartFailed:
     error: Exception
     final: bool
     """Whether further attempts would fail, too."""
+    directory_is_lost: bool = False
+    """Whether a query has lost its working directory. In place, Spark would begin from the start in what is left."""
 
 
 @attrs.frozen
@@ -348,8 +350,8 @@ class RecoveryStateMachine:
                 return self._wait(error, noticed_at, now)
             case DelayOver():
                 return self._restart()
-            case RestartFailed(error, final):
-                return self._restart_failed(error, final, now)
+            case RestartFailed():
+                return self._restart_failed(event, now)
         return DoNothing()
 
     def _run_ended(self, event: RunEnded, now: float) -> Decision:
@@ -466,11 +468,14 @@ class RecoveryStateMachine:
         is_over = not others and not outage.is_whole and self.loss is None
         self.outage = None if is_over else attrs.evolve(outage, queries=others)
 
-    def _restart_failed(self, error: Exception, final: bool, now: float) -> Decision:
-        if final or self.outage is None:
+    def _restart_failed(self, event: RestartFailed, now: float) -> Decision:
+        error, outage = event.error, self.outage
+        if event.final or outage is None:
             return self._fail(error)
-        cause = error if isinstance(error, ChandyError) else self.outage.cause
-        return self._wait(cause, self.outage.noticed_at, now)
+        if event.directory_is_lost:
+            self._lose(str(error), with_host=False)
+        cause = error if isinstance(error, ChandyError) else outage.cause
+        return self._wait(cause, outage.noticed_at, now)
 
     def _fail(self, error: Exception, because: str = "") -> Decision:
         self.failed, self.outage = error, None

@@ -187,7 +187,9 @@ class Launcher:
             is_read = restored.is_read
         if mirror is not None:
             mirror.publish()
-        run = self._put(Run(self._next_number(), definition, directory, query_id, resumed, mirror=mirror))
+        run = self._put(
+            Run(self._next_number(), definition, directory, query_id, resumed, mirror=mirror, planned=batch)
+        )
         resume_point = resumed.point if resumed and resumed.point.needs_changelogs else None
         at_checkpoint = point.operators(name, operators) if point else ()
         self._machine.handle(
@@ -211,8 +213,10 @@ class Launcher:
         """Return a run that replaces one that has ended: same directory, same batch, same state.
 
         Raises:
+            WorkingDirectoryLostError: the directory is not what it was.
             SourceLostError: a source no longer has what the query goes on with.
         """
+        run.check_directory()
         run.definition.sources.check(run.logs())
         return self._put(
             attrs.evolve(run, number=self._next_number(), spark=None, ended=False, follower=None)

@@ -17,7 +17,7 @@ from ...state.rpc.messages import BatchTimes
 from ...storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
 from ...storage.logs import logger
 from ..channels.observer import Channels
-from ..errors import SinkTakenError, StaleQueryError, WorkingDirectoryError
+from ..errors import SinkTakenError, StaleQueryError, WorkingDirectoryError, WorkingDirectoryLostError
 from ..query import Definition
 from ..restore.restore_point import SINK, WORKING
 from ..restore.resume import ResumableRun
@@ -50,6 +50,8 @@ class Run:
     """Ends when Spark's query has ended."""
     mirror: Mirror | None = None
     """The working directory, if it is on a store; None: it is ``directory`` itself."""
+    planned: int = -1
+    """The newest batch that was seen to be planned; -1 if none was."""
 
     @property
     def location(self) -> str:
@@ -71,6 +73,40 @@ class Run:
         except (OSError, WorkingDirectoryError) as error:
             log.warning("cannot read the logs of a query", query=self.definition.name, error=str(error))
             return self.directory
+
+    def newest_planned(self) -> int:
+        """Return the newest batch that Spark has planned; -1 if none.
+
+        Raises:
+            WorkingDirectoryError: the store cannot be read.
+        """
+        newest = progress.newest_planned(self.logs())
+        self.planned = max(self.planned, newest)
+        return newest
+
+    def check_directory(self) -> None:
+        """Check that the working directory still has the query, and the batches that were planned.
+
+        Spark takes up whatever is there: without its id and its logs, a query begins from the start, and its sink takes
+        its batches for written.
+
+        Raises:
+            WorkingDirectoryLostError: it has not.
+            WorkingDirectoryError: the store cannot be read.
+        """
+        logs = self.logs()
+        is_there = progress.query_id(logs) == self.query_id and (
+            self.mirror is None or self.mirror.has_metadata()
+        )
+        newest = progress.newest_planned(logs)
+        if not is_there or newest < self.planned:
+            raise WorkingDirectoryLostError(
+                f"query {self.definition.name!r} cannot restart in place",
+                f"its working directory {self.location} with batch {self.planned}",
+                f"batch {newest} as the newest one" if is_there else "no query in it any more",
+                "keep programs from deleting old files there, as cleaners of /tmp do, or choose another place by "
+                "CHANDY_RUNTIME_DIR or CheckpointConfig.work_dir; the pipeline goes back to its latest checkpoint",
+            )
 
     def is_committed(self, batch: int) -> bool:
         """Return whether a batch has committed; False, too, once Spark has deleted its record.
@@ -149,7 +185,7 @@ class Runs:
 
     def planned(self, query: str) -> int:
         """Return the newest batch that Spark has planned; -1 if none."""
-        return progress.newest_planned(self._current[query].logs())
+        return self._current[query].newest_planned()
 
     def stands_at(self, query: str) -> int | None:
         """Return the newest committed batch of a query that has ended; None while it runs."""
@@ -179,10 +215,12 @@ class Runs:
         They are those of its working directory and those that its sink wants kept.
 
         Raises:
+            WorkingDirectoryLostError: the working directory is not what it was.
             SinkTakenError: the sink has a batch that the query has not planned.
         """
         run = self._current[query]
         sink = run.definition.sink
+        run.check_directory()
         _check_sole_writer(run)
         with tempfile.TemporaryDirectory(prefix="hold-", dir=run.directory.parent) as folder:
             held = Path(folder)

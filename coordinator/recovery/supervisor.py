@@ -30,7 +30,13 @@ from ...storage.errors import (
 )
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
-from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError, SessionEndedError
+from ..errors import (
+    PipelineFailedError,
+    ProcessorFailedError,
+    QueryFailedError,
+    SessionEndedError,
+    WorkingDirectoryLostError,
+)
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
 from ..protocol.reasons import Reason
@@ -577,6 +583,9 @@ class Supervisor:
             # The stored bytes are wrong, unless the store failed for a moment.
             passing = isinstance(error, StoreFailedError) and error.transient
             return self._decide(on.RestartFailed(error, final=not passing))
+        except WorkingDirectoryLostError as error:
+            log.warning("a query cannot restart in place", error=str(error))
+            return self._decide(on.RestartFailed(error, final=False, directory_is_lost=True))
         except SourceLostError as error:
             # It does not come back by itself.
             log.warning("the pipeline could not be restarted", error=str(error))

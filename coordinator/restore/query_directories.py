@@ -6,7 +6,12 @@ import shutil
 import uuid
 from pathlib import Path
 
-from ...storage.disk.directories import QUERIES, private_directory, runtime_directory
+from ...storage.disk.directories import (
+    QUERIES,
+    make_private_folder,
+    private_directory,
+    runtime_directory,
+)
 from ...storage.disk.workspace import Workspace
 from ..spark.mirror import Mirror
 from .remote_directories import RemoteDirectories
@@ -35,9 +40,7 @@ class QueryDirectories:
     def new_run(self, query: str) -> Path:
         """Return a path for the working checkpoint directory of a query; it does not exist yet."""
         self._runs += 1
-        folder = self._workspace.path / f"{self._runs}-{query}"
-        folder.mkdir()
-        return folder / WORKING_DIRECTORY
+        return self._folder(f"{self._runs}-{query}") / WORKING_DIRECTORY
 
     def place_on(self, remote: RemoteDirectories) -> None:
         """Have the working directories that executors must reach on a store."""
@@ -49,20 +52,20 @@ class QueryDirectories:
 
     def ticks(self) -> Path:
         """Return the directory for the files that tell sources of ticks what to watch."""
-        folder = self._workspace.path / "ticks"
-        folder.mkdir(exist_ok=True)
-        return folder
+        return self._folder("ticks")
 
     def initial_state(self, uid: str) -> Path:
         """Return a directory for the rows of an operator's initial state."""
-        folder = self._workspace.path / "initial" / uid
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return self._folder("initial", uid)
 
     def adopted(self) -> Path:
         """Return the directory for the state that is being adopted from plain Spark."""
-        folder = self._workspace.path / "adopted"
-        folder.mkdir(exist_ok=True)
+        return self._folder("adopted")
+
+    def _folder(self, *names: str) -> Path:
+        folder = self._workspace.path.joinpath(*names)
+        # With what is above it: a cleaner of /tmp may have deleted that.
+        make_private_folder(folder)
         return folder
 
     def remove(self, run: Path) -> None:

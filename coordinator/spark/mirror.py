@@ -45,6 +45,10 @@ class Mirror:
         self.remote.upload(names, self.local)
         self.remote.upload([METADATA], self.local)
 
+    def has_metadata(self) -> bool:
+        """Return whether the working directory still says which query it belongs to."""
+        return self.remote.exists(METADATA)
+
     def is_committed(self, batch: int) -> bool:
         """Return whether a batch has committed; False, too, once Spark has deleted its record."""
         return self.remote.exists(f"commits/{batch}")

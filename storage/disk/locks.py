@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class FileLock:
-    """An exclusive lock on a file. The kernel releases it when the process ends, however it ends."""
+    """A lock on a file or directory. The kernel releases it when the process ends, however it ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -42,6 +42,22 @@ def locked(path: Path) -> Generator[None]:
         yield
     finally:
         lock.release()
+
+
+def hold_directory(path: Path) -> FileLock | None:
+    """Keep cleaners of temporary directories away from a directory and all that is in it; None if that is not possible.
+
+    systemd-tmpfiles leaves alone what somebody has locked by flock(2), see tmpfiles.d(5). The lock is a shared one, and
+    nobody else waits for it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        # A cleaner is just looking, or the file system has no locks.
+        os.close(descriptor)
+        return None
+    return FileLock(descriptor)
 
 
 def remove_unless_held(directory: Path, *locks: str) -> bool:

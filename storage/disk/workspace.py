@@ -11,7 +11,7 @@ import attrs
 
 from ..logs import logger
 from .directories import private_directory
-from .locks import FileLock, acquire, locked, remove_unless_held
+from .locks import FileLock, acquire, hold_directory, locked, remove_unless_held
 
 _log = logger(__name__)
 ALIVE: Final = "alive"
@@ -24,6 +24,8 @@ class Workspace:
 
     path: Path
     _alive: FileLock
+    _held: FileLock | None
+    """Keeps cleaners of temporary directories away."""
 
     @classmethod
     def create(cls, base: Path, name: str, keep: Callable[[Path], bool] = lambda _: False) -> Workspace:
@@ -43,16 +45,18 @@ class Workspace:
                 if not keep(other) and remove_unless_held(other, ALIVE):
                     _log.info("removed the directory of a dead process", directory=str(other))
             path = private_directory(base / name)
-            return cls(path, acquire(path / ALIVE))
+            return cls(path, acquire(path / ALIVE), hold_directory(path))
 
     def release(self) -> None:
         """Hold the directory no longer, and leave what is in it."""
+        if self._held is not None:
+            self._held.release()
         self._alive.release()
 
     def remove(self) -> None:
         """Delete the directory."""
         shutil.rmtree(self.path, ignore_errors=True)
-        self._alive.release()
+        self.release()
 
 
 def workspaces(base: Path) -> list[Path]:

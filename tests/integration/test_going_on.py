@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import Checkpoint, CheckpointCoordinator, FixedDelay
 from chandy.coordinator.errors import CheckpointError
@@ -303,6 +304,38 @@ def test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_counted(
     assert in_place(second) == [False, False]
     pipeline.run(queries, 1)
     pipeline.check()
+
+
+def test_a_query_whose_working_directory_a_cleaner_has_emptied_loses_and_repeats_no_row(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    """In place, Spark would begin from the start there, and its file sink would take all its batches for written."""
+    out, breaks = tmp_path / "out", tmp_path / "breaks"
+
+    def value(v: int) -> int:
+        if breaks.exists():
+            breaks.unlink()
+            raise ValueError("once")
+        return v
+
+    rows = events.stream(spark).select("k", F.udf(value, "long")("v").alias("v"))
+    events.add(2)
+    coordinator = make(restart=FixedDelay("0 s", attempts=3))
+    query = coordinator.start(rows.writeStream.format("parquet").option("path", str(out)), name="plain")
+    query.processAllAvailable()
+    coordinator.checkpoint().result(DEADLINE)
+    events.add(2)
+    query.processAllAvailable()
+    for file in [path for path in runtime_directory().glob("queries/p-*/*-plain/**/*") if path.is_file()]:
+        file.unlink()
+    breaks.touch()
+    events.add(2)
+    eventually(lambda: len(coordinator.recoveries) == 2)
+    assert not coordinator.recoveries[1].in_place
+    query.processAllAvailable()
+    assert sorted(spark.read.parquet(str(out)).collect()) == sorted(
+        spark.read.schema("k string, v long").json(str(events.folder)).collect()
+    )
 
 
 def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, pipeline: Pipeline) -> None:

@@ -182,6 +182,17 @@ def test_a_loss_that_was_noticed_before_the_state_was_given_up_is_behind_the_pip
     assert isinstance(made.handle(on.HostLost("another accident", 4.5), 6.0), on.WaitToRestart)
 
 
+def test_a_query_without_its_working_directory_goes_back_and_resumes_nothing() -> None:
+    made = machine(FixedDelay("5 s", attempts=9))
+    made.handle(on.RunStarted("a", 1), 0.0)
+    made.handle(on.RunEnded("a", 1, on.Failure(BOOM), 1.0), 1.0)
+    assert isinstance(made.handle(on.DelayOver(), 6.0), on.RestartInPlace)
+    made.handle(on.RestartFailed(BOOM, final=False, directory_is_lost=True), 7.0)
+    decision = made.handle(on.DelayOver(), 12.0)
+    assert isinstance(decision, on.GoBack)
+    assert not decision.resume
+
+
 def test_a_loss_during_the_way_back_sends_the_pipeline_back_again() -> None:
     made = machine()
     decisions(made, on.HostLost("first", 1.0), on.DelayOver(), on.StateGivenUp())
@@ -549,8 +560,8 @@ class Failures(RuleBasedStateMachine):
         if not self.stopping and waits:
             assert isinstance(decision, on.WaitToRestart | on.FailForGood), "a failure is forgotten by a stop"
 
-    @rule(fails=st.sampled_from(["no", "before", "after"]), final=st.booleans())
-    def the_delay_is_over(self, fails: str, final: bool) -> None:
+    @rule(fails=st.sampled_from(["no", "before", "after"]), final=st.booleans(), loses=st.booleans())
+    def the_delay_is_over(self, fails: str, final: bool, loses: bool = False) -> None:
         decision = self.tell(on.DelayOver())
         match decision:
             case on.RestartInPlace(queries):
@@ -576,7 +587,11 @@ class Failures(RuleBasedStateMachine):
             case _:
                 return
         if fails != "no":
-            self.tell(on.RestartFailed(PipelineFailedError("it could not start"), final))
+            error = PipelineFailedError("it could not start")
+            loses = loses and not final and isinstance(decision, on.RestartInPlace)
+            if loses:
+                self.lost = self.spoilt = True
+            self.tell(on.RestartFailed(error, final, directory_is_lost=loses))
 
     @rule(fails=st.lists(st.sampled_from(["before", "after"]), max_size=2))
     def hosts_are_lost_one_after_the_other(self, fails: list[str]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from chandy.coordinator.errors import SinkTakenError
+from chandy.coordinator.errors import SinkTakenError, WorkingDirectoryLostError
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import runs as module
 from chandy.coordinator.recovery.runs import Run, Runs
@@ -70,6 +71,34 @@ def test_there_is_no_checkpoint_while_another_program_writes_into_the_output(que
     query.write(2)
     with pytest.raises(SinkTakenError, match="no batch after 1 in its output"), query.runs.hold("q", 1):
         pass
+
+
+@pytest.mark.parametrize("lost", ["metadata", "offsets", "all", "newest", "replaced"])
+def test_a_working_directory_that_a_cleaner_has_been_in_is_not_gone_on_with(query: Query, lost: str) -> None:
+    assert query.runs.planned("q") == 1
+    match lost:
+        case "metadata":
+            (query.directory / "metadata").unlink()
+        case "replaced":
+            (query.directory / "metadata").write_text('{"id":"y"}')
+        case "newest":
+            (query.directory / "offsets" / "1").unlink()
+        case "offsets":
+            shutil.rmtree(query.directory / "offsets")
+        case "all":
+            shutil.rmtree(query.directory)
+    with pytest.raises(WorkingDirectoryLostError, match="with batch 1"):
+        query.runs.all()[0].check_directory()
+    if lost != "all":
+        with pytest.raises(WorkingDirectoryLostError), query.runs.hold("q", 1):
+            pass
+
+
+def test_what_spark_deletes_itself_is_not_missed(query: Query) -> None:
+    assert query.runs.planned("q") == 1
+    (query.directory / "offsets" / "0").unlink()
+    (query.directory / "commits" / "0").unlink()
+    query.runs.all()[0].check_directory()
 
 
 def test_a_batch_that_is_planned_and_written_during_the_look_is_the_querys_own(

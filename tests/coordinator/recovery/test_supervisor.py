@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 import threading
 import time
 import traceback
@@ -604,6 +605,26 @@ def test_a_restart_in_place_that_cannot_start_is_tried_again(
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert (spark.asked, query.isActive) == (4, True)
     assert isinstance(setup.runs.all()[0].spark, Running)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+@pytest.mark.parametrize("lost", ["the run", "the coordinator's directory", "the whole runtime directory"])
+def test_a_query_whose_working_directory_was_deleted_does_not_restart_in_it(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    def start(*args: object, location: str, **kwargs: object) -> Spark:
+        if not setup.supervisor.recoveries:
+            run = Path(location).parent
+            folder = {"the run": run, "the coordinator's directory": run.parent}.get(lost, run.parent.parent)
+            shutil.rmtree(folder)
+            return Spark("boom")
+        return Running()
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    query = setup.supervisor.start(setup.definition)
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    assert [(one.in_place, one.checkpoint) for one in setup.supervisor.recoveries] == [(False, 2), (False, 2)]
+    assert query.isActive
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
