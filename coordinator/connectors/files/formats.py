@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from ..values import far_year
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -86,19 +88,8 @@ def unwritten(rows: pa.Table, format: str, partition_by: tuple[str, ...]) -> str
 
     JSON, CSV and names of folders have dates as text, for the years 1 to 9999.
     """
-    import pyarrow.compute as pc
-
-    if found := too_long(rows, partition_by, partition_folder):
-        return found
-    for field in rows.schema:
-        if format == "parquet" and field.name not in partition_by:
-            continue
-        for moments in _moments(rows.column(field.name)):
-            years = pc.min_max(pc.year(moments))
-            least, most = years["min"].as_py(), years["max"].as_py()
-            if least is not None and not 1 <= least <= most <= 9999:
-                return f"year {most if most > 9999 else least} in column {field.name!r}"
-    return None
+    written_as_text = [name for name in rows.column_names if format != "parquet" or name in partition_by]
+    return too_long(rows, partition_by, partition_folder) or far_year(rows, written_as_text)
 
 
 def too_long(
@@ -121,26 +112,6 @@ def too_long(
             if value is not None and len(folder_of(name, value).encode()) > _LONGEST_NAME:
                 return f"a text of {len(value)} characters in column {name!r}, which names the folder of its partition"
     return None
-
-
-def _moments(values: pa.ChunkedArray) -> Iterator[pa.ChunkedArray | pa.Array]:
-    """Yield the dates and timestamps that values are or have in them."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    given = values.type
-    if pa.types.is_date(given) or pa.types.is_timestamp(given):
-        # Of a moment in another zone, its year there could be another one.
-        yield values.cast(pa.timestamp(given.unit)) if pa.types.is_timestamp(given) else values
-    elif pa.types.is_struct(given):
-        for at in range(given.num_fields):
-            yield from _moments(pc.struct_field(values, at))
-    elif pa.types.is_map(given):
-        for one in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
-            yield from _moments(one.keys)
-            yield from _moments(one.items)
-    elif pa.types.is_list(given) or pa.types.is_large_list(given):
-        yield from _moments(pc.list_flatten(values))
 
 
 def _can_hold(format: str, type_: pa.DataType) -> bool:

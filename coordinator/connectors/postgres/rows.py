@@ -29,18 +29,46 @@ class ColumnType:
     category: str = ""
     """``typcategory``; of an array that of its elements."""
     precision: int | None = None
-    """Digits of a numeric. None: any."""
+    """Digits of a numeric, or of the fraction of a second. None: any."""
     scale: int = 0
     is_array: bool = False
+    length: int | None = None
+    """Characters of a text. None: any number."""
+    has_seconds: bool = True
+    """Whether an interval keeps seconds."""
 
     @classmethod
     def of(cls, name: str, category: str, modifier: int, is_array: bool) -> ColumnType:
-        """Return the type that ``pg_attribute`` has with a type modifier; -1 is none."""
-        if name != "numeric" or modifier < 0:
-            return cls(name, category, is_array=is_array)
-        digits = modifier - 4
-        # The scale has 11 bits with its sign.
-        return cls(name, category, digits >> 16 & 0xFFFF, ((digits & 0x7FF) ^ 0x400) - 0x400, is_array)
+        """Return the type that ``pg_attribute`` has with a type modifier; -1 is none.
+
+        What a modifier means is in the server's ``numerictypmodin``, ``intervaltypmodin`` and ``anychar_typmodin``.
+        """
+        plain = cls(name, category, is_array=is_array)
+        if modifier < 0:
+            return plain
+        if name == "numeric":
+            digits = modifier - 4
+            # The scale has 11 bits with its sign.
+            scale = ((digits & 0x7FF) ^ 0x400) - 0x400
+            return attrs.evolve(plain, precision=digits >> 16 & 0xFFFF, scale=scale)
+        if name in _TIMES:
+            return attrs.evolve(plain, precision=modifier)
+        if name == "interval":
+            fraction, fields = modifier & 0xFFFF, modifier >> 16 & 0x7FFF
+            precision = None if fraction == 0xFFFF else fraction
+            return attrs.evolve(plain, precision=precision, has_seconds=bool(fields & _SECOND))
+        if name in ("varchar", "bpchar"):
+            return attrs.evolve(plain, length=modifier - 4)
+        return plain
+
+
+_TIMES: Final = frozenset({"time", "timetz", "timestamp", "timestamptz"})
+_OTHER_TEXT: Final = frozenset({"bytea", "bpchar", "name", "char"})
+"""Types that read text and change it: they fill it with blanks, or cut it off without a word."""
+_SECOND: Final = 1 << 12
+"""The bit of seconds among the fields of an interval."""
+_FRACTION: Final = {"s": 0, "ms": 3, "us": 6, "ns": 6}
+"""Digits of a second's fraction by Arrow's unit. The server has six, and so have Spark's times, also in nanoseconds."""
 
 
 # --- types --------------------------------------------------------------------------------------------------
@@ -79,7 +107,10 @@ def fits(type: pa.DataType, column: ColumnType) -> bool:
             or (column.scale >= type.scale and column.precision - column.scale >= type.precision - type.scale)
         )
     if _is_text(type):
-        return column.name != "bytea" and column.category in _FROM_TEXT
+        return column.name not in _OTHER_TEXT and column.category in _FROM_TEXT
+    if types.is_timestamp(type) or types.is_time(type) or types.is_duration(type):
+        keeps_all = column.precision is None or column.precision >= _FRACTION[type.unit]
+        return column.name in _names(type) and keeps_all and column.has_seconds
     if column.name == "numeric" and types.is_integer(type):
         return column.precision is None or column.precision - column.scale >= _DIGITS[type.bit_width]
     return column.name in _names(type)
@@ -133,6 +164,21 @@ def _names(type: pa.DataType) -> tuple[str, ...]:
         if is_one(type):
             return names
     return ()
+
+
+def would_be_cut(values: pa.ChunkedArray, length: int) -> bool:
+    """Return whether a text, or one in a list, has more characters than a column takes only because of its blanks."""
+    import pyarrow.compute as pc
+
+    if _is_list(values.type):
+        return would_be_cut(pc.list_flatten(values), length)
+    if not _is_text(values.type):
+        return False
+    is_long = pc.greater(pc.utf8_length(values), length)
+    if not pc.any(is_long).as_py():
+        return False
+    trimmed = pc.utf8_rtrim(values, characters=" ")
+    return bool(pc.any(pc.and_(is_long, pc.less_equal(pc.utf8_length(trimmed), length))).as_py())
 
 
 def _is_list(type: pa.DataType) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import attrs
+from typing_extensions import override
 
 from ...errors import ConfigError
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
+from ..values import far_year, unclean_text
 from . import rows, sql
 from .session import ForbiddenError, LockedError, Session
 from .sql import TableName
@@ -28,6 +30,9 @@ _CREATION: Final = 4_825_111_337
 _KINDS: Final = {"v": "view", "m": "materialized view", "f": "foreign table", "S": "sequence", "i": "index"}
 _WRITABLE: Final = {"r", "p"}
 """Tables and partitioned tables."""
+_UNLOGGED: Final = (
+    "{0} is UNLOGGED, or a partition of it, and empty after a crash: ALTER TABLE {0} SET LOGGED"
+)
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -45,7 +50,12 @@ class PostgresSink(StagedSink):
 
     Columns are found by name, and names are case-sensitive. A string may be written to ``text``, ``json``, ``jsonb``,
     ``uuid``, an enum and the like; a timestamp without zone to ``timestamp``, one with a zone to ``timestamptz``; a
-    list of scalars to an array. Turn structs and maps into JSON with ``to_json``.
+    list of scalars to an array. Turn structs and maps into JSON with ``to_json``. A column that would change values is
+    refused: ``char(n)`` fills them with blanks, ``timestamp(0)`` rounds. A batch with a year outside 1 to 9999, or with
+    text that has a NUL character or is no UTF-8, fails.
+
+    A position is of one table: of one that was dropped and made again, or of another one under the same ``uid``,
+    nothing is known to be published. An UNLOGGED table is refused, because it is empty after a crash.
 
     The user needs INSERT on the table, also SELECT and UPDATE (with ``deleted``, DELETE) and TEMPORARY on the database
     for upserts, and CREATE on the schema at the first start or a table ``chandy_positions`` that it may SELECT, INSERT
@@ -155,13 +165,20 @@ class PostgresSink(StagedSink):
             found = _find(session, self._name)
             if found is None:
                 raise self._missing(session.where, None)
-            positions = found.name.beside(sql.POSITIONS)
-            _make_positions(session, positions)
-            position = _take(session, positions, fence, self.timeout)
+            positions = _make_positions(session, found.name.beside(sql.POSITIONS))
+            recorded = _take(session, positions.name, fence, self.timeout)
+            identity = _Identity(positions.oid, found.oid)
+            ((target,),) = session.query(sql.read_target(positions.name), fence.writer)
+            lengths = {
+                column.name: column.type.length
+                for column in _columns_of(session, found)
+                if column.type.length is not None
+            }
+            session.commit()
         except BaseException:
             session.close()
             raise
-        return PostgresCommitter(self, session, found.name, fence, position)
+        return PostgresCommitter(self, session, found.name, fence, recorded, target, identity, lengths)
 
     @property
     def _name(self) -> TableName:
@@ -218,6 +235,8 @@ class PostgresSink(StagedSink):
         """What keeps the table from taking the rows, each as a sentence without its full stop."""
         if found.kind not in _WRITABLE:
             return [f"{self.table} is a {_KINDS.get(found.kind, 'relation')} and not a table"]
+        if found.is_unlogged:
+            return [_UNLOGGED.format(self.table)]
         columns = {column.name: column for column in _columns_of(session, found)}
         wanted = self._columns(schema)
         problems = [
@@ -236,6 +255,10 @@ class PostgresSink(StagedSink):
             problems += self._upsert_problems(session, found, columns)
         return [*problems, *_rights_problems(session, found)]
 
+    @override
+    def unpublishable(self, rows: pa.Table) -> str | None:
+        return far_year(rows, rows.column_names) or unclean_text(rows, rows.column_names)
+
     def _column_problems(self, column: _Column | None, field: pa.Field) -> Iterator[str]:
         if column is None:
             yield f"the table has no column {field.name!r} ({rows.type_for(field.type) or field.type})"
@@ -247,6 +270,8 @@ class PostgresSink(StagedSink):
                 f"column {field.name!r} is {column.sql_type} and the query's is {field.type} "
                 f"({rows.type_for(field.type)})"
             )
+        elif self.mode == "upsert" and column.is_always_identity and field.name not in self.key:
+            yield f"column {field.name!r} of the table is GENERATED ALWAYS AS IDENTITY and cannot be updated"
         rights = {"INSERT": column.may_insert}
         if self.mode == "upsert":
             rights |= {"UPDATE": column.may_update or field.name in self.key, "SELECT": column.may_select}
@@ -276,14 +301,37 @@ class PostgresCommitter(Committer):
     """A sink's connection to its server."""
 
     def __init__(
-        self, sink: PostgresSink, session: Session, table: TableName, fence: Fence, position: int | None
+        self,
+        sink: PostgresSink,
+        session: Session,
+        table: TableName,
+        fence: Fence,
+        recorded: int | None,
+        target: str | None,
+        identity: _Identity,
+        lengths: Mapping[str, int],
     ) -> None:
+        """Make a committer.
+
+        Args:
+            sink: what it publishes for.
+            session: its connection.
+            table: the table.
+            fence: who publishes.
+            recorded: the newest epoch in the writer's record.
+            target: the table that this is recorded for; None: a version that did not record it has written it.
+            identity: tells the table from others.
+            lengths: the most characters that columns of text may have, by name.
+        """
         self._sink = sink
         self._session = session
         self._table = table
         self._positions = table.beside(sql.POSITIONS)
         self._fence = fence
-        self._position = position
+        self._recorded = recorded
+        self._identity = identity
+        self._lengths = lengths
+        self._position = recorded if identity.is_of(target) else None
 
     @property
     def position(self) -> int | None:
@@ -321,7 +369,7 @@ class PostgresCommitter(Committer):
             # The server takes back a transaction whose client is gone.
             self._session.close()
             raise
-        self._position = position
+        self._position = self._recorded = position
 
     def _transact(self, staged: StagedRows, position: int | None) -> None:
         # A transaction waits for nothing but the server as long as possible.
@@ -330,7 +378,8 @@ class PostgresCommitter(Committer):
         self._lock()
         for part in itertools.chain(first, parts):
             self._write(part)
-        self._session.query(sql.move_position(self._positions), position, self._fence.writer)
+        moved = sql.move_position(self._positions)
+        self._session.query(moved, position, str(self._identity), self._fence.writer)
         # A COMMIT that waits for a standby must not stop to wait and call itself done.
         self._session.query("SELECT set_config('statement_timeout', '0', true)")
         self._session.commit()
@@ -342,7 +391,7 @@ class PostgresCommitter(Committer):
         if found:
             # This life has taken the output over already, if it may.
             found[0].taken_by(attrs.evolve(self._fence, may_take_over=False))
-        expected = Position(self._fence.store, self._fence.generation, self._position)
+        expected = Position(self._fence.store, self._fence.generation, self._recorded)
         if found != [expected]:
             raise TargetUnavailableError(
                 self._session.where,
@@ -353,6 +402,8 @@ class PostgresCommitter(Committer):
     def _write(self, tables: list[pa.Table]) -> None:
         import pyarrow as pa
 
+        for table in tables:
+            self._check_lengths(table)
         try:
             if self._sink.mode == "append":
                 self._copy(self._table, tables)
@@ -366,13 +417,29 @@ class PostgresCommitter(Committer):
                 "turn the column into a string in the query",
             ) from error
 
+    def _check_lengths(self, table: pa.Table) -> None:
+        """Check that the server cuts no blanks off a text, which it does without a word. It refuses any other text.
+
+        Raises:
+            OutputError: it would.
+        """
+        for name, length in self._lengths.items():
+            if name in table.column_names and rows.would_be_cut(table.column(name), length):
+                raise OutputError(
+                    f"{self._session.where} cannot be written to",
+                    f"texts of at most {length} characters in column {name!r}",
+                    "one with more blanks at its end, which PostgreSQL would cut off",
+                    "trim it in the query, or change the type of the column to text",
+                )
+
     def _upsert(self, tables: list[pa.Table]) -> None:
         sink = self._sink
         columns = [name for name in tables[0].column_names if name != sink.deleted]
+        order = sql.order_beside(tables[0].column_names)
         self._session.query(sql.create_rows(self._table, columns, sink.deleted))
-        self._session.query(sql.number_rows())
+        self._session.query(sql.number_rows(order))
         self._copy(TableName(sql.ROWS), tables)
-        self._session.query(sql.merge(self._table, columns, sink.key, sink.deleted))
+        self._session.query(sql.merge(self._table, columns, sink.key, sink.deleted, order))
         self._session.query(f"DROP TABLE {sql.quoted(sql.ROWS)}")
 
     def _copy(self, table: TableName, tables: list[pa.Table]) -> None:
@@ -392,6 +459,30 @@ class _Found:
     kind: str
     """``relkind``."""
     has_row_security: bool
+    is_unlogged: bool
+    """Whether it, or a partition of it, is empty after a crash of the server."""
+
+
+@attrs.frozen
+class _Identity:
+    """Tells a table from others that have or had its name, by the ids that the database gives to tables."""
+
+    positions: int
+    """The table of positions."""
+    table: int
+
+    def __str__(self) -> str:
+        return f"{self.positions}/{self.table}"
+
+    def is_of(self, recorded: str | None) -> bool:
+        """Return whether what was recorded with an identity is of this table, too; None: it was recorded without one.
+
+        A database that was dumped and restored has given new ids to both tables.
+        """
+        if recorded is None:
+            return True
+        positions, _, table = recorded.partition("/")
+        return positions != str(self.positions) or table == str(self.table)
 
 
 @attrs.frozen
@@ -404,6 +495,7 @@ class _Column:
     not_null: bool
     has_default: bool
     is_generated: bool
+    is_always_identity: bool
     may_insert: bool
     may_update: bool
     may_select: bool
@@ -413,8 +505,8 @@ def _find(session: Session, name: TableName) -> _Found | None:
     found = session.query(sql.FIND_TABLE, name.sql)
     if not found:
         return None
-    oid, schema, table, kind, has_row_security = found[0]
-    return _Found(oid, TableName(table, schema), kind, has_row_security)
+    oid, schema, table, *rest = found[0]
+    return _Found(oid, TableName(table, schema), *rest)
 
 
 def _columns_of(session: Session, found: _Found) -> Iterator[_Column]:
@@ -432,6 +524,13 @@ def _rights_problems(session: Session, found: _Found) -> Iterator[str]:
         if not may:
             yield f"the user may not CREATE the table {sql.POSITIONS} in schema {schema!r}, and there is none"
     else:
+        if positions.is_unlogged:
+            yield _UNLOGGED.format(positions.name.sql)
+        ((is_owner,),) = session.query(
+            "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s", positions.oid
+        )
+        if not is_owner and _is_old(session, positions):
+            yield f"{positions.name.sql} is of an earlier version: let its owner {sql.add_target(positions.name)}"
         for right in ("SELECT", "INSERT", "UPDATE"):
             ((may,),) = session.query(f"SELECT has_table_privilege(%s, '{right}')", positions.oid)
             if not may:
@@ -448,11 +547,26 @@ def _create(session: Session, statement: str) -> None:
     session.commit()
 
 
-def _make_positions(session: Session, positions: TableName) -> None:
+def _make_positions(session: Session, name: TableName) -> _Found:
+    """Return the table of positions. It is made if there is none."""
     # A user for whom the table exists needs no right to create one.
-    if _find(session, positions) is None:
-        _create(session, sql.create_positions(positions))
+    found = _find(session, name)
+    if found is None:
+        _create(session, sql.create_positions(name))
+        found = _find(session, name)
+    if found is None:
+        raise OutputError(
+            f"{session.where} cannot be written to", f"a table {name.sql} for positions", "none", "make it"
+        )
+    if _is_old(session, found):
+        _create(session, sql.add_target(name))
     session.commit()
+    return found
+
+
+def _is_old(session: Session, positions: _Found) -> bool:
+    """Return whether an earlier version of Chandy has made the table of positions."""
+    return all(column.name != "target" for column in _columns_of(session, positions))
 
 
 # --- the record of a writer ---------------------------------------------------------------------------------

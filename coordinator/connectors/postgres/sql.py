@@ -93,8 +93,13 @@ def create_positions(positions: TableName) -> str:
     """Return the statement that makes the table of positions."""
     return (
         f"CREATE TABLE IF NOT EXISTS {positions.sql} "
-        "(writer text PRIMARY KEY, store text NOT NULL, generation bigint NOT NULL, epoch bigint)"
+        "(writer text PRIMARY KEY, store text NOT NULL, generation bigint NOT NULL, epoch bigint, target text)"
     )
+
+
+def add_target(positions: TableName) -> str:
+    """Return the statement that brings a table of positions of an earlier version up to date."""
+    return f"ALTER TABLE {positions.sql} ADD COLUMN IF NOT EXISTS target text"
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
@@ -114,12 +119,22 @@ def create_rows(table: TableName, columns: Sequence[str], deleted: str | None) -
     )
 
 
-def number_rows() -> str:
+def order_beside(columns: Sequence[str]) -> str:
+    """Return a name for the column with the order of the rows that no other column of the temporary table has."""
+    name = ORDER
+    while name in columns:
+        name += "_"
+    return name
+
+
+def number_rows(order: str) -> str:
     """Return the statement that has the temporary table number its rows as they come."""
-    return f"ALTER TABLE {quoted(ROWS)} ADD {quoted(ORDER)} bigint GENERATED ALWAYS AS IDENTITY"
+    return f"ALTER TABLE {quoted(ROWS)} ADD {quoted(order)} bigint GENERATED ALWAYS AS IDENTITY"
 
 
-def merge(table: TableName, columns: Sequence[str], key: Sequence[str], deleted: str | None) -> str:
+def merge(
+    table: TableName, columns: Sequence[str], key: Sequence[str], deleted: str | None, order: str = ORDER
+) -> str:
     """Return the statement that brings the last row of each key from the temporary table into the target.
 
     Args:
@@ -127,10 +142,11 @@ def merge(table: TableName, columns: Sequence[str], key: Sequence[str], deleted:
         columns: all columns of the target that are written, with the key.
         key: the columns of the key.
         deleted: the column whose true rows delete their key; None: there is none.
+        order: the column of the temporary table with the order of the rows.
     """
     latest = (
         f"latest AS (SELECT DISTINCT ON ({_list(key)}) * FROM {quoted(ROWS)} "
-        f"ORDER BY {_list(key)}, {quoted(ORDER)} DESC)"
+        f"ORDER BY {_list(key)}, {quoted(order)} DESC)"
     )
     gone = kept = ""
     if deleted is not None:
@@ -142,8 +158,8 @@ def merge(table: TableName, columns: Sequence[str], key: Sequence[str], deleted:
     changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in values)
     action = f"UPDATE SET {changes}" if values else "NOTHING"
     return (
-        f"WITH {latest}{gone} INSERT INTO {table.sql} ({_list(columns)}) SELECT {_list(columns)} FROM latest{kept} "
-        f"ON CONFLICT ({_list(key)}) DO {action}"
+        f"WITH {latest}{gone} INSERT INTO {table.sql} ({_list(columns)}) OVERRIDING SYSTEM VALUE "
+        f"SELECT {_list(columns)} FROM latest{kept} ON CONFLICT ({_list(key)}) DO {action}"
     )
 
 
@@ -179,8 +195,13 @@ def take_position(positions: TableName) -> str:
 
 
 def move_position(positions: TableName) -> str:
-    """Return the statement that says which epoch is the newest one."""
-    return f"UPDATE {_in_query(positions)} SET epoch = %s WHERE writer = %s"
+    """Return the statement that says which epoch is the newest one, and of which table."""
+    return f"UPDATE {_in_query(positions)} SET epoch = %s, target = %s WHERE writer = %s"
+
+
+def read_target(positions: TableName) -> str:
+    """Return the query for the table that a writer's position is of."""
+    return f"SELECT target FROM {_in_query(positions)} WHERE writer = %s"
 
 
 # --- the server's catalogs ----------------------------------------------------------------------------------
@@ -193,7 +214,10 @@ USING (name)
 UNION ALL SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 """
 FIND_TABLE: Final = """
-SELECT c.oid, n.nspname, c.relname, c.relkind::text, row_security_active(c.oid)
+SELECT c.oid, n.nspname, c.relname, c.relkind::text, row_security_active(c.oid),
+    c.relpersistence = 'u' OR EXISTS (
+        SELECT 1 FROM pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid WHERE p.relpersistence = 'u'
+    )
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
 # The type of a domain is that of its base, and that of an array is its elements'.
@@ -201,8 +225,8 @@ COLUMNS: Final = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), e.typname, e.typcategory::text,
     CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END, b.typcategory = 'A' AND b.typelem <> 0,
     a.attnotnull, a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL, a.attgenerated <> '',
-    has_column_privilege(a.attrelid, a.attnum, 'INSERT'), has_column_privilege(a.attrelid, a.attnum, 'UPDATE'),
-    has_column_privilege(a.attrelid, a.attnum, 'SELECT')
+    a.attidentity = 'a', has_column_privilege(a.attrelid, a.attnum, 'INSERT'),
+    has_column_privilege(a.attrelid, a.attnum, 'UPDATE'), has_column_privilege(a.attrelid, a.attnum, 'SELECT')
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
 JOIN pg_type e ON e.oid = CASE WHEN b.typcategory = 'A' AND b.typelem <> 0 THEN b.typelem ELSE b.oid END

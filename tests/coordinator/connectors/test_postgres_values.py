@@ -1,0 +1,374 @@
+"""What ``PostgresSink`` accepts it publishes, and readers get the same values; a table is known by its identity."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chandy.coordinator.connectors.postgres.sink import PostgresSink
+from chandy.coordinator.sinks.two_phase.contract import Epoch, WriteContext
+from chandy.coordinator.sinks.two_phase.errors import OutputError
+from chandy.storage.checkpoints.manifest import EpochRecord, Handle
+
+from ...effort import examples
+from .conformance import SCHEMA, Pipeline
+from .postgres_server import PostgresServer
+from .postgres_server import postgres as postgres
+from .test_postgres import Table, publish
+
+pytestmark = pytest.mark.server
+
+UTC = datetime.UTC
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/store/flights/"
+
+
+# --- values -------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Kind:
+    """A type of rows, with the types that a table may have for it and values."""
+
+    arrow: pa.DataType
+    columns: tuple[str, ...]
+    """The first one is tried most."""
+    values: st.SearchStrategy[Any]
+
+
+MOMENTS = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999))
+INSTANTS = st.datetimes(datetime.datetime(1, 1, 3), datetime.datetime(9999, 12, 29)).map(
+    lambda at: at.replace(tzinfo=UTC)
+)
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=6) | st.sampled_from(
+    ["", " ", "ab   ", "   ", "a\0b", "\\N", 'q"\\,{}\t\r\n', "null", "NULL", "é\U0001f600"]
+)
+INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+WHOLE = ("numeric", "smallint", "int", "bigint", "numeric(5)", "numeric(20, 2)", "real", "double precision")
+REAL = tuple(reversed(WHOLE))
+KINDS = [
+    *(
+        Kind(arrow, WHOLE, st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
+        for bits, arrow in INTEGERS.items()
+    ),
+    Kind(pa.float32(), REAL, st.floats(width=32)),
+    Kind(pa.float64(), REAL, st.floats()),
+    Kind(
+        pa.decimal128(10, 3),
+        ("numeric", "numeric(10, 3)", "numeric(12, 2)", "numeric(9, 3)", "double precision"),
+        st.decimals("-9999999.999", "9999999.999", places=3),
+    ),
+    Kind(pa.bool_(), ("boolean", "int", "text"), st.booleans()),
+    # Each of these changes text in a way of its own.
+    Kind(pa.string(), ("varchar(4)",), st.text("a ", max_size=7)),
+    Kind(pa.string(), ("char(4)", "text"), st.text("a ", max_size=7)),
+    Kind(pa.string(), ("text", "name", '"char"', "bytea"), TEXTS),
+    Kind(pa.binary(), ("bytea", "text"), st.binary(max_size=5)),
+    Kind(pa.date32(), ("date", "timestamp", "text"), st.dates() | st.just(-800_000) | st.just(4_000_000)),
+    Kind(
+        pa.timestamp("us"),
+        ("timestamp", "timestamp(0)", "timestamp(3)", "timestamp(6)", "timestamptz", "date"),
+        MOMENTS | st.just(-(10**17)) | st.just(3 * 10**17),
+    ),
+    Kind(
+        pa.timestamp("us", "America/New_York"),
+        ("timestamptz", "timestamptz(2)", "timestamptz(6)", "timestamp"),
+        INSTANTS,
+    ),
+    Kind(pa.time64("ns"), ("time", "time(3)", "time(6)", "timetz"), st.times()),
+    Kind(
+        pa.duration("us"),
+        (
+            "interval",
+            "interval(2)",
+            "interval(6)",
+            "interval year",
+            "interval day to second",
+            "interval day to minute",
+        ),
+        st.timedeltas(datetime.timedelta(days=-99_999), datetime.timedelta(days=99_999)),
+    ),
+]
+LISTS = [
+    Kind(
+        pa.list_(kind.arrow),
+        tuple(f"{column}[]" for column in kind.columns),
+        st.lists(st.none() | kind.values, max_size=3),
+    )
+    for kind in KINDS
+]
+NAMES = ["k", "chandy_row", "Column", 'odd "%s" .name', "select", "chandy_row_", "é"]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[pa.Table, dict[str, str]]:
+    """Rows, and the SQL types of the columns of a table for them."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
+    kinds = {name: draw(st.sampled_from([*KINDS, *LISTS])) for name in names}
+    count = draw(st.integers(1, 4))
+    rows = {
+        name: pa.array(draw(st.lists(st.none() | kind.values, min_size=count, max_size=count)), kind.arrow)
+        for name, kind in kinds.items()
+    }
+    columns = {
+        name: draw(st.just(kind.columns[0]) | st.sampled_from(kind.columns)) for name, kind in kinds.items()
+    }
+    return pa.table(rows), columns
+
+
+def same(value: Any) -> Any:
+    """A value as it is compared: equal texts are of equal values."""
+    if isinstance(value, list):
+        return [same(one) for one in value]
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    if isinstance(value, float):
+        # Shortest text that gives this value: of singles there are fewer digits.
+        return f"{value:.7g}"
+    if isinstance(value, Decimal):
+        return f"{value:f}".rstrip("0").rstrip(".") if value % 1 else str(int(value))
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def may_be_too_long(rows: pa.Table, columns: dict[str, str]) -> bool:
+    return any("(4)" in columns[name] for name in rows.column_names)
+
+
+def check_published(
+    postgres: PostgresServer, rows: pa.Table, columns: dict[str, str], *, upserts: bool
+) -> None:
+    """Check that rows are refused in time, or are read back as they were."""
+    table = Table(postgres, "Values")
+    quoted = {name: '"' + name.replace('"', '""') + '"' for name in columns}
+    declared = ", ".join(f"{quoted[name]} {type_}" for name, type_ in columns.items())
+    postgres.execute('DROP SCHEMA IF EXISTS "Values" CASCADE; CREATE SCHEMA "Values"')
+    postgres.execute(f"CREATE TABLE {table.sql} (id int PRIMARY KEY, {declared})")
+    rows = rows.append_column("id", pa.array(range(rows.num_rows), pa.int32()))
+    sink = attrs.evolve(table.sink(), mode="upsert", key="id") if upserts else table.sink()
+    with tempfile.TemporaryDirectory() as folder:
+        pipeline = Pipeline(sink, f"file://{folder}/flights/")
+        try:
+            sink.check(rows.schema)
+            staged = sink.write(iter(rows.to_batches()), WriteContext(pipeline.store, "staged/", 0, 0))
+        except OutputError:
+            # Nothing of the batch is staged: it fails, and says why.
+            return
+        with contextlib.closing(pipeline.recover()) as committer:
+            record = EpochRecord(1, staged.rows, Handle(staged.files))
+            try:
+                committer.commit(Epoch(record, pipeline.store))
+            except OutputError as error:
+                assert may_be_too_long(rows, columns), error
+                return
+    names = ", ".join(quoted.values())
+    found = postgres.execute(f"SELECT {names} FROM {table.sql} ORDER BY id")
+    expected = [[row[name] for name in columns] for row in rows.to_pylist()]
+    assert [[same(value) for value in row] for row in found] == [
+        [same(value) for value in row] for row in expected
+    ]
+
+
+def trying(usual: int) -> settings:
+    unsuited = [HealthCheck.function_scoped_fixture]
+    return settings(max_examples=examples(usual), deadline=None, suppress_health_check=unsuited)
+
+
+@given(drawn=tables(), upserts=st.booleans())
+@trying(300)
+def test_what_is_accepted_is_published_and_read_back_as_it_was(
+    postgres: PostgresServer, drawn: tuple[pa.Table, dict[str, str]], upserts: bool
+) -> None:
+    check_published(postgres, *drawn, upserts=upserts)
+
+
+@given(texts=st.lists(st.none() | st.text("a ", max_size=7), min_size=1, max_size=3), upserts=st.booleans())
+@trying(100)
+def test_texts_of_a_limited_length_are_read_back_as_they_were(
+    postgres: PostgresServer, texts: list[str | None], upserts: bool
+) -> None:
+    check_published(
+        postgres, pa.table({"v": pa.array(texts, pa.string())}), {"v": "varchar(4)"}, upserts=upserts
+    )
+
+
+@pytest.mark.parametrize(
+    ("type_", "column"),
+    [
+        (pa.timestamp("us"), "timestamp(0)"),
+        (pa.timestamp("us", "UTC"), "timestamptz(5)"),
+        (pa.time64("ns"), "time(3)"),
+        (pa.duration("us"), "interval year"),
+        (pa.duration("us"), "interval(2)"),
+        (pa.string(), "char(4)"),
+        (pa.string(), "name"),
+        (pa.list_(pa.timestamp("us")), "timestamp(0)[]"),
+    ],
+)
+def test_a_column_that_would_change_values_is_refused_before_the_start(
+    postgres: PostgresServer, type_: pa.DataType, column: str
+) -> None:
+    table = Table.make(postgres, f"v {column}")
+    with pytest.raises(OutputError, match="column 'v' is"):
+        table.sink().check(pa.schema([("v", type_)]))
+
+
+def test_blanks_are_not_cut_off_without_a_word(postgres: PostgresServer, store: str) -> None:
+    table = Table.make(postgres, "k bigint, v varchar(2)")
+    pipeline = Pipeline(table.sink(), store)
+    with pytest.raises(OutputError, match="at most 2 characters in column 'v'"):
+        publish(pipeline, pa.table({"k": [1], "v": ["ab  "]}))
+    publish(pipeline, pa.table({"k": [1], "v": ["a "]}))
+    assert table.rows() == [(1, "a ")]
+
+
+@pytest.mark.parametrize("name", ["chandy_row", "chandy_row_"])
+def test_a_column_may_have_any_name_in_an_upsert(postgres: PostgresServer, store: str, name: str) -> None:
+    table = Table.make(postgres, f"k bigint PRIMARY KEY, {name} bigint, v text")
+    rows = [pa.table({"k": [1], name: [9 - n], "v": [f"{n}"]}) for n in range(3)]
+    publish(Pipeline(table.upsert(), store), *rows)
+    assert table.rows() == [(1, "2")]
+
+
+def test_a_key_may_be_an_identity_and_another_column_of_an_upsert_may_not(
+    postgres: PostgresServer, store: str
+) -> None:
+    always = "bigint GENERATED ALWAYS AS IDENTITY"
+    table = Table.make(postgres, f"k {always} PRIMARY KEY, v text")
+    table.upsert().check(SCHEMA)
+    for text in ("a", "b"):
+        publish(Pipeline(table.upsert(), store), pa.table({"k": [7], "v": [text]}))
+    assert table.rows() == [(7, "b")]
+    other = Table.make(postgres, f"k text PRIMARY KEY, v {always}")
+    rows = pa.schema([("k", pa.string()), ("v", pa.int64())])
+    with pytest.raises(OutputError, match="column 'v' of the table is GENERATED ALWAYS AS IDENTITY"):
+        other.upsert().check(rows)
+    other.sink().check(rows)
+
+
+# --- identity -----------------------------------------------------------------------------------------------
+
+
+def position_of(pipeline: Pipeline, generation: int) -> int | None:
+    with contextlib.closing(pipeline.recover(generation)) as committer:
+        return committer.position
+
+
+def published(table: Table, store: str) -> Pipeline:
+    """A pipeline that has published two epochs."""
+    pipeline = Pipeline(table.sink(), store)
+    for _ in range(2):
+        publish(pipeline, pa.table({"k": [1], "v": ["a"]}))
+    return pipeline
+
+
+@pytest.fixture
+def table(postgres: PostgresServer) -> Table:
+    return Table.make(postgres)
+
+
+def test_a_table_that_was_made_anew_has_nothing_of_what_was_published(table: Table, store: str) -> None:
+    pipeline = published(table, store)
+    assert position_of(pipeline, 2) == 2
+    table.server.execute(f"DROP TABLE {table.sql}; CREATE TABLE {table.sql} (k bigint, v text)")
+    assert position_of(pipeline, 3) is None
+    # A look changes nothing: not before something is published there.
+    assert position_of(pipeline, 4) is None
+    with contextlib.closing(pipeline.recover(5)) as committer:
+        committer.commit(pipeline.epoch(3, [(3, "c")]))
+        assert committer.position == 3
+    assert position_of(pipeline, 6) == 3
+    assert table.rows() == [(3, "c")]
+
+
+def test_another_table_of_the_same_sink_has_nothing_and_the_first_one_keeps_its_position(
+    table: Table, store: str
+) -> None:
+    pipeline = published(table, store)
+    table.server.execute(f'CREATE TABLE "{table.schema}".other (k bigint, v text)')
+    assert isinstance(pipeline.sink, PostgresSink)
+    other = attrs.evolve(pipeline, sink=attrs.evolve(pipeline.sink, table=f"{table.schema}.other"))
+    assert position_of(other, 2) is None
+    # It was a mistake.
+    assert position_of(pipeline, 3) == 2
+
+
+REWRITES = [
+    "TRUNCATE {}",
+    "VACUUM FULL {}",
+    "ALTER TABLE {} ALTER k TYPE numeric",
+    "ALTER TABLE {} RENAME COLUMN v TO w",
+]
+
+
+@pytest.mark.parametrize("statement", REWRITES)
+def test_a_table_that_was_cleared_or_rewritten_is_the_same_one(
+    table: Table, store: str, statement: str
+) -> None:
+    pipeline = published(table, store)
+    table.server.execute(statement.format(table.sql))
+    assert position_of(pipeline, 2) == 2
+
+
+def test_a_database_that_was_dumped_and_restored_has_what_was_published(table: Table, store: str) -> None:
+    pipeline = published(table, store)
+    for name in ("out", "chandy_positions"):
+        there, old = (f'"{table.schema}".{one}' for one in (name, "old"))
+        table.server.execute(
+            f"ALTER TABLE {there} RENAME TO old; CREATE TABLE {there} (LIKE {old} INCLUDING ALL); "
+            f"INSERT INTO {there} SELECT * FROM {old}; DROP TABLE {old}"
+        )
+    assert position_of(pipeline, 2) == 2
+
+
+def test_positions_of_an_earlier_version_count_and_are_brought_up_to_date(table: Table, store: str) -> None:
+    pipeline = published(table, store)
+    positions = f'"{table.schema}".chandy_positions'
+    table.server.execute(f"ALTER TABLE {positions} DROP COLUMN target")
+    assert position_of(pipeline, 2) == 2
+    assert table.server.execute(f"SELECT target FROM {positions}") == [(None,)]
+    with contextlib.closing(pipeline.recover(3)) as committer:
+        committer.commit(pipeline.epoch(3, [(3, "c")]))
+    ((target,),) = table.server.execute(f"SELECT target FROM {positions}")
+    assert re.fullmatch(r"\d+/\d+", target)
+
+
+def test_a_user_who_may_not_bring_them_up_to_date_is_told_who_may(table: Table, store: str) -> None:
+    published(table, store)
+    table.server.execute(f'ALTER TABLE "{table.schema}".chandy_positions DROP COLUMN target')
+    user = table.server.user_with(
+        "USAGE ON SCHEMA {0}; INSERT ON {0}.out; SELECT, INSERT, UPDATE ON {0}.chandy_positions", table.schema
+    )
+    sink = attrs.evolve(table.sink(), conninfo=f"{table.sink().conninfo} user={user}")
+    with pytest.raises(OutputError, match="of an earlier version: let its owner ALTER TABLE"):
+        sink.check(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE {0} SET UNLOGGED",
+        "DROP TABLE {0}; CREATE TABLE {0} (k bigint, v text) PARTITION BY LIST (k); "
+        "CREATE UNLOGGED TABLE {0}_1 PARTITION OF {0} FOR VALUES IN (1)",
+        "CREATE UNLOGGED TABLE {1}.chandy_positions "
+        "(writer text PRIMARY KEY, store text, generation bigint, epoch bigint, target text)",
+    ],
+    ids=["table", "partition", "positions"],
+)
+def test_what_is_empty_after_a_crash_is_refused(table: Table, statement: str) -> None:
+    table.server.execute(statement.format(table.sql, f'"{table.schema}"'))
+    with pytest.raises(OutputError, match="UNLOGGED"):
+        table.sink().check(SCHEMA)
