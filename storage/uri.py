@@ -20,6 +20,9 @@ _SECRET = re.compile(
 _USER = re.compile(r"://[^/?#]*@")
 """A user, perhaps with a password, in a URL."""
 
+_IDENTIFYING = {"s3": ("endpoint",), "s3a": ("endpoint",), "hdfs": (), "viewfs": ()}
+"""By the scheme the options that say which store it is. All others say how it is reached."""
+
 
 @attrs.frozen
 class StoreUri:
@@ -95,6 +98,26 @@ class StoreUri:
             if name not in known and not name.startswith(prefixes):
                 expected = ", ".join([*known, *(f"{prefix}..." for prefix in prefixes)])
                 raise invalid_uri(str(self), f"options among {expected}", f"the unknown option {name!r}")
+
+
+def is_same_store(one: str, other: str) -> bool:
+    """Return whether two URIs name one store, though they may say differently how it is reached."""
+    return one == other or identity(one) == identity(other)
+
+
+def identity(uri: str) -> str:
+    """Return what tells a store from others: its URI without options that only say how it is reached."""
+    scheme, separator, _ = uri.partition("://")
+    keeps = _IDENTIFYING.get(scheme.lower())
+    if not separator or keeps is None:
+        # Of other backends nobody knows what their options mean.
+        return uri
+    try:
+        parts = StoreUri.parse(uri)
+    except InvalidPlaceError:
+        return uri
+    options = {name: value for name, value in parts.options.items() if name in keeps}
+    return str(attrs.evolve(parts, scheme=parts.scheme.removesuffix("a"), options=options))
 
 
 def checked_uri(uri: str) -> str:

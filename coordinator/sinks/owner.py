@@ -18,6 +18,7 @@ from ...storage.checkpoints.proof import FenceProof
 from ...storage.codec import from_json, to_json
 from ...storage.errors import CodecError, ObjectExistsError
 from ...storage.logs import logger
+from ...storage.uri import is_same_store
 from ..errors import SinkTakenError
 
 log = logger(__name__)
@@ -42,6 +43,11 @@ class Mark:
     store: str
     pipeline: str
     query: str
+
+    def is_same(self, other: Mark) -> bool:
+        """Return whether it is the mark of one query, whose store may be reached in another way."""
+        same = attrs.evolve(other, store=self.store) == self
+        return same and is_same_store(self.store, other.store)
 
     def __str__(self) -> str:
         return f"query {self.query!r} of pipeline {self.pipeline!r} (checkpoints in {self.store})"
@@ -78,7 +84,7 @@ def check_mark(output: Path, mine: Mark, passes_on: Callable[[Mark], bool] = lam
         SinkTakenError: it has that of another query.
     """
     found = mark_of(output)
-    if found is None or found == mine:
+    if found is None or found.is_same(mine):
         return found is not None
     if passes_on(found):
         log.warning("the output passes on to another query", output=str(output), of=str(found), to=str(mine))

@@ -16,6 +16,7 @@ from typing_extensions import override
 from ....storage.backends.open import open_store
 from ....storage.backends.probe import probe_exclusive_create
 from ....storage.errors import InvalidPlaceError, ObjectExistsError
+from ....storage.uri import is_same_store
 from ...errors import WriterError
 from ...fields import filled, optional, refuse
 from ...sinks.guarantee import Guarantee, Level
@@ -235,7 +236,7 @@ class DataSourceSink(TwoPhaseSink):
             return None
         begun = found.entry.begun
         # A store that was moved as a whole has taken the record and the files along.
-        is_moved = self.record is None and begun.root == found.entry.position.store
+        is_moved = self.record is None and is_same_store(begun.root, found.entry.position.store)
         return attrs.evolve(begun, root=fence.store) if is_moved else begun
 
     @property

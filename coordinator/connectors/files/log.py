@@ -61,6 +61,8 @@ class DataFile:
     """The writer of the entry."""
     epoch: int = -1
     """The epoch that its rows are of."""
+    key: str = ""
+    """Its key in the directory, whatever readers call that; empty if an older version has published it."""
 
 
 @attrs.frozen
@@ -152,7 +154,7 @@ def decode(number: int, data: bytes) -> Entry | None:
 def line_of(file: DataFile, modified: float) -> str:
     """Return the line of an entry about a file."""
     # Spark reads past what it does not know.
-    own = {"writer": file.writer, "epoch": file.epoch} if file.writer else {}
+    own = {"writer": file.writer, "epoch": file.epoch, "key": file.key} if file.writer else {}
     return json.dumps(_line(file.uri, file.size, modified, rows=file.rows) | own)
 
 
@@ -164,7 +166,14 @@ def lines_of(data: bytes) -> list[str]:
 def file_of(line: str) -> DataFile:
     """Return the file that a line is about."""
     one = json.loads(line)
-    return DataFile(one["path"], one["size"], one.get("rows", 0), one.get("writer", ""), one.get("epoch", -1))
+    return DataFile(
+        one["path"],
+        one["size"],
+        one.get("rows", 0),
+        one.get("writer", ""),
+        one.get("epoch", -1),
+        one.get("key", ""),
+    )
 
 
 def published_at(line: str) -> float:

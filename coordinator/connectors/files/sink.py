@@ -24,8 +24,9 @@ from ....storage.errors import (
     StorageError,
     StoreFailedError,
 )
+from ....storage.logs import logger
 from ....storage.store import Store
-from ....storage.uri import StoreUri, join_uri
+from ....storage.uri import StoreUri, identity, join_uri
 from ...durations import Duration, seconds
 from ...sinks.place import Directory, directory_path
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
@@ -38,6 +39,8 @@ from .rewinds import Rewinds
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_logger = logger(__name__)
 
 ATTEMPTS: Final = 20
 """How often an entry is tried while other sinks of the directory are faster."""
@@ -346,7 +349,7 @@ class _Committer(Committer):
             with self._sink.explained():
                 store.write(key, data)
             uri = f"{self._log.directory}/{quote(key, safe='/=')}"
-            yield DataFile(uri, len(data), rows, writer, epoch.id)
+            yield DataFile(uri, len(data), rows, writer, epoch.id, key)
 
     def _contents(self, epoch: Epoch) -> Iterator[tuple[str, bytes, int]]:
         """Yield the folder, the bytes and the number of rows of each file."""
@@ -377,11 +380,25 @@ def delete_removed(log: FileLog, newest: Entry, writer: str) -> Entry:
 
     No file has the name of one that was taken back, so that it does not matter who does it when, nor how often.
     """
-    if lines := newest.removed.get(writer):
-        prefix = f"{log.directory}/"
-        log.store.delete_all([unquote(file_of(line).uri.removeprefix(prefix)) for line in lines])
+    keys = {line: _key_of(file_of(line), log.directory) for line in newest.removed.get(writer, ())}
+    if unknown := [line for line, key in keys.items() if key is None]:
+        _logger.warning(
+            "files that were taken back stay, because the directory had another URL when they were published",
+            directory=log.directory,
+            files=[file_of(line).uri for line in unknown],
+        )
+    if known := [key for key in keys.values() if key is not None]:
+        log.store.delete_all(known)
     left = {one: lines for one, lines in newest.removed.items() if one != writer}
     return attrs.evolve(newest, removed=left)
+
+
+def _key_of(file: DataFile, directory: str) -> str | None:
+    """Return the key of a published file in its directory; None if nobody knows it."""
+    if file.key:
+        return file.key
+    prefix = f"{directory}/"
+    return unquote(file.uri.removeprefix(prefix)) if file.uri.startswith(prefix) else None
 
 
 def _check_retention(value: Duration | None) -> None:
@@ -391,7 +408,7 @@ def _check_retention(value: Duration | None) -> None:
 
 def _short(fence: Fence, times: int) -> str:
     """Tell apart in the names of files: the sinks of a directory, and what one wrote before it took files back."""
-    what = f"{fence.store} {fence.writer}" + (f" {times}" if times else "")
+    what = f"{identity(fence.store)} {fence.writer}" + (f" {times}" if times else "")
     return hashlib.sha256(what.encode()).hexdigest()[:8]
 
 

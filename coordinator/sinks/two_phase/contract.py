@@ -24,6 +24,7 @@ import attrs
 from ....storage.checkpoints.layout import staged_name
 from ....storage.checkpoints.manifest import EpochRecord, FileRef, OutputRecord
 from ....storage.errors import FencedError
+from ....storage.uri import is_same_store
 from ..guarantee import Guarantee
 from ..place import Place
 from .errors import OutputTakenError, RewindError
@@ -72,7 +73,7 @@ class Position:
             FencedError: a later life has the writer.
             OutputTakenError: the writer belongs to the pipeline of another store.
         """
-        if self.store != fence.store:
+        if not is_same_store(self.store, fence.store):
             if not fence.may_take_over:
                 raise OutputTakenError(
                     f"sink {fence.sink!r} of query {fence.query!r} cannot publish",

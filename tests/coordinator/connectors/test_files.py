@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from chandy.coordinator.connectors.files import log as log_module
 from chandy.coordinator.connectors.files import sink as sink_module
 from chandy.coordinator.connectors.files.log import Entry, FileLog
 from chandy.coordinator.connectors.files.sink import FilesSink, url_of
@@ -323,6 +324,39 @@ def test_what_was_taken_back_is_not_brought_back_once_something_is_published(
     assert keys(directory, settled=False) == [1]
     committer.bring_back(4)
     assert keys(directory, settled=False) == [1, 4]
+
+
+@pytest.mark.parametrize("moves", [False, True])
+@pytest.mark.parametrize("is_old", [False, True], ids=["", "log of an older version"])
+def test_what_was_taken_back_is_deleted_though_readers_call_the_directory_otherwise_by_now(
+    directory: Directory,
+    pipeline: Pipeline,
+    tmp_path: Path,
+    moves: bool,
+    is_old: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line_of = log_module.line_of
+    if is_old:
+        monkeypatch.setattr(
+            log_module, "line_of", lambda file, modified: line_of(attrs.evolve(file, key=""), modified)
+        )
+    committer = pipeline.recover()
+    publish(pipeline, committer, 1, 2, 3)
+    if moves:
+        directory = Directory(str(tmp_path / "another mount"))
+        (tmp_path / "an output").rename(directory.path)
+        sink = directory.sink()
+    else:
+        assert isinstance(pipeline.sink, FilesSink)
+        sink = attrs.evolve(pipeline.sink, url=f"file://{tmp_path}/mounted/out")
+    again = attrs.evolve(pipeline, sink=sink)
+    successor = again.recover(2)
+    successor.rewind(1)
+    publish(again, successor, 4)
+    assert again.recover(3).position == 4
+    # Nobody knows what an older version's files are called now: they stay.
+    assert len(directory.listed()) == (4 if is_old else 2)
 
 
 def test_an_epoch_that_was_taken_back_may_be_published_again(

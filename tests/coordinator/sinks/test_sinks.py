@@ -105,6 +105,15 @@ def test_an_adopted_query_goes_on_in_the_output_of_its_predecessor(sink: FileSin
         begins(sink, kept, query="another", is_adopted=True)
 
 
+def test_a_store_that_is_reached_in_another_way_is_the_owner_still(sink: FileSink, tmp_path: Path) -> None:
+    begins(sink, None, owner=SinkOwner("s3://bucket/p", "p"))
+    write_batch(sink.path, 0)
+    kept = keep(sink, 0, tmp_path)
+    begins(sink, kept, owner=SinkOwner("s3://bucket/p?region=eu-central-1", "p"))
+    with pytest.raises(SinkTakenError):
+        begins(sink, kept, owner=SinkOwner("s3://bucket/p?endpoint=http://elsewhere:9000", "p"))
+
+
 def test_of_two_pipelines_that_adopt_one_query_at_once_one_gets_its_output(
     sink: FileSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

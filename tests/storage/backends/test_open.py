@@ -19,7 +19,7 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.backends.open import EXTRAS, backends, open_store, pipeline_uri
 from chandy.storage.backends.probe import probe_exclusive_create
 from chandy.storage.backends.retrying import RetryingStore
-from chandy.storage.uri import join_uri
+from chandy.storage.uri import is_same_store, join_uri
 
 from ...builders import MemoryStore
 
@@ -61,6 +61,25 @@ def test_what_is_no_text_names_no_storage(use: Callable[[Any], object], uri: Any
     """Below an empty text would be the root of the file system."""
     with pytest.raises(InvalidPlaceError, match="no storage is named"):
         use(uri)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("s3://b/p", "s3://b/p?region=eu-central-1", True),
+        ("s3://b/p?profile=a&endpoint=http://h:1", "s3a://b/p?endpoint=http://h:1", True),
+        ("s3://b/p", "s3://b/p?endpoint=http://h:1", False),
+        ("s3://b/p", "s3://b/q?region=x", False),
+        ("hdfs://n:1/p", "hdfs://n:1/p?dfs.client.use.datanode.hostname=true", True),
+        ("hdfs://n:1/p", "viewfs://n:1/p", False),
+        ("file:///p", "file:///p", True),
+        ("file:///p", "file:///q", False),
+        ("other://h/p?a=1", "other://h/p?a=2", False),
+    ],
+)
+def test_a_store_is_known_by_its_place_and_not_by_how_it_is_reached(one: str, other: str, same: bool) -> None:
+    assert is_same_store(one, other) is same
+    assert is_same_store(other, one) is same
 
 
 def test_an_unknown_scheme_is_named_with_what_there_is() -> None:

@@ -389,6 +389,17 @@ def test_a_life_that_has_taken_an_output_over_does_not_take_it_back(
     assert seen(sink) == []
 
 
+def test_a_pipeline_whose_store_is_reached_in_another_way_has_its_output_still(sink: TroubledSink) -> None:
+    for generation, options in enumerate(
+        ("", "?region=eu-central-1", "?profile=p&region=us-east-1"), start=1
+    ):
+        fence = Fence("p", "q", sink.uid, f"s3://bucket/p{options}", generation, may_take_over=False)
+        Publisher(sink, fence, Unshared(), on_failure=print).begin(0)
+    elsewhere = Fence("p", "q", sink.uid, "s3://bucket/p?endpoint=http://h:9000", 4, may_take_over=False)
+    with pytest.raises(OutputTakenError):
+        Publisher(sink, elsewhere, Unshared(), on_failure=print).begin(0)
+
+
 # --- batches that are published at once ---------------------------------------------------------------------
 
 
