@@ -26,4 +26,4 @@ def check_record(found: Position | None, own: Position, fence: Fence, target: st
     if found is not None:
         # What was taken over once is not taken back by a commit.
         found.taken_by(attrs.evolve(fence, may_take_over=False))
-    raise TargetUnavailableError(target, f"it has the record {found} now, not {own}")
+    raise TargetUnavailableError(target, f"it has the record {found} now, not {own}", is_understood=True)

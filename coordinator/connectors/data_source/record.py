@@ -108,7 +108,7 @@ class Record:
         try:
             self.store.create(self._key(made.number), to_json(entry))
         except OutcomeUnknownError as error:
-            raise TargetUnavailableError(self.store.uri, str(error)) from error
+            raise TargetUnavailableError(self.store.uri, str(error), is_understood=True) from error
         numbers = self._numbers()
         if numbers and numbers[-1] > made.number:
             # What stood in this place before was deleted long ago.

@@ -228,7 +228,9 @@ class DataSourceSink(TwoPhaseSink):
             committer = _Committer(self._bound.source, record, fence, found)
             committer.finish()
             return committer
-        raise TargetUnavailableError(record.store.uri, f"others have written the record {ATTEMPTS} times")
+        raise TargetUnavailableError(
+            record.store.uri, f"others have written the record {ATTEMPTS} times", is_understood=True
+        )
 
     def _begun(self, found: At | None, fence: Fence) -> Begun | None:
         """Return the epoch that has begun, with its files where they are now."""
@@ -315,7 +317,7 @@ class _Committer(Committer):
             found = newest.entry.position if newest else None
             check_record(found, self._newest.entry.position, self._fence, self._record.store.uri)
             raise TargetUnavailableError(
-                self._record.store.uri, "the record was written by another connection"
+                self._record.store.uri, "the record was written by another connection", is_understood=True
             ) from None
 
 

@@ -81,7 +81,9 @@ class Source:
             raise
         except (ConnectionError, TimeoutError) as error:
             target = f"the target of data source {self.name!r}"
-            raise TargetUnavailableError(target, f"{type(error).__name__}: {error}") from error
+            raise TargetUnavailableError(
+                target, f"{type(error).__name__}: {error}", is_understood=True
+            ) from error
         except Exception as error:
             raise raised(self.name, f"commit() of batchId {epoch}", error, _IN_COMMIT) from error
 

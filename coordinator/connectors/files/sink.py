@@ -181,7 +181,9 @@ class FilesSink(StagedSink):
 
     def busy(self) -> TargetUnavailableError:
         """Return the error for a directory whose other sinks were faster each time."""
-        return TargetUnavailableError(self.name, f"other sinks were faster {ATTEMPTS} times")
+        return TargetUnavailableError(
+            self.name, f"other sinks were faster {ATTEMPTS} times", is_understood=True
+        )
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -424,9 +426,9 @@ def _explain(name: str, error: StorageError) -> OutputError | TargetUnavailableE
     if number in _FULL:
         return TargetFullError(name, str(error))
     if isinstance(error, OutcomeUnknownError) or number in _PASSING:
-        return TargetUnavailableError(name, str(error))
+        return TargetUnavailableError(name, str(error), is_understood=True)
     if isinstance(error, StoreFailedError) and error.transient:
-        return TargetUnavailableError(name, str(error))
+        return TargetUnavailableError(name, str(error), is_understood=True)
     advice = error.advice if isinstance(error, StoreFailedError) else ""
     return OutputError(
         f"{name} cannot be written",

@@ -204,7 +204,9 @@ class Cluster:
             error = translated(self.name, what, refusal)
             if isinstance(error, OutputError):
                 return error
-        return TargetUnavailableError(self.name, f"it {what} within {self.timeout:g} s{heard.reason}")
+        return TargetUnavailableError(
+            self.name, f"it {what} within {self.timeout:g} s{heard.reason}", is_understood=True
+        )
 
     def error(self, what: str, raised: BaseException, heard: Heard) -> Exception:
         """Return the error to raise for what a client's call has raised: a ``KafkaException`` or a time-out."""

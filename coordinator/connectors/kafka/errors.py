@@ -133,4 +133,4 @@ def translated(target: str, what: str, failure: Failure) -> Exception:
         case Meaning.REPLACED:
             return ProducerReplacedError(described(failure))
         case Meaning.UNAVAILABLE:
-            return TargetUnavailableError(target, f"it {what}: {described(failure)}")
+            return TargetUnavailableError(target, f"it {what}: {described(failure)}", is_understood=True)

@@ -171,7 +171,7 @@ class _Publisher(Committer):
 
     def _transact(self, epoch: Epoch | None, position: Position) -> None:
         if self._producer is None:
-            raise TargetUnavailableError(self._cluster.name, "the connection is closed")
+            raise TargetUnavailableError(self._cluster.name, "the connection is closed", is_understood=True)
         with self._closing_on_doubt():
             self._begun = time.monotonic()
             self._producer.begin()

@@ -110,7 +110,7 @@ class KafkaSource(Source):
             error = self._cluster.error("did not tell its offsets", raised, heard)
             if isinstance(error, ChandyError):
                 raise error from None
-            raise TargetUnavailableError(self._cluster.name, str(error)) from None
+            raise TargetUnavailableError(self._cluster.name, str(error), is_understood=True) from None
         if found is None:
             raise self._cluster.unavailable("did not tell its offsets", heard)
         earliest, end = found

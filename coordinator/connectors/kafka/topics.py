@@ -39,7 +39,9 @@ def partitions(cluster: Cluster, client: Any, topic: str, heard: Heard) -> int:
     if found:
         return found
     if error is None:
-        raise TargetUnavailableError(cluster.name, f"topic {topic!r} has no partitions yet")
+        raise TargetUnavailableError(
+            cluster.name, f"topic {topic!r} has no partitions yet", is_understood=True
+        )
     raise translated(cluster.name, f"does not have topic {topic!r} for this sink", error)
 
 
@@ -54,7 +56,9 @@ def count(cluster: Cluster, client: Any, topic: str, heard: Heard) -> int:
     error, found = _looked_for(cluster, client, topic, heard)
     if error is None or error.name() == "UNKNOWN_TOPIC_OR_PART":
         return found
-    raise TargetUnavailableError(cluster.name, f"it does not show topic {topic!r}: {described(error)}")
+    raise TargetUnavailableError(
+        cluster.name, f"it does not show topic {topic!r}: {described(error)}", is_understood=True
+    )
 
 
 def _looked_for(cluster: Cluster, client: Any, topic: str, heard: Heard) -> tuple[Any | None, int]:

@@ -29,6 +29,7 @@ _AGAIN: Final = re.compile("08|40|53|57|58|25006|25P0[34]|55006|55P03")
 """Beginnings of the SQLSTATE of what may succeed later: connections, conflicts, resources, an operator's doing, the
 system, a server that is a standby, what has waited too long."""
 _LOCKED: Final = "55P03"
+_CANCELED: Final = "57014"
 _FORBIDDEN: Final = "42501"
 _FULL: Final = "53100"
 # The client tells nothing but the server's words when it cannot connect. In other languages than English it is tried
@@ -199,7 +200,7 @@ class Session:
         """Translate errors, and cut the connection if the server says nothing at all, not even that time is up."""
         psycopg = client()
         if self.closed:
-            raise TargetUnavailableError(self.where, "the connection has been closed")
+            raise TargetUnavailableError(self.where, "the connection has been closed", is_understood=True)
         late = threading.Event()
 
         def cut() -> None:
@@ -215,7 +216,7 @@ class Session:
         except psycopg.Error as error:
             if late.is_set():
                 reason = f"it has not answered within {timer.interval:g} s"
-                raise TargetUnavailableError(self.where, reason) from error
+                raise TargetUnavailableError(self.where, reason, is_understood=True) from error
             raise translated(error, self.where) from error
         finally:
             timer.cancel()
@@ -226,14 +227,18 @@ def translated(error: psycopg.Error, where: str) -> ChandyError:
     said = _said(error)
     code = error.sqlstate
     if code == _LOCKED:
-        return LockedError(where, said)
+        return LockedError(where, said, is_understood=True)
     if code == _FULL:
         return TargetFullError(where, said)
+    if code == _CANCELED:
+        # The server is there. What never fits into its time would be tried for ever.
+        why = f"{said}; raise the sink's `timeout` if a statement needs longer than that"
+        return TargetUnavailableError(where, why, is_understood=False)
     # A client's own error without a code is that of its connection, or of its use.
     if code is None and isinstance(error, client().OperationalError):
-        return TargetUnavailableError(where, said)
+        return TargetUnavailableError(where, said, is_understood=True)
     if code is not None and _AGAIN.match(code):
-        return TargetUnavailableError(where, said)
+        return TargetUnavailableError(where, said, is_understood=True)
     fitting = [start for start in _ADVICE if (code or "").startswith(start)]
     advice = _ADVICE[max(fitting, key=len)] if fitting else ""
     kind = ForbiddenError if code == _FORBIDDEN else OutputError
@@ -249,7 +254,7 @@ def _not_connected(error: psycopg.Error, where: str) -> ChandyError:
             said,
             "correct the conninfo of the sink, or grant access",
         )
-    return TargetUnavailableError(where, said)
+    return TargetUnavailableError(where, said, is_understood=True)
 
 
 def _said(error: psycopg.Error) -> str:

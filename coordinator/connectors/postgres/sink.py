@@ -397,6 +397,7 @@ class PostgresCommitter(Committer):
                 self._session.where,
                 f"expected {expected} as the record of writer {writer!r}, found {found[0] if found else 'none'}: the "
                 "server was restored, or another connection publishes",
+                is_understood=True,
             )
 
     def _write(self, tables: list[pa.Table]) -> None:
@@ -589,6 +590,7 @@ def _take(session: Session, positions: TableName, fence: Fence, timeout: float) 
                 raise TargetUnavailableError(
                     session.where,
                     f"the record of writer {fence.writer!r} in {positions.sql} is locked by {holders}",
+                    is_understood=True,
                 ) from None
 
 

@@ -34,4 +34,4 @@ def within(seconds: float, target: str, step: Callable[[], T]) -> T:
     except TimeoutError as error:
         if outcome.done():
             raise
-        raise TargetUnavailableError(target, f"no answer within {seconds:g} s") from error
+        raise TargetUnavailableError(target, f"no answer within {seconds:g} s", is_understood=True) from error

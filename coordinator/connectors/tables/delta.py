@@ -216,7 +216,9 @@ class DeltaSink(StagedSink):
 
     def busy(self, reason: str) -> TargetUnavailableError:
         """Return the error for a table whose other writers were faster each time."""
-        return TargetUnavailableError(self.name, f"other writers were faster {ATTEMPTS} times: {reason}")
+        return TargetUnavailableError(
+            self.name, f"other writers were faster {ATTEMPTS} times: {reason}", is_understood=True
+        )
 
     @contextmanager
     def explained(self) -> Iterator[None]:

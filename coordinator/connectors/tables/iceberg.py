@@ -239,7 +239,9 @@ class IcebergSink(StagedSink):
 
     def busy(self) -> TargetUnavailableError:
         """Return the error for a table whose other writers were faster each time."""
-        return TargetUnavailableError(self.name, f"other writers were faster {ATTEMPTS} times")
+        return TargetUnavailableError(
+            self.name, f"other writers were faster {ATTEMPTS} times", is_understood=True
+        )
 
     @contextmanager
     def explained(self) -> Iterator[None]:

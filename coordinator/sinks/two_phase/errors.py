@@ -42,8 +42,9 @@ class TargetUnavailableError(ChandyError):
     target: str
     """What it is, such as ``PostgreSQL at db:5432``."""
     reason: str
-    is_understood: bool = True
-    """Whether it is known to pass. What is not may be a refusal, and is not tried for ever."""
+    is_understood: bool = False
+    """Whether it is known to pass, as a connection that was refused. What is not may be a refusal: the target is asked
+    again for five minutes."""
 
     def __str__(self) -> str:
         return f"{self.target} is not available: {self.reason}"
@@ -52,6 +53,8 @@ class TargetUnavailableError(ChandyError):
 @attrs.define(eq=False)
 class TargetFullError(TargetUnavailableError):
     """A target has no room for what is to be published. It is asked again, because somebody may make some."""
+
+    is_understood: bool = True
 
     def __str__(self) -> str:
         return f"{self.target} is full: {self.reason}; make room there: what is complete is published then"

@@ -307,6 +307,25 @@ def messages_of_a_batch(postgres: PostgresServer, proxy: Proxy, store: str) -> l
     return kinds
 
 
+def test_a_statement_that_never_fits_into_its_time_is_not_taken_for_a_server_that_is_away(
+    table: Table, store: str
+) -> None:
+    table.server.execute(
+        f'CREATE FUNCTION "{table.schema}".slow() RETURNS trigger LANGUAGE plpgsql AS '
+        "'BEGIN PERFORM pg_sleep(60); RETURN NEW; END'"
+    )
+    table.server.execute(
+        f'CREATE TRIGGER slow BEFORE INSERT ON {table.sql} FOR EACH ROW EXECUTE FUNCTION "{table.schema}".slow()'
+    )
+    pipeline = Pipeline(attrs.evolve(table.sink(), timeout=1.0), store)
+    with (
+        contextlib.closing(pipeline.recover()) as committer,
+        pytest.raises(TargetUnavailableError, match="raise the sink's `timeout`") as caught,
+    ):
+        committer.commit(pipeline.epoch(1, *batches_of(1)))
+    assert not caught.value.is_understood
+
+
 @pytest.mark.parametrize("is_answer_lost", [False, True])
 def test_a_connection_that_is_cut_at_any_message_of_a_batch_leaves_all_of_it_or_nothing(
     postgres: PostgresServer, proxy: Proxy, store: str, is_answer_lost: bool

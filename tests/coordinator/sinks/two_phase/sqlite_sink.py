@@ -49,7 +49,7 @@ class SqliteSink(StagedSink):
     def transaction(self) -> closing[sqlite3.Connection]:
         """Connect and begin; the caller's ``with`` must call ``commit``, or nothing of it happens."""
         if self.path.with_name("away").exists():
-            raise TargetUnavailableError(str(self.path), "it is away")
+            raise TargetUnavailableError(str(self.path), "it is away", is_understood=True)
         db = sqlite3.connect(self.path, isolation_level=None, timeout=30)
         # No test cuts the power.
         db.execute("PRAGMA synchronous = OFF")

@@ -61,14 +61,14 @@ class TroubledCommitter(Committer):
     def upsert(self, batch: Batch) -> None:
         kind, self.trouble.kind = self.trouble.kind, ""
         if kind == "away":
-            raise TargetUnavailableError("the target", "it is away")
+            raise TargetUnavailableError("the target", "it is away", is_understood=True)
         if kind == "killed before":
             raise DriverKilled
         self.inner.upsert(batch)
         if kind == "killed after":
             raise DriverKilled
         if kind == "no answer":
-            raise TargetUnavailableError("the target", "it has not answered")
+            raise TargetUnavailableError("the target", "it has not answered", is_understood=True)
 
 
 @attrs.frozen

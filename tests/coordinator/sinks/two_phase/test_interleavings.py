@@ -182,7 +182,7 @@ class Target:
     def reach(self) -> None:
         if self.away:
             self.away -= 1
-            raise TargetUnavailableError("the target", "it is away")
+            raise TargetUnavailableError("the target", "it is away", is_understood=True)
 
     def recover(self, fence: Fence) -> int | None:
         self.reach()
@@ -199,13 +199,13 @@ class Target:
         if self.delayed:
             self.delayed -= 1
             self.on_its_way.append((fence, epoch))
-            raise TargetUnavailableError("the target", "it has not answered")
+            raise TargetUnavailableError("the target", "it has not answered", is_understood=True)
         self.put(fence, epoch)
         if self.crashes == "after":
             raise DriverKilled
         if self.answers_lost:
             self.answers_lost -= 1
-            raise TargetUnavailableError("the target", "it has not answered")
+            raise TargetUnavailableError("the target", "it has not answered", is_understood=True)
 
     def put(self, fence: Fence, epoch: Published) -> None:
         assert self.position is not None, "nobody publishes without having connected"
@@ -272,7 +272,7 @@ class ModelCommitter(Committer):
 
     def commit(self, epoch: Epoch) -> None:
         if not self.is_open:
-            raise TargetUnavailableError("the target", "the connection is closed")
+            raise TargetUnavailableError("the target", "the connection is closed", is_understood=True)
         assert self.at is None or epoch.id > self.at, "an epoch comes out of order"
         files = StagedRows(epoch).files()
         rows = tuple((record, attempt) for data in files for record, attempt in json.loads(data))

@@ -89,7 +89,7 @@ class TroubledCommitter(Committer):
 
 
 def away() -> TargetUnavailableError:
-    return TargetUnavailableError("the target", "it is away")
+    return TargetUnavailableError("the target", "it is away", is_understood=True)
 
 
 @pytest.fixture(autouse=True)
