@@ -9,7 +9,7 @@ from fsspec's own configuration (``FSSPEC_S3_KEY``, ``~/.config/fsspec``), which
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -212,10 +212,9 @@ class S3Store(FsspecStore):
         """Abort the multipart uploads that nobody finished. Their parts cost money until then."""
         with suppress(ObjectMissingError), self._explained("sweep", ""):
             # A service without multipart uploads may answer with an error.
-            answer = self.fs.call_s3("list_multipart_uploads", Bucket=self._bucket, Prefix=self._prefix)
             uploads = {
                 upload["UploadId"]: upload["Key"]
-                for upload in answer.get("Uploads", ())
+                for upload in self._uploads()
                 if upload["Initiated"].timestamp() < before
             }
 
@@ -226,6 +225,21 @@ class S3Store(FsspecStore):
                     self.fs.call_s3("abort_multipart_upload", Bucket=self._bucket, Key=key, UploadId=upload)
 
             delete_each(self.uri, uploads, abort)
+
+    def _uploads(self) -> Iterator[dict[str, Any]]:
+        """Yield the multipart uploads that nobody has finished. The service lists up to 1,000 of them at a time."""
+        marker: dict[str, str] = {}
+        while True:
+            answer = self.fs.call_s3(
+                "list_multipart_uploads", Bucket=self._bucket, Prefix=self._prefix, **marker
+            )
+            yield from answer.get("Uploads", ())
+            if not answer.get("IsTruncated"):
+                return
+            marker = {
+                "KeyMarker": answer["NextKeyMarker"],
+                "UploadIdMarker": answer.get("NextUploadIdMarker", ""),
+            }
 
     @override
     def is_transient(self, error: Exception) -> bool:
