@@ -104,7 +104,7 @@ class CheckpointConfig:
     The log names a silent JVM after a few seconds. After this time it is killed, and the pipeline fails. So whatever
     waits for Spark comes to an end, ``stop()`` too, a standby takes over, and no query wakes later and writes. The
     default is what Spark gives its executors by ``spark.network.timeout``. None: it is never killed, for a JVM in a
-    debugger.
+    debugger, or one whose large heap is dumped.
     """
     standbys: int = attrs.field(default=0, validator=fields.whole(at_least=0, at_most=1))
     """Number of standbys of each shard, 0 or 1: copies on the state hosts of other machines.

@@ -34,7 +34,7 @@ _KILL_SECONDS: Final = 10.0
 
 
 @attrs.define
-class Silence:
+class UnansweredTime:
     """How long there has been no answer while this process was running itself.
 
     A machine that was suspended, or a container that was paused, wakes as a whole: then nobody could have answered.
@@ -116,10 +116,10 @@ class JavaWatch:
             self._answered.set()
 
     def _listen(self) -> None:
-        silence, reminder, before = Silence(2 * self._pause), Reminder(), time.monotonic()
+        unanswered, reminder, before = UnansweredTime(2 * self._pause), Reminder(), time.monotonic()
         while not self._closed.wait(self._pause):
             now = time.monotonic()
-            silent = silence.after(now - before, answered=self._answered.is_set())
+            silent = unanswered.after(now - before, answered=self._answered.is_set())
             before = now
             if silent == 0.0:
                 self._answered.clear()

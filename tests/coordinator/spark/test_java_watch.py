@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chandy.coordinator.errors import JavaEndedError
-from chandy.coordinator.spark.java_watch import JavaWatch, Silence
+from chandy.coordinator.spark.java_watch import JavaWatch, UnansweredTime
 from chandy.state.local.processes import Process, is_stopped
 
 from ...waiting import DEADLINE, eventually
@@ -100,7 +100,7 @@ def test_a_jvm_that_cannot_be_seen_is_not_taken_for_dead() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.0, 1e6), st.booleans()), min_size=1))
 def test_silence_counts_only_while_this_process_has_been_running(steps: list[tuple[float, bool]]) -> None:
-    silence = Silence(longest_step=2.0)
+    silence = UnansweredTime(longest_step=2.0)
     seconds = [silence.after(passed, answered=answered) for passed, answered in steps]
     since = len(steps)
     for number, (_, answered) in enumerate(steps):
@@ -110,7 +110,7 @@ def test_silence_counts_only_while_this_process_has_been_running(steps: list[tup
 
 
 def test_a_machine_that_was_suspended_finds_no_silence() -> None:
-    silence = Silence(longest_step=2.0)
+    silence = UnansweredTime(longest_step=2.0)
     assert silence.after(1.0, answered=False) == 1.0
     assert silence.after(8 * 3600.0, answered=False) == 3.0
     assert silence.after(1.0, answered=True) == 0.0
