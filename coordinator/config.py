@@ -9,6 +9,7 @@ import attrs
 from ..state.rpc.addresses import PortRange
 from . import fields
 from .durations import Duration, seconds
+from .listening import Listening
 from .protocol.limits import Limits
 from .recovery.restart import ExponentialBackoff, RestartStrategy
 from .sinks.two_phase.policy import OutputPolicy
@@ -226,6 +227,19 @@ class CheckpointConfig:
     With ``standby=True`` it is also the time of the driver's lease: one that has not renewed it for this long is taken
     for dead by its standbys, wherever it runs.
     """
+    listen: str | None = attrs.field(default=None, validator=fields.optional(fields.listening))
+    """Address at which the driver answers for its metrics and its health: ``"127.0.0.1:9464"``, say.
+
+    ``/metrics`` is for Prometheus, ``/healthz`` says that the process answers, and ``/readyz`` whether the pipeline
+    does its work, or why not. An address that other machines reach needs a ``token``. Port 0 is any free one;
+    ``coordinator.monitor_url`` says which. It needs ``chandy[monitor]``. None: it does not listen.
+    """
+    token: str | None = attrs.field(default=None, repr=False, validator=fields.optional(fields.filled))
+    """The bearer token that requests for metrics and readiness must have. None: whoever connects gets them."""
+    tls_certificate: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
+    """Path of a certificate, with those above it, to serve metrics by TLS. None: they are served in the clear."""
+    tls_key: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
+    """Path of the certificate's private key. None: it is in the certificate's file."""
     history: int = attrs.field(default=32, validator=fields.whole(at_least=1))
     """Number of finished checkpoints that ``statistics()`` lists one by one."""
 
@@ -288,6 +302,14 @@ class CheckpointConfig:
     def port_range(self) -> PortRange | None:
         """``ports`` as a value."""
         return None if self.ports is None else fields.port_range(self.ports)
+
+    @property
+    def listening(self) -> Listening | None:
+        """``listen`` and what goes with it as a value."""
+        if self.listen is None:
+            return None
+        host, port = fields.host_and_port(self.listen)
+        return Listening(host, port, self.token, self.tls_certificate, self.tls_key)
 
     @property
     def output_policy(self) -> OutputPolicy:

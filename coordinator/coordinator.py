@@ -126,6 +126,7 @@ class CheckpointCoordinator:
         self._channels = parts.channels
         self._adopter = parts.adopter
         self._abandon = parts.abandon
+        self._monitor_url = parts.monitor_url
 
     # --- building and starting ------------------------------------------------------------------------------
 
@@ -536,6 +537,11 @@ class CheckpointCoordinator:
         """The checkpoint that this coordinator restored when it was created; None if there was none."""
         point = self._taken.point
         return Checkpoint.of(point.manifest, point.root) if point else None
+
+    @property
+    def monitor_url(self) -> str | None:
+        """Where this driver answers for its metrics and its health; None without ``CheckpointConfig.listen``."""
+        return self._monitor_url
 
     @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:

@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators"),
     ("adopt", "batch_aggregate"),
+    ("monitor",),
     ("recovery",),
     ("restore",),
     ("hosts", "leadership"),
@@ -30,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("execution", "sinks", "sources"),
     ("spark",),
     ("fields",),
-    ("assigned_shard", "checkpoint", "durations", "state_progress"),
+    ("assigned_shard", "checkpoint", "durations", "listening", "state_progress"),
     ("errors",),
     ("protocol", "version"),
 )

@@ -197,6 +197,10 @@ class ShardAssignment:
         """Whether a host owns a shard."""
         return self._shares[host] > 0
 
+    def share(self, host: str) -> int:
+        """Return how many shards a host owns."""
+        return self._shares.get(host, 0)
+
     @property
     def is_owned(self) -> bool:
         """Whether every shard has an owner."""

@@ -85,6 +85,10 @@ class Standbys(Copies):
             None,
         )
 
+    def count_in_sync(self, hosts: Collection[str]) -> int:
+        """Return how many shards have a standby that has all of them, on a host that lives."""
+        return sum(one.phase is MovePhase.READY and one.target in hosts for one in self.under_way.values())
+
     def promote(self, standby: Move, query: QueryState, until: float) -> Send:
         """Make a standby the shard. Its owner is gone."""
         standby.phase, standby.deadline = MovePhase.HANDING_OVER, until

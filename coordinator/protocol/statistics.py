@@ -14,6 +14,7 @@ import attrs
 from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.times import rounded, shown, utc
 from .reasons import Reason
+from .totals import Totals
 
 SAMPLES = 10_000
 """How many of the last completed checkpoints a summary covers."""
@@ -191,6 +192,8 @@ class History:
     _latest: dict[Status, CheckpointStatistics] = attrs.field(factory=dict, init=False)
     """The checkpoint with the highest id by outcome, however many others have ended since."""
     _restored: int | None = attrs.field(default=None, init=False)
+    totals: Totals = attrs.field(factory=Totals, init=False)
+    """Sums over all that have ended."""
     _samples: deque[CheckpointStatistics] = attrs.field(init=False, factory=lambda: deque(maxlen=SAMPLES))
     """Completed checkpoints, without their shards."""
 
@@ -228,6 +231,7 @@ class History:
             shards=tuple(shards),
         )
         self._count(in_progress=-1, completed=1)
+        self.totals.completed(ended.kind, now - ended.triggered_at, new_bytes)
         self._samples.append(attrs.evolve(ended, shards=()))
         self._remember(ended)
 
@@ -255,12 +259,18 @@ class History:
             reason=reason,
         )
         self._count(in_progress=-1, failed=1)
+        self.totals.failed(ended.kind, reason.value)
         self._remember(ended)
 
     def restored(self, checkpoint: int) -> None:
         """Record that the pipeline was restored from a checkpoint."""
         self._restored = checkpoint
         self._count(restored=1)
+
+    @property
+    def latest_completed(self) -> CheckpointStatistics | None:
+        """The completed checkpoint with the highest id; None if none has completed."""
+        return self._latest.get(Status.COMPLETED)
 
     def snapshot(self) -> Statistics:
         """Return the statistics as they are now."""
@@ -270,7 +280,7 @@ class History:
             duration=Summary.of(one.duration for one in self._samples if one.duration is not None),
             size=Summary.of(one.size for one in self._samples),
             new_bytes=Summary.of(one.new_bytes for one in self._samples),
-            latest_completed=self._latest.get(Status.COMPLETED),
+            latest_completed=self.latest_completed,
             latest_failed=self._latest.get(Status.FAILED),
             restored=self._restored,
             checkpoints=tuple(sorted(known, key=lambda one: one.id, reverse=True)),

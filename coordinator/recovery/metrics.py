@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 import attrs
 
 from ...state.rpc.messages import ShardsRestored
 from ...storage.times import rounded, shown, utc
+
+START: Final = "start"
+"""The cause of a query's first start in a coordinator's life."""
 
 
 def _first_line(text: str) -> str:
@@ -55,6 +59,13 @@ class RecoveryMetrics:
     """Bytes of the state's files that the machines already had."""
     downloaded_bytes: int = 0
     """Bytes of the state's files that came from the store."""
+
+    @property
+    def kind(self) -> str:
+        """How the queries were started: for the first time, in place, or from a checkpoint."""
+        if self.cause == START:
+            return START
+        return "in place" if self.in_place else "from checkpoint"
 
     @property
     def begun_time(self) -> datetime:

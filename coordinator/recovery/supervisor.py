@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
@@ -49,7 +49,7 @@ from ..spark import progress
 from . import decisions as on
 from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
-from .metrics import RecoveryMetrics
+from .metrics import START, RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
 from .repetition import Place, place_of, says_output_is_shared
 from .rollback import go_back
@@ -146,6 +146,8 @@ class Supervisor:
         self._superseded: list[Run] = []
         """Runs to clean up after once the pipeline has gone back, including those of failed attempts."""
         self.recoveries: deque[RecoveryMetrics] = deque(maxlen=_REMEMBERED)
+        self.recovered: Counter[str] = Counter()
+        """How many recoveries there have been, by their kind."""
         self._thread = threading.Thread(
             target=carried(self._supervise), name="chandy-supervisor", daemon=True
         )
@@ -234,6 +236,16 @@ class Supervisor:
     # --- starting and stopping ------------------------------------------------------------------------------
 
     @property
+    def failed(self) -> Exception | None:
+        """The error that has ended the pipeline for good; None if none has."""
+        return self._machine.failed
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the pipeline is being stopped."""
+        return self._machine.is_stopping
+
+    @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:
         """All queries, in the order in which they were started."""
         return tuple(self._queries.values())
@@ -250,7 +262,7 @@ class Supervisor:
             resumed = self._leftover(definition)
             point = self._point
             metrics = RecoveryMetrics(
-                "start", point.manifest.id if point else None, resumed is not None, self._clock()
+                START, point.manifest.id if point else None, resumed is not None, self._clock()
             )
             try:
                 began = time.monotonic()
@@ -261,7 +273,7 @@ class Supervisor:
                 self._launcher.forget(definition.name)
                 raise
             self._queries[definition.name] = query
-            self.recoveries.append(metrics)
+            self._recovered(metrics)
             return query
 
     def stop_query(self, name: str) -> None:
@@ -601,7 +613,7 @@ class Supervisor:
         name, metrics = run.definition.name, self._metrics(cause, noticed_at, in_place=True)
         self._launcher.start(self._launcher.again(run), self._queries[name], metrics)
         self._decide(on.RestartedInPlace(name))
-        self.recoveries.append(metrics)
+        self._recovered(metrics)
 
     def _go_back(self, cause: str, noticed_at: float, *, resume: bool) -> None:
         """Take the whole pipeline back to the checkpoint that its state grew from, or resume behind it."""
@@ -620,12 +632,16 @@ class Supervisor:
         )
         go_back(attempt, resume=resume)
         self._decide(on.WentBack())
-        self.recoveries.append(attempt.metrics)
+        self._recovered(attempt.metrics)
 
     def _state_given_up(self, point: RestorePoint | None) -> None:
         self._point = point
         self._round += 1
         self._decide(on.StateGivenUp())
+
+    def _recovered(self, metrics: RecoveryMetrics) -> None:
+        self.recoveries.append(metrics)
+        self.recovered[metrics.kind] += 1
 
     def _metrics(self, cause: str, noticed_at: float, *, in_place: bool) -> RecoveryMetrics:
         metrics = RecoveryMetrics(cause, None, in_place, self._clock())

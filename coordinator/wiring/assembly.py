@@ -33,6 +33,7 @@ from ..hosts.local_host import LocalHost, leave_to_tasks, local_host
 from ..hosts.remote_hosts import RemoteHosts
 from ..leadership.waiting_driver import Standby
 from ..lookup import Lookup
+from ..monitor.facts import Observed
 from ..operators import Operators
 from ..protocol.balance import wanted_owners
 from ..protocol.events import Restored
@@ -72,6 +73,8 @@ class Assembly:
     lookup: Lookup
     adopter: Adopter
     channels: Channels
+    monitor_url: str | None
+    """Where the driver answers for its metrics; None: nowhere."""
     abandon: Callable[[], None]
     """Ends the streams to the hosts, and with them the hosts; waits for nothing."""
 
@@ -144,7 +147,11 @@ def assemble(
         generation=pipeline.generation.generation,
         restores=pipeline.point.manifest.id if pipeline.point else None,
     )
-    return Assembly(pipeline, executor, supervisor, operators, lookup, adopter, channels, abandon)
+    if driver.monitor is not None:
+        observed = Observed(executor, supervisor, driver.clock, driver.clock(), config.interval_seconds)
+        driver.monitor.tell(observed.facts)
+    url = driver.monitor.url if driver.monitor else None
+    return Assembly(pipeline, executor, supervisor, operators, lookup, adopter, channels, url, abandon)
 
 
 def _take_over(

@@ -44,6 +44,8 @@ from .taken_pipeline import is_chosen
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ..monitor.server import Monitor
+
 log = logger(__name__)
 
 
@@ -63,6 +65,8 @@ class Driver:
     """``CheckpointConfig.work_dir``; None: it is not set."""
     directories: QueryDirectories
     java: JavaWatch
+    monitor: Monitor | None
+    """Answers for metrics; None: the user has not asked for it."""
 
     @classmethod
     def prepare(cls, spark: SparkSession, pipeline: str, config: CheckpointConfig, made: ExitStack) -> Driver:
@@ -96,6 +100,9 @@ class Driver:
         made.callback(directories.close)
         java = JavaWatch.begin(spark, config.java_timeout_seconds)
         made.callback(java.close)
+        monitor = _monitor(pipeline, config)
+        if monitor is not None:
+            made.callback(monitor.close)
         return cls(
             spark=spark,
             pipeline=pipeline,
@@ -108,6 +115,7 @@ class Driver:
             work_dir=work_dir,
             directories=directories,
             java=java,
+            monitor=monitor,
         )
 
     @property
@@ -190,6 +198,23 @@ def _open_work_dir(spark: SparkSession, config: CheckpointConfig) -> Path | Hado
         folder = HadoopFolder(spark, for_hadoop(config.work_dir))
         folder.probe()
     return folder
+
+
+def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor | None:
+    """Answer for metrics and health, if the user has asked for it."""
+    if (listening := config.listening) is None:
+        return None
+    try:
+        # Who does not ask for it needs none of the packages.
+        from ..monitor.server import Monitor
+    except ImportError as error:
+        raise SetupError(
+            "metrics cannot be served",
+            "the packages starlette, uvicorn and prometheus_client",
+            str(error),
+            "pip install 'chandy[monitor]'",
+        ) from error
+    return Monitor.begin(pipeline, listening)
 
 
 def _make_cache(cache: Path) -> None:

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -472,6 +474,39 @@ def test_no_checkpoint_drops_a_query_that_is_still_to_be_started(pipeline: Pipel
         with pytest.raises(ArgumentError, match="dropped_queries"):
             third.start(writer, name="b")
         third.stop(checkpoint=False)
+
+
+def test_a_driver_that_listens_says_how_its_pipeline_is(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.coordinator.stop()
+
+    def ready(coordinator: CheckpointCoordinator) -> tuple[int, str]:
+        try:
+            with urlopen(f"{coordinator.monitor_url}/readyz", timeout=DEADLINE) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+    with made(cluster(), tmp_path, listen="127.0.0.1:0") as coordinator:
+        assert ready(coordinator) == (503, "no query has been started\n")
+        writer: Any = None
+        coordinator.start(writer, name="q")
+        assert ready(coordinator) == (200, "ready\n")
+        coordinator._supervisor.output_failed(SetupError("it cannot go on", "anything", "a bad end"))
+        eventually(lambda: ready(coordinator)[0] == 503)
+        assert "the pipeline has failed for good: it cannot go on" in ready(coordinator)[1]
+        assert "query 'q' does not run" in ready(coordinator)[1]
+    with pytest.raises(URLError):
+        ready(coordinator)
+
+
+def test_a_port_that_is_taken_is_said_before_anybody_is_fenced(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError, match=f"metrics cannot be served on 127.0.0.1:{port}"):
+            made(cluster(), tmp_path, listen=f"127.0.0.1:{port}")
+    assert not list(tmp_path.glob("store/p/generations/*"))
 
 
 # --- a coordinator that cannot be made ----------------------------------------------------------------------

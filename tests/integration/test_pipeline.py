@@ -6,8 +6,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StatefulProcessor
@@ -285,7 +287,7 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
     events.add(1)
-    coordinator = make(interval="200 ms", initial_delay="100 ms")
+    coordinator = make(interval="200 ms", initial_delay="100 ms", listen="127.0.0.1:0")
     query = totals_query(coordinator, spark, events, tmp_path / "out")
     query.processAllAvailable()
     done = coordinator.statistics().counts.completed
@@ -295,6 +297,16 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     assert statistics.latest_completed is not None
     assert len(statistics.latest_completed.shards) == 4
     assert statistics.duration is not None
+    with urlopen(f"{coordinator.monitor_url}/metrics", timeout=DEADLINE) as answer:
+        families = {one.name: one.samples for one in text_string_to_metric_families(answer.read().decode())}
+    (completed,) = families["chandy_checkpoints"]
+    assert completed.labels == {"pipeline": "p", "kind": "periodic", "status": "completed", "reason": ""}
+    assert statistics.counts.completed <= completed.value <= coordinator.statistics().counts.completed
+    assert [one.value for one in families["chandy_query_committed_batch"]] == [0.0]
+    assert [one.value for one in families["chandy_shards"]] == [4.0]
+    assert [one.value for one in families["chandy_state_hosts"]] == [1.0]
+    with urlopen(f"{coordinator.monitor_url}/readyz", timeout=DEADLINE) as answer:
+        assert answer.read() == b"ready\n"
 
 
 # --- sinks, sources, triggers -------------------------------------------------------------------------------

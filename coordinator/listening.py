@@ -1,0 +1,42 @@
+"""Where a driver answers for its metrics, and to whom: the settings, checked."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final
+
+import attrs
+
+_ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]\s]+)):(\d{1,5})")
+
+
+@attrs.frozen
+class Listening:
+    """An address to listen on, and what is asked of those who connect."""
+
+    host: str
+    port: int
+    """0: any free one."""
+    token: str | None = attrs.field(default=None, repr=False)
+    """The bearer token that requests must have; None: none."""
+    certificate: str | None = None
+    """Path of the certificate for TLS; None: no TLS."""
+    key: str | None = None
+    """Path of the certificate's private key; None: it is in the same file."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether this machine's own processes alone can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """Return the host and the port of ``host:port`` or ``[IPv6 address]:port``; None if it is neither."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[3]) > 65535:
+        return None
+    return match[1] or match[2], int(match[3])

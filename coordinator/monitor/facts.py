@@ -1,0 +1,180 @@
+"""What is known of a pipeline at one moment: from memory alone, so that it is told whatever stores and hosts do."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import attrs
+
+from ..execution.executor import CheckpointExecutor
+from ..protocol.state_machine import CheckpointStateMachine
+from ..protocol.totals import Totals
+from ..recovery.supervisor import Supervisor
+
+
+class Life(enum.StrEnum):
+    """What a driver does."""
+
+    STANDS_BY = "stands by"
+    """It waits while another one leads, or it begins."""
+    RUNS = "runs"
+    FAILED = "failed"
+    """It has given up, or has a successor."""
+    STOPPED = "stopped"
+
+
+@attrs.frozen
+class QueryFacts:
+    """One query of the pipeline."""
+
+    is_active: bool
+    """Whether it runs or is about to restart."""
+    committed: int
+    """The newest batch that is known to have committed; -1: none."""
+
+
+@attrs.frozen
+class Unpublished:
+    """Output of a query that its transactional sinks have not published."""
+
+    checkpoints: int
+    oldest: float
+    """When the oldest of these checkpoints completed, in seconds since 1970."""
+
+
+@attrs.frozen(kw_only=True)
+class Facts:
+    """A pipeline at one moment."""
+
+    generation: int
+    life: Life
+    trouble: str = ""
+    """Why it has failed, or empty."""
+    now: float
+    """Seconds since 1970, by the driver's clock, as all times here."""
+    began: float
+    """When the driver took the pipeline over."""
+    interval: float | None
+    """Seconds from one periodic checkpoint to the next; None: there are none."""
+    totals: Totals
+    restored: int
+    """How often a checkpoint was restored."""
+    completed_at: float | None
+    """When the latest checkpoint completed; None: none has."""
+    size: int | None
+    """Bytes that a restore of it reads."""
+    in_progress: int
+    queued: int
+    """Requests for checkpoints that wait."""
+    queries: Mapping[str, QueryFacts]
+    hosts: Mapping[str, int]
+    """State hosts by machine."""
+    shards: Mapping[str, int]
+    """Shards by the machine that has them."""
+    unassigned: int
+    """Shards that no task has needed yet."""
+    moving: int
+    """Shards that are about to move."""
+    standbys: int
+    """Shards with a standby that is in sync."""
+    unpublished: Mapping[str, Unpublished]
+    """By query."""
+    recoveries: Mapping[str, int]
+    """How often queries were started or restarted, by how."""
+    recovery_seconds: float | None
+    """How long the latest of them took, up to the first commit; None: not known yet."""
+
+
+@attrs.frozen
+class Observed:
+    """Where the facts about a pipeline come from."""
+
+    executor: CheckpointExecutor
+    supervisor: Supervisor
+    clock: Callable[[], float]
+    began: float
+    interval: float | None
+
+    def facts(self) -> Facts:
+        """Return what is known now. It asks no store, no host and no JVM."""
+        active = {query.name: query.isActive for query in self.supervisor.queries}
+        failed, recoveries = self.supervisor.failed, self.supervisor.recoveries
+        latest = recoveries[-1] if recoveries else None
+        return self.executor.machine.read(
+            partial(
+                _facts,
+                active=active,
+                failed=failed,
+                is_stopping=self.supervisor.is_stopping,
+                now=self.clock(),
+                began=self.began,
+                interval=self.interval,
+                recoveries=dict(self.supervisor.recovered),
+                recovery_seconds=latest.total if latest else None,
+            )
+        )
+
+
+def _facts(
+    machine: CheckpointStateMachine,
+    *,
+    active: Mapping[str, bool],
+    failed: Exception | None,
+    is_stopping: bool,
+    now: float,
+    began: float,
+    interval: float | None,
+    recoveries: Mapping[str, int],
+    recovery_seconds: float | None,
+) -> Facts:
+    latest = machine.history.latest_completed
+    owners = _owners(machine)
+    shards = sum(len(query.assignment.shards) for query in machine.queries.values())
+    return Facts(
+        generation=machine.generation,
+        life=Life.FAILED if failed else Life.STOPPED if is_stopping else Life.RUNS,
+        trouble=str(failed).partition("\n")[0] if failed else "",
+        now=now,
+        began=began,
+        interval=interval,
+        totals=machine.history.totals.copy(),
+        restored=machine.history.counts.restored,
+        completed_at=latest.completed_at if latest else None,
+        size=latest.size if latest else None,
+        in_progress=len(machine.pending),
+        queued=len(machine.queue),
+        queries={
+            name: QueryFacts(is_active, machine.queries[name].committed if name in machine.queries else -1)
+            for name, is_active in active.items()
+        },
+        hosts=Counter(host.machine for host in machine.hosts.values()),
+        shards=owners,
+        unassigned=shards - sum(owners.values()),
+        moving=len(machine.moves.under_way),
+        standbys=machine.standbys.count_in_sync(machine.hosts),
+        unpublished=_unpublished(machine),
+        recoveries=recoveries,
+        recovery_seconds=recovery_seconds,
+    )
+
+
+def _owners(machine: CheckpointStateMachine) -> Counter[str]:
+    owners: Counter[str] = Counter()
+    for query in machine.queries.values():
+        for host, hello in machine.hosts.items():
+            if share := query.assignment.share(host):
+                owners[hello.machine] += share
+    return owners
+
+
+def _unpublished(machine: CheckpointStateMachine) -> dict[str, Unpublished]:
+    found: dict[str, Unpublished] = {}
+    for publication in machine.publications.under_way.values():
+        completed = publication.manifest.completed_at
+        for query in publication.queries:
+            before = found.get(query, Unpublished(0, completed))
+            found[query] = Unpublished(before.checkpoints + 1, min(before.oldest, completed))
+    return found

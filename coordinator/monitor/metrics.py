@@ -1,0 +1,208 @@
+"""The metrics of a pipeline, as Prometheus scrapes them. Nothing is counted for them: each scrape reads the facts.
+
+Names and units follow Prometheus' conventions (https://prometheus.io/docs/practices/naming/). No label names a shard or
+a key, so that there are as many series with ten thousand shards as with ten.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from ..protocol.totals import SECONDS, Totals
+from ..version import __version__
+from .facts import Facts, Life
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The type of what ``exposition`` returns."""
+
+
+def exposition(pipeline: str, facts: Facts | None) -> bytes:
+    """Return the metrics of a pipeline in Prometheus' text format.
+
+    Args:
+        pipeline: its name, which every series has as a label.
+        facts: what is known of it; None: the driver has not taken it over yet.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Once(lambda: families(pipeline, facts)))
+    return generate_latest(registry)
+
+
+class _Once(Collector):
+    """Gives metrics that are computed when they are asked for."""
+
+    def __init__(self, compute: Callable[[], Iterable[Metric]]) -> None:
+        self._compute = compute
+
+    def collect(self) -> Iterable[Metric]:
+        return self._compute()
+
+
+def families(pipeline: str, facts: Facts | None) -> Iterator[Metric]:
+    """Yield the metrics of a pipeline; the arguments are those of ``exposition``."""
+    make = _Families(pipeline)
+    yield InfoMetricFamily("chandy_build", "The version of Chandy.", value={"version": __version__})
+    life = facts.life if facts else Life.STANDS_BY
+    yield make.gauge(
+        "chandy_driver_state",
+        "1 for what the driver does, 0 for all else.",
+        {(one.value,): float(one is life) for one in Life},
+        ["state"],
+    )
+    if facts is None:
+        return
+    yield from _of_checkpoints(make, facts)
+    yield from _of_queries(make, facts)
+    yield from _of_state(make, facts)
+
+
+class _Families:
+    """Makes families of metrics whose first label is the pipeline."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+
+    def gauge(
+        self, name: str, says: str, values: Mapping[tuple[str, ...], float | None], labels: list[str]
+    ) -> Metric:
+        """Return a gauge; a value of None is left out."""
+        return self._filled(GaugeMetricFamily(name, says, labels=["pipeline", *labels]), values)
+
+    def counter(
+        self, name: str, says: str, values: Mapping[tuple[str, ...], float], labels: list[str]
+    ) -> Metric:
+        """Return a counter, whose name gets ``_total`` at its end."""
+        return self._filled(CounterMetricFamily(name, says, labels=["pipeline", *labels]), values)
+
+    def durations(self, name: str, says: str, totals: Totals) -> Metric:
+        """Return a histogram of seconds."""
+        family = HistogramMetricFamily(name, says, labels=["pipeline"])
+        counts = itertools.accumulate(totals.durations)
+        bounds = [*(f"{bound:g}" for bound in SECONDS), "+Inf"]
+        buckets = [(bound, float(count)) for bound, count in zip(bounds, counts, strict=True)]
+        family.add_metric([self._pipeline], buckets, totals.seconds)
+        return family
+
+    def _filled(
+        self,
+        family: GaugeMetricFamily | CounterMetricFamily,
+        values: Mapping[tuple[str, ...], float | None],
+    ) -> Metric:
+        for labels, value in values.items():
+            if value is not None:
+                family.add_metric([self._pipeline, *labels], value)
+        return family
+
+
+def _of_checkpoints(make: _Families, facts: Facts) -> Iterator[Metric]:
+    totals = facts.totals
+    yield make.counter(
+        "chandy_checkpoints",
+        "Checkpoints and savepoints that have ended. Those that completed have no reason.",
+        {
+            (kind.value, "failed" if reason else "completed", reason): float(count)
+            for (kind, reason), count in totals.ended.items()
+        },
+        ["kind", "status", "reason"],
+    )
+    yield make.durations(
+        "chandy_checkpoint_duration_seconds", "From the trigger of a checkpoint to its completion.", totals
+    )
+    yield make.counter(
+        "chandy_checkpoint_new_bytes",
+        "Bytes that completed checkpoints have written, without those that they share with earlier ones.",
+        {(): float(totals.new_bytes)},
+        [],
+    )
+    yield make.counter(
+        "chandy_checkpoints_restored", "Restores of a checkpoint.", {(): float(facts.restored)}, []
+    )
+    for name, says, value in (
+        ("in_progress", "Checkpoints in progress.", facts.in_progress),
+        ("queued", "Requests for checkpoints that wait.", facts.queued),
+    ):
+        yield make.gauge(f"chandy_checkpoints_{name}", says, {(): value}, [])
+    yield make.gauge(
+        "chandy_checkpoint_last_completed_timestamp_seconds",
+        "When the latest checkpoint of this driver completed.",
+        {(): facts.completed_at},
+        [],
+    )
+    yield make.gauge(
+        "chandy_checkpoint_size_bytes",
+        "Bytes that a restore of the latest checkpoint of this driver reads.",
+        {(): facts.size},
+        [],
+    )
+
+
+def _of_queries(make: _Families, facts: Facts) -> Iterator[Metric]:
+    yield make.gauge(
+        "chandy_query_active",
+        "Whether a query runs or is about to restart.",
+        {(name,): float(query.is_active) for name, query in facts.queries.items()},
+        ["query"],
+    )
+    yield make.gauge(
+        "chandy_query_committed_batch",
+        "The newest batch of a query that is known to have committed; -1 if none is.",
+        {(name,): float(query.committed) for name, query in facts.queries.items()},
+        ["query"],
+    )
+    yield make.gauge(
+        "chandy_unpublished_checkpoints",
+        "Completed checkpoints whose output the transactional sinks of a query have not published.",
+        {(name,): float(one.checkpoints) for name, one in facts.unpublished.items()},
+        ["query"],
+    )
+    yield make.gauge(
+        "chandy_unpublished_oldest_timestamp_seconds",
+        "When the oldest of these checkpoints completed.",
+        {(name,): one.oldest for name, one in facts.unpublished.items()},
+        ["query"],
+    )
+    yield make.counter(
+        "chandy_recoveries",
+        "Starts and restarts of queries, by how they went on.",
+        {(kind,): float(count) for kind, count in facts.recoveries.items()},
+        ["kind"],
+    )
+    yield make.gauge(
+        "chandy_recovery_last_duration_seconds",
+        "From the detection of the latest failure, or the start, to the first commit after it.",
+        {(): facts.recovery_seconds},
+        [],
+    )
+
+
+def _of_state(make: _Families, facts: Facts) -> Iterator[Metric]:
+    yield make.gauge(
+        "chandy_state_hosts",
+        "State hosts that live.",
+        {(machine,): float(count) for machine, count in facts.hosts.items()},
+        ["machine"],
+    )
+    yield make.gauge(
+        "chandy_shards",
+        "Shards of state that a machine has.",
+        {(machine,): float(count) for machine, count in facts.shards.items()},
+        ["machine"],
+    )
+    for name, says, value in (
+        ("unassigned", "Shards that no task has needed yet.", facts.unassigned),
+        ("moving", "Shards that are about to move to another machine.", facts.moving),
+        ("with_standby", "Shards with a standby that is in sync.", facts.standbys),
+    ):
+        yield make.gauge(f"chandy_shards_{name}", says, {(): value}, [])

@@ -1,0 +1,150 @@
+"""The HTTP server in the driver: metrics for Prometheus, health for probes. ``CheckpointConfig.listen`` turns it on."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ...storage.logs import carried, logger
+from ..errors import SetupError
+from ..listening import Listening
+from .facts import Facts
+from .health import troubles
+from .metrics import CONTENT_TYPE, exposition
+
+log = logger(__name__)
+
+_CONNECTIONS: Final = 100
+"""Requests and connections at a time; others are turned away."""
+_IDLE_SECONDS: Final = 5
+"""How long a connection may be idle."""
+_END_SECONDS: Final = 5.0
+"""How long closing waits for answers under way."""
+_LOOPBACK_NAMES: Final = ["localhost", "127.0.0.1", "[::1]"]
+
+
+class Monitor:
+    """One server of one driver. It answers from the moment it is begun, also while the driver stands by."""
+
+    def __init__(self, pipeline: str, listening: Listening, bound: socket.socket) -> None:
+        """Make a server on a socket that is bound.
+
+        Args:
+            pipeline: the pipeline's name.
+            listening: as the user has set it.
+            bound: the socket.
+        """
+        self._pipeline = pipeline
+        self._token = listening.token
+        self._socket = bound
+        self._facts: Callable[[], Facts] | None = None
+        scheme = "http" if listening.certificate is None else "https"
+        host = f"[{listening.host}]" if ":" in listening.host else listening.host
+        self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
+        """Where it answers."""
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self._application(listening),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                limit_concurrency=_CONNECTIONS,
+                timeout_keep_alive=_IDLE_SECONDS,
+                timeout_graceful_shutdown=int(_END_SECONDS),
+                ssl_certfile=listening.certificate,
+                ssl_keyfile=listening.key,
+            )
+        )
+        self._thread = threading.Thread(target=carried(self._run), name="chandy-monitor", daemon=True)
+
+    @classmethod
+    def begin(cls, pipeline: str, listening: Listening) -> Monitor:
+        """Listen, and answer from now on.
+
+        Raises:
+            SetupError: the address is taken, or cannot be listened on; or a file for TLS cannot be used.
+        """
+        what = f"metrics cannot be served on {listening.host}:{listening.port}"
+        family = socket.AF_INET6 if ":" in listening.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((listening.host, listening.port))
+            # From now on whoever connects waits for its thread, and is not refused.
+            bound.listen()
+            monitor = cls(pipeline, listening, bound)
+            # Here and not in its thread, where nobody would hear of a wrong file.
+            monitor._server.config.load()
+        except OSError as error:
+            bound.close()
+            advice = "choose another address by CheckpointConfig.listen, or correct the files for TLS"
+            raise SetupError(
+                what, "a free port, and files for TLS that can be read", str(error), advice
+            ) from error
+        monitor._thread.start()
+        log.info("metrics are served", url=monitor.url)
+        return monitor
+
+    def tell(self, facts: Callable[[], Facts]) -> None:
+        """Say where the facts come from, now that the pipeline is taken over."""
+        self._facts = facts
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.should_exit = True
+        self._thread.join(2 * _END_SECONDS)
+        self._socket.close()
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except Exception:
+            # The pipeline goes on without.
+            log.exception("metrics are served no more")
+
+    def _application(self, listening: Listening) -> Starlette:
+        # Without a token, nothing but the address keeps others out: a page of elsewhere must not reach it by a name.
+        names = ["*"] if listening.token is not None else [*_LOOPBACK_NAMES, listening.host]
+        return Starlette(
+            routes=[
+                Route("/healthz", self._healthz),
+                Route("/readyz", self._allowed(self._readyz)),
+                Route("/metrics", self._allowed(self._metrics)),
+            ],
+            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)],
+        )
+
+    def _allowed(self, answer: Callable[[], Response]) -> Callable[[Request], Response]:
+        def checked(request: Request) -> Response:
+            if self._token is not None:
+                given = request.headers.get("authorization", "").encode()
+                if not secrets.compare_digest(given, f"Bearer {self._token}".encode()):
+                    headers = {"WWW-Authenticate": "Bearer"}
+                    return PlainTextResponse("a bearer token is needed\n", 401, headers)
+            return answer()
+
+        return checked
+
+    def _healthz(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    def _readyz(self) -> Response:
+        found = list(troubles(self._known()))
+        return PlainTextResponse("\n".join(found or ["ready"]) + "\n", 503 if found else 200)
+
+    def _metrics(self) -> Response:
+        return Response(exposition(self._pipeline, self._known()), media_type=CONTENT_TYPE)
+
+    def _known(self) -> Facts | None:
+        return None if self._facts is None else self._facts()

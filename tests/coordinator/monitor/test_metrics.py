@@ -1,0 +1,165 @@
+"""What Prometheus reads, and what a probe is told, from the facts about a pipeline."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from chandy.coordinator.monitor.facts import Facts, Life, QueryFacts, Unpublished
+from chandy.coordinator.monitor.health import troubles
+from chandy.coordinator.monitor.metrics import exposition
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.protocol.totals import SECONDS, Totals
+from chandy.storage.checkpoints.manifest import CheckpointKind
+
+FACTS = Facts(
+    generation=3,
+    life=Life.RUNS,
+    now=1000.0,
+    began=100.0,
+    interval=10.0,
+    totals=Totals(),
+    restored=1,
+    completed_at=990.0,
+    size=5000,
+    in_progress=1,
+    queued=2,
+    queries={"totals": QueryFacts(is_active=True, committed=7)},
+    hosts={"near": 1, "far": 2},
+    shards={"near": 3, "far": 5},
+    unassigned=8,
+    moving=1,
+    standbys=4,
+    unpublished={"totals": Unpublished(2, 970.0)},
+    recoveries={"start": 1, "in place": 2},
+    recovery_seconds=1.5,
+)
+
+
+def read(facts: Facts | None) -> dict[tuple[str, ...], float]:
+    """The values that Prometheus' own parser finds, by name and labels but for the pipeline."""
+    found = {}
+    for family in text_string_to_metric_families(exposition("p", facts).decode()):
+        assert family.name == "chandy_build" or family.documentation
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert labels.pop("pipeline", "p") == "p"
+            key = (sample.name, *labels.values())
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def test_the_figures_are_those_of_the_facts() -> None:
+    found = read(FACTS)
+    assert found["chandy_driver_state", "runs"] == 1.0
+    assert found["chandy_driver_state", "failed"] == 0.0
+    assert found["chandy_checkpoints_in_progress",] == 1.0
+    assert found["chandy_checkpoints_queued",] == 2.0
+    assert found["chandy_checkpoints_restored_total",] == 1.0
+    assert found["chandy_checkpoint_last_completed_timestamp_seconds",] == 990.0
+    assert found["chandy_checkpoint_size_bytes",] == 5000.0
+    assert found["chandy_query_active", "totals"] == 1.0
+    assert found["chandy_query_committed_batch", "totals"] == 7.0
+    assert found["chandy_unpublished_checkpoints", "totals"] == 2.0
+    assert found["chandy_unpublished_oldest_timestamp_seconds", "totals"] == 970.0
+    assert found["chandy_recoveries_total", "in place"] == 2.0
+    assert found["chandy_recovery_last_duration_seconds",] == 1.5
+    assert {key[1]: value for key, value in found.items() if key[0] == "chandy_shards"} == {
+        "near": 3,
+        "far": 5,
+    }
+    assert found["chandy_state_hosts", "far"] == 2.0
+    assert (found["chandy_shards_unassigned",], found["chandy_shards_moving",]) == (8.0, 1.0)
+    assert found["chandy_shards_with_standby",] == 4.0
+
+
+def test_what_is_not_known_is_left_out_and_a_driver_that_waits_says_so() -> None:
+    none = attrs.evolve(FACTS, completed_at=None, size=None, recovery_seconds=None)
+    names = {name for name, *_ in read(none)}
+    assert "chandy_checkpoint_size_bytes" not in names
+    assert "chandy_recovery_last_duration_seconds" not in names
+    waiting = read(None)
+    assert waiting["chandy_driver_state", "stands by"] == 1.0
+    assert {name for name, *_ in waiting} == {"chandy_build_info", "chandy_driver_state"}
+
+
+def test_the_page_names_all_metrics_and_no_others() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    totals = Totals()
+    totals.completed(CheckpointKind.MANUAL, 1.0, 1)
+    found = {name for name, *_ in read(attrs.evolve(FACTS, totals=totals))}
+    classes = ("_bucket", "_sum", "_count")
+    expected = {name for name in found if not name.endswith(classes)} | {"chandy_checkpoint_duration_seconds"}
+    assert set(re.findall(r"\bchandy_[a-z_]+", page)) == expected
+
+
+ENDED = st.lists(
+    st.tuples(
+        st.sampled_from(CheckpointKind),
+        st.none() | st.sampled_from(Reason),
+        st.floats(0.0, 2000.0),
+        st.integers(0, 10**9),
+    )
+)
+
+
+@given(ENDED)
+def test_counters_and_classes_of_durations_say_what_has_ended(
+    ended: list[tuple[CheckpointKind, Reason | None, float, int]],
+) -> None:
+    totals = Totals()
+    for kind, reason, seconds, size in ended:
+        if reason is None:
+            totals.completed(kind, seconds, size)
+        else:
+            totals.failed(kind, reason.value)
+    found = read(attrs.evolve(FACTS, totals=totals.copy()))
+    completed = [(seconds, size) for _, reason, seconds, size in ended if reason is None]
+    counted = {key: value for key, value in found.items() if key[0] == "chandy_checkpoints_total"}
+    assert sum(counted.values()) == len(ended)
+    assert all((key[2] == "completed") == (key[3] == "") for key in counted)
+    bucket = "chandy_checkpoint_duration_seconds_bucket"
+    for bound in SECONDS:
+        (value,) = [value for (name, *le), value in found.items() if name == bucket and float(le[0]) == bound]
+        assert value == sum(seconds <= bound for seconds, _ in completed)
+    assert found["chandy_checkpoint_duration_seconds_count",] == len(completed)
+    assert found["chandy_checkpoint_duration_seconds_sum",] == pytest.approx(sum(one for one, _ in completed))
+    assert found["chandy_checkpoint_new_bytes_total",] == sum(size for _, size in completed)
+
+
+@pytest.mark.parametrize("name", ['a "quoted" one', "back\\slash", "line\nbreak", "<b>é</b>"])
+def test_names_are_only_names(name: str) -> None:
+    found = read(attrs.evolve(FACTS, queries={name: QueryFacts(is_active=False, committed=-1)}))
+    assert found["chandy_query_committed_batch", name] == -1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, []),
+        ({"life": Life.FAILED, "trouble": "no more"}, ["the pipeline has failed for good: no more"]),
+        ({"life": Life.STOPPED}, ["the pipeline is being stopped"]),
+        ({"queries": {}}, ["no query has been started"]),
+        ({"queries": {"q": QueryFacts(is_active=False, committed=3)}}, ["query 'q' does not run"]),
+        ({"completed_at": 901.0}, []),
+        ({"completed_at": 899.0}, ["no checkpoint has completed for 101 s, more than 100 s"]),
+        ({"completed_at": None, "began": 950.0}, []),
+        ({"completed_at": None, "began": 890.0}, ["no checkpoint has completed for 110 s, more than 100 s"]),
+        ({"completed_at": 945.0, "interval": 1.0}, []),
+        ({"completed_at": 939.0, "interval": 1.0}, ["no checkpoint has completed for 61 s, more than 60 s"]),
+        ({"completed_at": None, "interval": None, "began": 0.0}, []),
+    ],
+)
+def test_a_pipeline_is_ready_unless_something_keeps_it(change: dict[str, object], words: list[str]) -> None:
+    assert list(troubles(attrs.evolve(FACTS, **change))) == words
+
+
+def test_a_driver_that_stands_by_is_not_ready() -> None:
+    assert list(troubles(None)) == ["the driver stands by, or takes the pipeline over"]

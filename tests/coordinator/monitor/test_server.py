@@ -1,0 +1,215 @@
+"""The server in the driver: who gets an answer, and that it always comes to an end."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.errors import ConfigError, SetupError
+from chandy.coordinator.listening import Listening, address
+from chandy.coordinator.monitor.metrics import CONTENT_TYPE
+from chandy.coordinator.monitor.server import Monitor
+
+from ...waiting import DEADLINE
+from .test_metrics import FACTS
+
+Answer = tuple[int, str]
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Monitor]]:
+    made: list[Monitor] = []
+
+    def new(**settings: str) -> Monitor:
+        made.append(Monitor.begin("p", Listening("127.0.0.1", 0, **settings)))
+        return made[-1]
+
+    yield new
+    for monitor in made:
+        monitor.close()
+
+
+def ask(
+    monitor: Monitor, path: str, method: str = "GET", body: bytes | None = None, **headers: str
+) -> Answer:
+    address = urlsplit(monitor.url).netloc
+    connection = http.client.HTTPConnection(address, timeout=DEADLINE)
+    try:
+        connection.request(
+            method, path, body, {name.replace("_", "-"): text for name, text in headers.items()}
+        )
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_driver_answers_before_it_leads_and_once_it_does(begin: Callable[..., Monitor]) -> None:
+    monitor = begin()
+    assert ask(monitor, "/healthz") == (200, "ok\n")
+    assert ask(monitor, "/readyz") == (503, "the driver stands by, or takes the pipeline over\n")
+    assert 'chandy_driver_state{pipeline="p",state="stands by"} 1.0' in ask(monitor, "/metrics")[1]
+    monitor.tell(lambda: FACTS)
+    assert ask(monitor, "/readyz") == (200, "ready\n")
+    status, text = ask(monitor, "/metrics")
+    assert status == 200
+    assert 'chandy_query_committed_batch{pipeline="p",query="totals"} 7.0' in text
+    assert CONTENT_TYPE.startswith("text/plain; version=")
+
+
+def test_a_token_is_asked_for_but_not_to_know_that_the_process_answers(begin: Callable[..., Monitor]) -> None:
+    monitor = begin(token="secret")
+    assert ask(monitor, "/healthz")[0] == 200
+    for path in ("/metrics", "/readyz"):
+        assert ask(monitor, path)[0] == 401
+        for wrong in ("Bearer secre", "secret", "Bearer \xe9", "Basic c2VjcmV0", "Bearer secret2"):
+            assert ask(monitor, path, Authorization=wrong)[0] == 401
+    assert ask(monitor, "/metrics", Authorization="Bearer secret")[0] == 200
+
+
+def test_without_a_token_a_page_of_elsewhere_does_not_reach_it_by_a_name(
+    begin: Callable[..., Monitor],
+) -> None:
+    monitor = begin()
+    assert ask(monitor, "/metrics", Host="evil.example.com")[0] == 400
+    assert ask(monitor, "/metrics", Host="localhost:9")[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/x", "/../etc/passwd", "//healthz"])
+def test_there_is_nothing_else(begin: Callable[..., Monitor], path: str) -> None:
+    assert ask(begin(), path)[0] == 404
+
+
+def test_nobody_changes_anything_and_a_large_request_is_not_read(begin: Callable[..., Monitor]) -> None:
+    monitor = begin()
+    assert ask(monitor, "/metrics", "POST")[0] == 405
+    assert ask(monitor, "/healthz", "GET", b"x" * 1_000_000)[0] == 200
+
+
+def test_slow_clients_keep_nobody_from_closing(begin: Callable[..., Monitor]) -> None:
+    monitor = begin()
+    url = urlsplit(monitor.url)
+    slow = [socket.create_connection((str(url.hostname), url.port or 0), DEADLINE) for _ in range(150)]
+    for one in slow:
+        one.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+    monitor.close()
+    for one in slow:
+        one.close()
+    with pytest.raises(ConnectionError):
+        ask(monitor, "/healthz")
+
+
+def test_an_error_while_it_answers_is_an_answer(begin: Callable[..., Monitor]) -> None:
+    monitor = begin()
+
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    monitor.tell(broken)  # type: ignore[arg-type]
+    assert ask(monitor, "/metrics")[0] == 500
+    assert ask(monitor, "/healthz")[0] == 200
+
+
+def test_a_port_that_is_taken_is_said_at_once(begin: Callable[..., Monitor]) -> None:
+    taken = urlsplit(begin().url).port or 0
+    with pytest.raises(SetupError, match=f"cannot be served on 127.0.0.1:{taken}"):
+        Monitor.begin("p", Listening("127.0.0.1", taken))
+
+
+def test_files_for_tls_that_cannot_be_used_are_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "wrong.pem").write_text("no certificate")
+    for file in ("wrong.pem", "missing.pem"):
+        with pytest.raises(SetupError, match="files for TLS"):
+            Monitor.begin("p", Listening("127.0.0.1", 0, certificate=str(tmp_path / file)))
+
+
+def test_it_answers_by_tls(begin: Callable[..., Monitor], tmp_path: Path) -> None:
+    certificate, key = certificate_in(tmp_path)
+    monitor = begin(certificate=str(certificate), key=str(key))
+    assert monitor.url.startswith("https://")
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    trusting.check_hostname = False
+    connection = http.client.HTTPSConnection(urlsplit(monitor.url).netloc, timeout=DEADLINE, context=trusting)
+    connection.request("GET", "/healthz")
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+def certificate_in(folder: Path) -> tuple[Path, Path]:
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "driver")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / "certificate.pem", folder / "key.pem"
+    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    files[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    )
+    return files
+
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("127.0.0.1:9464", ("127.0.0.1", 9464)),
+        ("localhost:0", ("localhost", 0)),
+        ("[::1]:80", ("::1", 80)),
+        ("db.example.com:65535", ("db.example.com", 65535)),
+        ("127.0.0.1", None),
+        ("127.0.0.1:65536", None),
+        ("::1:80", None),
+        (":80", None),
+        ("http://127.0.0.1:80", None),
+        ("a b:80", None),
+    ],
+)
+def test_an_address_has_a_host_and_a_port(text: str, found: tuple[str, int] | None) -> None:
+    assert address(text) == found
+
+
+@pytest.mark.parametrize("listen", ["9464", "", 9464, "127.0.0.1", "http://x:1"])
+def test_what_is_no_address_is_refused(listen: str) -> None:
+    with pytest.raises(ConfigError, match=r"CheckpointConfig\.listen"):
+        CheckpointConfig(listen=listen)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9464", "[::]:9464", "driver.example.com:9464", "10.0.0.1:1"])
+def test_an_address_that_others_reach_needs_a_token(listen: str) -> None:
+    with pytest.raises(ConfigError, match="a token beside it"):
+        CheckpointConfig(listen=listen)
+    config = CheckpointConfig(listen=listen, token="secret")
+    assert "secret" not in repr(config)
+    assert config.listening is not None
+    assert "secret" not in repr(config.listening)
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:9464", "[::1]:0", "localhost:1", "127.1.2.3:5"])
+def test_an_address_of_this_machine_alone_needs_none(listen: str) -> None:
+    assert CheckpointConfig(listen=listen).listening is not None
