@@ -14,3 +14,4 @@ from .recovery.restart import FixedDelay as FixedDelay
 from .recovery.restart import NoRestart as NoRestart
 from .sinks.guarantee import Guarantee as Guarantee
 from .spark.environment import check_environment as check_environment
+from .supervised_run import Exit as Exit

@@ -54,6 +54,7 @@ from .spark.environment import check_pyspark, check_session
 from .spark.local_path import is_local
 from .spark.reach import check_reach
 from .spark.writer_facts import WriterFacts, check
+from .supervised_run import Exit, run
 from .wiring.assembly import assemble
 from .wiring.warm_up import warm_up
 
@@ -616,7 +617,28 @@ class CheckpointCoordinator:
         own = [query for query in self.queries if query.id == str(progress.id)]
         return own[0].with_state_operators(progress) if own else progress
 
-    # --- stopping -------------------------------------------------------------------------------------------
+    # --- running and stopping --------------------------------------------------------------------------------
+
+    def run(self, timeout: Duration = "1 min", *, hand_over: bool = False) -> Exit:
+        """Wait until the pipeline ends, and stop it: what a program does after it has started its queries.
+
+        SIGTERM and SIGINT stop it as ``stop`` does: running batches commit, and a last checkpoint has them. A second
+        signal does what it would have done without this call. Call it in the main thread::
+
+            sys.exit(coordinator.run())
+
+        Args:
+            timeout: as for ``stop``. Give the program a little more time than that before it is killed.
+            hand_over: whether a standby takes over when a signal stops this driver, as when a scheduler moves it.
+
+        Returns:
+            How it has ended, which is the exit code for the program: 0 if all queries have ended by themselves or a
+            signal has stopped them, 70 if the pipeline has failed for good, 75 if another driver has taken it over.
+
+        Raises:
+            ArgumentError: no query has been started, or it is not the main thread.
+        """
+        return run(self, timeout, hand_over=hand_over)
 
     def stop(
         self,

@@ -18,6 +18,7 @@ PACKAGES = ("coordinator", "barrier", "state", "storage")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "face"),
     ("coordinator",),
+    ("supervised_run",),
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators"),
     ("adopt", "batch_aggregate"),

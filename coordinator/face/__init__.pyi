@@ -8,6 +8,7 @@ from .coordinator import Checkpoint as Checkpoint
 from .coordinator import CheckpointConfig as CheckpointConfig
 from .coordinator import CheckpointCoordinator as CheckpointCoordinator
 from .coordinator import CheckpointedQuery as CheckpointedQuery
+from .coordinator import Exit as Exit
 from .coordinator import ExponentialBackoff as ExponentialBackoff
 from .coordinator import FixedDelay as FixedDelay
 from .coordinator import Guarantee as Guarantee

@@ -29,6 +29,7 @@ log = logger(__name__)
 
 _ASK_SECONDS: Final = 1.0
 """From one question to the next."""
+_END_SECONDS: Final = 1.0
 _KILL_SECONDS: Final = 10.0
 """How long a JVM that was killed may take to end."""
 
@@ -78,6 +79,10 @@ class JavaWatch:
         self._answered = threading.Event()
         self._ended_after: float | None = None
         self._closed = threading.Event()
+        self._threads = [
+            threading.Thread(target=carried(target), name=name, daemon=True)
+            for target, name in ((self._keep_asking, "chandy-java"), (self._listen, "chandy-java-watch"))
+        ]
 
     @classmethod
     def begin(cls, spark: SparkSession, timeout: float | None) -> JavaWatch:
@@ -87,13 +92,16 @@ class JavaWatch:
         return watch
 
     def start(self) -> None:
-        """Ask from now on, on a thread of its own, which waits as long as the JVM is silent."""
-        for target, name in ((self._keep_asking, "chandy-java"), (self._listen, "chandy-java-watch")):
-            threading.Thread(target=carried(target), name=name, daemon=True).start()
+        """Ask from now on, on a thread that waits as long as the JVM is silent; another one counts how long that is."""
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Ask no more. A question that is under way is waited for only a little."""
         self._closed.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(_END_SECONDS)
 
     def check(self) -> None:
         """Check that the JVM lives.

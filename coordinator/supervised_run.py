@@ -1,0 +1,100 @@
+"""A run until the end: that of the queries, or that of the process, which a scheduler asks by a signal to end."""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, Protocol
+
+from ..storage.errors import FencedError
+from ..storage.logs import logger
+from .durations import Duration
+from .errors import ArgumentError
+from .query import CheckpointedQuery
+
+log = logger(__name__)
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_POLL_SECONDS: Final = 0.2
+
+
+class Exit(enum.IntEnum):
+    """How a run has ended, as the exit code of its program. Those of failures are the ones of BSD's sysexits."""
+
+    DONE = os.EX_OK
+    """All queries have ended by themselves, or a signal has stopped the pipeline."""
+    FAILED = os.EX_SOFTWARE
+    """The pipeline has failed for good: starting it again helps once the cause is gone."""
+    FENCED = os.EX_TEMPFAIL
+    """Another driver has taken the pipeline over: starting this one again would take it back."""
+
+
+class Pipeline(Protocol):
+    """What is run: a ``CheckpointCoordinator``."""
+
+    @property
+    def queries(self) -> tuple[CheckpointedQuery, ...]:
+        """The queries that have been started."""
+        ...
+
+    def stop(self, *, timeout: Duration, hand_over: bool) -> object:
+        """Stop them, with a last checkpoint."""
+        ...
+
+
+def run(coordinator: Pipeline, timeout: Duration, *, hand_over: bool) -> Exit:
+    """Wait for the end of a pipeline, and stop it; arguments and errors are those of ``CheckpointCoordinator.run``."""
+    if threading.current_thread() is not threading.main_thread():
+        raise ArgumentError(
+            "the run cannot be supervised",
+            "run() in the main thread, which alone is told of signals",
+            f"the thread {threading.current_thread().name!r}",
+            "call it in the main thread, or wait for the queries with awaitTermination",
+        )
+    if not coordinator.queries:
+        raise ArgumentError(
+            "there is nothing to run", "queries that have been started", "none", "call start() first"
+        )
+    asked = threading.Event()
+    why = ["all queries have ended"]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        why[0] = signal.Signals(number).name
+        asked.set()
+
+    with _handled(stop):
+        while any(query.isActive for query in coordinator.queries) and not asked.wait(_POLL_SECONDS):
+            pass
+        errors = [error for query in coordinator.queries if (error := query.exception()) is not None]
+        is_fenced = any(isinstance(error, FencedError) for error in errors)
+        ending = Exit.FENCED if is_fenced else Exit.FAILED if errors else Exit.DONE
+        coordinator.stop(timeout=timeout, hand_over=hand_over)
+    log.info("the run is over", because=why[0], exit_code=int(ending))
+    return ending
+
+
+@contextmanager
+def _handled(handler: signal._HANDLER) -> Iterator[None]:
+    """Handle the first signal inside of the ``with``; a second one does what it did before."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def restore() -> None:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+    def once(number: int, frame: FrameType | None) -> None:
+        restore()
+        if callable(handler):
+            handler(number, frame)
+
+    for number in _SIGNALS:
+        signal.signal(number, once)
+    try:
+        yield
+    finally:
+        restore()
