@@ -7,6 +7,7 @@ one, and what failed is printed once more at the end, so that one run shows all 
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -20,12 +21,14 @@ from dataclasses import dataclass, field
 ENVIRONMENT = ".venv/classes.jsa"
 LANES = (
     # What computes. Types and lint come first, because they say soonest that something is wrong.
-    ("lint", "types", "test", "compat-4.1", "test-yarn"),
+    ("lint", "types", "test", "compat-4.1"),
     # What waits. More lanes would end no sooner, because processors are the limit, and Spark gives a Python worker just
     # ten seconds to start.
-    ("test-cluster", "test-servers", "test-kills"),
+    ("test-cluster", "test-servers"),
 )
 """Targets of the Makefile: what a person runs, too, each by its own ``make``."""
+LAST = ("test-kills", "test-yarn")
+"""What is taken, one by one, by the lane that has come to its end first."""
 SUMMARY = re.compile(r"\d+ (?:passed|failed|errors?|skipped)\b.* in [\d.]+s")
 COUNT = re.compile(r"(\d+) (passed|failed|error|skipped)")
 SECTION = re.compile(r"=+ (.*?) =+$")
@@ -120,8 +123,16 @@ def main() -> int:
     # All suites need the environment: two of them must not make it at the same time.
     results = [run(ENVIRONMENT)]
 
+    left = deque(LAST)
+
+    def taken() -> str | None:
+        try:
+            return left.popleft()
+        except IndexError:
+            return None
+
     def lane(suites: tuple[str, ...]) -> None:
-        results.extend(map(run, suites))
+        results.extend(map(run, itertools.chain(suites, iter(taken, None))))
 
     if results[0].code == 0:
         threads = [threading.Thread(target=lane, args=(suites,)) for suites in LANES]

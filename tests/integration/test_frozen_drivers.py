@@ -32,7 +32,7 @@ from .test_exactly_once import runtime as runtime
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
-ROUNDS = rounds(2, full=100)
+ROUNDS = rounds(1, full=100)
 TABLE = "frozen_ids"
 
 

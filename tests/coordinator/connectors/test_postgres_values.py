@@ -155,8 +155,10 @@ def check_published(
     table = Table(postgres, "Values")
     quoted = {name: '"' + name.replace('"', '""') + '"' for name in columns}
     declared = ", ".join(f"{quoted[name]} {type_}" for name, type_ in columns.items())
-    postgres.execute('DROP SCHEMA IF EXISTS "Values" CASCADE; CREATE SCHEMA "Values"')
-    postgres.execute(f"CREATE TABLE {table.sql} (id int PRIMARY KEY, {declared})")
+    postgres.execute(
+        'DROP SCHEMA IF EXISTS "Values" CASCADE; CREATE SCHEMA "Values"; '
+        f"CREATE TABLE {table.sql} (id int PRIMARY KEY, {declared})"
+    )
     rows = rows.append_column("id", pa.array(range(rows.num_rows), pa.int32()))
     sink = attrs.evolve(table.sink(), mode="upsert", key="id") if upserts else table.sink()
     with tempfile.TemporaryDirectory() as folder:
@@ -188,7 +190,7 @@ def trying(usual: int) -> settings:
 
 
 @given(drawn=tables(), upserts=st.booleans())
-@trying(300)
+@trying(120)
 def test_what_is_accepted_is_published_and_read_back_as_it_was(
     postgres: PostgresServer, drawn: tuple[pa.Table, dict[str, str]], upserts: bool
 ) -> None:
@@ -196,7 +198,7 @@ def test_what_is_accepted_is_published_and_read_back_as_it_was(
 
 
 @given(texts=st.lists(st.none() | st.text("a ", max_size=7), min_size=1, max_size=3), upserts=st.booleans())
-@trying(100)
+@trying(40)
 def test_texts_of_a_limited_length_are_read_back_as_they_were(
     postgres: PostgresServer, texts: list[str | None], upserts: bool
 ) -> None:
