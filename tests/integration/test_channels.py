@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import time
 from collections import Counter
@@ -26,6 +25,7 @@ from chandy.coordinator.spark import progress
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import ChannelRecord, UnreadFiles
+from tests.effort import rounds
 from tests.waiting import DEADLINE, eventually
 
 from ..coordinator.channels.test_interleavings import listed, local
@@ -37,7 +37,7 @@ from .test_exactly_once import runtime as runtime
 
 pytestmark = pytest.mark.spark
 
-KILLS = int(os.environ.get("CHANDY_ROUNDS", "3"))
+KILLS = rounds(2, full=20)
 FILES = 8
 """Input files of each life."""
 

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointedQuery
 from tests.coordinator.sinks.two_phase import sqlite_sink
+from tests.effort import rounds
 from tests.waiting import eventually
 
 from .driver_process import Driver, driver
@@ -27,7 +28,7 @@ from .test_exactly_once import runtime as runtime
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
-KILLS = int(os.environ.get("CHANDY_ROUNDS", "4"))
+KILLS = rounds(2, full=20)
 FILES = 12
 """Input files of each life."""
 
