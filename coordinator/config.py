@@ -235,7 +235,7 @@ class CheckpointConfig:
     ``coordinator.monitor_url`` says which. It needs ``chandy[monitor]``. None: it does not listen.
     """
     token: str | None = attrs.field(default=None, repr=False, validator=fields.optional(fields.filled))
-    """The bearer token that requests for metrics and readiness must have. None: whoever connects gets them."""
+    """Bearer token that requests for ``/metrics`` and ``/readyz`` must carry; None if they need none."""
     tls_certificate: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Path of a certificate, with those above it, to serve metrics by TLS. None: they are served in the clear."""
     tls_key: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
@@ -308,8 +308,7 @@ class CheckpointConfig:
         """``listen`` and what goes with it as a value."""
         if self.listen is None:
             return None
-        host, port = fields.host_and_port(self.listen)
-        return Listening(host, port, self.token, self.tls_certificate, self.tls_key)
+        return Listening.parse(self.listen, self.token, self.tls_certificate, self.tls_key)
 
     @property
     def output_policy(self) -> OutputPolicy:

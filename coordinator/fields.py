@@ -11,7 +11,7 @@ from ..state.rpc.addresses import PortRange
 from ..storage.sizes import size_in_bytes
 from .durations import Duration, seconds
 from .errors import ConfigError
-from .listening import Listening, address
+from .listening import Listening
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 """How attrs calls a validator: with the instance, the field and the value."""
@@ -95,21 +95,16 @@ def instance(of: type) -> Validator:
 
 def listening(owner: object, field: attrs.Attribute[Any], value: object) -> None:
     """Accept an address to listen on. One that other machines reach is accepted only beside a token."""
-    host, port = host_and_port(value) if isinstance(value, str) else ("", 0)
-    if not host:
+    found = Listening.parse(value) if isinstance(value, str) else None
+    if found is None:
         refuse(owner, field.name, value, 'an address such as "127.0.0.1:9464" or "[::1]:9464"')
-    if getattr(owner, "token", None) is None and not Listening(host, port).is_loopback:
+    if getattr(owner, "token", None) is None and not found.is_loopback:
         refuse(
             owner,
             field.name,
             value,
             "an address of this machine alone, such as 127.0.0.1, or a token beside it",
         )
-
-
-def host_and_port(value: str) -> tuple[str, int]:
-    """Return the host and the port of ``host:port`` or ``[IPv6 address]:port``; an empty host if it is neither."""
-    return address(value) or ("", 0)
 
 
 def filled(owner: object, field: attrs.Attribute[Any], value: object) -> None:

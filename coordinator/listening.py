@@ -25,9 +25,19 @@ class Listening:
     key: str | None = None
     """Path of the certificate's private key; None: it is in the same file."""
 
+    @classmethod
+    def parse(
+        cls, text: str, token: str | None = None, certificate: str | None = None, key: str | None = None
+    ) -> Listening | None:
+        """Return what ``host:port`` or ``[IPv6 address]:port`` says, with the rest; None if it is neither."""
+        found = address(text)
+        return None if found is None else cls(*found, token, certificate, key)
+
     @property
     def is_loopback(self) -> bool:
-        """Whether this machine's own processes alone can connect."""
+        """Whether this machine's own processes alone can connect, as far as the text says."""
+        # Unlike ``rpc.addresses`` this looks no name up: settings ask no server, and a name may mean another address by
+        # the time the driver listens.
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -6,7 +6,7 @@ import enum
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final, Protocol
@@ -61,10 +61,11 @@ def run(coordinator: Pipeline, timeout: Duration, *, hand_over: bool) -> Exit:
             "there is nothing to run", "queries that have been started", "none", "call start() first"
         )
     asked = threading.Event()
-    why = ["all queries have ended"]
+    why = "all queries have ended"
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        why[0] = signal.Signals(number).name
+    def stop(number: int) -> None:
+        nonlocal why
+        why = signal.Signals(number).name
         asked.set()
 
     with _handled(stop):
@@ -74,12 +75,12 @@ def run(coordinator: Pipeline, timeout: Duration, *, hand_over: bool) -> Exit:
         is_fenced = any(isinstance(error, FencedError) for error in errors)
         ending = Exit.FENCED if is_fenced else Exit.FAILED if errors else Exit.DONE
         coordinator.stop(timeout=timeout, hand_over=hand_over)
-    log.info("the run is over", because=why[0], exit_code=int(ending))
+    log.info("the run is over", because=why, exit_code=int(ending))
     return ending
 
 
 @contextmanager
-def _handled(handler: signal._HANDLER) -> Iterator[None]:
+def _handled(handle: Callable[[int], None]) -> Iterator[None]:
     """Handle the first signal inside of the ``with``; a second one does what it did before."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
@@ -89,8 +90,7 @@ def _handled(handler: signal._HANDLER) -> Iterator[None]:
 
     def once(number: int, frame: FrameType | None) -> None:
         restore()
-        if callable(handler):
-            handler(number, frame)
+        handle(number)
 
     for number in _SIGNALS:
         signal.signal(number, once)

@@ -34,8 +34,6 @@ log = logger(__name__)
 
 _END_SECONDS: Final = 1.0
 """How long is waited for queries that were stopped: Spark waits for them itself, unless it was told not to."""
-_KILL_SECONDS: Final = 10.0
-"""How long a process that was killed may take to end."""
 _POLL_SECONDS: Final = 0.02
 _LONGEST_POLL_SECONDS: Final = 0.5
 _SLOWER: Final = 1.5
@@ -333,7 +331,7 @@ def _end_java(catalog: Catalog, driver: Driver, patience: float) -> None:
     java = Process(driver.java, driver.java_started)
     if java.lives:
         log.warning("ending the JVM of the driver before, which is frozen", process=java.pid)
-    if not java.kill(_KILL_SECONDS):
+    if not java.kill():
         raise _still_runs(catalog, driver, patience)
 
 

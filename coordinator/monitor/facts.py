@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import attrs
 
@@ -100,65 +99,44 @@ class Observed:
 
     def facts(self) -> Facts:
         """Return what is known now. It asks no store, no host and no JVM."""
-        active = {query.name: query.isActive for query in self.supervisor.queries}
-        failed, recoveries = self.supervisor.failed, self.supervisor.recoveries
-        latest = recoveries[-1] if recoveries else None
-        return self.executor.machine.read(
-            partial(
-                _facts,
-                active=active,
-                failed=failed,
-                is_stopping=self.supervisor.is_stopping,
-                now=self.clock(),
-                began=self.began,
-                interval=self.interval,
-                recoveries=dict(self.supervisor.recovered),
-                recovery_seconds=latest.total if latest else None,
-            )
+        return self.executor.machine.read(self._read)
+
+    def _read(self, machine: CheckpointStateMachine) -> Facts:
+        supervisor, latest = self.supervisor, machine.history.latest_completed
+        failed, recoveries = supervisor.failed, supervisor.recoveries
+        owners = _owners(machine)
+        shards = sum(len(query.assignment.shards) for query in machine.queries.values())
+        return Facts(
+            generation=machine.generation,
+            life=Life.FAILED if failed else Life.STOPPED if supervisor.is_stopping else Life.RUNS,
+            trouble=str(failed).partition("\n")[0] if failed else "",
+            now=self.clock(),
+            began=self.began,
+            interval=self.interval,
+            totals=machine.history.totals.copy(),
+            restored=machine.history.counts.restored,
+            completed_at=latest.completed_at if latest else None,
+            size=latest.size if latest else None,
+            in_progress=len(machine.pending),
+            queued=len(machine.queue),
+            queries={
+                query.name: QueryFacts(query.isActive, _committed(machine, query.name))
+                for query in supervisor.queries
+            },
+            hosts=Counter(host.machine for host in machine.hosts.values()),
+            shards=owners,
+            unassigned=shards - sum(owners.values()),
+            moving=len(machine.moves.under_way),
+            standbys=machine.standbys.count_in_sync(machine.hosts),
+            unpublished=_unpublished(machine),
+            recoveries=dict(supervisor.recovered),
+            recovery_seconds=recoveries[-1].total if recoveries else None,
         )
 
 
-def _facts(
-    machine: CheckpointStateMachine,
-    *,
-    active: Mapping[str, bool],
-    failed: Exception | None,
-    is_stopping: bool,
-    now: float,
-    began: float,
-    interval: float | None,
-    recoveries: Mapping[str, int],
-    recovery_seconds: float | None,
-) -> Facts:
-    latest = machine.history.latest_completed
-    owners = _owners(machine)
-    shards = sum(len(query.assignment.shards) for query in machine.queries.values())
-    return Facts(
-        generation=machine.generation,
-        life=Life.FAILED if failed else Life.STOPPED if is_stopping else Life.RUNS,
-        trouble=str(failed).partition("\n")[0] if failed else "",
-        now=now,
-        began=began,
-        interval=interval,
-        totals=machine.history.totals.copy(),
-        restored=machine.history.counts.restored,
-        completed_at=latest.completed_at if latest else None,
-        size=latest.size if latest else None,
-        in_progress=len(machine.pending),
-        queued=len(machine.queue),
-        queries={
-            name: QueryFacts(is_active, machine.queries[name].committed if name in machine.queries else -1)
-            for name, is_active in active.items()
-        },
-        hosts=Counter(host.machine for host in machine.hosts.values()),
-        shards=owners,
-        unassigned=shards - sum(owners.values()),
-        moving=len(machine.moves.under_way),
-        standbys=machine.standbys.count_in_sync(machine.hosts),
-        unpublished=_unpublished(machine),
-        recoveries=recoveries,
-        recovery_seconds=recovery_seconds,
-    )
+def _committed(machine: CheckpointStateMachine, query: str) -> int:
+    known = machine.queries.get(query)
+    return known.committed if known else -1
 
 
 def _owners(machine: CheckpointStateMachine) -> Counter[str]:

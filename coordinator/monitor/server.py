@@ -81,7 +81,7 @@ class Monitor:
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((listening.host, listening.port))
-            # From now on whoever connects waits for its thread, and is not refused.
+            # Clients that connect before the thread runs wait for it instead of being refused.
             bound.listen()
             monitor = cls(pipeline, listening, bound)
             # Here and not in its thread, where nobody would hear of a wrong file.

@@ -195,7 +195,7 @@ class ShardAssignment:
 
     def owns(self, host: str) -> bool:
         """Whether a host owns a shard."""
-        return self._shares[host] > 0
+        return self.share(host) > 0
 
     def share(self, host: str) -> int:
         """Return how many shards a host owns."""

@@ -84,8 +84,8 @@ class Run:
         self.planned = max(self.planned, newest)
         return newest
 
-    def check_directory(self) -> None:
-        """Check that the working directory still has the query, and the batches that were planned.
+    def check_directory(self) -> int:
+        """Return the newest planned batch, once the working directory is known to have the query and its batches still.
 
         Spark takes up whatever is there: without its id and its logs, a query begins from the start, and its sink takes
         its batches for written.
@@ -94,19 +94,19 @@ class Run:
             WorkingDirectoryLostError: it has not.
             WorkingDirectoryError: the store cannot be read.
         """
-        logs = self.logs()
-        is_there = progress.query_id(logs) == self.query_id and (
+        seen, newest = self.planned, self.newest_planned()
+        is_there = progress.query_id(self.directory) == self.query_id and (
             self.mirror is None or self.mirror.has_metadata()
         )
-        newest = progress.newest_planned(logs)
-        if not is_there or newest < self.planned:
+        if not is_there or newest < seen:
             raise WorkingDirectoryLostError(
                 f"query {self.definition.name!r} cannot restart in place",
-                f"its working directory {self.location} with batch {self.planned}",
+                f"its working directory {self.location} with batch {seen}",
                 f"batch {newest} as the newest one" if is_there else "no query in it any more",
                 "keep programs from deleting old files there, as cleaners of /tmp do, or choose another place by "
                 "CHANDY_RUNTIME_DIR or CheckpointConfig.work_dir; the pipeline goes back to its latest checkpoint",
             )
+        return newest
 
     def is_committed(self, batch: int) -> bool:
         """Return whether a batch has committed; False, too, once Spark has deleted its record.
@@ -220,8 +220,7 @@ class Runs:
         """
         run = self._current[query]
         sink = run.definition.sink
-        run.check_directory()
-        _check_sole_writer(run)
+        _check_sole_writer(run, run.check_directory())
         with tempfile.TemporaryDirectory(prefix="hold-", dir=run.directory.parent) as folder:
             held = Path(folder)
             working = progress.hold(lambda: run.files_at(batch), held / WORKING)
@@ -255,8 +254,12 @@ class Runs:
                 run.definition.sources.completed(run.directory, record.batch)
 
 
-def _check_sole_writer(run: Run) -> None:
+def _check_sole_writer(run: Run, planned: int) -> None:
     """Check that a sink has no batch that its query has not planned: another program would have written it.
+
+    Args:
+        run: the query's run.
+        planned: the newest batch that was planned a moment ago.
 
     Raises:
         SinkTakenError: it has one.
@@ -264,10 +267,9 @@ def _check_sole_writer(run: Run) -> None:
     sink = run.definition.sink
     if sink.location is None:
         return
-    planned = progress.newest_planned(run.logs())
     while sink.is_ahead_of(planned):
         # Spark plans a batch before its sink has it: what the sink has now is planned by now.
-        before, planned = planned, progress.newest_planned(run.logs())
+        before, planned = planned, run.newest_planned()
         if planned == before:
             raise SinkTakenError(
                 f"no checkpoint of query {run.definition.name!r} can be taken",

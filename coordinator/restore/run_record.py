@@ -8,6 +8,7 @@ from typing import Final
 
 import attrs
 
+from ...state.local.processes import started_at
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.codec import from_json, to_json
 from ...storage.errors import CodecError
@@ -110,9 +111,4 @@ def boot_id() -> str:
 
 def may_be_alive(java: int) -> bool:
     """Return whether a JVM may still live. It outlives a killed driver for a moment, and may write into a sink."""
-    try:
-        state = Path(f"/proc/{java}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    # A process that has ended stays as a zombie until its parent has waited for it, see proc(5).
-    return state not in "ZX"
+    return started_at(java) is not None

@@ -30,8 +30,7 @@ log = logger(__name__)
 _ASK_SECONDS: Final = 1.0
 """From one question to the next."""
 _END_SECONDS: Final = 1.0
-_KILL_SECONDS: Final = 10.0
-"""How long a JVM that was killed may take to end."""
+"""How long closing waits for an answer."""
 
 
 @attrs.define
@@ -151,5 +150,5 @@ class JavaWatch:
             process=self.process.pid,
             seconds=round(silent),
         )
-        if not self.process.kill(_KILL_SECONDS):
+        if not self.process.kill():
             log.error("the JVM could not be ended; end it by kill -9", process=self.process.pid)

@@ -11,6 +11,8 @@ from typing import Final
 import attrs
 
 _PROC: Final = Path("/proc")
+_KILL_SECONDS: Final = 10.0
+"""How long a process that was killed may take to end."""
 _POLL_SECONDS: Final = 0.02
 
 
@@ -32,13 +34,9 @@ class Process:
         """Whether it still lives."""
         return started_at(self.pid) == self.started
 
-    def kill(self, patience: float) -> bool:
-        """End it by SIGKILL, which a stopped process obeys, too; return whether it has ended.
-
-        Args:
-            patience: seconds that it has for that.
-        """
-        deadline = time.monotonic() + patience
+    def kill(self) -> bool:
+        """End it by SIGKILL, which a stopped process obeys, too; return whether it has ended within a few seconds."""
+        deadline = time.monotonic() + _KILL_SECONDS
         while self.lives:
             if time.monotonic() > deadline:
                 return False
@@ -59,7 +57,7 @@ def started_at(pid: int) -> int | None:
     0 where that is not known.
     """
     try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        fields = _fields(pid)
     except OSError:
         return None if _PROC.joinpath("self").exists() else _answers(pid)
     # A process that has ended and that nobody has waited for stays as a zombie.
@@ -69,9 +67,14 @@ def started_at(pid: int) -> int | None:
 def is_stopped(pid: int) -> bool:
     """Return whether a process has been stopped by a signal (SIGSTOP, Ctrl-Z), so that it does nothing."""
     try:
-        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+        return _fields(pid)[0] in "Tt"
     except OSError:
         return False
+
+
+def _fields(pid: int) -> list[str]:
+    """Return what Linux says of a process, from its state on, see proc(5)."""
+    return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
 def _answers(pid: int) -> int | None:

@@ -147,6 +147,10 @@ class PostgresSink(StagedSink):
         finally:
             session.close()
 
+    @override
+    def unpublishable(self, rows: pa.Table) -> str | None:
+        return far_year(rows, rows.column_names) or unclean_text(rows, rows.column_names)
+
     def recover(self, fence: Fence) -> PostgresCommitter:
         """Connect, shut out earlier lives of the writer, and read what the table has of it.
 
@@ -235,8 +239,6 @@ class PostgresSink(StagedSink):
         """What keeps the table from taking the rows, each as a sentence without its full stop."""
         if found.kind not in _WRITABLE:
             return [f"{self.table} is a {_KINDS.get(found.kind, 'relation')} and not a table"]
-        if found.is_unlogged:
-            return [_UNLOGGED.format(self.table)]
         columns = {column.name: column for column in _columns_of(session, found)}
         wanted = self._columns(schema)
         problems = [
@@ -249,15 +251,13 @@ class PostgresSink(StagedSink):
             for column in columns.values()
             if column.name not in wanted and column.not_null and not column.has_default
         ]
+        if found.is_unlogged:
+            problems.append(_UNLOGGED.format(self.table))
         if found.has_row_security:
             problems.append("the table has row-level security for the user, and COPY does not work with it")
         if self.mode == "upsert":
             problems += self._upsert_problems(session, found, columns)
         return [*problems, *_rights_problems(session, found)]
-
-    @override
-    def unpublishable(self, rows: pa.Table) -> str | None:
-        return far_year(rows, rows.column_names) or unclean_text(rows, rows.column_names)
 
     def _column_problems(self, column: _Column | None, field: pa.Field) -> Iterator[str]:
         if column is None:
@@ -436,11 +436,10 @@ class PostgresCommitter(Committer):
     def _upsert(self, tables: list[pa.Table]) -> None:
         sink = self._sink
         columns = [name for name in tables[0].column_names if name != sink.deleted]
-        order = sql.order_beside(tables[0].column_names)
         self._session.query(sql.create_rows(self._table, columns, sink.deleted))
-        self._session.query(sql.number_rows(order))
+        self._session.query(sql.number_rows(tables[0].column_names))
         self._copy(TableName(sql.ROWS), tables)
-        self._session.query(sql.merge(self._table, columns, sink.key, sink.deleted, order))
+        self._session.query(sql.merge(self._table, columns, sink.key, sink.deleted))
         self._session.query(f"DROP TABLE {sql.quoted(sql.ROWS)}")
 
     def _copy(self, table: TableName, tables: list[pa.Table]) -> None:
@@ -527,11 +526,12 @@ def _rights_problems(session: Session, found: _Found) -> Iterator[str]:
     else:
         if positions.is_unlogged:
             yield _UNLOGGED.format(positions.name.sql)
-        ((is_owner,),) = session.query(
-            "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s", positions.oid
-        )
-        if not is_owner and _is_old(session, positions):
-            yield f"{positions.name.sql} is of an earlier version: let its owner {sql.add_target(positions.name)}"
+        if _is_old(session, positions):
+            ((is_owner,),) = session.query(
+                "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s", positions.oid
+            )
+            if not is_owner:
+                yield f"{positions.name.sql} is of an earlier version: let its owner {sql.add_target(positions.name)}"
         for right in ("SELECT", "INSERT", "UPDATE"):
             ((may,),) = session.query(f"SELECT has_table_privilege(%s, '{right}')", positions.oid)
             if not may:

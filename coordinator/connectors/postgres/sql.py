@@ -119,22 +119,22 @@ def create_rows(table: TableName, columns: Sequence[str], deleted: str | None) -
     )
 
 
-def order_beside(columns: Sequence[str]) -> str:
-    """Return a name for the column with the order of the rows that no other column of the temporary table has."""
+def _order_beside(columns: Sequence[str]) -> str:
+    """Return the name of the column with the order of the rows, which no other column of the temporary table has."""
     name = ORDER
     while name in columns:
         name += "_"
     return name
 
 
-def number_rows(order: str) -> str:
-    """Return the statement that has the temporary table number its rows as they come."""
-    return f"ALTER TABLE {quoted(ROWS)} ADD {quoted(order)} bigint GENERATED ALWAYS AS IDENTITY"
+def number_rows(columns: Sequence[str]) -> str:
+    """Return the statement that has the temporary table, which has these columns, number its rows as they come."""
+    return (
+        f"ALTER TABLE {quoted(ROWS)} ADD {quoted(_order_beside(columns))} bigint GENERATED ALWAYS AS IDENTITY"
+    )
 
 
-def merge(
-    table: TableName, columns: Sequence[str], key: Sequence[str], deleted: str | None, order: str = ORDER
-) -> str:
+def merge(table: TableName, columns: Sequence[str], key: Sequence[str], deleted: str | None) -> str:
     """Return the statement that brings the last row of each key from the temporary table into the target.
 
     Args:
@@ -142,8 +142,8 @@ def merge(
         columns: all columns of the target that are written, with the key.
         key: the columns of the key.
         deleted: the column whose true rows delete their key; None: there is none.
-        order: the column of the temporary table with the order of the rows.
     """
+    order = _order_beside(columns if deleted is None else [*columns, deleted])
     latest = (
         f"latest AS (SELECT DISTINCT ON ({_list(key)}) * FROM {quoted(ROWS)} "
         f"ORDER BY {_list(key)}, {quoted(order)} DESC)"
