@@ -124,10 +124,12 @@ class PipelineRollback:
             else:
                 self.launcher.start(run, query, self.metrics)
 
-    def clean_up(self, *, resumed: bool) -> None:
-        """Delete what the stopped runs have left, but for what the new ones resume."""
+    def clean_up(self) -> None:
+        """Delete what the stopped runs have left, but for the changelogs that the new ones resume."""
+        resumed = {run.resumed.point.query_id for run in self._next if run.resumed}
         for run in self.superseded:
             self.launcher.remove(run)
-        if not resumed:
-            self.local_recovery.delete_changelogs([run.query_id for run in self.superseded])
+        self.local_recovery.delete_changelogs(
+            [run.query_id for run in self.superseded if run.query_id not in resumed]
+        )
         self.superseded.clear()

@@ -65,7 +65,7 @@ class Steps(Protocol[R]):
         """Start the new runs."""
         ...
 
-    def clean_up(self, *, resumed: bool) -> None:
+    def clean_up(self) -> None:
         """Delete what the stopped runs have left, except what the new ones resume."""
         ...
 
@@ -96,4 +96,4 @@ def go_back(steps: Steps[R], *, resume: bool) -> None:
     # A checkpoint needs all queries, so all must be restored first.
     steps.resume_checkpoints(point)
     steps.start_runs()
-    steps.clean_up(resumed=bool(resumable))
+    steps.clean_up()

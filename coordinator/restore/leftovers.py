@@ -123,12 +123,12 @@ def _driver(path: Path) -> Leftover:
 def _changelogs(folder: Path, drivers: Iterable[Leftover]) -> Iterator[Leftover]:
     """Yield the changelogs of each run: those of a driver that was found share its fate, others are orphans."""
     by_path = {driver.path: driver for driver in drivers}
-    for path, run in changelog.runs(folder):
-        driver = by_path.get(run.parent)
+    for path, owner in changelog.runs(folder):
+        driver = by_path.get(owner)
         if driver is not None:
             found = _leftover(path, f"changelogs of {driver.what}", in_use=driver.in_use, owner=driver.path)
             yield attrs.evolve(found, written_at=max(found.written_at, driver.written_at))
-        elif not run.exists():
+        elif not owner.exists():
             yield _leftover(path, "changelogs of a driver that is gone")
 
 

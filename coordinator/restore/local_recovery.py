@@ -119,6 +119,7 @@ class LocalRecovery:
         *,
         root: str,
         generation: int,
+        workspace: Path,
         changelogs: Path,
         enabled: bool,
         boot: str,
@@ -131,6 +132,7 @@ class LocalRecovery:
         Args:
             root: URI of the pipeline's own store.
             generation: the life.
+            workspace: the coordinator's own directory, which exists as long as this life.
             changelogs: the folder of all changelogs.
             enabled: whether this life keeps changelogs.
             boot: this machine, as ``boot_id`` names it.
@@ -142,6 +144,7 @@ class LocalRecovery:
         self._adoptions = adoptions or Adoptions()
         self._root = root
         self._generation = generation
+        self._workspace = workspace
         self._changelogs = changelogs
         self.enabled = enabled
         self._boot = boot
@@ -157,6 +160,7 @@ class LocalRecovery:
         *,
         root: str,
         generation: int,
+        workspace: Path,
         point: RestorePoint | None,
         enabled: bool,
         resume: bool,
@@ -167,7 +171,7 @@ class LocalRecovery:
 
         Args:
             base: where coordinators have their directories.
-            changelogs, root, generation, enabled, java, adoptions: as for the constructor.
+            changelogs, root, generation, workspace, enabled, java, adoptions: as for the constructor.
             point: the checkpoint that this life restores.
             resume: whether it may go on behind that checkpoint.
         """
@@ -180,6 +184,7 @@ class LocalRecovery:
         return cls(
             root=root,
             generation=generation,
+            workspace=workspace,
             changelogs=changelogs,
             enabled=enabled,
             boot=boot,
@@ -238,7 +243,7 @@ class LocalRecovery:
             return
         self._known.add(run.definition.name)
         try:
-            admit(self._changelogs, run.query_id, run.directory.parent)
+            admit(self._changelogs, run.query_id, self._workspace)
             RunRecord(
                 root=self._root,
                 generation=self._generation,

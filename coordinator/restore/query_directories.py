@@ -37,6 +37,11 @@ class QueryDirectories:
         self._remote: RemoteDirectories | None = None
         self._is_left = False
 
+    @property
+    def path(self) -> Path:
+        """The directory, which exists as long as the coordinator."""
+        return self._workspace.path
+
     def new_run(self, query: str) -> Path:
         """Return a path for the working checkpoint directory of a query; it does not exist yet."""
         self._runs += 1

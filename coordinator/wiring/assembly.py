@@ -200,6 +200,7 @@ def _local_recovery(
         driver.changelogs,
         root=pipeline.catalog.store.uri,
         generation=pipeline.generation.generation,
+        workspace=driver.directories.path,
         point=pipeline.point,
         enabled=endpoint.changelogs is not None,
         resume=pipeline.may_resume,

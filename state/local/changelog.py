@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import shutil
 import struct
 from collections.abc import Iterator
@@ -44,6 +45,8 @@ FOLDER: Final = "journals"
 LIMIT: Final = 256 * 1024 * 1024
 """Default limit of one shard's changelog in bytes. Reading more may take longer than running the batches again."""
 _GONE: Final = ".gone-"
+_ADMISSIONS: Final = 5
+"""How often a run is admitted while other drivers sweep at the same moment."""
 _OWNER: Final = "owner"
 _MAGIC: Final = b"CHJ2"
 _HEAD: Final = struct.Struct("<4sqq16s")
@@ -57,17 +60,27 @@ def shard_folder(root: Path, query_id: str, uid: str, shard: int) -> Path:
 
 
 def admit(root: Path, query_id: str, owner: Path) -> None:
-    """Allow the shards of a run to have changelogs as long as the run's own folder ``owner`` exists.
+    """Allow the shards of a run to have changelogs as long as the directory ``owner`` exists.
+
+    The owner outlives the run: the next run of the query reads its changelogs when its shards are opened, which is
+    long after the run has ended.
 
     Raises:
         OSError, UnsafeDirectoryError: the folder of all changelogs cannot be used.
     """
     private_directory(root)
-    # If this process is killed here, ``sweep`` deletes the folder.
-    new = root / f"{_GONE}new-{query_id}"
-    new.mkdir()
-    (new / _OWNER).write_text(str(owner))
-    new.rename(root / query_id)
+    for attempt in itertools.count(1):
+        # If this process is killed here, ``sweep`` deletes the folder.
+        new = root / f"{_GONE}new-{query_id}"
+        try:
+            new.mkdir()
+            (new / _OWNER).write_text(str(owner))
+            new.rename(root / query_id)
+            return
+        except FileNotFoundError:
+            # Another driver on the machine has just swept it.
+            if attempt == _ADMISSIONS:
+                raise
 
 
 def remove(root: Path, query_id: str) -> None:
@@ -79,7 +92,7 @@ def remove(root: Path, query_id: str) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Delete the changelogs whose run is gone, and what killed processes have left half deleted."""
+    """Delete the changelogs whose owner is gone, and what killed processes have left half deleted."""
     for gone in root.glob(f"{_GONE}*"):
         shutil.rmtree(gone, ignore_errors=True)
     for folder, owner in runs(root):
@@ -89,7 +102,7 @@ def sweep(root: Path) -> None:
 
 
 def runs(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the folder of each run with changelogs, and the run's own folder, which may be gone."""
+    """Yield the folder of each run that has changelogs, and the directory that owns them, which may be gone."""
     for owner in sorted(root.glob(f"*/{_OWNER}")):
         with contextlib.suppress(OSError):
             yield owner.parent, Path(owner.read_text())

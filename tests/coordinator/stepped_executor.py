@@ -212,5 +212,5 @@ class SteppedRollback:
     def start_runs(self) -> None:
         """Nothing runs by itself."""
 
-    def clean_up(self, *, resumed: bool) -> None:
+    def clean_up(self) -> None:
         """Nothing is left."""

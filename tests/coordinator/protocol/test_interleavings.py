@@ -1464,7 +1464,7 @@ class Rollback:
     def start_runs(self) -> None:
         pass
 
-    def clean_up(self, *, resumed: bool) -> None:
+    def clean_up(self) -> None:
         for run in self.life.superseded:
             self.life.recorded.pop(run.query_id, None)
         self.life.superseded.clear()

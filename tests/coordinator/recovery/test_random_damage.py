@@ -116,6 +116,7 @@ class Life:
         recovery = LocalRecovery(
             root=self.catalog.store.uri,
             generation=generation.generation,
+            workspace=directories.path,
             changelogs=self.folder / "changelogs",
             enabled=False,
             boot="",

@@ -67,8 +67,8 @@ class Recording:
     def start_runs(self) -> None:
         self.step("start_runs")
 
-    def clean_up(self, *, resumed: bool) -> None:
-        self.step(f"clean_up {resumed}")
+    def clean_up(self) -> None:
+        self.step("clean_up")
 
 
 BEFORE = ["check_not_fenced", "stop_runs", "suspend_checkpoints", "settle_manifests", "choose_restore_point"]
@@ -79,21 +79,21 @@ def test_a_pipeline_goes_to_the_checkpoint_and_nobody_resumes_what_it_gives_up()
     steps = Recording({"q": "run", "r": "run"})
     go_back(steps, resume=False)
     restored = ["restore q None", "restore r None"]
-    assert steps.taken == [*BEFORE, "forget_resumable", *restored, *AFTER, "clean_up False"]
+    assert steps.taken == [*BEFORE, "forget_resumable", *restored, *AFTER, "clean_up"]
 
 
 def test_a_pipeline_resumes_if_all_queries_can() -> None:
     steps = Recording({"q": "run 1", "r": "run 2"})
     go_back(steps, resume=True)
     restored = ["restore q run 1", "restore r run 2"]
-    assert steps.taken == [*BEFORE, "find_resumable", *restored, *AFTER, "clean_up True"]
+    assert steps.taken == [*BEFORE, "find_resumable", *restored, *AFTER, "clean_up"]
 
 
 def test_a_pipeline_that_cannot_resume_goes_to_the_checkpoint() -> None:
     steps = Recording()
     go_back(steps, resume=True)
     restored = ["restore q None", "restore r None"]
-    assert steps.taken == [*BEFORE, "find_resumable", "forget_resumable", *restored, *AFTER, "clean_up False"]
+    assert steps.taken == [*BEFORE, "find_resumable", "forget_resumable", *restored, *AFTER, "clean_up"]
 
 
 @pytest.mark.parametrize("step", [*BEFORE, "forget_resumable", "restore q None", *AFTER])

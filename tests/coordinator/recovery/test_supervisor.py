@@ -192,6 +192,7 @@ class Setup:
         recovery = cast(LocalRecovery, local_recovery) or LocalRecovery(
             root="",
             generation=1,
+            workspace=self.directories.path,
             changelogs=directory / "changelogs",
             enabled=False,
             boot="",

@@ -33,7 +33,7 @@ from chandy.coordinator.restore.run_record import (
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
-from chandy.state.local.changelog import Changelog, admit, shard_folder
+from chandy.state.local.changelog import Changelog, admit, shard_folder, sweep
 from chandy.state.rpc.messages import ResumePoint
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
@@ -104,7 +104,7 @@ def left_behind(
     (folder / "checkpoint" / "commits" / str(committed)).touch()
     (base / place / ALIVE).touch()
     record.write(folder)
-    admit(changelogs, record.query_id, folder)
+    admit(changelogs, record.query_id, base / place)
     for operator in record.operators:
         for shard in range(len(operator.shards)):
             changelog = Changelog(shard_folder(changelogs, record.query_id, operator.uid, shard))
@@ -115,7 +115,14 @@ def left_behind(
 
 
 def local_recovery(base: Path, changelogs: Path, point: RestorePoint | None, **options: Any) -> LocalRecovery:
-    defaults = {"root": ROOT, "generation": 5, "enabled": True, "resume": True, "java": 1}
+    defaults = {
+        "root": ROOT,
+        "generation": 5,
+        "workspace": base,
+        "enabled": True,
+        "resume": True,
+        "java": 1,
+    }
     return LocalRecovery.begin(base, changelogs, point=point, **{**defaults, **options})
 
 
@@ -384,9 +391,15 @@ def test_a_record_that_cannot_be_read_is_as_none(
 # --- while it lives -----------------------------------------------------------------------------------------
 
 
-def this_life(changelogs: Path, *, enabled: bool = True) -> LocalRecovery:
+def this_life(changelogs: Path, workspace: Path, *, enabled: bool = True) -> LocalRecovery:
     return LocalRecovery(
-        root=ROOT, generation=4, changelogs=changelogs, enabled=enabled, boot="b", leftovers=LeftoverRuns()
+        root=ROOT,
+        generation=4,
+        workspace=workspace,
+        changelogs=changelogs,
+        enabled=enabled,
+        boot="b",
+        leftovers=LeftoverRuns(),
     )
 
 
@@ -399,7 +412,7 @@ def test_runs_whose_host_was_killed_resume_but_not_twice_at_the_same_batch(
 ) -> None:
     directory = left_behind(base, changelogs, RECORD, committed=5)
     point = checkpoint(q=2, generation=3)
-    found = this_life(changelogs)
+    found = this_life(changelogs, base)
     resumable = ResumableRun(ResumePoint("id", 2, 5), directory)
     assert found.resumable([run(directory)], point) == {"q": resumable}
     assert found.resumable([run(directory, resumed=resumable)], point) == {}, (
@@ -412,16 +425,17 @@ def test_runs_whose_host_was_killed_resume_but_not_twice_at_the_same_batch(
 
 def test_a_driver_without_changelogs_resumes_nothing(base: Path, changelogs: Path) -> None:
     directory = left_behind(base, changelogs, RECORD, committed=5)
-    found = this_life(changelogs, enabled=False)
+    found = this_life(changelogs, base, enabled=False)
     assert found.resumable([run(directory)], checkpoint(q=2, generation=3)) == {}
     found.record(run(directory, "next"), 0, None)
     assert not (changelogs / "next").exists()
 
 
 def test_a_run_is_recorded_for_the_next_driver(base: Path, changelogs: Path) -> None:
-    directory = QueryDirectories(base, "p").new_run("q")
+    directories = QueryDirectories(base, "p")
+    directory = directories.new_run("q")
     point = checkpoint(q=2, generation=3)
-    found = this_life(changelogs)
+    found = this_life(changelogs, directories.path)
     found.record(run(directory), 2, point)
     ((record, where),) = read_records(directory.parent.parent)
     assert where == directory
@@ -431,12 +445,25 @@ def test_a_run_is_recorded_for_the_next_driver(base: Path, changelogs: Path) -> 
     assert (changelogs / "id").is_dir()
 
 
+def test_changelogs_of_a_run_stay_until_its_successor_has_read_them(base: Path, changelogs: Path) -> None:
+    """Its own directory is deleted when the next run starts, long before that one's shards are opened."""
+    directories = QueryDirectories(base, "p")
+    directory = directories.new_run("q")
+    this_life(changelogs, directories.path).record(run(directory), 0, None)
+    directories.remove(directory)
+    sweep(changelogs)
+    assert (changelogs / "id").is_dir()
+    directories.close()
+    sweep(changelogs)
+    assert not (changelogs / "id").exists()
+
+
 def test_a_machine_where_changelogs_cannot_be_kept_goes_without(
     base: Path, changelogs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     changelogs.write_text("a file")
     directory = QueryDirectories(base, "p").new_run("q")
-    found = this_life(changelogs)
+    found = this_life(changelogs, base)
     found.record(run(directory), 0, None)
     assert "no later life can resume this run" in caplog.text
 

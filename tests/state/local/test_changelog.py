@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -99,7 +100,22 @@ def test_a_run_is_admitted_once(folder: Path, tmp_path: Path) -> None:
         admit(folder.parent.parent, "query", tmp_path)
 
 
-def test_changelogs_whose_run_is_gone_are_swept_away_and_no_others(tmp_path: Path) -> None:
+def test_a_run_is_admitted_while_another_driver_sweeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, mkdir, swept = tmp_path / "changelogs", Path.mkdir, iter([True, True, False])
+
+    def mkdir_then_sweep(path: Path, *args: Any, **options: Any) -> None:
+        mkdir(path, *args, **options)
+        if path.name == ".gone-new-query" and next(swept):
+            sweep(root)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_then_sweep)
+    admit(root, "query", tmp_path)
+    assert [path.name for path in root.iterdir()] == ["query"]
+
+
+def test_changelogs_whose_owner_is_gone_are_swept_away_and_no_others(tmp_path: Path) -> None:
     root = tmp_path / "changelogs"
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
