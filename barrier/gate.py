@@ -20,6 +20,11 @@ class Gate:
     _barriers: list[Barrier] = attrs.field(factory=list)
     _answers: dict[int, tuple[Barrier, ...]] = attrs.field(factory=dict)
 
+    @property
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The barriers that stand, in the order in which they were placed."""
+        return tuple(self._barriers)
+
     def place(self, checkpoint: int, planned: int) -> Barrier:
         """Place a checkpoint's barrier after the newest batch.
 

@@ -35,19 +35,19 @@ class AssignedShard:
 def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...]:
     """Return the shards of all running queries, sorted."""
     found: list[AssignedShard] = []
-    sizes = machine.sizes()
-    moves = {(move.query, move.shard): move for move in machine.moves.under_way.values()}
+    sizes = machine.checkpoints.retained.sizes()
+    moves = {(move.query, move.shard): move for move in machine.placement.moves.under_way.values()}
     for name, query in sorted(machine.queries.items()):
         owners = {
-            shard: machine.hosts.get(host)
+            shard: machine.members.hosts.get(host)
             for host, some in query.assignment.by_owner().items()
             for shard in some
         }
         for shard in sorted({*owners, *query.assignment.shards}):
             owner = owners.get(shard)
             move = moves.get((name, shard))
-            target = machine.hosts.get(move.target) if move else None
-            standby = machine.standbys.in_sync(name, shard, machine.hosts)
+            target = machine.members.hosts.get(move.target) if move else None
+            standby = machine.placement.standbys.in_sync(name, shard, machine.members.hosts)
             found.append(
                 AssignedShard(
                     query=name,
@@ -59,7 +59,7 @@ def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...
                     size=sizes.get((name, shard)),
                     moves_to=target.machine if target else None,
                     progress=move.phase.value if move and target else None,
-                    standby=machine.hosts[standby.target].machine if standby else None,
+                    standby=machine.members.hosts[standby.target].machine if standby else None,
                 )
             )
     return tuple(found)

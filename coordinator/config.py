@@ -194,6 +194,11 @@ class CheckpointConfig:
     While a target is away, its query goes on until so many wait. Then it pauses, no checkpoint starts, and the log says
     so; it goes on by itself once the target takes what waits.
     """
+    check_invariants: bool = attrs.field(default=False, validator=fields.instance(bool))
+    """Whether to check after every event that the checkpoint protocol is as it must be, and raise an error otherwise.
+
+    Set it to look for a bug of Chandy. It costs the driver time in proportion to the shards and hosts of the pipeline.
+    """
     take_over_output: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether transactional sinks may publish into the output of a pipeline of this name with another storage.
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from ..barrier.cut import downstream_first
 from ..state.aggregation.aggregate_operator import Combine
 from ..state.aggregation.combining import Combining
 from ..state.operators.arrow_processor import ArrowProcessor
@@ -701,9 +700,7 @@ class CheckpointCoordinator:
 
     def _stop_queries(self, target: str | None, timeout: float) -> Checkpoint | None:
         """Stop all queries and take a savepoint, if one was asked for; if it fails they run again."""
-        order = self._executor.machine.read(
-            lambda machine: downstream_first({name: query.reads for name, query in machine.queries.items()})
-        )
+        order = self._executor.machine.read(lambda machine: machine.queries.downstream_first())
         stopped = self._supervisor.stop_gracefully(order, timeout)
         if target is None:
             return None
@@ -720,13 +717,15 @@ class CheckpointCoordinator:
         """Keep what the stopped queries have committed since the latest checkpoint; say so if that fails."""
         stand = self._supervisor.stand()
         if self._executor.machine.read(
-            lambda machine: machine.closed is not None or machine.retained.base_has(stand)
+            lambda machine: machine.closed is not None or machine.checkpoints.retained.base_has(stand)
         ):
             return None
         try:
             return self._executor.request(CheckpointKind.MANUAL, of_stop=True).result(timeout)
         except (ChandyError, TimeoutError) as error:
-            if latest := self._executor.machine.read(lambda machine: machine.retained.base_with(stand)):
+            if latest := self._executor.machine.read(
+                lambda machine: machine.checkpoints.retained.base_with(stand)
+            ):
                 log.warning(
                     "the last checkpoint is complete; the next start publishes its output", id=latest.id
                 )

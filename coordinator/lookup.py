@@ -132,7 +132,7 @@ class Lookup:
         raise QueryNotRunningError(operator.uid, operator.query)
 
     def _places(self, operator: OperatorRecord) -> ShardLocations:
-        return self.machine.read(lambda machine: machine.places(operator.query, operator.uid))
+        return self.machine.read(lambda machine: machine.placement.locations(operator.query, operator.uid))
 
     def _fetch_from(
         self,

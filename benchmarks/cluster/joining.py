@@ -168,7 +168,7 @@ class _Watch:
 
     def has_host(self, machine: Machine) -> bool:
         """Return whether a machine has a state host."""
-        hosts = self.coordinator._executor.machine.read(lambda state: list(state.hosts.values()))
+        hosts = self.coordinator._executor.machine.read(lambda state: list(state.members.hosts.values()))
         return machine.name in {host.machine for host in hosts}
 
 

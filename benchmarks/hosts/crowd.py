@@ -114,7 +114,7 @@ class Crowd:
         """Take a checkpoint after the newest batch, from the request until all hosts know that it is complete."""
         machine = self.machine
         with self._step(CHECKPOINT):
-            checkpoint = machine.next_id
+            checkpoint = machine.checkpoints.next_id
             self._handle(on.CheckpointRequested(CheckpointKind.MANUAL))
             self._handle(on.CutChosen(checkpoint, QUERY, self._batch))
             self._handle(on.PlanningDone(checkpoint))
@@ -145,9 +145,9 @@ class Crowd:
             gone = [verdict.host for verdict in verdicts if isinstance(verdict, TakenForLost)]
             assert sorted(gone) == sorted(lost)
             for host in gone:
-                self._handle(on.HostLeft(self.machine.hosts[host]))
+                self._handle(on.HostLeft(self.machine.members.hosts[host]))
             assert self._carried(do.GoBack)
-            self._go_back(self.machine.retained.manifests[-1])
+            self._go_back(self.machine.checkpoints.retained.manifests[-1])
             self._claim_all()
 
     def grow(self, number: int) -> None:

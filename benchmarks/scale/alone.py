@@ -67,7 +67,7 @@ class Alone:
     def checkpoint(self) -> Handled:
         """Run one checkpoint through all its events."""
         machine = self.machine
-        checkpoint, batch = machine.next_id, machine.next_id
+        checkpoint, batch = machine.checkpoints.next_id, machine.checkpoints.next_id
         self._now += 10
         self._handle(on.CheckpointRequested(CheckpointKind.MANUAL))
         self._handle(on.CutChosen(checkpoint, QUERY, batch))
@@ -78,7 +78,7 @@ class Alone:
             self._handle(on.BatchCommitted(QUERY, batch))
         self._handle(on.ProgressStored(checkpoint, QueryRecord(QUERY, batch, Handle()), 0))
         acks = Laps()
-        for ack in self._acks(machine.pending[checkpoint].parts[QUERY].orders):
+        for ack in self._acks(machine.checkpoints.pending[checkpoint].parts[QUERY].orders):
             with acks:
                 self._handle(on.Acked(ack))
         outcome = Laps()
@@ -86,7 +86,7 @@ class Alone:
             manifest = machine.manifest(checkpoint, self._now)
         assert manifest is not None
         with outcome:
-            machine.doomed(manifest)
+            machine.checkpoints.doomed(manifest)
         with outcome:
             instructions = self._handle(on.Finalized(manifest)).instructions
         for instruction in instructions:

@@ -156,7 +156,7 @@ class CheckpointJobs:
 
     def _store_of(self, checkpoint: int, root: str) -> Store:
         """The store of a checkpoint. Nothing is retried on it after the checkpoint's deadline."""
-        pending = self._machine.read(lambda machine: machine.pending.get(checkpoint))
+        pending = self._machine.read(lambda machine: machine.checkpoints.pending.get(checkpoint))
         left = pending.deadline - self._clock() if pending else 0.0
         return open_store(root).within(max(0.0, left))
 
@@ -164,7 +164,7 @@ class CheckpointJobs:
 
     def _is_over(self, checkpoint: int) -> bool:
         """Whether a checkpoint has ended: nothing is to be written for it any more, nor any sink to be asked."""
-        return self._machine.read(lambda machine: checkpoint not in machine.pending)
+        return self._machine.read(lambda machine: checkpoint not in machine.checkpoints.pending)
 
     def _store_progress(self, order: do.StoreProgress) -> None:
         if self._is_over(order.checkpoint):
@@ -261,7 +261,7 @@ class CheckpointJobs:
         if not isinstance(error, ObjectMissingError):
             return True
         key = error.key
-        return self._machine.read(lambda machine: machine.retained.needs(key))
+        return self._machine.read(lambda machine: machine.checkpoints.retained.needs(key))
 
     # --- its manifest ---------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class CheckpointJobs:
         manifest = self._with_channels(manifest)
         not_finalized = partial(on.NotFinalized, manifest, Reason.FINALIZE_CHECKPOINT_FAILURE)
         try:
-            if doomed := self._machine.read(lambda machine: machine.doomed(manifest)):
+            if doomed := self._machine.read(lambda machine: machine.checkpoints.doomed(manifest)):
                 raise ObjectMissingError(order.root, min(doomed))
             for _ in commit_steps(manifest, order.root, self._catalog, open_store, self._be_patient):
                 pass

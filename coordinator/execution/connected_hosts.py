@@ -170,7 +170,7 @@ class ConnectedHosts:
         # A host may open a new stream before the end of its broken one is noticed.
         stream = object()
         if hello.host in self._dismissed or self._machine.read(
-            lambda machine: hello.host in machine.replaced
+            lambda machine: hello.host in machine.members.dismissed
         ):
             yield StopOrder()
             return

@@ -163,7 +163,7 @@ class CheckpointExecutor:
 
     def statistics(self) -> Statistics:
         """Counts, records and summaries of the checkpoints so far."""
-        return self.machine.read(lambda machine: machine.history.snapshot())
+        return self.machine.read(lambda machine: machine.checkpoints.history.snapshot())
 
     # --- threads --------------------------------------------------------------------------------------------
 

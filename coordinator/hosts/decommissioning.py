@@ -49,7 +49,7 @@ class Decommissioning:
         if new := found - self._known:
             self._known |= new
             self._executor.machine.handle(on.ExecutorsLeaving(new))
-            self._emptying = Emptying(self._executor, lambda protocol: protocol.shards_leaving())
+            self._emptying = Emptying(self._executor, lambda protocol: protocol.placement.shards_leaving())
             log.info("shards leave executors that are decommissioned", executors=sorted(new))
         # One that fails counts for the pipeline as any does. So none follows it; a periodic one will do as well.
         if self._emptying and not self._emptying.has_failed and not self._emptying.push():
@@ -58,7 +58,7 @@ class Decommissioning:
 
     def _end_empty(self, gone: frozenset[str]) -> None:
         """Have state hosts end that have nothing any more and whose executors are gone: a pod may wait for that."""
-        empty = self._executor.machine.read(lambda protocol: protocol.empty_hosts(gone))
+        empty = self._executor.machine.read(lambda protocol: protocol.placement.empty_hosts(gone))
         for host in empty:
             if host not in self._told:
                 log.info("a state host ends whose executor was decommissioned", host=host)

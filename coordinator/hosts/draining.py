@@ -65,7 +65,7 @@ def drain(executor: CheckpointExecutor, machine: str, seconds: float) -> None:
     """
     executor.machine.handle(on.DrainRequested(machine))
     end = time.monotonic() + seconds
-    emptying = Emptying(executor, lambda protocol: protocol.shards_on(machine))
+    emptying = Emptying(executor, lambda protocol: protocol.placement.shards_on(machine))
     while left := emptying.push():
         remaining = end - time.monotonic()
         if remaining <= 0:
@@ -80,5 +80,5 @@ def drain(executor: CheckpointExecutor, machine: str, seconds: float) -> None:
                 "wait for longer; what has not moved goes on to do so",
             )
         executor.machine.wait_until(
-            lambda protocol: not protocol.shards_on(machine), min(_LOOK_SECONDS, remaining)
+            lambda protocol: not protocol.placement.shards_on(machine), min(_LOOK_SECONDS, remaining)
         )

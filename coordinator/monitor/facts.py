@@ -102,7 +102,7 @@ class Observed:
         return self.executor.machine.read(self._read)
 
     def _read(self, machine: CheckpointStateMachine) -> Facts:
-        supervisor, latest = self.supervisor, machine.history.latest_completed
+        supervisor, latest = self.supervisor, machine.checkpoints.history.latest_completed
         failed, recoveries = supervisor.failed, supervisor.recoveries
         owners = _owners(machine)
         shards = sum(len(query.assignment.shards) for query in machine.queries.values())
@@ -113,21 +113,21 @@ class Observed:
             now=self.clock(),
             began=self.began,
             interval=self.interval,
-            totals=machine.history.totals.copy(),
-            restored=machine.history.counts.restored,
+            totals=machine.checkpoints.history.totals.copy(),
+            restored=machine.checkpoints.history.counts.restored,
             completed_at=latest.completed_at if latest else None,
             size=latest.size if latest else None,
-            in_progress=len(machine.pending),
-            queued=len(machine.queue),
+            in_progress=len(machine.checkpoints.pending),
+            queued=len(machine.admission.queue),
             queries={
                 query.name: QueryFacts(query.isActive, _committed(machine, query.name))
                 for query in supervisor.queries
             },
-            hosts=Counter(host.machine for host in machine.hosts.values()),
+            hosts=Counter(host.machine for host in machine.members.hosts.values()),
             shards=owners,
             unassigned=shards - sum(owners.values()),
-            moving=len(machine.moves.under_way),
-            standbys=machine.standbys.count_in_sync(machine.hosts),
+            moving=len(machine.placement.moves.under_way),
+            standbys=machine.placement.standbys.count_in_sync(machine.members.hosts),
             unpublished=_unpublished(machine),
             recoveries=dict(supervisor.recovered),
             recovery_seconds=recoveries[-1].total if recoveries else None,
@@ -142,7 +142,7 @@ def _committed(machine: CheckpointStateMachine, query: str) -> int:
 def _owners(machine: CheckpointStateMachine) -> Counter[str]:
     owners: Counter[str] = Counter()
     for query in machine.queries.values():
-        for host, hello in machine.hosts.items():
+        for host, hello in machine.members.hosts.items():
             if share := query.assignment.share(host):
                 owners[hello.machine] += share
     return owners
@@ -150,7 +150,7 @@ def _owners(machine: CheckpointStateMachine) -> Counter[str]:
 
 def _unpublished(machine: CheckpointStateMachine) -> dict[str, Unpublished]:
     found: dict[str, Unpublished] = {}
-    for publication in machine.publications.under_way.values():
+    for publication in machine.checkpoints.publications.under_way.values():
         completed = publication.manifest.completed_at
         for query in publication.queries:
             before = found.get(query, Unpublished(0, completed))

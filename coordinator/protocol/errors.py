@@ -89,3 +89,18 @@ class StaleQueryError(ChandyError):
             f"a task{batch} came from Spark query id {self.query_id}, whose query has stopped or gone back to a "
             "checkpoint; nothing that the task does counts"
         )
+
+
+@attrs.define(eq=False)
+class InvariantBrokenError(ChandyError):
+    """An invariant of the checkpoint protocol does not hold; see ``invariants``."""
+
+    event: str
+    """The event after which it did not hold."""
+    broken: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"after {self.event}, the checkpoint protocol is not as it must be: {'; '.join(self.broken)}; this is a "
+            "bug of Chandy: please report it with the driver's log"
+        )

@@ -1,12 +1,14 @@
-"""What the checkpoint protocol knows of one query."""
+"""What the checkpoint protocol knows of each query."""
 
 from __future__ import annotations
 
 import attrs
 
+from ...barrier.cut import downstream_first
 from ...barrier.gate import Gate
 from ...state.rpc.messages import RestoreSource
 from ...storage.checkpoints.manifest import OperatorRecord
+from .errors import StaleQueryError
 from .shard_assignment import ShardAssignment
 
 
@@ -49,3 +51,38 @@ class QueryState:
         operator has not started.
         """
         return self.operators if cut > self.started_after else self.restored
+
+
+class Queries(dict[str, QueryState]):
+    """The queries of a pipeline, by name."""
+
+    def running(self, query_id: str) -> QueryState | None:
+        """Return the query whose current run has this Spark id; None if that run is over."""
+        return next((query for query in self.values() if query.query_id == query_id), None)
+
+    def get_running(self, query_id: str, batch: int | None = None) -> QueryState:
+        """Return the query whose current run has this Spark id.
+
+        Args:
+            query_id: the id.
+            batch: the batch that somebody asks about; None: no batch.
+
+        Raises:
+            StaleQueryError: that run is over.
+        """
+        query = self.running(query_id)
+        if query is None:
+            raise StaleQueryError(query_id, batch)
+        return query
+
+    @property
+    def all_claimed(self) -> bool:
+        """Whether hosts have claimed all shards that have changelogs.
+
+        A checkpoint takes a shard that no host has from its source, which is not all of the state of such a shard.
+        """
+        return all(query.assignment.complete for query in self.values())
+
+    def downstream_first(self) -> tuple[str, ...]:
+        """Return the names of the queries, each before those whose output it reads."""
+        return downstream_first({name: query.reads for name, query in self.items()})

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
+from ...state.rpc.messages import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.retention import deletable, dropped
 from .instructions import Discard
@@ -38,6 +39,15 @@ class RetainedCheckpoints:
     def base_manifest(self) -> Manifest | None:
         """The manifest of the base."""
         return self.find(self.base)
+
+    def sizes(self) -> dict[tuple[str, ShardId], int]:
+        """Return the bytes of each shard in the base, by the name of its query."""
+        base = self.base_manifest
+        return {
+            (operator.query, ShardId(operator.uid, number)): handle.size if handle else 0
+            for operator in (base.operators if base else ())
+            for number, handle in enumerate(operator.shards)
+        }
 
     def base_has(self, batches: Mapping[str, int]) -> bool:
         """Whether the base has all batches of queries up to these; -1: there is none."""

@@ -213,7 +213,7 @@ def _damaged(catalog: Catalog, found: DamagedError, checkpoint: int | None) -> D
 
 def base_point(protocol: CheckpointStateMachine) -> RestorePoint | None:
     """Return the checkpoint that a pipeline's state grew from, if it is one of its own."""
-    manifest = protocol.retained.base_manifest
+    manifest = protocol.checkpoints.retained.base_manifest
     return RestorePoint(manifest, protocol.root) if manifest else None
 
 
@@ -222,7 +222,7 @@ def suspect(protocol: CheckpointStateMachine, restored: RestorePoint) -> Restore
 
     That is the restored one, or the latest, which has taken its bytes over, if retention has dropped the restored one.
     """
-    if restored.is_savepoint or protocol.retained.find(restored.manifest.id) is not None:
+    if restored.is_savepoint or protocol.checkpoints.retained.find(restored.manifest.id) is not None:
         return restored
     return base_point(protocol) or restored
 

@@ -37,6 +37,7 @@ from ..monitor.facts import Observed
 from ..operators import Operators
 from ..protocol.balance import wanted_owners
 from ..protocol.events import Restored
+from ..protocol.invariants import CheckedStateMachine
 from ..protocol.state_machine import CheckpointStateMachine
 from ..recovery.decisions import RecoveryStateMachine
 from ..recovery.launcher import Launcher
@@ -338,7 +339,8 @@ def _state_machine(
     """Make the protocol of a pipeline's checkpoints, which goes on after the restored one."""
     point = pipeline.point
     restored = frozenset(query.name for query in point.manifest.queries) if point else frozenset()
-    return CheckpointStateMachine(
+    kind = CheckedStateMachine if config.check_invariants else CheckpointStateMachine
+    return kind(
         pipeline=pipeline.name,
         generation=pipeline.generation.generation,
         root=pipeline.catalog.store.uri,

@@ -24,7 +24,7 @@ def lived() -> Crowd:
 
 def test_a_crowd_has_all_shards_in_its_checkpoint_after_a_loss_and_a_growth(lived: Crowd) -> None:
     assert lived.hosts == HOSTS - LOST + JOINED
-    newest = lived.machine.retained.manifests[-1]
+    newest = lived.machine.checkpoints.retained.manifests[-1]
     assert len(newest.operators[0].shards) == HOSTS * SHARDS_A_HOST
     assert None not in newest.operators[0].shards
     owners = lived.machine.queries["flights"].assignment.by_owner()
@@ -54,7 +54,9 @@ def test_each_step_has_the_messages_that_it_must_have(lived: Crowd) -> None:
 
 def test_only_checkpoints_are_counted_that_delete_an_older_one(lived: Crowd) -> None:
     assert len(lived.costs[crowd.CHECKPOINT]) == 2
-    assert [manifest.id for manifest in lived.machine.retained.manifests] == list(range(3, 3 + RETAINED))
+    assert [manifest.id for manifest in lived.machine.checkpoints.retained.manifests] == list(
+        range(3, 3 + RETAINED)
+    )
 
 
 def cost(seconds: float, size: int = 1_000_000) -> Cost:

@@ -103,8 +103,8 @@ def test_the_state_machine_alone_completes_checkpoints_with_all_shards_and_drops
     driven = Alone(Fleet(250, acks_a_message=acks_a_message))
     for _ in range(alone.RETAINED + 2):
         driven.checkpoint()
-    assert [manifest.id for manifest in driven.machine.retained.manifests] == [3, 4, 5]
-    newest = driven.machine.retained.manifests[-1].operators[0].shards
+    assert [manifest.id for manifest in driven.machine.checkpoints.retained.manifests] == [3, 4, 5]
+    newest = driven.machine.checkpoints.retained.manifests[-1].operators[0].shards
     assert newest == tuple(handle(5, host, shard) for host, own in Fleet(250).hosts.items() for shard in own)
 
 

@@ -53,9 +53,9 @@ class Stream:
         """The state hosts that own shards."""
         owners = self.coordinator._executor.machine.read(
             lambda machine: [
-                machine.hosts[host]
+                machine.members.hosts[host]
                 for host in machine.queries["chained"].assignment.owners()
-                if host in machine.hosts
+                if host in machine.members.hosts
             ]
         )
         return sorted(owners, key=lambda hello: hello.machine)

@@ -187,7 +187,7 @@ def test_a_machine_is_drained_and_another_gets_its_part_while_the_query_runs(
     name = cluster.machines.machines[-1].name
     hosts = coordinator._executor.machine
     eventually(
-        lambda: name in hosts.read(lambda state: {hello.machine for hello in state.hosts.values()}),
+        lambda: name in hosts.read(lambda state: {hello.machine for hello in state.members.hosts.values()}),
         "a state host on the machine that has joined",
     )
 

@@ -154,7 +154,7 @@ class SteppedExecutor(abc.ABC):
         for query in choose.queries:
             # Batches go on between the queries' cuts.
             yield
-            if choose.checkpoint not in self.machine.pending:
+            if choose.checkpoint not in self.machine.checkpoints.pending:
                 return
             self.handle(on.CutChosen(choose.checkpoint, query, self.planned(query)))
         self.handle(on.PlanningDone(choose.checkpoint))

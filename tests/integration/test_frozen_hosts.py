@@ -32,7 +32,9 @@ def start(
 
 
 def pids(coordinator: CheckpointCoordinator) -> set[int]:
-    return coordinator._executor.machine.read(lambda machine: {host.pid for host in machine.hosts.values()})
+    return coordinator._executor.machine.read(
+        lambda machine: {host.pid for host in machine.members.hosts.values()}
+    )
 
 
 def exact(spark: SparkSession, events: Events, out: Path) -> bool:

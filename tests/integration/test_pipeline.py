@@ -68,7 +68,9 @@ def test_shards_are_open_before_there_is_a_batch(
     query = totals_query(coordinator, spark, events, tmp_path / "out")
     eventually(
         lambda: bool(
-            coordinator._executor.machine.read(lambda machine: machine.places("totals", "totals")).hosts
+            coordinator._executor.machine.read(
+                lambda machine: machine.placement.locations("totals", "totals")
+            ).hosts
         )
     )
     run = coordinator._supervisor._runs.get("totals")

@@ -1,6 +1,6 @@
 """Two queries that read what a third one writes, whatever happens: batches, cuts, publishes, crashes and restores.
 
-The protocol (``CheckpointStateMachine``), the commit of a manifest, the steps back, the sinks (``TransactionalSink``
+The protocol (``CheckedStateMachine``), the commit of a manifest, the steps back, the sinks (``TransactionalSink``
 with ``FilesSink``, and Spark's own file sink as Chandy puts it back), the files of a query that a checkpoint keeps and
 the working directories that are made from them, and all that looks at channels are the real ones, on a real disk.
 Around them is a small model that takes one step when it is told to: Spark's batches, its file source and its file sink,
@@ -34,16 +34,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from chandy.barrier.cut import downstream_first
 from chandy.coordinator.channels import observer, state
 from chandy.coordinator.channels.observer import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
-from chandy.coordinator.protocol import state_machine as state_machine_module
+from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.coordinator.protocol.pending import Phase
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.protocol.query_state import Queries
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import rollback
 from chandy.coordinator.recovery.runs import Run, Runs
@@ -296,7 +295,7 @@ class Life(SteppedExecutor):
         self.initial = self.point = point
         self.channels = Channels(world.tick)
         self.runs = Runs(self.channels)
-        self.machine = CheckpointStateMachine(
+        self.machine = CheckedStateMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=self.root,
@@ -419,7 +418,7 @@ class Life(SteppedExecutor):
         if self.world.publishes_meanwhile and order.query == WRITER:
             self.publish()
         yield
-        if order.checkpoint not in self.machine.pending:
+        if order.checkpoint not in self.machine.checkpoints.pending:
             return
         store = open_store(order.root)
         for file in [file for one in outputs for epoch in one.epochs for file in epoch.staged.files]:
@@ -794,7 +793,8 @@ FOUND = (AssertionError, ChandyError, OSError, KeyError)
 
 
 def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(state_machine_module, "downstream_first", lambda reads: downstream_first(reads)[::-1])
+    right = Queries.downstream_first
+    patch.setattr(Queries, "downstream_first", lambda queries: right(queries)[::-1])
 
 
 def leave_the_log_of_the_sink_as_it_is(patch: pytest.MonkeyPatch) -> None:
@@ -868,7 +868,7 @@ def test_the_machine_finds(machine: type[Machine], bug: Bug, monkeypatch: pytest
 def what_comes_after_the_first_cut_is_read_before_the_next(machine: Machine) -> None:
     machine.the_writer_runs_batches([1])
     machine.a_checkpoint_is_asked_for(NEXT)
-    while not any(pending.parts for pending in machine.life.machine.pending.values()):
+    while not any(pending.parts for pending in machine.life.machine.checkpoints.pending.values()):
         machine.step(0)
     machine.the_writer_runs_batches([2])
     for number in range(len(READERS)):
@@ -902,7 +902,9 @@ def a_checkpoint_is_published_while_a_savepoint_is_taken(machine: Machine) -> No
 
 
 def until_all_cuts_are_chosen(machine: Machine) -> None:
-    while not any(pending.phase is Phase.COLLECTING for pending in machine.life.machine.pending.values()):
+    while not any(
+        pending.phase is Phase.COLLECTING for pending in machine.life.machine.checkpoints.pending.values()
+    ):
         machine.step(0)
 
 

@@ -15,7 +15,7 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.state.rpc.messages import (
     Ack,
     BatchTimes,
@@ -197,7 +197,7 @@ class Setup:
         generation = self.catalog.take_over("driver", self.now)
         self.generation = generation.generation
         limits = CheckpointConfig(**{"interval": None, **config}).limits
-        self.machine = lambda: CheckpointStateMachine(
+        self.machine = lambda: CheckedStateMachine(
             pipeline="p", generation=generation.generation, root=self.store.uri, limits=limits, next_id=1
         )
         self.watch = watch_of(self.catalog, generation.generation)
@@ -232,7 +232,7 @@ class Setup:
 
     def completed(self) -> Checkpoint:
         future = self.request()
-        self.host.acknowledge(self.executor.machine.read(lambda p: p.next_id) - 1)
+        self.host.acknowledge(self.executor.machine.read(lambda p: p.checkpoints.next_id) - 1)
         return future.result(DEADLINE)
 
     def error(self, future: Future[Checkpoint]) -> CheckpointError:

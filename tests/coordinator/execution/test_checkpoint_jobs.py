@@ -355,7 +355,7 @@ def test_a_savepoint_whose_store_lets_go_too_late_is_whole_and_not_the_latest(
     assert setup.error(future).reason is Reason.EXPIRED
     setup.completed()
     store.let_go.set()
-    eventually(lambda: not setup.executor.machine.read(lambda machine: machine.pending))
+    eventually(lambda: not setup.executor.machine.read(lambda machine: machine.checkpoints.pending))
     assert verify(store, read_savepoint(store)).ok
     latest = setup.catalog.latest()
     assert latest is not None

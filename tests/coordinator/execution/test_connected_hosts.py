@@ -64,7 +64,7 @@ def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends
     again = FakeHost(setup.executor)
     setup.host.leave.set()
     setup.host.thread.join(DEADLINE)
-    assert setup.executor.machine.read(lambda p: list(p.hosts)) == ["host"]
+    assert setup.executor.machine.read(lambda p: list(p.members.hosts)) == ["host"]
     setup.host = again
     assert setup.completed().id == 1
     assert not any(isinstance(logged.event, on.HostLeft) for logged in setup.executor.machine.events)
@@ -127,14 +127,14 @@ def test_nothing_counts_that_a_host_does_which_was_taken_for_lost(setup: Setup, 
     setup.executor.hosts.pulse(HostPulse("host"))
     again = setup.executor.hosts.orders(HostHello("host", "address", "machine", "executor", 1))
     assert list(again) == [StopOrder()]
-    assert setup.executor.machine.read(lambda machine: list(machine.hosts)) == []
+    assert setup.executor.machine.read(lambda machine: list(machine.members.hosts)) == []
 
 
 def test_a_host_that_says_that_it_lives_stays(setup: Setup, killed: list[str]) -> None:
     while setup.now < 1200:
         setup.executor.hosts.pulse(HostPulse("host"))
         let_time_pass(setup)
-    assert setup.executor.machine.read(lambda machine: list(machine.hosts)) == ["host"]
+    assert setup.executor.machine.read(lambda machine: list(machine.members.hosts)) == ["host"]
     assert killed == []
 
 

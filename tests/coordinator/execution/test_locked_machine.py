@@ -39,4 +39,4 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
     replay(again, events)
     assert again == setup.executor.machine.read(lambda machine: machine)
     assert again.closed is Reason.COORDINATOR_SHUTDOWN
-    assert again.history.counts.completed == 2
+    assert again.checkpoints.history.counts.completed == 2

@@ -24,7 +24,7 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.state.format.arrow import BYTES
 from chandy.state.host.discovery import connect
 from chandy.state.rpc import client as client_module
@@ -72,7 +72,7 @@ class Cluster:
         completed = tuple(self.catalog.completed())
         base = completed[-1].id if completed else None
         self.executor = CheckpointExecutor(
-            CheckpointStateMachine(
+            CheckedStateMachine(
                 pipeline="p",
                 generation=generation.generation,
                 root=self.store.uri,
@@ -194,7 +194,7 @@ class Cluster:
         self.next_batch()
 
     def signal(self, machine: str, number: signal.Signals) -> int:
-        hellos = self.executor.machine.read(lambda state: list(state.hosts.values()))
+        hellos = self.executor.machine.read(lambda state: list(state.members.hosts.values()))
         (pid,) = [hello.pid for hello in hellos if hello.machine == machine]
         os.kill(pid, number)
         return pid
@@ -268,9 +268,9 @@ def test_a_task_replaces_the_frozen_host_beside_it(cluster: Cluster) -> None:
     cluster.count(cluster.begin("a", (0,)), 0)
     cluster.count(cluster.begin("b", (1,)), 1)
     assert cluster.owners() == [("b", 2), ("b", 1)]
-    assert [one.pid for one in cluster.executor.machine.read(lambda state: list(state.hosts.values()))].count(
-        pid
-    ) == 0
+    assert [
+        one.pid for one in cluster.executor.machine.read(lambda state: list(state.members.hosts.values()))
+    ].count(pid) == 0
     assert not cluster.lost
 
 
@@ -323,7 +323,8 @@ def in_a_promotion(cluster: Cluster) -> int:
     pid = cluster.signal("b", signal.SIGSTOP)
     cluster.signal("a", signal.SIGKILL)
     eventually(
-        lambda: cluster.executor.machine.read(lambda state: state.standbys.holds("q")), "the promotion"
+        lambda: cluster.executor.machine.read(lambda state: state.placement.standbys.holds("q")),
+        "the promotion",
     )
     return pid
 

@@ -38,7 +38,7 @@ class Cluster:
         self.target = FakeHost(self.executor, "target", "other", "elsewhere")
         self.setup.host.on_order, self.target.on_order = self.own, self.take
         (hello,) = self.executor.machine.read(
-            lambda machine: [one for one in machine.hosts.values() if one.host == "host"]
+            lambda machine: [one for one in machine.members.hosts.values() if one.host == "host"]
         )
         self.hello = attrs.evolve(hello, spark_executor="3")
         self.executor.machine.handle(on.HostJoined(self.hello))
@@ -64,12 +64,12 @@ class Cluster:
 
     def left(self) -> int:
         """How many shards the host has."""
-        return len(self.executor.machine.read(lambda machine: machine.shards_on("machine")))
+        return len(self.executor.machine.read(lambda machine: machine.placement.shards_on("machine")))
 
     def look_until_idle(self) -> None:
         """Look until nothing is asked for any more."""
         self.watch.look()
-        eventually(lambda: not self.executor.machine.read(lambda machine: machine.pending))
+        eventually(lambda: not self.executor.machine.read(lambda machine: machine.checkpoints.pending))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_decommissioned_executor_loses_its_shards_to_others(cluster: Cluster) 
     cluster.watch.look()
     assert cluster.orders.count(StopOrder()) == 1
     # It has not heard it if its connection was lost, and it is back.
-    eventually(lambda: not cluster.executor.machine.read(lambda machine: "host" in machine.hosts))
+    eventually(lambda: not cluster.executor.machine.read(lambda machine: "host" in machine.members.hosts))
     cluster.watch.look()
     FakeHost(cluster.executor).on_order = cluster.own
     cluster.executor.machine.handle(on.HostJoined(cluster.hello))

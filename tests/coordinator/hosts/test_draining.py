@@ -56,8 +56,8 @@ def target(setup: Setup, takes_over: bool = True) -> FakeHost:
 def test_a_drained_machine_has_no_shards(setup: Setup) -> None:
     target(setup)
     drain(setup.executor, "machine", 60)
-    assert setup.executor.machine.read(lambda machine: machine.shards_on("machine")) == []
-    assert len(setup.executor.machine.read(lambda machine: machine.shards_on("elsewhere"))) == 2
+    assert setup.executor.machine.read(lambda machine: machine.placement.shards_on("machine")) == []
+    assert len(setup.executor.machine.read(lambda machine: machine.placement.shards_on("elsewhere"))) == 2
 
 
 def test_it_takes_no_longer_than_it_may_and_says_what_is_left(setup: Setup) -> None:
@@ -80,4 +80,4 @@ def test_a_batch_that_waits_for_a_move_goes_on_when_the_move_ends(setup: Setup) 
             assert isinstance(order, TakeOver)
             setup.executor.hosts.moved(MoveReport("target", order.move, step, order.term))
         assert asked.result(DEADLINE).orders == ()
-    assert len(setup.executor.machine.read(lambda machine: machine.shards_on("machine"))) == 1
+    assert len(setup.executor.machine.read(lambda machine: machine.placement.shards_on("machine"))) == 1

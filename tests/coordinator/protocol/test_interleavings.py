@@ -41,10 +41,13 @@ from chandy.coordinator.execution import commit
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import retained as retained_module
-from chandy.coordinator.protocol import state_machine as state_machine_module
+from chandy.coordinator.protocol.admission import Admission
+from chandy.coordinator.protocol.checkpoints import Checkpoints
 from chandy.coordinator.protocol.event_log import LoggedEvent, replay
+from chandy.coordinator.protocol.invariants import broken_invariants
 from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
 from chandy.coordinator.protocol.pending import Phase as PendingPhase
+from chandy.coordinator.protocol.query_state import Queries
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.retained import RetainedCheckpoints
@@ -893,6 +896,7 @@ class Life:
             assert committed == {name: query.committed for name, query in self.machine.queries.items()}
             raise
         self.outcomes_of_events[-1] = outcome
+        assert broken_invariants(self.machine) == []
         self.check_owners()
         if isinstance(outcome.answer, Request):
             self.asked.append(outcome.answer)
@@ -906,7 +910,7 @@ class Life:
             for shard, owned in owners.items():
                 first = self.owned.setdefault((query.query_id, shard, owned.term), owned.host)
                 assert first == owned.host, "a term has two owners"
-            for pending in self.machine.pending.values():
+            for pending in self.machine.checkpoints.pending.values():
                 if (part := pending.parts.get(query.name)) is None or part.wanted is None:
                     continue
                 ordered = [shard for order in part.orders.values() for shard in order.shards]
@@ -979,7 +983,7 @@ class Life:
         except ChandyError as error:
             self.handle(on.CheckpointFailed(choose.checkpoint, Reason.IO_EXCEPTION, str(error)))
             return
-        if choose.checkpoint not in self.machine.pending:
+        if choose.checkpoint not in self.machine.checkpoints.pending:
             if choose.is_savepoint:
                 with contextlib.suppress(FencedError):
                     discard_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint), self.proof)
@@ -1059,7 +1063,7 @@ class Life:
             return
         if self.is_unverified(manifest):
             self.world.unverified.add((manifest.generation, manifest.id))
-        root = self.machine.pending[checkpoint].root
+        root = self.machine.checkpoints.pending[checkpoint].root
         try:
             yield from commit.commit_steps(manifest, root, self.catalog, self.world.open)
         except FencedError as error:
@@ -1131,7 +1135,9 @@ class Life:
         first = self.answers.setdefault((ask.query_id + ask.host, ask.batch), ahead)
         # Those that have ended may be missing from a later answer.
         assert ahead <= first, "the answer for a batch has changed"
-        assert first - ahead <= first - set(self.machine.pending), "the answer for a batch has changed"
+        assert first - ahead <= first - set(self.machine.checkpoints.pending), (
+            "the answer for a batch has changed"
+        )
         return answer.orders
 
     def receive(self, message: Ack | Decline) -> None:
@@ -1535,15 +1541,15 @@ class World:
                 )
         machine = self.life.machine
         bases = 1 + machine.limits.max_concurrent
-        assert len(machine.retained.manifests) <= max(len(self.life.found), 2 * retained + bases), (
-            "too many are kept"
-        )
+        assert len(machine.checkpoints.retained.manifests) <= max(
+            len(self.life.found), 2 * retained + bases
+        ), "too many are kept"
 
     # --- promises -------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """The four promises, as far as the store can tell them."""
-        retained = [manifest.id for manifest in self.life.machine.retained.manifests]
+        retained = [manifest.id for manifest in self.life.machine.checkpoints.retained.manifests]
         seen = [store.version for store in self.stores.values()], retained
         if seen == self.seen:
             return
@@ -1553,7 +1559,7 @@ class World:
         newest = max(self.announced, default=0)
         assert (latest.id if latest else 0) >= newest, "a completed checkpoint is not the latest"
         # Those that were announced are restored in any case, and what a restart now would restore.
-        points = [(manifest, ROOT) for manifest in self.life.machine.retained.manifests]
+        points = [(manifest, ROOT) for manifest in self.life.machine.checkpoints.retained.manifests]
         points += [(latest, ROOT)] if latest else []
         # A folder with a manifest is a savepoint, also if nobody waited for it any more.
         elsewhere = [(root, store) for root, store in self.stores.items() if MANIFEST in store.objects]
@@ -1741,7 +1747,7 @@ class Machine(RuleBasedStateMachine):
     def is_being_written(life: Life, request: Request) -> bool:
         return any(
             one.request == request and one.phase is PendingPhase.FINALIZING
-            for one in life.machine.pending.values()
+            for one in life.machine.checkpoints.pending.values()
         )
 
     def lose_hosts(self) -> None:
@@ -1884,7 +1890,7 @@ class Machine(RuleBasedStateMachine):
         life.fails_late = fails
         if fails:
             life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
-            while life.works and not life.machine.pending.keys() & self.collecting(life):
+            while life.works and not life.machine.checkpoints.pending.keys() & self.collecting(life):
                 life.work(life.works, -1)
             late, life.works = life.works[-1:], life.works[:-1]
             life.quiet("manifests")
@@ -1893,7 +1899,11 @@ class Machine(RuleBasedStateMachine):
 
     @staticmethod
     def collecting(life: Life) -> set[int]:
-        return {id for id, one in life.machine.pending.items() if one.phase is not PendingPhase.PLANNING}
+        return {
+            id
+            for id, one in life.machine.checkpoints.pending.items()
+            if one.phase is not PendingPhase.PLANNING
+        }
 
     @rule(executor=st.sampled_from("ab"), noticed=st.booleans(), chance=SMALL)
     def a_host_dies_and_another_takes_its_place(self, executor: str, noticed: bool, chance: int) -> None:
@@ -2007,7 +2017,7 @@ class Machine(RuleBasedStateMachine):
             left = world.life
             world.lives.clear()
         successor = world.begin(restore, left)
-        assert successor.machine.next_id > before, "an id is used again"
+        assert successor.machine.checkpoints.next_id > before, "an id is used again"
         if restore == "latest" and before:
             assert successor.point is not None
             assert successor.point.manifest.id >= before
@@ -2022,7 +2032,9 @@ class Machine(RuleBasedStateMachine):
 
     def outcome(self, life: Life) -> Manifest | CheckpointError:
         request = life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
-        assert not any(one.doomed for one in life.machine.pending.values()), "all deletions are over"
+        assert not any(one.doomed for one in life.machine.checkpoints.pending.values()), (
+            "all deletions are over"
+        )
         life.quiet()
         return life.outcomes[request]
 
@@ -2196,8 +2208,8 @@ def change_the_answer_for_a_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
-    right = state_machine_module.downstream_first
-    patch.setattr(state_machine_module, "downstream_first", lambda reads: right(reads)[::-1])
+    right = Queries.downstream_first
+    patch.setattr(Queries, "downstream_first", lambda queries: right(queries)[::-1])
 
 
 def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
@@ -2231,27 +2243,26 @@ def delete_a_successors_objects(patch: pytest.MonkeyPatch) -> None:
 
 
 def abort_a_checkpoint_whose_manifest_is_being_written(patch: pytest.MonkeyPatch) -> None:
-    def decline(machine: CheckpointStateMachine, decline: Decline, now: float) -> None:
-        if (pending := machine.pending.get(decline.checkpoint)) is not None:
-            machine._abort(pending, Reason.DECLINED, decline.error, now)
-            machine._advance(now)
+    def decline(checkpoints: Checkpoints, decline: Decline, now: float) -> None:
+        if (pending := checkpoints.pending.get(decline.checkpoint)) is not None:
+            checkpoints._abort(pending, Reason.DECLINED, decline.error, now)
 
-    patch.setattr(CheckpointStateMachine, "_decline", decline)
+    patch.setattr(Checkpoints, "decline", decline)
 
 
 def use_ids_again(patch: pytest.MonkeyPatch) -> None:
-    right = CheckpointStateMachine._abort
+    right = Checkpoints._abort
 
-    def abort(machine: CheckpointStateMachine, pending: PendingCheckpoint, *why: Any, **how: Any) -> None:
-        right(machine, pending, *why, **how)
-        machine.next_id = pending.id
+    def abort(checkpoints: Checkpoints, pending: PendingCheckpoint, *why: Any, **how: Any) -> None:
+        right(checkpoints, pending, *why, **how)
+        checkpoints.next_id = pending.id
 
-    patch.setattr(CheckpointStateMachine, "_abort", abort)
+    patch.setattr(Checkpoints, "_abort", abort)
 
 
 def forget_a_request_that_waits(patch: pytest.MonkeyPatch) -> None:
     """Nothing starts when a checkpoint was aborted."""
-    patch.setattr(CheckpointStateMachine, "_trigger", lambda machine, request, now: None)
+    patch.setattr(Checkpoints, "_trigger", lambda checkpoints, request, now: None)
 
 
 def take_what_lies_in_changelogs_for_its_origin(patch: pytest.MonkeyPatch) -> None:
@@ -2277,12 +2288,12 @@ def leave_out_a_batch_of_a_changelog(patch: pytest.MonkeyPatch) -> None:
 
 def let_something_in_that_is_no_event(patch: pytest.MonkeyPatch) -> None:
     """The first delay of the schedule is not that of the event."""
-    right = CheckpointStateMachine._start_schedule
+    right = Admission.start_schedule
 
-    def start(machine: CheckpointStateMachine, chance: float, now: float) -> None:
-        right(machine, chance, now + next(_unique))
+    def start(admission: Admission, chance: float, now: float) -> None:
+        right(admission, chance, now + next(_unique))
 
-    patch.setattr(CheckpointStateMachine, "_start_schedule", start)
+    patch.setattr(Admission, "start_schedule", start)
 
 
 def keep_on_restarting_in_place(patch: pytest.MonkeyPatch) -> None:
@@ -2341,14 +2352,11 @@ def keep_what_was_read_before_going_back(patch: pytest.MonkeyPatch) -> None:
 def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
     """A failure aborts a checkpoint although its manifest is being written."""
 
-    def failed(
-        machine: CheckpointStateMachine, checkpoint: int, reason: Reason, detail: str, now: float
-    ) -> None:
-        if (pending := machine.pending.get(checkpoint)) is not None:
-            machine._abort(pending, reason, detail, now)
-            machine._advance(now)
+    def failed(checkpoints: Checkpoints, checkpoint: int, reason: Reason, detail: str, now: float) -> None:
+        if (pending := checkpoints.pending.get(checkpoint)) is not None:
+            checkpoints._abort(pending, reason, detail, now)
 
-    patch.setattr(CheckpointStateMachine, "_failed", failed)
+    patch.setattr(Checkpoints, "failed", failed)
 
 
 def never_forget_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
@@ -2364,41 +2372,41 @@ def never_forget_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
 
 def wait_for_a_manifest_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint does not expire while its manifest is being written."""
-    right = CheckpointStateMachine._expire
+    right = Checkpoints._expire
 
-    def expire(machine: CheckpointStateMachine, pending: PendingCheckpoint, now: float) -> None:
+    def expire(checkpoints: Checkpoints, pending: PendingCheckpoint, now: float) -> None:
         if pending.is_revocable:
-            right(machine, pending, now)
+            right(checkpoints, pending, now)
 
-    patch.setattr(CheckpointStateMachine, "_expire", expire)
+    patch.setattr(Checkpoints, "_expire", expire)
 
 
 def wait_for_a_place_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A request does not expire before its checkpoint has begun."""
-    patch.setattr(CheckpointStateMachine, "_waits_until", lambda machine, request: 1e12)
+    patch.setattr(Admission, "_waits_until", lambda admission, request: 1e12)
 
 
 def abort_an_overdue_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """What takes too long is given up and deleted, although its manifest may appear."""
-    right = CheckpointStateMachine._expire
+    right = Checkpoints._expire
 
-    def expire(machine: CheckpointStateMachine, pending: PendingCheckpoint, now: float) -> None:
+    def expire(checkpoints: Checkpoints, pending: PendingCheckpoint, now: float) -> None:
         if pending.is_revocable:
-            right(machine, pending, now)
+            right(checkpoints, pending, now)
         else:
-            machine._abort(pending, Reason.EXPIRED, "", now)
+            checkpoints._abort(pending, Reason.EXPIRED, "", now)
 
-    patch.setattr(CheckpointStateMachine, "_expire", expire)
+    patch.setattr(Checkpoints, "_expire", expire)
 
 
 def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
     """That nobody knows whether a manifest was written is taken for that it was not."""
-    right = CheckpointStateMachine._not_finalized
+    right = Checkpoints.not_finalized
 
-    def not_finalized(machine: CheckpointStateMachine, event: on.NotFinalized, now: float) -> None:
-        right(machine, attrs.evolve(event, is_known=True), now)
+    def not_finalized(checkpoints: Checkpoints, event: on.NotFinalized, now: float) -> None:
+        right(checkpoints, attrs.evolve(event, is_known=True), now)
 
-    patch.setattr(CheckpointStateMachine, "_not_finalized", not_finalized)
+    patch.setattr(Checkpoints, "not_finalized", not_finalized)
 
 
 def let_a_stop_wait_for_a_pipeline_that_must_go_back(patch: pytest.MonkeyPatch) -> None:
@@ -2407,27 +2415,20 @@ def let_a_stop_wait_for_a_pipeline_that_must_go_back(patch: pytest.MonkeyPatch) 
 
 def let_a_stop_wait_between_two_attempts_to_go_back(patch: pytest.MonkeyPatch) -> None:
     """Its savepoint is a request like any other."""
-    right = CheckpointStateMachine._new_request
+    right = Admission.new_request
 
     def new_request(
-        machine: CheckpointStateMachine,
+        admission: Admission,
         kind: CheckpointKind,
-        target: str | None,
         now: float,
+        target: str | None = None,
         *,
         of_stop: bool = False,
     ) -> Request:
-        return right(machine, kind, target, now)
+        return right(admission, kind, now, target)
 
-    patch.setattr(CheckpointStateMachine, "_new_request", new_request)
-    patch.setattr(
-        CheckpointStateMachine,
-        "_request",
-        lambda machine, kind, target, now, *, of_stop: right_request(machine, kind, target, now),
-    )
+    patch.setattr(Admission, "new_request", new_request)
 
-
-right_request = CheckpointStateMachine._request
 
 BUGS = [
     keep_what_was_read_before_going_back,
@@ -2490,7 +2491,7 @@ def the_drivers_files_cannot_be_read_while_a_manifest_is_written(machine: Machin
     machine.batches_run(NEWEST, [(query, 3) for query in SHARDS], 0, False)
     life.fails_late = True
     life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
-    while not life.machine.pending.keys() & machine.collecting(life):
+    while not life.machine.checkpoints.pending.keys() & machine.collecting(life):
         life.work(life.works, -1)
     late, life.works = life.works[-1:], life.works[:-1]
     life.quiet("manifests")

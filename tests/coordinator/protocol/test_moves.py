@@ -16,6 +16,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import shard_assignment
+from chandy.coordinator.protocol.checkpoints import Checkpoints
 from chandy.coordinator.protocol.copies import MOVES_AT_A_TIME, MovePhase
 from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.moves import Moves
@@ -65,7 +66,7 @@ class MovingMachine(Machine):
     def check_moves(life: Life) -> None:
         active = [
             one
-            for one in life.machine.moves.under_way.values()
+            for one in life.machine.placement.moves.under_way.values()
             if one.phase in (MovePhase.OPENING, MovePhase.READY, MovePhase.HANDING_OVER)
         ]
         assert len(active) <= MOVES_AT_A_TIME, "too many shards move at a time"
@@ -151,13 +152,13 @@ class MovingMachine(Machine):
             for served, host in life.owned.items()
             if served[0] in runs and served not in owners
         ]
-        pending = sorted(life.machine.pending)
+        pending = sorted(life.machine.checkpoints.pending)
         if not former or not pending:
             return
         host, query_id, shard, term = former[number % len(former)]
         files = {"zombie": {"000000000.sst": b'{"number": 0, "changes": {"0": [666]}}'}}
         for id in pending:
-            root = life.machine.pending[id].root
+            root = life.machine.checkpoints.pending[id].root
             stored = put_files(self.world.open(root), id, f"zombie-{host}", files, {})
             snapshot = ShardSnapshot(shard, stored["zombie"], 1, 0.0, 0.0, 0.0, term)
             life.receive(Ack(host, id, query_id, (snapshot,)))
@@ -243,7 +244,7 @@ def walk(steps: int, upto: int, early: bool) -> None:
     machine.a_zombie_acknowledges(upto, checkpoint=True)
     machine.busy("", 1)
     machine.the_promises_are_kept()
-    assert not life.machine.shards_on("a"), "the machine is not drained"
+    assert not life.machine.placement.shards_on("a"), "the machine is not drained"
     machine.teardown()
 
 
@@ -273,7 +274,7 @@ def have_two_owners_in_one_term(patch: pytest.MonkeyPatch) -> None:
 
 def snapshot_shards_that_are_being_handed_over(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint and a move do not exclude each other."""
-    patch.setattr(CheckpointStateMachine, "_is_awaited", lambda machine, query, shard: False)
+    patch.setattr(Checkpoints, "is_awaited", lambda checkpoints, query, shard: False)
 
 
 def begin_a_batch_while_a_shard_is_handed_over(patch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def standing_by(machines: Sequence[str] = ("one", "two")) -> Bench:
     for host, machine in zip("abc", machines, strict=False):
         bench(on.HostJoined(hello(host, machine)))
     # The hosts of ``Bench`` have been here before, with other machines: what was planned then is not.
-    bench.machine.moves.is_uneven = False
+    bench.machine.placement.moves.is_uneven = False
     bench.completed()
     told = 0
     while told < len(bench.orders(OpenAhead)):
@@ -70,7 +70,7 @@ def taken(bench: Bench) -> Bench:
 
 def completed(bench: Bench) -> int:
     """Complete a checkpoint, each shard in its owner's term; return its id."""
-    checkpoint = bench.machine.next_id
+    checkpoint = bench.machine.checkpoints.next_id
     bench.request()
     bench.plan(checkpoint)
     for ack in bench.acks(checkpoint):
@@ -105,7 +105,7 @@ def test_without_another_machine_or_without_standbys_there_are_none() -> None:
     bench = Bench()
     bench(on.HostJoined(hello("a", "one")))
     bench.completed()
-    assert not bench.machine.standbys.under_way
+    assert not bench.machine.placement.standbys.under_way
 
 
 def test_a_standby_takes_the_place_of_a_lost_shard_and_nothing_goes_back() -> None:
@@ -150,7 +150,7 @@ def test_a_host_that_is_replaced_is_told_to_end_and_counts_no_more() -> None:
         assert StopOrder() in [
             send.order for send in bench(on.HostJoined(hello("a", "one"))) if isinstance(send, do.Send)
         ]
-        assert "a" not in bench.machine.hosts
+        assert "a" not in bench.machine.members.hosts
         bench(on.HostLeft(hello("a", "one")))
         taken(bench)
     assert not bench.of(do.GoBack)
@@ -158,7 +158,7 @@ def test_a_host_that_is_replaced_is_told_to_end_and_counts_no_more() -> None:
 
 def test_a_batch_of_a_host_that_is_replaced_changes_nothing() -> None:
     bench = lost(standing_by())
-    pending = bench.machine.next_id
+    pending = bench.machine.checkpoints.next_id
     bench.request()
     bench.plan(pending, planned=5)
     waiting = bench.machine.waiting_for_commits()
@@ -282,11 +282,13 @@ def test_a_drained_machine_has_no_standbys() -> None:
 def test_the_host_of_an_executor_that_is_decommissioned_has_no_standbys_and_is_empty() -> None:
     bench = standing_by(("one", "two", "three"))
     for host, executor in {"a": "0", "b": "1", "c": "2"}.items():
-        bench(on.HostJoined(attrs.evolve(bench.machine.hosts[host], spark_executor=executor)))
-    assert "c" in {one.target for one in bench.machine.standbys.under_way.values()}
+        bench(on.HostJoined(attrs.evolve(bench.machine.members.hosts[host], spark_executor=executor)))
+    assert "c" in {one.target for one in bench.machine.placement.standbys.under_way.values()}
     bench(on.ExecutorsLeaving(frozenset({"2"})))
-    assert "c" not in {one.target for one in bench.machine.standbys.under_way.values()}
-    assert bench.machine.empty_hosts({"2"}) == ["c"]
-    assert bench.machine.empty_hosts({"0", "1"}) == [], "hosts that do not leave are nobody's concern"
+    assert "c" not in {one.target for one in bench.machine.placement.standbys.under_way.values()}
+    assert bench.machine.placement.empty_hosts({"2"}) == ["c"]
+    assert bench.machine.placement.empty_hosts({"0", "1"}) == [], (
+        "hosts that do not leave are nobody's concern"
+    )
     bench(on.ExecutorsLeaving(frozenset({"0"})))
-    assert bench.machine.empty_hosts({"0", "2"}) == ["c"], "host a still has a shard"
+    assert bench.machine.placement.empty_hosts({"0", "2"}) == ["c"], "host a still has a shard"

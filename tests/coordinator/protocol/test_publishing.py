@@ -38,7 +38,7 @@ class Outputs(Bench):
         return [resolve.request for resolve in self.of(do.Resolve)]
 
     def counts(self) -> tuple[int, int]:
-        found = self.machine.history.counts
+        found = self.machine.checkpoints.history.counts
         return found.completed, found.failed
 
 
@@ -51,7 +51,7 @@ def test_publishing_begins_once_the_manifest_is_durable_and_not_before() -> None
     bench.finalize(1)
     assert bench.of(do.Publish) == [do.Publish(1, ("down", "up"))]
     assert bench.counts() == (1, 0)
-    assert bench.machine.retained.base == 1
+    assert bench.machine.checkpoints.retained.base == 1
 
 
 def test_a_request_is_answered_once_all_queries_have_published() -> None:
@@ -77,9 +77,9 @@ def test_nothing_waits_for_the_output_of_a_query_that_is_gone() -> None:
     bench(on.QueryRemoved("down"))
     bench.published(1, "up")
     assert bench.answered == [first]
-    assert not bench.machine.publications.are_full
+    assert not bench.machine.checkpoints.publications.are_full
     bench.request()
-    assert list(bench.machine.pending) == [2]
+    assert list(bench.machine.checkpoints.pending) == [2]
 
 
 def test_the_last_query_that_is_gone_ends_a_publication() -> None:
@@ -90,7 +90,7 @@ def test_the_last_query_that_is_gone_ends_a_publication() -> None:
     waiting = bench.request()
     bench(on.QueryRemoved("down"))
     assert bench.answered == [first]
-    assert [pending.request for pending in bench.machine.pending.values()] == [waiting]
+    assert [pending.request for pending in bench.machine.checkpoints.pending.values()] == [waiting]
 
 
 def test_only_queries_with_transactional_sinks_publish() -> None:
@@ -141,11 +141,11 @@ def test_checkpoints_complete_while_a_target_is_away_up_to_as_many_as_may_wait()
         bench.request()
         bench.complete(checkpoint)
     assert [one.checkpoint for one in bench.of(do.Publish)] == [1, 2]
-    assert bench.machine.publications.are_full
+    assert bench.machine.checkpoints.publications.are_full
     third = bench.request()
-    assert list(bench.machine.pending) == []
+    assert list(bench.machine.checkpoints.pending) == []
     bench.published(1)
-    assert list(bench.machine.pending) == [3]
+    assert list(bench.machine.checkpoints.pending) == [3]
     bench.complete(3)
     bench.published(2)
     bench.published(3)
@@ -173,10 +173,10 @@ def test_a_periodic_request_waits_for_the_target_for_as_long_as_it_takes() -> No
         bench.now += 20
         bench(on.Tick())
     assert bench.reasons() == []
-    assert len(bench.machine.queue) == 1
+    assert len(bench.machine.admission.queue) == 1
     bench.published(1)
-    assert list(bench.machine.pending) == [2]
-    assert bench.machine.pending[2].request.is_periodic
+    assert list(bench.machine.checkpoints.pending) == [2]
+    assert bench.machine.checkpoints.pending[2].request.is_periodic
 
 
 def test_a_request_that_somebody_waits_for_expires_says_why_and_is_no_failed_checkpoint() -> None:
@@ -203,7 +203,7 @@ def test_a_request_has_its_full_time_again_once_the_target_is_back() -> None:
     bench.published(1)
     bench(on.Tick(), bench.now + 29)
     assert bench.reasons() == []
-    assert len(bench.machine.queue) == 1
+    assert len(bench.machine.admission.queue) == 1
 
 
 def test_a_savepoint_publishes_nothing_and_is_answered_at_once() -> None:
@@ -211,7 +211,7 @@ def test_a_savepoint_publishes_nothing_and_is_answered_at_once() -> None:
     request = bench.request(CheckpointKind.SAVEPOINT)
     bench.complete(1)
     assert (bench.of(do.Publish), bench.answered) == ([], [request])
-    assert not bench.machine.publications.are_full
+    assert not bench.machine.checkpoints.publications.are_full
 
 
 def test_going_back_ends_nothing_that_is_being_published() -> None:

@@ -15,6 +15,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.copies import MovePhase
+from chandy.coordinator.protocol.placement import Placement
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.state.host.batches import ShardBatches
 from chandy.state.host.forwarding import Forwarding
@@ -149,7 +150,7 @@ def test_the_promises_are_kept_while_standbys_take_the_place_of_lost_shards() ->
 def test_examples_promote_standbys() -> None:
     class Stopping(LosingMachine):
         def look(self) -> None:
-            standbys = self.world.life.machine.standbys.under_way.values()
+            standbys = self.world.life.machine.placement.standbys.under_way.values()
             assert all(one.phase is not MovePhase.HANDING_OVER for one in standbys), "one is promoted"
 
     with pytest.raises(AssertionError, match="one is promoted"):
@@ -160,7 +161,7 @@ def in_sync(life: Life) -> bool:
     """Whether every owned shard has a standby that is in sync."""
     machine = life.machine
     return all(
-        machine.standbys.in_sync(query.name, shard, machine.hosts)
+        machine.placement.standbys.in_sync(query.name, shard, machine.members.hosts)
         for query in machine.queries.values()
         for shard in query.assignment._owners
     )
@@ -197,7 +198,7 @@ def walk(upto: int, lives_on: bool, cut: str, notices: str) -> None:
     lose(life, "a", lives_on)
     if not dropped:
         # What was known of it is right, and nothing goes back.
-        assert life.machine.standbys.holds("orders")
+        assert life.machine.placement.standbys.holds("orders")
     for when in ("before", "after"):
         if when == "after":
             life.quiet("works manifests")
@@ -250,9 +251,9 @@ def test_the_promises_are_kept_when_the_driver_is_lost_in_a_promotion(
     machine.busy("", 6)
     life.batch("orders", 3, 0, upto)
     lose(life, "a", lives_on=True)
-    assert life.machine.standbys.holds("orders")
+    assert life.machine.placement.standbys.holds("orders")
     life.quiet(held)
-    assert life.machine.standbys.holds("orders") == bool(held)
+    assert life.machine.placement.standbys.holds("orders") == bool(held)
     machine.another_coordinator_takes_over(zombie, 1, savepoint=False, hold="", asks=True)
     machine.the_promises_are_kept()
     machine.busy("", 2)
@@ -268,7 +269,7 @@ def test_the_promises_are_kept_when_the_driver_is_lost_in_a_promotion(
 
 def promote_a_standby_that_has_missed_something(patch: pytest.MonkeyPatch) -> None:
     """The coordinator consents, and promotes the standby all the same."""
-    patch.setattr(CheckpointStateMachine, "_drop_standby", lambda machine, drop, now: None)
+    patch.setattr(Placement, "drop_standby", lambda placement, drop: None)
 
 
 def tell_the_task_before_the_standby_has_it(patch: pytest.MonkeyPatch) -> None:
@@ -292,9 +293,9 @@ def go_on_without_asking(patch: pytest.MonkeyPatch) -> None:
 def promote_while_the_former_owner_may_acknowledge(patch: pytest.MonkeyPatch) -> None:
     """The coordinator lets any host that asks go on without a standby, even one that it takes for lost."""
     patch.setattr(
-        CheckpointStateMachine,
-        "_drop_standby",
-        lambda machine, drop, now: machine._end_standbys(
+        Placement,
+        "drop_standby",
+        lambda placement, drop: placement._end_standbys(
             lambda one: one.id == drop.standby and one.phase is not MovePhase.HANDING_OVER
         ),
     )

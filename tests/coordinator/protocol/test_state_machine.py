@@ -17,11 +17,11 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, CheckpointStateError, StaleQueryError, StateLostError
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.coordinator.protocol.pending import AckResult, Phase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.shard_assignment import ShardLocations
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.protocol.statistics import History
 from chandy.state.errors import DefinitionError
 from chandy.state.rpc.messages import (
@@ -83,7 +83,7 @@ class Bench:
         self.now = 100.0
         self.seen: list[do.Instruction] = []
         limits = CheckpointConfig(interval="10 s", initial_delay="10 s", retained=retained, **config).limits
-        self.machine = CheckpointStateMachine(
+        self.machine = CheckedStateMachine(
             pipeline="p",
             generation=1,
             root=ROOT,
@@ -200,7 +200,7 @@ class Bench:
         return self.finalize(checkpoint)
 
     def completed(self, *, kind: CheckpointKind = CheckpointKind.MANUAL) -> Manifest:
-        checkpoint = self.machine.next_id
+        checkpoint = self.machine.checkpoints.next_id
         self.request(kind)
         return self.complete(checkpoint)
 
@@ -226,7 +226,7 @@ class Bench:
 def test_a_trigger_makes_one_pending_checkpoint_one_deadline_and_one_order_a_host_and_query() -> None:
     bench = Bench(timeout="30 s")
     bench.request()
-    assert list(bench.machine.pending) == [1]
+    assert list(bench.machine.checkpoints.pending) == [1]
     assert bench.of(do.ChooseCut) == [do.ChooseCut(1, ("down", "up"), ROOT, False)]
     assert bench.machine.next_deadline() == 130.0
     bench.plan(1)
@@ -252,7 +252,7 @@ def test_a_request_before_every_query_has_started_is_refused_and_leaves_nothing(
     assert bench.of(do.Reject)[0].request is request
     assert bench.of(do.Reject)[0].error.id is None
     assert len(bench.seen) == 1
-    assert (bench.machine.pending, bench.machine.next_id) == ({}, 1)
+    assert (bench.machine.checkpoints.pending, bench.machine.checkpoints.next_id) == ({}, 1)
 
 
 @pytest.mark.parametrize(("required", "refused"), [(("up", "down"), True), ((), False)])
@@ -267,7 +267,7 @@ def test_without_a_query_that_the_restored_checkpoint_has_and_that_could_not_sta
         assert "down" in bench.of(do.Reject)[0].error.detail
         bench.add("down", ("up",), {})
         bench.request()
-        assert list(bench.machine.pending) == [1]
+        assert list(bench.machine.checkpoints.pending) == [1]
 
 
 def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_because_a_query_cannot_start() -> None:
@@ -276,7 +276,7 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_because_a_que
     bench.plan(1)
     bench.acknowledge(1)
     bench(on.QueryRemoved("down"))
-    assert bench.machine.pending[1].phase is Phase.FINALIZING
+    assert bench.machine.checkpoints.pending[1].phase is Phase.FINALIZING
     assert bench.finalize(1).id == 1
 
 
@@ -295,7 +295,7 @@ def test_that_a_query_was_stopped_is_no_failure_of_the_checkpoint() -> None:
     bench.request()
     bench.plan(1, planned=5)
     bench(on.QueryStopped("up", 4))
-    assert bench.machine.failures.count == 0
+    assert bench.machine.admission.failures.count == 0
     assert bench.of(do.FailPipeline) == []
 
 
@@ -304,7 +304,7 @@ def test_a_query_that_stops_after_its_cut_has_committed_aborts_nothing() -> None
     bench.request()
     bench.plan(1)
     bench(on.QueryStopped("up", 4))
-    assert list(bench.machine.pending) == [1]
+    assert list(bench.machine.checkpoints.pending) == [1]
 
 
 # A7
@@ -313,8 +313,8 @@ def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -
     bench.request()
     bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "read-only"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
-    assert bench.machine.failures.count == 1
-    assert bench.machine.pending == {}
+    assert bench.machine.admission.failures.count == 1
+    assert bench.machine.checkpoints.pending == {}
 
 
 # A7: as in Flink, a savepoint to a bad place is its user's problem.
@@ -323,7 +323,7 @@ def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
     bench.request(CheckpointKind.SAVEPOINT)
     bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "not empty"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
-    assert bench.machine.failures.count == 0
+    assert bench.machine.admission.failures.count == 0
     assert bench.of(do.FailPipeline) == []
 
 
@@ -332,7 +332,7 @@ def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
     bench = Bench()
     bench.request()
     bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
-    assert bench.machine.failures.count == 1
+    assert bench.machine.admission.failures.count == 1
     assert bench.completed().id == 2
 
 
@@ -340,7 +340,7 @@ def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
 def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() -> None:
     bench = Bench()
     bench(on.ScheduleStarted(0.0))
-    bench.machine.schedule.stop()
+    bench.machine.admission.schedule.stop()
     bench(on.Tick(), bench.now + 1000)
     assert bench.seen == []
     assert bench.completed().id == 1
@@ -378,8 +378,8 @@ def test_a_periodic_tick_triggers_a_checkpoint_and_a_second_one_waits_only_once(
     for _ in range(4):
         bench.now += 10
         bench(on.Tick())
-    assert [p.kind for p in bench.machine.pending.values()] == [CheckpointKind.PERIODIC]
-    assert len(bench.machine.queue) == 1
+    assert [p.kind for p in bench.machine.checkpoints.pending.values()] == [CheckpointKind.PERIODIC]
+    assert len(bench.machine.admission.queue) == 1
 
 
 # --- the cut ------------------------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ def test_an_order_says_how_many_seconds_its_checkpoint_has_left() -> None:
     bench = Bench(timeout="30 s")
     bench.request()
     bench.plan(1, planned=5)
-    deadline = bench.machine.pending[1].deadline
+    deadline = bench.machine.checkpoints.pending[1].deadline
     bench(on.BatchCommitted("down", 5), deadline - 7.0)
     # The watch may notice a moment later that the time is over.
     bench(on.BatchAsked(AskBatch("a", "up-id", 6)), deadline + 1.0)
@@ -526,7 +526,7 @@ def test_a_savepoint_between_does_not_make_the_first_checkpoint_an_increment() -
     bench.completed()
     assert {order.base for _, order in bench.orders(SnapshotOrder)} == {None}
     # What was restored is never in the list of what retention may drop.
-    assert [m.id for m in bench.machine.retained.manifests] == [2]
+    assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [2]
 
 
 def test_a_checkpoint_builds_on_the_one_before_it() -> None:
@@ -547,7 +547,7 @@ def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> No
     bench.request()
     bench.plan(1)
     bench.request()
-    assert list(bench.machine.pending) == [1]
+    assert list(bench.machine.checkpoints.pending) == [1]
     if end == "completed":
         bench.acknowledge(1)
         bench.finalize(1)
@@ -556,7 +556,7 @@ def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> No
         bench(on.Tick())
     else:
         bench.fail(1)
-    assert list(bench.machine.pending) == [2]
+    assert list(bench.machine.checkpoints.pending) == [2]
 
 
 # B1, B2
@@ -570,20 +570,20 @@ def test_when_the_newer_of_two_completes_the_older_is_subsumed_and_both_places_a
     bench.acknowledge(2)
     bench.finalize(2)
     assert bench.reasons() == [Reason.SUBSUMED]
-    assert list(bench.machine.pending) == [3]
+    assert list(bench.machine.checkpoints.pending) == [3]
     bench.plan(3)
-    assert list(bench.machine.pending) == [3, 4]
+    assert list(bench.machine.checkpoints.pending) == [3, 4]
 
 
 # B5
 def test_requests_during_a_trigger_wait_in_order_and_run_even_though_it_failed() -> None:
     bench = Bench(max_concurrent=3)
     requests = [bench.request() for _ in range(3)]
-    assert list(bench.machine.pending) == [1]
+    assert list(bench.machine.checkpoints.pending) == [1]
     bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "down"))
     bench.plan(2)
     bench.plan(3)
-    assert [p.request for p in bench.machine.pending.values()] == requests[1:]
+    assert [p.request for p in bench.machine.checkpoints.pending.values()] == requests[1:]
 
 
 # B7
@@ -593,7 +593,7 @@ def test_a_request_beyond_the_queue_is_refused_and_does_not_count() -> None:
     bench.request()
     bench.request()
     assert bench.reasons() == [Reason.TOO_MANY_REQUESTS]
-    assert bench.machine.failures.count == 0
+    assert bench.machine.admission.failures.count == 0
 
 
 # B8
@@ -602,9 +602,9 @@ def test_no_checkpoint_starts_while_more_deletions_wait_than_may_be_under_way() 
     for _ in range(3):
         bench.completed()
     bench.request()
-    assert bench.machine.pending == {}
+    assert bench.machine.checkpoints.pending == {}
     bench.settle_deletions()
-    assert list(bench.machine.pending) == [4]
+    assert list(bench.machine.checkpoints.pending) == [4]
 
 
 # B3
@@ -613,13 +613,13 @@ def test_a_periodic_checkpoint_within_the_minimum_pause_is_refused_and_comes_at_
     bench(on.ScheduleStarted(0.0))
     bench.now = 108.0
     bench.completed()
-    ended = bench.machine.history.snapshot().checkpoints[0].completed_at
+    ended = bench.machine.checkpoints.history.snapshot().checkpoints[0].completed_at
     assert ended is not None
     bench(on.Tick(), 110.0)
     assert bench.reasons() == [Reason.MINIMUM_TIME]
     assert bench.machine.next_deadline() == ended + 5
     bench(on.Tick(), ended + 5)
-    assert [p.kind for p in bench.machine.pending.values()] == [CheckpointKind.PERIODIC]
+    assert [p.kind for p in bench.machine.checkpoints.pending.values()] == [CheckpointKind.PERIODIC]
 
 
 # B13
@@ -628,7 +628,7 @@ def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planne
     bench.request()
     bench.request()
     bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
-    assert list(bench.machine.pending) == [2]
+    assert list(bench.machine.checkpoints.pending) == [2]
     assert bench.complete(2).id == 2
 
 
@@ -639,9 +639,9 @@ def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_after
     waiting = bench.request()
     bench(on.Suspended("a host is gone"))
     assert bench.reasons() == [Reason.JOB_FAILOVER]
-    assert bench.machine.pending == {}
+    assert bench.machine.checkpoints.pending == {}
     bench(on.Restored(None))
-    assert [p.request for p in bench.machine.pending.values()] == [waiting]
+    assert [p.request for p in bench.machine.checkpoints.pending.values()] == [waiting]
 
 
 # --- acknowledgements ---------------------------------------------------------------------------------------
@@ -662,7 +662,7 @@ def test_the_last_distinct_acknowledgement_completes_the_checkpoint_exactly_once
     assert bench.of(do.Finalize) == [do.Finalize(1, ROOT)]
     manifest = bench.finalize(1)
     assert bench.of(do.Resolve) == [do.Resolve(request, manifest, ROOT)]
-    assert bench.machine.pending == {}
+    assert bench.machine.checkpoints.pending == {}
     assert bench.machine.next_deadline() is None
 
 
@@ -673,9 +673,9 @@ def test_the_same_acknowledgement_again_is_a_duplicate_and_its_state_stays() -> 
     bench.plan(1)
     (ack, *_) = bench.acks(1)
     bench.ack(ack)
-    missing = list(bench.machine.pending[1].missing())
+    missing = list(bench.machine.checkpoints.pending[1].missing())
     assert set(bench.ack(ack)) == {AckResult.DUPLICATE}
-    assert list(bench.machine.pending[1].missing()) == missing
+    assert list(bench.machine.checkpoints.pending[1].missing()) == missing
     assert bench.of(do.DiscardAborted) == []
 
 
@@ -693,11 +693,11 @@ def test_an_acknowledgement_of_a_shard_outside_the_plan_is_unknown_and_changes_n
     bench = Bench()
     bench.request()
     bench.plan(1)
-    missing = list(bench.machine.pending[1].missing())
+    missing = list(bench.machine.checkpoints.pending[1].missing())
     stranger = ShardSnapshot(ShardId("up-op", 9), handle("x"), 1, 0.0, 0.0, 0.0)
     assert bench.ack(Ack("a", 1, "up-id", (stranger,))) == (AckResult.UNKNOWN,)
-    assert list(bench.machine.pending[1].missing()) == missing
-    assert bench.machine.pending[1].snapshots == []
+    assert list(bench.machine.checkpoints.pending[1].missing()) == missing
+    assert bench.machine.checkpoints.pending[1].snapshots == []
 
 
 # C4
@@ -759,7 +759,7 @@ def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected() -> No
         "state host a on machine: no space left",
     )
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, ROOT, False)]
-    assert bench.machine.pending == {}
+    assert bench.machine.checkpoints.pending == {}
 
 
 # C8
@@ -772,7 +772,7 @@ def test_further_declines_of_an_aborted_checkpoint_do_nothing_and_it_counts_once
     for _ in range(3):
         bench.fail(1)
     assert bench.seen == seen
-    assert bench.machine.failures.count == 1
+    assert bench.machine.admission.failures.count == 1
 
 
 # C9
@@ -782,7 +782,7 @@ def test_a_decline_of_one_checkpoint_leaves_another_alone_and_none_takes_its_pla
         bench.request()
         bench.plan(number)
     bench.fail(1)
-    assert list(bench.machine.pending) == [2]
+    assert list(bench.machine.checkpoints.pending) == [2]
     bench.acknowledge(2)
     assert bench.finalize(2).id == 2
 
@@ -834,7 +834,7 @@ def test_a_timeout_expires_the_checkpoint_and_says_what_is_missing_and_frees_its
     assert "shard 0 of operator 'up-op'" in reject.error.detail
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, ROOT, False)]
     assert bench.orders(CompleteOrder) == []
-    assert list(bench.machine.pending) == [2]
+    assert list(bench.machine.checkpoints.pending) == [2]
 
 
 # C16
@@ -857,7 +857,10 @@ def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable() -> Non
     bench.acknowledge(1)
     assert bench.machine.manifest(1, bench.now) is not None
     assert bench.of(do.Resolve) == bench.orders(CompleteOrder) == []
-    assert (bench.machine.retained.manifests, bench.machine.retained.base) == ((), None)
+    assert (bench.machine.checkpoints.retained.manifests, bench.machine.checkpoints.retained.base) == (
+        (),
+        None,
+    )
 
 
 @pytest.mark.parametrize("then", ["removed", "added again"])
@@ -889,9 +892,9 @@ def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_befo
     assert bench.reasons() == [Reason.FINALIZE_CHECKPOINT_FAILURE]
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(2, ROOT, False)]
     assert bench.of(do.Discard) == []
-    assert [m.id for m in bench.machine.retained.manifests] == [1]
-    assert bench.machine.retained.base == 1
-    assert bench.machine.failures.count == 1
+    assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [1]
+    assert bench.machine.checkpoints.retained.base == 1
+    assert bench.machine.admission.failures.count == 1
 
 
 # D5
@@ -904,10 +907,10 @@ def test_older_checkpoints_are_subsumed_and_their_late_acknowledgements_complete
     bench.finalize(2)
     assert [(r.error.id, r.error.reason) for r in bench.of(do.Reject)] == [(1, Reason.SUBSUMED)]
     assert do.DiscardAborted(1, ROOT, False) in bench.of(do.DiscardAborted)
-    assert list(bench.machine.pending) == [3]
+    assert list(bench.machine.checkpoints.pending) == [3]
     bench.acknowledge(1)
     assert bench.of(do.Finalize) == [do.Finalize(2, ROOT)]
-    assert bench.machine.failures.count == 0
+    assert bench.machine.admission.failures.count == 0
 
 
 # D5
@@ -938,7 +941,7 @@ def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> N
     bench.plan(1)
     bench.acknowledge(1)
     assert bench(on.HostLeft(hello("a"))) == [do.GoBack("state host a on machine is gone")]
-    assert bench.finalize(1) in bench.machine.retained.manifests
+    assert bench.finalize(1) in bench.machine.checkpoints.retained.manifests
     assert bench.orders(CompleteOrder) == [("b", CompleteOrder(1))]
 
 
@@ -956,7 +959,7 @@ def test_two_checkpoints_with_interleaved_acknowledgements_complete_each_with_it
     for number in (1, 2):
         keys = bench.finalize(number).keys()
         assert keys == {str(number), f"progress-{number}"}
-    assert [m.id for m in bench.machine.retained.manifests] == [1, 2]
+    assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [1, 2]
 
 
 # --- failures that come late --------------------------------------------------------------------------------
@@ -965,11 +968,11 @@ def test_two_checkpoints_with_interleaved_acknowledgements_complete_each_with_it
 def finalizing(
     bench: Bench, kind: CheckpointKind = CheckpointKind.MANUAL, *, target: str | None = None
 ) -> int:
-    checkpoint = bench.machine.next_id
+    checkpoint = bench.machine.checkpoints.next_id
     bench.request(kind, target=target)
     bench.plan(checkpoint)
     bench.acknowledge(checkpoint)
-    assert bench.machine.pending[checkpoint].phase is Phase.FINALIZING
+    assert bench.machine.checkpoints.pending[checkpoint].phase is Phase.FINALIZING
     return checkpoint
 
 
@@ -999,7 +1002,7 @@ def test_nothing_is_deleted_of_a_checkpoint_whose_manifest_is_being_written(
     bench(late)
     assert bench.of(do.DiscardAborted) == []
     bench.finalize(1)
-    assert [manifest.id for manifest in bench.machine.retained.manifests] == [1]
+    assert [manifest.id for manifest in bench.machine.checkpoints.retained.manifests] == [1]
 
 
 def test_the_timeout_ends_a_request_whose_manifest_is_being_written() -> None:
@@ -1013,8 +1016,8 @@ def test_the_timeout_ends_a_request_whose_manifest_is_being_written() -> None:
     assert (reject.request, reject.error.reason) == (request, Reason.EXPIRED)
     assert ROOT in reject.error.detail
     assert "may still appear" in reject.error.detail
-    assert bench.machine.failures.count == 1
-    assert bench.machine.history.counts.failed == 1
+    assert bench.machine.admission.failures.count == 1
+    assert bench.machine.checkpoints.history.counts.failed == 1
     assert bench.machine.next_deadline() is None
 
 
@@ -1026,8 +1029,8 @@ def test_an_overdue_checkpoint_whose_manifest_appears_is_the_latest_and_nobody_i
     bench.finalize(1)
     assert bench.of(do.Resolve) == []
     assert len(bench.of(do.Reject)) == 1
-    assert bench.machine.retained.base == 1
-    assert bench.machine.failures.count == 0
+    assert bench.machine.checkpoints.retained.base == 1
+    assert bench.machine.admission.failures.count == 0
     assert bench.completed().id == 2
 
 
@@ -1093,7 +1096,7 @@ def test_a_request_that_cannot_begin_fails_after_its_timeout(kind: CheckpointKin
     bench(on.Tick(), deadline)
     assert bench.reasons()[before:] == [Reason.JOB_FAILOVER if why == "going back" else Reason.EXPIRED]
     assert bench.of(do.Reject)[-1].request is request
-    assert list(bench.machine.queue) == []
+    assert list(bench.machine.admission.queue) == []
 
 
 def test_a_request_waits_as_long_as_those_before_it_make_headway() -> None:
@@ -1115,7 +1118,7 @@ def test_a_savepoint_of_a_stop_does_not_wait_for_the_pipeline_to_go_back() -> No
     asked = bench.request(CheckpointKind.SAVEPOINT, of_stop=True)
     assert [(r.request, r.error.reason) for r in bench.of(do.Reject)] == [(asked, Reason.JOB_FAILOVER)]
     bench(on.Restored(None))
-    assert [pending.request for pending in bench.machine.pending.values()] == [waiting]
+    assert [pending.request for pending in bench.machine.checkpoints.pending.values()] == [waiting]
 
 
 def test_a_savepoint_of_a_stop_that_waits_ends_when_the_pipeline_is_to_go_back() -> None:
@@ -1123,7 +1126,7 @@ def test_a_savepoint_of_a_stop_that_waits_ends_when_the_pipeline_is_to_go_back()
     bench.request()
     bench.plan(1)
     asked = bench.request(CheckpointKind.SAVEPOINT, of_stop=True)
-    assert list(bench.machine.queue) == [asked]
+    assert list(bench.machine.admission.queue) == [asked]
     bench(on.Suspended("a host is gone"))
     assert [r.request.number for r in bench.of(do.Reject)] == [1, 2]
     assert bench.reasons() == [Reason.JOB_FAILOVER] * 2
@@ -1136,7 +1139,7 @@ class BrokenHistory(History):
 
 def test_checkpoints_go_on_without_statistics() -> None:
     bench = Bench(retained=1)
-    bench.machine.history = BrokenHistory()
+    bench.machine.checkpoints.history = BrokenHistory()
     for _ in range(3):
         bench.completed()
         bench.settle_deletions()
@@ -1158,7 +1161,7 @@ def test_savepoints_are_bounded_by_the_queue_whether_they_wait_or_run() -> None:
         bench.request(CheckpointKind.SAVEPOINT, target=f"file:///savepoint{number}")
         if number <= 3:
             bench.plan(number)
-    assert list(bench.machine.pending) == [1, 2, 3]
+    assert list(bench.machine.checkpoints.pending) == [1, 2, 3]
     assert bench.reasons() == [Reason.TOO_MANY_REQUESTS] * 2
     assert "3 savepoints" in bench.of(do.Reject)[0].error.detail
     # They do not keep checkpoints from being taken.
@@ -1166,7 +1169,7 @@ def test_savepoints_are_bounded_by_the_queue_whether_they_wait_or_run() -> None:
     bench.acknowledge(1)
     bench.finalize(1)
     bench.request(CheckpointKind.SAVEPOINT, target="file:///another")
-    assert list(bench.machine.pending) == [2, 3, 5]
+    assert list(bench.machine.checkpoints.pending) == [2, 3, 5]
 
 
 # E1
@@ -1175,7 +1178,7 @@ def test_a_savepoint_is_not_subsumed_by_a_newer_checkpoint() -> None:
     savepoint = bench.request(CheckpointKind.SAVEPOINT)
     bench.plan(1)
     bench.completed()
-    assert [p.request for p in bench.machine.pending.values()] == [savepoint]
+    assert [p.request for p in bench.machine.checkpoints.pending.values()] == [savepoint]
     assert bench.reasons() == []
 
 
@@ -1185,8 +1188,11 @@ def test_a_savepoint_subsumes_nothing_is_not_retained_and_sends_no_notice() -> N
     bench.request()
     bench.plan(1)
     bench.completed(kind=CheckpointKind.SAVEPOINT)
-    assert list(bench.machine.pending) == [1]
-    assert (bench.machine.retained.manifests, bench.machine.retained.base) == ((), None)
+    assert list(bench.machine.checkpoints.pending) == [1]
+    assert (bench.machine.checkpoints.retained.manifests, bench.machine.checkpoints.retained.base) == (
+        (),
+        None,
+    )
     assert bench.orders(CompleteOrder) == []
     assert [resolve.root for resolve in bench.of(do.Resolve)] == ["file:///savepoint"]
 
@@ -1247,7 +1253,7 @@ def test_a_savepoint_runs_before_the_checkpoints_that_wait_longer() -> None:
     bench.request()
     savepoint = bench.request(CheckpointKind.SAVEPOINT)
     bench.fail(1)
-    assert [p.request for p in bench.machine.pending.values()] == [savepoint]
+    assert [p.request for p in bench.machine.checkpoints.pending.values()] == [savepoint]
 
 
 # --- retention ----------------------------------------------------------------------------------------------
@@ -1260,7 +1266,7 @@ def test_exactly_the_newest_remain_and_exactly_the_dropped_are_discarded() -> No
         bench.completed()
         for discard in bench.of(do.Discard)[-1:]:
             bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped)))
-    assert [m.id for m in bench.machine.retained.manifests] == [4, 5]
+    assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [4, 5]
     dropped = [[m.id for m in discard.dropped] for discard in bench.of(do.Discard)]
     assert dropped == [[1], [2], [3]]
     assert [[m.id for m in d.kept] for d in bench.of(do.Discard)] == [[2, 3], [3, 4], [4, 5]]
@@ -1271,9 +1277,9 @@ def test_a_savepoint_between_neither_pushes_a_checkpoint_out_nor_is_ever_dropped
     bench = Bench(retained=1)
     bench.completed()
     bench.completed(kind=CheckpointKind.SAVEPOINT)
-    assert [m.id for m in bench.machine.retained.manifests] == [1]
+    assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [1]
     bench.completed()
-    assert [m.id for m in bench.machine.retained.manifests] == [3]
+    assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [3]
     assert [[m.id for m in d.dropped] for d in bench.of(do.Discard)] == [[1]]
 
 
@@ -1286,7 +1292,9 @@ def restored_bench(**config: Any) -> Bench:
 
 def verification(bench: Bench) -> list[tuple[int, bool]]:
     """The retained checkpoints, and whether each is verified."""
-    return [(manifest.id, not manifest.unverified) for manifest in bench.machine.retained.manifests]
+    return [
+        (manifest.id, not manifest.unverified) for manifest in bench.machine.checkpoints.retained.manifests
+    ]
 
 
 def test_a_checkpoint_with_bytes_that_nobody_has_read_since_the_restore_takes_no_verified_ones_place() -> (
@@ -1390,10 +1398,10 @@ def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:
         bench.plan(number)
     bench.acknowledge(2)
     bench.finalize(2)
-    assert [m.id for m in bench.machine.retained.manifests] == [1, 2]
+    assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [1, 2]
     bench.acknowledge(3)
     bench.finalize(3)
-    assert [m.id for m in bench.machine.retained.manifests] == [3]
+    assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [3]
 
 
 def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> None:
@@ -1410,7 +1418,7 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
     bench.store_progress(3)
     manifest = bench.machine.manifest(3, bench.now)
     assert manifest is not None
-    assert bench.machine.doomed(manifest) == {"1"} <= first.keys()
+    assert bench.machine.checkpoints.doomed(manifest) == {"1"} <= first.keys()
     bench(on.NotFinalized(manifest, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone"))
     # Once the deletion is done, the next checkpoint can have the same bytes again.
     bench.settle_deletions()
@@ -1419,7 +1427,7 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
     bench.acknowledge(4)
     manifest = bench.machine.manifest(4, bench.now)
     assert manifest is not None
-    assert bench.machine.doomed(manifest) == frozenset()
+    assert bench.machine.checkpoints.doomed(manifest) == frozenset()
 
 
 def test_what_is_being_deleted_is_forgotten_once_it_is_deleted_although_there_is_always_more() -> None:
@@ -1431,7 +1439,7 @@ def test_what_is_being_deleted_is_forgotten_once_it_is_deleted_although_there_is
             discard = bench.of(do.Discard)[-2]
             bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped)))
     assert len(bench.of(do.Discard)) == 49
-    assert bench.machine.retained.deletions == 1
+    assert bench.machine.checkpoints.retained.deletions == 1
     # The bytes of checkpoint 1 were deleted long ago: now they are there again.
     bench.request()
     bench.plan(51)
@@ -1441,8 +1449,8 @@ def test_what_is_being_deleted_is_forgotten_once_it_is_deleted_although_there_is
     bench.store_progress(51)
     manifest = bench.machine.manifest(51, bench.now)
     assert manifest is not None
-    assert bench.machine.doomed(manifest) == frozenset()
-    assert len(bench.machine.pending[51].doomed) < 10
+    assert bench.machine.checkpoints.doomed(manifest) == frozenset()
+    assert len(bench.machine.checkpoints.pending[51].doomed) < 10
 
 
 # --- failures -----------------------------------------------------------------------------------------------
@@ -1460,7 +1468,7 @@ def test_the_pipeline_fails_once_at_one_failure_more_than_is_tolerable(tolerable
         bench(on.Tick())
     (fail,) = bench.of(do.FailPipeline)
     assert fail.error.reason is Reason.EXPIRED
-    assert bench.machine.failures.count == 0
+    assert bench.machine.admission.failures.count == 0
 
 
 # G2
@@ -1468,10 +1476,10 @@ def test_a_completed_checkpoint_makes_the_count_begin_anew() -> None:
     bench = Bench(tolerable_failures=1)
     for _ in range(3):
         bench.request()
-        bench.fail(bench.machine.next_id - 1)
+        bench.fail(bench.machine.checkpoints.next_id - 1)
         bench.completed()
     assert bench.of(do.FailPipeline) == []
-    assert bench.machine.failures.count == 0
+    assert bench.machine.admission.failures.count == 0
 
 
 # G3
@@ -1481,7 +1489,7 @@ def test_a_checkpoint_that_fails_for_several_reasons_counts_once() -> None:
     bench.fail(1)
     bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "too"))
     bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "as well"))
-    assert bench.machine.failures.count == 1
+    assert bench.machine.admission.failures.count == 1
     assert bench.reasons() == [Reason.DECLINED]
 
 
@@ -1506,7 +1514,7 @@ def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -
     assert bench.reasons() == [Reason.EXPIRED]
     assert bench.of(do.FailPipeline) == []
     bench(on.Tick(), 120.0)
-    assert list(bench.machine.pending) == [2]
+    assert list(bench.machine.checkpoints.pending) == [2]
 
 
 # --- where state is -----------------------------------------------------------------------------------------
@@ -1515,12 +1523,18 @@ def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -
 def test_the_state_of_an_operator_is_at_its_hosts_and_where_untouched_shards_come_from() -> None:
     source = RestoreSource(ROOT, 7, 4, handle("seven"))
     bench = Bench(claimed=False, sources={ShardId("up-op", 1): source})
-    assert bench.machine.places("up", "up-op") == ShardLocations("up-id", (), {0: None, 1: source})
+    assert bench.machine.placement.locations("up", "up-op") == ShardLocations(
+        "up-id", (), {0: None, 1: source}
+    )
     bench.claim("b", "up", (0,))
     bench.claim("a", "down", (0,))
-    assert bench.machine.places("up", "up-op") == ShardLocations("up-id", (hello("b"),), {1: source})
+    assert bench.machine.placement.locations("up", "up-op") == ShardLocations(
+        "up-id", (hello("b"),), {1: source}
+    )
     bench.claim("a", "up", (1,))
-    assert bench.machine.places("up", "up-op") == ShardLocations("up-id", (hello("a"), hello("b")), {})
+    assert bench.machine.placement.locations("up", "up-op") == ShardLocations(
+        "up-id", (hello("a"), hello("b")), {}
+    )
 
 
 def test_the_assignment_names_the_machine_of_each_shard_that_has_been_claimed() -> None:
@@ -1538,8 +1552,8 @@ def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is(
     operators = tuple(OperatorRecord(uid, "two", "{}", {}, (None,)) for uid in ("first", "second"))
     bench(on.QueryAdded("two", "two-id", batch=4, operators=operators, sources={}))
     bench(on.ShardsClaimed(ClaimShards("a", "two-id", "first", (0,))))
-    assert bench.machine.places("two", "first") == ShardLocations("two-id", (hello("a"),), {})
-    assert bench.machine.places("two", "second") == ShardLocations("two-id", (), {0: None})
+    assert bench.machine.placement.locations("two", "first") == ShardLocations("two-id", (hello("a"),), {})
+    assert bench.machine.placement.locations("two", "second") == ShardLocations("two-id", (), {0: None})
 
 
 def test_a_checkpoint_waits_until_hosts_have_the_shards_that_changelogs_belong_to() -> None:
@@ -1558,7 +1572,7 @@ def test_a_checkpoint_waits_until_hosts_have_the_shards_that_changelogs_belong_t
         )
     )
     bench.request()
-    assert bench.machine.places("up", "up-op").resume_point == resume_point
+    assert bench.machine.placement.locations("up", "up-op").resume_point == resume_point
     for host, shard in (("a", 0), ("b", 1)):
         assert bench(on.Tick()) == bench.seen == []
         answer = bench.answer(on.ShardsClaimed(ClaimShards(host, "up-id", "up-op", (shard,))))
@@ -1584,7 +1598,7 @@ def test_state_whose_host_is_gone_is_nowhere() -> None:
     bench = Bench()
     bench(on.HostLeft(hello("b")))
     with pytest.raises(StateLostError):
-        bench.machine.places("up", "up-op")
+        bench.machine.placement.locations("up", "up-op")
 
 
 # --- hosts --------------------------------------------------------------------------------------------------
@@ -1604,7 +1618,7 @@ def test_a_new_host_of_an_executor_takes_the_place_of_the_old_one_and_its_state_
     (back,) = bench(on.HostJoined(hello("a2", "a")))
     assert isinstance(back, do.GoBack)
     assert "took the place" in back.why
-    assert set(bench.machine.hosts) == {"a2", "b"}
+    assert set(bench.machine.members.hosts) == {"a2", "b"}
 
 
 def test_a_new_host_replaces_the_newest_of_its_executor_that_has_not_left() -> None:
@@ -1617,13 +1631,13 @@ def test_a_new_host_replaces_the_newest_of_its_executor_that_has_not_left() -> N
     assert isinstance(back, do.GoBack)
     bench(on.HostLeft(hello("a3", "a")))
     assert bench(on.HostJoined(hello("a4", "a"))) == []
-    assert set(bench.machine.hosts) == {"a4", "b"}
+    assert set(bench.machine.members.hosts) == {"a4", "b"}
 
 
 def test_a_host_that_opens_its_stream_again_has_lost_nothing() -> None:
     bench = Bench()
     assert bench(on.HostJoined(hello("a"))) == []
-    assert set(bench.machine.hosts) == {"a", "b"}
+    assert set(bench.machine.members.hosts) == {"a", "b"}
 
 
 def test_all_hosts_hear_that_runs_are_over() -> None:
@@ -1674,7 +1688,7 @@ def test_triggered_is_in_progress_plus_completed_plus_failed_after_every_event()
     bench = Bench(max_concurrent=2)
 
     def counts() -> tuple[int, int, int, int]:
-        found = bench.machine.history.counts
+        found = bench.machine.checkpoints.history.counts
         assert found.triggered == found.in_progress + found.completed + found.failed
         return found.triggered, found.in_progress, found.completed, found.failed
 
@@ -1698,7 +1712,7 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_when_the_pipe
     bench.plan(1)
     bench.acknowledge(1)
     bench(on.Suspended("a host is gone"))
-    assert bench.machine.pending[1].phase is Phase.FINALIZING
+    assert bench.machine.checkpoints.pending[1].phase is Phase.FINALIZING
     assert bench.finalize(1).id == 1
 
 
@@ -1708,7 +1722,7 @@ def test_a_restore_is_counted_if_it_is_one_of_a_checkpoint(checkpoint: int | Non
     bench = Bench()
     bench(on.Suspended("a host is gone"))
     bench(on.Restored(checkpoint))
-    statistics = bench.machine.history.snapshot()
+    statistics = bench.machine.checkpoints.history.snapshot()
     assert (statistics.restored, statistics.counts.restored) == (checkpoint, count)
 
 

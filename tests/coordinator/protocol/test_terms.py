@@ -93,7 +93,7 @@ def test_a_target_that_is_too_slow_gets_nothing() -> None:
     bench(on.Tick())
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
     bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
-    assert bench.machine.shards_on("one") == [("up", SHARD, None)]
+    assert bench.machine.placement.shards_on("one") == [("up", SHARD, None)]
     answer = bench.answer(on.ShardsClaimed(ClaimShards("a", "up-id", "up-op", (0,), {0: 1})))
     assert answer.kept == (0,)
 
@@ -163,7 +163,7 @@ def test_the_loss_of_the_target_ends_a_move_and_that_of_the_owner_goes_back() ->
     bench = opened()
     bench(on.HostJoined(hello("c", "three")))
     bench(on.HostLeft(hello("b", "two")))
-    assert not bench.machine.moves.under_way
+    assert not bench.machine.placement.moves.under_way
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
 
 
@@ -197,18 +197,18 @@ def test_shards_leave_the_host_of_an_executor_that_is_decommissioned_and_not_its
     bench = Bench()
     for host, executor in {"a": "0", "b": "1", "c": "2"}.items():
         bench(on.HostJoined(attrs.evolve(hello(host, "one"), spark_executor=executor)))
-    assert bench.machine.shards_leaving() == []
+    assert bench.machine.placement.shards_leaving() == []
     bench(on.ExecutorsLeaving(frozenset({"0", "7"})))
-    left = bench.machine.shards_leaving()
+    left = bench.machine.placement.shards_leaving()
     assert {shard for _, shard, _ in left} == {SHARD}
-    moves = bench.machine.moves.under_way.values()
+    moves = bench.machine.placement.moves.under_way.values()
     assert {move.owner for move in moves} == {"a"}
     assert "a" not in {move.target for move in moves}
     # Executors leave one after the other. The last of them keeps what it has: nobody else is there.
     bench(on.ExecutorsLeaving(frozenset({"1"})))
-    assert {move.target for move in bench.machine.moves.under_way.values()} <= {"c"}
+    assert {move.target for move in bench.machine.placement.moves.under_way.values()} <= {"c"}
     bench(on.ExecutorsLeaving(frozenset({"2"})))
-    assert bench.machine.shards_leaving() == []
+    assert bench.machine.placement.shards_leaving() == []
 
 
 @pytest.mark.parametrize("was_there", [False, True])
@@ -221,10 +221,10 @@ def test_a_host_that_joins_after_its_executor_was_decommissioned_gets_nothing(wa
     if was_there:
         bench(on.HostLeft(late))
     bench(on.HostJoined(late))
-    assert "late" not in bench.machine.moves.may_have_shards(bench.machine.hosts)
+    assert "late" not in bench.machine.placement.moves.may_have_shards(bench.machine.members.hosts)
     bench.completed()
-    assert not bench.machine.moves.under_way
-    assert bench.machine.empty_hosts({"9"}) == ["late"]
+    assert not bench.machine.placement.moves.under_way
+    assert bench.machine.placement.empty_hosts({"9"}) == ["late"]
 
 
 def test_an_executor_that_has_left_makes_nothing_move_between_the_others() -> None:
@@ -232,11 +232,11 @@ def test_an_executor_that_has_left_makes_nothing_move_between_the_others() -> No
     leaving = attrs.evolve(hello("leaving", "three"), spark_executor="9")
     for one in (hello("a", "one"), hello("without shards", "two"), leaving):
         bench(on.HostJoined(one))
-    bench.machine.moves.is_uneven = False
+    bench.machine.placement.moves.is_uneven = False
     bench(on.HostLeft(leaving))
     bench(on.ExecutorsLeaving(frozenset({"9"})))
     bench.completed()
-    assert not bench.machine.moves.under_way
+    assert not bench.machine.placement.moves.under_way
 
 
 def test_a_machine_that_is_not_there_or_is_the_last_one_cannot_be_drained() -> None:
@@ -250,7 +250,7 @@ def test_a_machine_that_is_not_there_or_is_the_last_one_cannot_be_drained() -> N
 def test_a_host_that_joins_when_all_shards_have_owners_gets_its_part() -> None:
     bench = Bench()
     bench.completed()
-    assert not bench.machine.moves.under_way
+    assert not bench.machine.placement.moves.under_way
     bench(on.HostJoined(hello("c", "three")))
     bench.completed()
     bench.completed()
@@ -269,14 +269,14 @@ def asks_for_batches(bench: Bench, host: str, batches: range) -> None:
 
 def following() -> Bench:
     bench = Bench()
-    bench.machine.moves.follows_tasks = True
+    bench.machine.placement.moves.follows_tasks = True
     bench(on.HostJoined(hello("c", "three")))
     return bench
 
 
 def planned(bench: Bench) -> list[tuple[ShardId, str]]:
     """Complete a checkpoint of the newest batches; return what is to move then, and where to."""
-    checkpoint, newest = bench.machine.next_id, bench.machine.queries["up"].gate.passed
+    checkpoint, newest = bench.machine.checkpoints.next_id, bench.machine.queries["up"].gate.passed
     bench.request()
     bench(on.CutChosen(checkpoint, "down", 4))
     bench(on.CutChosen(checkpoint, "up", newest))
@@ -287,7 +287,7 @@ def planned(bench: Bench) -> list[tuple[ShardId, str]]:
     for query, batch in (("down", 4), ("up", newest)):
         bench(on.ProgressStored(checkpoint, QueryRecord(query, batch, handle(query)), 1))
     bench.finalize(checkpoint)
-    return [(move.shard, move.target) for move in bench.machine.moves.under_way.values()]
+    return [(move.shard, move.target) for move in bench.machine.placement.moves.under_way.values()]
 
 
 def test_a_shard_follows_its_task_when_that_has_moved_for_good() -> None:

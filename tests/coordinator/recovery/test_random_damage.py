@@ -25,7 +25,7 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol.events import Restored
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.coordinator.query import CheckpointedQuery, Definition
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
@@ -149,7 +149,7 @@ class Life:
             token=TOKEN,
         )
         self.executor = CheckpointExecutor(
-            CheckpointStateMachine(
+            CheckedStateMachine(
                 pipeline="p",
                 generation=generation.generation,
                 root=self.catalog.store.uri,

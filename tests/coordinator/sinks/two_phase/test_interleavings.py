@@ -1,7 +1,7 @@
 """Transactional sinks against whatever can happen to them: targets, drivers and stores that fail at any moment.
 
 The sinks of a query (``TransactionalSink``, its ``EpochLog``, ``Publisher`` and records on disk), the protocol
-(``CheckpointStateMachine``), the commit of a manifest, the steps back, the catalog with its fencing, retention and
+(``CheckedStateMachine``), the commit of a manifest, the steps back, the catalog with its fencing, retention and
 deletion are the real ones. Around them is a small model that takes one step when it is told to: Spark's batches of one
 query, the threads of the driver, and two targets, each of which is atomic but may be away, lose its answer, or do what
 it was asked after its caller has given up.
@@ -38,9 +38,10 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol.checkpoints import Checkpoints
+from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.coordinator.protocol.pending import PendingCheckpoint
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.recovery import rollback
 from chandy.coordinator.restore import resume
 from chandy.coordinator.restore.restore_point import RestorePoint, base_point
@@ -429,7 +430,7 @@ class Life(SteppedExecutor):
         point = self.catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
         root = ROOT if restore == "latest" else restore
         self.initial = self.point = RestorePoint(point, root) if point else None
-        self.machine = CheckpointStateMachine(
+        self.machine = CheckedStateMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=ROOT,
@@ -517,7 +518,7 @@ class Life(SteppedExecutor):
             files = [file for one in outputs for epoch in one.epochs for file in epoch.staged.files]
             if any(file.key not in own.objects for file in files):
                 # The pipeline has gone back meanwhile.
-                assert order.checkpoint not in self.machine.pending, "what was staged is gone"
+                assert order.checkpoint not in self.machine.checkpoints.pending, "what was staged is gone"
                 return
             for file in files:
                 store.write(file.key, own.read(file.key))
@@ -878,8 +879,8 @@ class Machine(RuleBasedStateMachine):
                 life.quiet("manifests publishers")
             if life is not self.world.life:
                 return
-        if fails and life.machine.pending:
-            oldest = min(life.machine.pending)
+        if fails and life.machine.checkpoints.pending:
+            oldest = min(life.machine.checkpoints.pending)
             life.handle(on.CheckpointFailed(oldest, Reason.IO_EXCEPTION, "disk full"))
         with self.alive():
             life.quiet(hold)
@@ -1061,26 +1062,26 @@ def test_every_row_is_seen_once_whatever_happens() -> None:
 
 
 def publish_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
-    right = CheckpointStateMachine._finish_if_complete
+    right = Checkpoints._finish_if_complete
 
-    def finish(machine: CheckpointStateMachine, pending: PendingCheckpoint) -> None:
-        before = len(machine._out)
-        right(machine, pending)
-        if len(machine._out) > before and not pending.is_savepoint:
-            machine._out.append(do.Publish(pending.id, (QUERY,)))
+    def finish(checkpoints: Checkpoints, pending: PendingCheckpoint) -> None:
+        before = len(checkpoints._out)
+        right(checkpoints, pending)
+        if len(checkpoints._out) > before and not pending.is_savepoint:
+            checkpoints._out.append(do.Publish(pending.id, (QUERY,)))
 
-    patch.setattr(CheckpointStateMachine, "_finish_if_complete", finish)
+    patch.setattr(Checkpoints, "_finish_if_complete", finish)
 
 
 def publish_a_savepoint(patch: pytest.MonkeyPatch) -> None:
-    right = CheckpointStateMachine._finalized
+    right = Checkpoints.finalized
 
-    def finalized(machine: CheckpointStateMachine, manifest: Manifest, now: float) -> None:
-        right(machine, manifest, now)
+    def finalized(checkpoints: Checkpoints, manifest: Manifest, now: float) -> None:
+        right(checkpoints, manifest, now)
         if manifest.kind is CheckpointKind.SAVEPOINT:
-            machine._out.append(do.Publish(manifest.id, (QUERY,)))
+            checkpoints._out.append(do.Publish(manifest.id, (QUERY,)))
 
-    patch.setattr(CheckpointStateMachine, "_finalized", finalized)
+    patch.setattr(Checkpoints, "finalized", finalized)
 
 
 def publish_what_was_undone(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,141 @@
+"""What always holds of the checkpoint protocol between two events, whatever has happened.
+
+Tests check it after every event, and ``CheckpointConfig.check_invariants`` has the coordinator do so. An invariant that
+does not hold is a bug of Chandy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from .copies import Copies, Move, MovePhase
+from .errors import InvariantBrokenError
+from .events import Answer, Event
+from .pending import PHASES, Phase
+from .state_machine import CheckpointStateMachine, Outcome
+
+
+class CheckedStateMachine(CheckpointStateMachine):
+    """A state machine that checks its invariants after every event."""
+
+    def handle(self, event: Event[Answer], now: float) -> Outcome[Answer]:
+        """Handle an event as ``CheckpointStateMachine`` does.
+
+        Raises:
+            InvariantBrokenError: an invariant does not hold any more.
+        """
+        # ``attrs`` makes the class anew, and ``super()`` would still mean the first one.
+        outcome = super().handle(event, now)
+        if broken := broken_invariants(self):
+            raise InvariantBrokenError(type(event).__name__, tuple(broken))
+        return outcome
+
+
+def broken_invariants(machine: CheckpointStateMachine) -> list[str]:
+    """Return a sentence for each invariant that does not hold; empty if all hold."""
+    return [
+        *_members(machine),
+        *_queries(machine),
+        *_checkpoints(machine),
+        *_admission(machine),
+        *_moves(machine),
+    ]
+
+
+def _members(machine: CheckpointStateMachine) -> Iterator[str]:
+    members = machine.members
+    if twice := _twice(hello.executor for hello in members.hosts.values()):
+        yield f"executors have two state hosts: {twice}"
+    for host in members.dismissed:
+        if host in members.hosts:
+            yield f"dismissed host {host} is a member"
+
+
+def _queries(machine: CheckpointStateMachine) -> Iterator[str]:
+    pending = machine.checkpoints.pending
+    for query in machine.queries.values():
+        if query.gate.passed < query.started_after:
+            yield f"query {query.name!r} stands at {query.gate.passed}, before it has started"
+        for barrier in query.gate.barriers:
+            checkpoint = pending.get(barrier.checkpoint)
+            if checkpoint is None or query.name not in checkpoint.parts:
+                yield f"query {query.name!r} has a barrier of checkpoint {barrier.checkpoint}, which is over"
+        owned = [shard for shards in query.assignment.by_owner().values() for shard in shards]
+        if unknown := set(owned) - set(query.assignment.shards):
+            yield f"query {query.name!r} has no such shards, but hosts own them: {sorted(unknown)}"
+
+
+def _checkpoints(machine: CheckpointStateMachine) -> Iterator[str]:
+    checkpoints, limits = machine.checkpoints, machine.limits
+    pending = checkpoints.pending.values()
+    if (planning := sum(one.phase is Phase.PLANNING for one in pending)) > 1:
+        yield f"{planning} checkpoints are being planned at once"
+    if (running := sum(not one.is_savepoint for one in pending)) > limits.max_concurrent:
+        yield f"{running} checkpoints are pending, and {limits.max_concurrent} may be"
+    latest = checkpoints.retained.latest
+    for id, one in checkpoints.pending.items():
+        if id != one.id or id >= checkpoints.next_id:
+            yield f"pending checkpoint {one.id} is kept as {id}, and the next is {checkpoints.next_id}"
+        if not PHASES[one.phase].next:
+            yield f"pending checkpoint {id} is {one.phase}"
+        if one.phase in (Phase.FINALIZING, Phase.OVERDUE) and not one.is_fully_acknowledged:
+            yield f"checkpoint {id} is {one.phase}, but misses {', '.join(one.missing())}"
+        if one.base is not None and not checkpoints.retained.may_exist(one.base):
+            yield f"the base of pending checkpoint {id}, {one.base}, has been dropped"
+        if latest is not None and not one.is_savepoint and id < latest.id:
+            yield f"checkpoint {id} is pending although {latest.id} has completed"
+        if one.is_revocable and (machine.admission.suspended or machine.closed is not None):
+            yield f"checkpoint {id} is {one.phase} although no checkpoint may run"
+
+
+def _admission(machine: CheckpointStateMachine) -> Iterator[str]:
+    admission = machine.admission
+    if len(admission.queue) > machine.limits.max_queued:
+        yield f"{len(admission.queue)} requests wait"
+    if machine.closed is not None and (len(admission.queue) or admission.schedule.next_at is not None):
+        yield "requests wait, or are scheduled, although the coordinator is closed"
+    if admission.suspended and any(request.of_stop for request in admission.queue):
+        yield "the request of a stop waits for a pipeline that goes back"
+
+
+def _moves(machine: CheckpointStateMachine) -> Iterator[str]:
+    placement = machine.placement
+    for what, copies in (("moves", placement.moves), ("standbys", placement.standbys)):
+        if twice := _twice((one.query, one.shard) for one in copies.under_way.values()):
+            yield f"shards have two {what}: {twice}"
+        for one in copies.under_way.values():
+            for wrong in _wrong(machine, copies, one):
+                yield f"{one} {wrong}"
+    if both := placement.moves.under_way.keys() & placement.standbys.under_way.keys():
+        yield f"a move and a standby have the same number: {sorted(both)}"
+
+
+def _wrong(machine: CheckpointStateMachine, copies: Copies, one: Move) -> Iterator[str]:
+    if (query := machine.queries.get(one.query)) is None:
+        yield "belongs to no query"
+        return
+    if one.owner == one.target:
+        yield "has its owner as its target"
+    if one.target not in machine.members.hosts:
+        yield "has a target that is gone"
+    is_promotion = copies.are_standbys and one.phase is MovePhase.HANDING_OVER
+    owned = query.assignment.by_owner().get(one.owner, ())
+    if not is_promotion and one.owner not in machine.members.hosts:
+        yield "has an owner that is gone"
+    if one.shard not in owned:
+        yield "has an owner without the shard"
+    if (one.phase is MovePhase.STORING) != (one.checkpoint in machine.checkpoints.pending) and one.phase in (
+        MovePhase.PLANNED,
+        MovePhase.STORING,
+    ):
+        yield "waits for a checkpoint that is not pending"
+    if one.phase is MovePhase.HANDING_OVER:
+        if one.deadline is None or one.term <= query.assignment.owner_term(one.shard):
+            yield "is handed over without a new term or a deadline"
+        if machine.checkpoints.is_awaited(one.query, one.shard):
+            yield "is handed over while a checkpoint waits for its snapshot"
+
+
+def _twice(values: Iterator[object]) -> list[object]:
+    return [value for value, times in Counter(values).items() if times > 1]

@@ -1,0 +1,59 @@
+"""The state hosts of a pipeline: which live, and which have lost their shards for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import attrs
+
+from ...state.errors import HostDismissedError
+from ...state.rpc.messages import HostHello
+
+
+@attrs.define
+class Membership:
+    """The state hosts, by id. An executor has one at a time."""
+
+    hosts: dict[str, HostHello] = attrs.field(factory=dict, init=False)
+    """Those that live."""
+    dismissed: set[str] = attrs.field(factory=set, init=False)
+    """Those whose shards others have by their standbys. What they say no longer counts."""
+    _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
+    """The host of each executor."""
+
+    def join(self, hello: HostHello) -> str | None:
+        """Take a host in; return the host of the same executor whose place it takes, None if there was none."""
+        before = self._host_of.get(hello.executor)
+        self.hosts[hello.host] = hello
+        self._host_of[hello.executor] = hello.host
+        if before is None or before == hello.host:
+            return None
+        self.hosts.pop(before, None)
+        return before
+
+    def leave(self, hello: HostHello) -> None:
+        """Take out a host that is gone."""
+        self.hosts.pop(hello.host, None)
+        if self._host_of.get(hello.executor) == hello.host:
+            del self._host_of[hello.executor]
+
+    def check_not_dismissed(self, host: str) -> None:
+        """Raise ``HostDismissedError`` if a host has lost its shards to their standbys."""
+        if host in self.dismissed:
+            raise HostDismissedError(host)
+
+    def on(self, machine: str) -> set[str]:
+        """Return the hosts on a machine."""
+        return self._which(lambda hello: hello.machine == machine)
+
+    def of_executors(self, executors: Collection[str]) -> set[str]:
+        """Return the hosts of executors, by Spark's ids."""
+        return self._which(lambda hello: hello.spark_executor in executors)
+
+    @property
+    def machines(self) -> set[str]:
+        """The machines that have hosts."""
+        return {hello.machine for hello in self.hosts.values()}
+
+    def _which(self, holds: Callable[[HostHello], bool]) -> set[str]:
+        return {host for host, hello in self.hosts.items() if holds(hello)}

@@ -1,0 +1,377 @@
+"""Where the shards are, and where they are to be: claims, moves, standbys, and hosts that are lost or leave.
+
+It tells the hosts of a shard what becomes of it. It knows nothing of checkpoints but which of them wait for a shard,
+because the hand-over of a shard and its snapshot exclude each other (``moves``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import attrs
+
+from ...state.errors import ShardMovingError
+from ...state.rpc.messages import (
+    ClaimAnswer,
+    ClaimShards,
+    DropStandby,
+    MoveReport,
+    MoveStep,
+    RestoreSource,
+    Settle,
+    ShardId,
+)
+from ...storage.checkpoints.manifest import Manifest
+from .copies import HAND_OVER_SECONDS, Move, MovePhase, Numbers
+from .errors import NotTheOwnerError, StateLostError
+from .instructions import GoBack, Instruction, Promoted, Send
+from .limits import Limits
+from .membership import Membership
+from .moves import Moves, settled
+from .query_state import Queries, QueryState
+from .retained import RetainedCheckpoints
+from .shard_assignment import ShardLocations
+from .standbys import Standbys
+
+AssignedShards = list[tuple[str, ShardId, MovePhase | None]]
+"""Shards, each after the name of its query, and how far its move is; None: it stays."""
+
+
+@attrs.define
+class Placement:
+    """The shards of a pipeline on its hosts."""
+
+    queries: Queries
+    members: Membership
+    limits: Limits
+    moves: Moves
+    standbys: Standbys
+    _retained: RetainedCheckpoints
+    _out: list[Instruction]
+    _is_frozen: bool = attrs.field(default=False, init=False)
+    """Whether no move and no standby is planned: the pipeline goes back, or has been closed."""
+
+    @classmethod
+    def of(
+        cls,
+        queries: Queries,
+        members: Membership,
+        limits: Limits,
+        retained: RetainedCheckpoints,
+        out: list[Instruction],
+        *,
+        follows_tasks: bool,
+    ) -> Placement:
+        """Make it without moves and standbys; see ``Moves`` for ``follows_tasks``."""
+        numbers = Numbers()
+        moves = Moves(follows_tasks, numbers=numbers)
+        return cls(queries, members, limits, moves, Standbys(numbers=numbers), retained, out)
+
+    # --- reads ----------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When something is given up unless it ends before; None: nothing will be."""
+        deadlines = self.moves.next_deadline(), self.standbys.next_deadline()
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def holds(self, query: str) -> bool:
+        """Whether a query's next batch and its snapshots wait for a shard that is being handed over."""
+        return self.moves.holds(query) or self.standbys.holds(query)
+
+    def waits_for_commit(self, query: str) -> bool:
+        """Whether a shard of a query moves as soon as its running batch has committed."""
+        return bool(self.moves.of(query, MovePhase.READY))
+
+    def shards_on(self, machine: str) -> AssignedShards:
+        """Return the shards on a machine."""
+        return self._shards_of(self.members.on(machine))
+
+    def shards_leaving(self) -> AssignedShards:
+        """Return the shards on hosts whose executors leave; none if there is no other host."""
+        leaving = self.members.of_executors(self.moves.leaving)
+        return self._shards_of(leaving) if self.moves.may_have_shards(self.members.hosts) else []
+
+    def empty_hosts(self, executors: Collection[str]) -> list[str]:
+        """Return the hosts of executors, by Spark's ids, that have neither shards nor standbys."""
+        owners = {host for query in self.queries.values() for host in query.assignment.owners()}
+        targets = {one.target for one in [*self.moves.under_way.values(), *self.standbys.under_way.values()]}
+        return sorted(self.members.of_executors(executors) - owners - targets)
+
+    def _shards_of(self, hosts: Collection[str]) -> AssignedShards:
+        moves = {(move.query, move.shard): move.phase for move in self.moves.under_way.values()}
+        return [
+            (name, shard, moves.get((name, shard)))
+            for name, query in self.queries.items()
+            for host, shards in query.assignment.by_owner().items()
+            if host in hosts
+            for shard in shards
+        ]
+
+    def locations(self, name: str, uid: str) -> ShardLocations:
+        """Return where the state of an operator of a query is now.
+
+        Raises:
+            StateLostError: a shard's host is gone; the pipeline is about to go back.
+        """
+        query = self.queries[name]
+        assignment, hosts = query.assignment, []
+        for host, shards in assignment.by_owner().items():
+            owned = next((shard for shard in shards if shard.uid == uid), None)
+            if owned is None:
+                continue
+            if host not in self.members.hosts:
+                raise StateLostError(uid, owned.shard, f"its state host {host} is gone")
+            hosts.append(self.members.hosts[host])
+        untouched = {
+            shard.shard: assignment.sources.get(shard) for shard in assignment.unowned() if shard.uid == uid
+        }
+        return ShardLocations(query.query_id, tuple(hosts), untouched, assignment.resume_point)
+
+    # --- claims and hosts -----------------------------------------------------------------------------------
+
+    def claim(self, claim: ClaimShards) -> ClaimAnswer:
+        """Grant a host the shards that no other host has.
+
+        Raises:
+            StaleQueryError, HostDismissedError, ShardMovingError, StateLostError: nothing was granted.
+        """
+        query = self.queries.get_running(claim.query_id)
+        self.members.check_not_dismissed(claim.host)
+        wanted = [ShardId(claim.uid, shard) for shard in claim.shards]
+        moving = {
+            one.shard
+            for copies in (self.moves, self.standbys)
+            for one in copies.of(query.name, MovePhase.HANDING_OVER)
+        }
+        for shard in wanted:
+            if shard in moving:
+                raise ShardMovingError(shard.uid, shard.shard)
+        hosts, instead = self.members.hosts, self._instead_of(claim.host)
+        return query.assignment.claim(claim.host, wanted, query.gate.passed, hosts, claim.aside, instead)
+
+    def _instead_of(self, host: str) -> list[str]:
+        """Hosts that take over the shards claimed by ``host`` if it may own none; empty if it keeps them."""
+        hello = self.members.hosts.get(host)
+        if hello is None or self.moves.may_have_shards({host: hello}):
+            return []
+        return sorted(self.moves.may_have_shards(self.members.hosts))
+
+    def host_joined(self) -> None:
+        """Give a new host its part of the shards, with the next checkpoint."""
+        # As long as shards have no owner, the host gets its part of them when its tasks begin.
+        assignments = [query.assignment for query in self.queries.values() if query.assignment.shards]
+        if assignments and all(assignment.is_owned for assignment in assignments):
+            self.moves.is_uneven = True
+
+    def host_left(self) -> None:
+        """Drain no machine that has no host any more."""
+        if self.moves.draining:
+            self.moves.draining &= self.members.machines
+
+    def replacements(self, host: str) -> list[Move] | None:
+        """Return the standbys of the shards that a lost host had; None if one of these has no standby in sync."""
+        lost = [
+            (query.name, shard)
+            for query in self.queries.values()
+            if query.assignment.owns(host)
+            for shard in query.assignment.by_owner()[host]
+            if not self._is_promoted(query.name, shard)
+        ]
+        found = [self.standbys.in_sync(query, shard, self.members.hosts) for query, shard in lost]
+        standbys = [one for one in found if one is not None]
+        return standbys if len(standbys) == len(lost) else None
+
+    def _is_promoted(self, query: str, shard: ShardId) -> bool:
+        """Whether a shard's standby is about to take its place."""
+        return any(one.shard == shard for one in self.standbys.of(query, MovePhase.HANDING_OVER))
+
+    def promote(self, standbys: Sequence[Move], host: str, why: str, now: float) -> None:
+        """Have standbys take the place of the shards of a lost host."""
+        self.members.dismissed.add(host)
+        for one in standbys:
+            self._out.append(self.standbys.promote(one, self.queries[one.query], now + HAND_OVER_SECONDS))
+        self._out.append(Promoted(why, tuple(one.shard for one in standbys)))
+
+    def host_lost(self, host: str) -> bool:
+        """End what a lost host had part in; return whether one of its standbys was to take a shard's place."""
+        was_promoted = self._end_standbys(
+            lambda one: one.target == host or (one.owner == host and one.phase is not MovePhase.HANDING_OVER)
+        )
+        self._end_moves(lambda move: host in (move.owner, move.target))
+        return was_promoted
+
+    # --- moves ----------------------------------------------------------------------------------------------
+
+    def drain(self, machine: str) -> None:
+        """Have all shards leave a machine.
+
+        Raises:
+            DrainError: it has no host, or there is no other machine.
+        """
+        self.moves.drain(machine, self.members.hosts)
+        self._vacate(self.members.on(machine))
+
+    def leave(self, executors: Collection[str]) -> None:
+        """Have all shards leave executors, by Spark's ids."""
+        self.moves.leaving |= set(executors)
+        self._vacate(self.members.of_executors(executors))
+
+    def _vacate(self, hosts: Collection[str]) -> None:
+        """Take from hosts that are to have no shards what is on its way there, and plan where all else goes."""
+        self._give_up_moves(lambda move: move.target in hosts)
+        self._end_standbys(lambda one: one.phase is not MovePhase.HANDING_OVER and one.target in hosts)
+        self._plan_moves()
+
+    def _plan_moves(self) -> None:
+        if self._is_frozen:
+            return
+        if len(self.members.hosts) > 1:
+            self.moves.plan(self.queries, self.members.hosts, self._retained.sizes)
+        targets = {(move.query, move.shard): move.target for move in self.moves.under_way.values()}
+        # A shard is on a host once, and its owner keeps what follows for one purpose.
+        self._end_standbys(
+            lambda one: (
+                one.phase is not MovePhase.HANDING_OVER
+                and (target := targets.get((one.query, one.shard))) is not None
+                and (one.phase is not MovePhase.READY or target == one.target)
+            )
+        )
+
+    def follow(self, query: str, checkpoint: int) -> tuple[ShardId, ...]:
+        """Return the shards of a query whose owners must keep what follows their snapshots in a checkpoint."""
+        if self.limits.standbys and not self._is_frozen:
+            moving = {(move.query, move.shard) for move in self.moves.under_way.values()}
+            eligible = self.moves.may_have_shards(self.members.hosts)
+            self.standbys.plan(self.queries, self.members.hosts, eligible, moving)
+        return tuple({*self.moves.follow(query, checkpoint), *self.standbys.follow(query, checkpoint)})
+
+    def stored(self, manifest: Manifest, root: str) -> None:
+        """Go on with the shards on their way that a completed checkpoint has, and plan what else is to move.
+
+        Args:
+            manifest: of the checkpoint.
+            root: URI of the store that has it.
+        """
+        cuts = {query.name: query.batch for query in manifest.queries}
+        both = (self.moves, self.standbys)
+        waiting = {
+            one.query
+            for copies in both
+            for one in copies.under_way.values()
+            if one.phase is MovePhase.STORING
+        }
+        sources = {
+            (operator.query, ShardId(operator.uid, number)): RestoreSource(
+                root, manifest.id, cuts[operator.query], handle
+            )
+            for operator in manifest.operators
+            if operator.query in waiting
+            for number, handle in enumerate(operator.shards)
+            if handle is not None
+        }
+        for copies in both:
+            copies.stored(manifest.id, sources)
+        self._plan_moves()
+
+    def not_stored(self, checkpoint: int) -> None:
+        """Have what was to go through a checkpoint wait for the next one: this one was aborted."""
+        self.moves.not_stored(checkpoint)
+        self.standbys.not_stored(checkpoint)
+
+    def go_on(self, now: float, is_awaited: Callable[[str, ShardId], bool]) -> None:
+        """Take the next step of all that can go on.
+
+        Args:
+            now: seconds since 1970.
+            is_awaited: whether a pending checkpoint waits for a shard of a query.
+        """
+        for query in self.queries.values():
+            self._hand_over(query, now, is_awaited)
+        until = now + self.limits.timeout
+        self._out.extend(self.moves.open(self.queries, self.members.hosts, until))
+        self._out.extend(self.standbys.open(self.queries, self.members.hosts, until))
+
+    def _hand_over(self, query: QueryState, now: float, is_awaited: Callable[[str, ShardId], bool]) -> None:
+        """Hand shards over that are ready, if no batch of their query runs."""
+        if query.committed >= query.gate.passed and not self.holds(query.name):
+            self._out.extend(self.moves.hand_over(query, is_awaited, now + HAND_OVER_SECONDS))
+
+    def reported(self, report: MoveReport) -> None:
+        """Take in how far the target of a move or of a standby is."""
+        match report.step:
+            case MoveStep.OPENED:
+                if self.moves.opened(report) is None:
+                    self.standbys.opened(report)
+            case MoveStep.TAKEN:
+                self._taken(report)
+            case MoveStep.FAILED:
+                self._end_moves(lambda move: (move.id, move.target) == (report.move, report.host))
+                if self._end_standbys(lambda one: (one.id, one.target) == (report.move, report.host)):
+                    self._out.append(GoBack(f"the standby of a shard cannot take its place: {report.why}"))
+
+    def _taken(self, report: MoveReport) -> None:
+        if (move := self.moves.taken(report)) is not None:
+            query = self.queries[move.query]
+            query.assignment.hand_over(move.shard, move.target, move.term)
+            self._out.extend(settled(move, query, move.target))
+            # It was the standby of the owner before.
+            self._end_standbys(lambda one: (one.query, one.shard) == (move.query, move.shard))
+        elif (standby := self.standbys.taken(report)) is not None:
+            query = self.queries[standby.query]
+            query.assignment.hand_over(standby.shard, standby.target, standby.term)
+            order = Settle(query.query_id, standby.shard, standby.target, standby.term)
+            self._out.append(Send(standby.target, order))
+
+    def drop_standby(self, drop: DropStandby) -> None:
+        """Consent that an owner goes on without its standby.
+
+        Raises:
+            StaleQueryError: the run of the query is over.
+            NotTheOwnerError: the host does not own the shard in this term.
+        """
+        assignment = self.queries.get_running(drop.query_id).assignment
+        # An owner whose stream is broken may have lost the shard already.
+        if drop.host not in self.members.hosts or not assignment.is_owner(drop.shard, drop.host, drop.term):
+            raise NotTheOwnerError(drop.host, drop.shard.uid, drop.shard.shard, drop.term)
+        self._end_standbys(lambda one: one.id == drop.standby)
+
+    # --- ends -----------------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> None:
+        """End what has taken too long."""
+        self._end_moves(lambda move: move.deadline is not None and now >= move.deadline)
+        if self._end_standbys(lambda one: one.deadline is not None and now >= one.deadline):
+            self._out.append(
+                GoBack(f"the standby of a shard has not taken its place in {HAND_OVER_SECONDS:g} s")
+            )
+
+    def query_over(self, query: str) -> None:
+        """End all that has to do with a run of a query."""
+        self._give_up_moves(lambda move: move.query == query)
+        self._end_standbys(lambda one: one.query == query)
+
+    def freeze(self) -> None:
+        """End everything, and plan nothing until ``thaw``."""
+        self._is_frozen = True
+        self.moves.is_uneven = False
+        self._give_up_moves(lambda move: True)
+        self._end_standbys(lambda one: True)
+
+    def thaw(self) -> None:
+        """Plan moves and standbys again."""
+        self._is_frozen = False
+
+    def _give_up_moves(self, which: Callable[[Move], bool]) -> None:
+        self._out.extend(self.moves.give_up(which, self.queries))
+
+    def _end_moves(self, which: Callable[[Move], bool]) -> None:
+        if any(map(which, self.moves.under_way.values())):
+            # The next checkpoint sees what still has to move, and where to.
+            self.moves.is_uneven = True
+            self._give_up_moves(which)
+
+    def _end_standbys(self, which: Callable[[Move], bool]) -> bool:
+        """End standbys; return whether one of them was to take the place of a lost shard."""
+        ended = self.standbys.pop(which)
+        self._out.extend(self.standbys.ended(ended, self.queries))
+        return any(one.phase is MovePhase.HANDING_OVER for one in ended)
