@@ -26,12 +26,14 @@ from ..state.rpc.messages import (
     AskBatches,
     HostHello,
     ReadValues,
-    RestoreSource,
-    ResumePoint,
     Values,
 )
 from ..state.rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from ..state.rpc.tls import Identity
+from ..state.shards import (
+    RestoreSource,
+    ResumePoint,
+)
 from ..storage.backends.open import open_store
 from ..storage.checkpoints.files import FileCache
 from ..storage.checkpoints.restore import restore_files

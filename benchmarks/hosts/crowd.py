@@ -24,10 +24,12 @@ from chandy.state.rpc.messages import (
     Heartbeat,
     HostHello,
     HostPulse,
-    RestoreSource,
-    ShardId,
     ShardsRestored,
     SnapshotOrder,
+)
+from chandy.state.shards import (
+    RestoreSource,
+    ShardId,
 )
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, QueryRecord
 from chandy.storage.codec import from_json, to_json

@@ -23,12 +23,12 @@ from ...state.rpc.messages import (
     MoveReport,
     MoveStep,
     Order,
-    ShardId,
     ShardNotOpened,
     ShardsRestored,
     StopOrder,
     TaskFailure,
 )
+from ...state.shards import ShardId
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.errors import FailureCode
 from ...storage.logs import logger

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from ...state.rpc.messages import ShardId
+from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import CheckpointKind
 from ..checkpoint import Checkpoint
 from ..execution.executor import CheckpointExecutor

@@ -19,9 +19,11 @@ from ...state.rpc.messages import (
     CompleteOrder,
     Decline,
     ReleaseOrder,
+    SnapshotOrder,
+)
+from ...state.shards import (
     RestoreSource,
     ShardId,
-    SnapshotOrder,
 )
 from ...storage.checkpoints.manifest import Handle, Manifest
 from .admission import Admission, Load

@@ -8,7 +8,16 @@ from typing import ClassVar, Final
 
 import attrs
 
-from ...state.rpc.messages import HostHello, MoveReport, MoveStep, OpenAhead, RestoreSource, ShardId
+from ...state.rpc.messages import (
+    HostHello,
+    MoveReport,
+    MoveStep,
+    OpenAhead,
+)
+from ...state.shards import (
+    RestoreSource,
+    ShardId,
+)
 from .instructions import Send
 from .query_state import QueryState
 

@@ -21,6 +21,8 @@ from ...state.rpc.messages import (
     DropStandby,
     HostHello,
     MoveReport,
+)
+from ...state.shards import (
     RestoreSource,
     ResumePoint,
     ShardId,

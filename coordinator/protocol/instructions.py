@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import attrs
 
-from ...state.rpc.messages import Order, RestoreSource, ShardId
+from ...state.rpc.messages import Order
+from ...state.shards import (
+    RestoreSource,
+    ShardId,
+)
 from ...storage.checkpoints.manifest import Handle, Manifest
 from .errors import CheckpointError
 from .requests import Request

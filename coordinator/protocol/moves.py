@@ -27,7 +27,12 @@ from typing import ClassVar
 
 import attrs
 
-from ...state.rpc.messages import HostHello, Settle, ShardId, TakeOver
+from ...state.rpc.messages import (
+    HostHello,
+    Settle,
+    TakeOver,
+)
+from ...state.shards import ShardId
 from .balance import wanted_owners
 from .copies import Copies, Move, MovePhase
 from .errors import DrainError

@@ -17,8 +17,10 @@ from ...state.rpc.messages import (
     DropStandby,
     MoveReport,
     MoveStep,
-    RestoreSource,
     Settle,
+)
+from ...state.shards import (
+    RestoreSource,
     ShardId,
 )
 from ...storage.checkpoints.manifest import Manifest

@@ -6,7 +6,7 @@ import attrs
 
 from ...barrier.cut import downstream_first
 from ...barrier.gate import Gate
-from ...state.rpc.messages import RestoreSource
+from ...state.shards import RestoreSource
 from ...storage.checkpoints.manifest import OperatorRecord
 from .errors import StaleQueryError
 from .shard_assignment import ShardAssignment

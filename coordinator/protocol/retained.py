@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from ...state.rpc.messages import ShardId
+from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.retention import deletable, dropped
 from .instructions import Discard

@@ -8,7 +8,16 @@ from typing import Final
 
 import attrs
 
-from ...state.rpc.messages import FIRST_TERM, ClaimAnswer, HostHello, RestoreSource, ResumePoint, ShardId
+from ...state.rpc.messages import (
+    ClaimAnswer,
+    HostHello,
+)
+from ...state.shards import (
+    FIRST_TERM,
+    RestoreSource,
+    ResumePoint,
+    ShardId,
+)
 from .errors import StateLostError
 
 STAYS: Final = 8

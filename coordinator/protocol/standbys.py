@@ -30,7 +30,12 @@ from typing import ClassVar
 
 import attrs
 
-from ...state.rpc.messages import EndStandby, HostHello, Promote, ShardId
+from ...state.rpc.messages import (
+    EndStandby,
+    HostHello,
+    Promote,
+)
+from ...state.shards import ShardId
 from .copies import Copies, Move, MovePhase
 from .instructions import Send
 from .query_state import QueryState

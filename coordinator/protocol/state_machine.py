@@ -17,7 +17,14 @@ import attrs
 
 from ...barrier.cut import downstream_first
 from ...barrier.gate import Gate
-from ...state.rpc.messages import AskBatch, BatchAnswer, HostHello, ReleaseOrder, ShardId, StopOrder
+from ...state.rpc.messages import (
+    AskBatch,
+    BatchAnswer,
+    HostHello,
+    ReleaseOrder,
+    StopOrder,
+)
+from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from .admission import Admission
 from .checkpoints import Checkpoints

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from ...state.rpc.messages import ResumePoint
+from ...state.shards import ResumePoint
 
 
 @attrs.frozen

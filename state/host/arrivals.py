@@ -23,12 +23,12 @@ from ..rpc.messages import (
     MoveStep,
     OpenAhead,
     Promote,
-    RestoreSource,
     Settle,
     Standby,
     TakeOver,
 )
 from ..rpc.wire import HandedOver
+from ..shards import RestoreSource
 from .cache import Value
 from .changes import Changes
 from .peers import Peers

@@ -9,7 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
-from ..rpc.messages import BeginTask, Control, DropStandby, Forward, Forwarded, ShardId
+from ..rpc.messages import (
+    BeginTask,
+    Control,
+    DropStandby,
+    Forward,
+    Forwarded,
+)
+from ..shards import ShardId
 from .changes import Changes
 from .peers import Peers
 from .shard import Shard

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..errors import ShardRefusedError
 from ..local.changelog import Changelog
-from ..rpc.messages import FIRST_TERM, Standby
+from ..rpc.messages import Standby
 from ..rpc.metrics import OperatorMetrics
 from ..rpc.wire import HandedOver
+from ..shards import FIRST_TERM
 from .batches import NOTHING, ShardBatches, Staged
 from .cache import MISSING, Value, lookup
 from .changes import Changes

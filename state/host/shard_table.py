@@ -13,14 +13,16 @@ from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import ShardMissingError
 from ..rpc.messages import (
-    FIRST_TERM,
     ClaimShards,
     Control,
+    ShardNotOpened,
+    ShardsRestored,
+)
+from ..shards import (
+    FIRST_TERM,
     RestoreSource,
     ResumePoint,
     ShardId,
-    ShardNotOpened,
-    ShardsRestored,
 )
 from .restoring import RestoreTally
 from .shard import Shard

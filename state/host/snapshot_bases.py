@@ -9,7 +9,11 @@ from typing import Final
 import attrs
 
 from ...storage.checkpoints.manifest import Handle
-from ..rpc.messages import RestoreSource, ShardSnapshot, SnapshotOrder
+from ..rpc.messages import (
+    ShardSnapshot,
+    SnapshotOrder,
+)
+from ..shards import RestoreSource
 from .shard_key import ShardKey
 
 _KEPT: Final = 32

@@ -20,7 +20,6 @@ from ...storage.store import Store
 from ..errors import ChangelogBrokenError, MoveGivenUpError, ShardMissingError, ShardRefusedError
 from ..local.changelog import Changelog, read, shard_folder
 from ..rpc.messages import (
-    FIRST_TERM,
     AbortOrder,
     AskAccount,
     AskBatches,
@@ -38,8 +37,6 @@ from ..rpc.messages import (
     Promote,
     ReadValues,
     ReleaseOrder,
-    RestoreSource,
-    ResumePoint,
     Settle,
     SnapshotOrder,
     StopOrder,
@@ -49,6 +46,11 @@ from ..rpc.messages import (
 )
 from ..rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from ..rpc.wire import HandedOver
+from ..shards import (
+    FIRST_TERM,
+    RestoreSource,
+    ResumePoint,
+)
 from .arrivals import Arrivals
 from .batch_answers import BatchAnswers
 from .batch_metrics import RecentBatches

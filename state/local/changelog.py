@@ -37,7 +37,7 @@ from ..errors import ChangelogBrokenError
 from ..format.arrow import BYTES
 from ..format.columns import Columns
 from ..host.cache import Value
-from ..rpc.messages import ResumePoint
+from ..shards import ResumePoint
 
 _log = logger(__name__)
 FOLDER: Final = "journals"

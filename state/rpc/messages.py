@@ -6,25 +6,15 @@ A state host knows nothing about barriers. It follows orders; the coordinator th
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 import attrs
 
 from ...storage.checkpoints.manifest import Handle
 from ...storage.errors import FailureCode
+from ..shards import FIRST_TERM, RestoreSource, ResumePoint, ShardId
 from .addresses import PortRange
 from .tls import Identity
-
-FIRST_TERM: Final = 1
-"""The term of a shard that has had one owner. Every other owner gets a higher one, which fences the ones before."""
-
-
-@attrs.frozen(order=True)
-class ShardId:
-    """One shard of one operator."""
-
-    uid: str
-    shard: int
 
 
 @attrs.frozen
@@ -377,36 +367,6 @@ class ClaimShards:
     shards: tuple[int, ...]
     aside: dict[int, int] = attrs.field(factory=dict)
     """Those that it has as they are, set aside in a move, and the term in which it could serve each."""
-
-
-@attrs.frozen
-class RestoreSource:
-    """What a shard's state is restored from."""
-
-    root: str
-    """URI of the store that the handle is relative to."""
-    checkpoint: int
-    """Id of the checkpoint, which can be the base of the next; -1 for a savepoint, which cannot."""
-    batch: int
-    """The last batch that the state contains."""
-    handle: Handle
-
-
-@attrs.frozen
-class ResumePoint:
-    """Where a query resumes after its processes were killed. The changelogs of its shards lead there."""
-
-    query_id: str
-    """Spark's id of the query that was killed, by which its changelogs are found."""
-    after: int
-    """The last batch in the checkpoint that its state started from; -1 if there was none."""
-    batch: int
-    """The last batch that had committed. The query resumes with the next."""
-
-    @property
-    def needs_changelogs(self) -> bool:
-        """Whether batches had committed since the checkpoint."""
-        return self.batch > self.after
 
 
 @attrs.frozen

@@ -17,13 +17,15 @@ from chandy.state.rpc.messages import (
     Decline,
     DropStandby,
     MoveReport,
-    RestoreSource,
-    ResumePoint,
-    ShardId,
     ShardNotOpened,
     ShardsRestored,
     SnapshotOrder,
     TaskFailure,
+)
+from chandy.state.shards import (
+    RestoreSource,
+    ResumePoint,
+    ShardId,
 )
 
 from ..waiting import DEADLINE

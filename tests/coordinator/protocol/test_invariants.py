@@ -13,7 +13,7 @@ from chandy.coordinator.protocol.errors import InvariantBrokenError
 from chandy.coordinator.protocol.invariants import broken_invariants
 from chandy.coordinator.protocol.pending import Phase
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.state.rpc.messages import ShardId
+from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
 from .test_state_machine import Bench, hello

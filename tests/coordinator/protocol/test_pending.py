@@ -12,7 +12,7 @@ from chandy.coordinator.errors import CheckpointStateError
 from chandy.coordinator.protocol.pending import PHASES, AckResult, PendingCheckpoint, Phase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
-from chandy.state.rpc.messages import ShardId
+from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
     FileRef,

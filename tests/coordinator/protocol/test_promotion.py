@@ -26,10 +26,10 @@ from chandy.state.rpc.messages import (
     OpenAhead,
     Promote,
     Settle,
-    ShardId,
     SnapshotOrder,
     StopOrder,
 )
+from chandy.state.shards import ShardId
 
 from .test_state_machine import Bench
 from .test_terms import hello

@@ -34,11 +34,13 @@ from chandy.state.rpc.messages import (
     HostHello,
     Order,
     ReleaseOrder,
+    ShardSnapshot,
+    SnapshotOrder,
+)
+from chandy.state.shards import (
     RestoreSource,
     ResumePoint,
     ShardId,
-    ShardSnapshot,
-    SnapshotOrder,
 )
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,

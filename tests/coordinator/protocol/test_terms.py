@@ -23,10 +23,10 @@ from chandy.state.rpc.messages import (
     MoveStep,
     OpenAhead,
     Settle,
-    ShardId,
     SnapshotOrder,
     TakeOver,
 )
+from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import QueryRecord
 
 from .test_state_machine import Bench, handle

@@ -34,7 +34,7 @@ from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.local.changelog import Changelog, admit, shard_folder, sweep
-from chandy.state.rpc.messages import ResumePoint
+from chandy.state.shards import ResumePoint
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
     Handle,

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.restore.resume import Candidate, resume_point, resume_points
-from chandy.state.rpc.messages import ResumePoint
+from chandy.state.shards import ResumePoint
 
 GOOD = Candidate("id", restored=2, committed=5, sink_is_ahead=False, has_changelogs=True)
 

@@ -22,10 +22,12 @@ from chandy.state.rpc.messages import (
     MoveStep,
     OpenAhead,
     ReadValues,
-    RestoreSource,
     Settle,
-    ShardId,
     TakeOver,
+)
+from chandy.state.shards import (
+    RestoreSource,
+    ShardId,
 )
 from chandy.storage.checkpoints.files import FileCache
 

@@ -42,12 +42,14 @@ from chandy.state.rpc.messages import (
     OpenShards,
     ReadValues,
     ReleaseOrder,
-    RestoreSource,
-    ResumePoint,
-    ShardId,
     ShardsRestored,
     SnapshotOrder,
     StopOrder,
+)
+from chandy.state.shards import (
+    RestoreSource,
+    ResumePoint,
+    ShardId,
 )
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.backends.open import open_store

@@ -21,7 +21,7 @@ from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
 from chandy.state.local.changelog import Changelog, admit, covers, read, remove, shard_folder, sweep
-from chandy.state.rpc.messages import ResumePoint
+from chandy.state.shards import ResumePoint
 
 from ...effort import examples
 
