@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +15,14 @@ from benchmarks.cluster.namespaces import NamespaceMachine
 from chandy.coordinator import CheckpointCoordinator, CheckpointError
 from chandy.coordinator.protocol import shard_assignment
 
+from ..effort import chance, rounds
 from ..waiting import DEADLINE, eventually
 from .conftest import Cluster
 from .stream import Stream
 
 pytestmark = pytest.mark.cluster
 
-ROUNDS = int(os.environ.get("CHANDY_ROUNDS", "3"))
+ROUNDS = rounds(2, full=10)
 _log = logging.getLogger(__name__)
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _HOST = "chandy.state.host.process"
@@ -223,11 +222,11 @@ def test_an_executor_that_is_decommissioned_leaves_its_shards_to_others(
 
 def lose_again_and_again(cluster: Cluster, stream: Stream) -> None:
     """Lose something at random in each round, beside a running batch, and see that the output is exact."""
-    chance = random.Random(ROUNDS)
+    numbers = chance("losses")
     losses = sorted(LOSSES if cluster.is_isolated else ON_LOOPBACK)
     for number in range(ROUNDS):
         cluster.await_workers()
-        loss, owner = chance.choice(losses), chance.choice(stream.hosts())
+        loss, owner = numbers.choice(losses), numbers.choice(stream.hosts())
         machine = cluster.machine_of(owner)
         _log.warning("round %d: %s of %s is lost", number, loss, machine.name)
         stream.add(1)
@@ -245,7 +244,7 @@ def lose_again_and_again(cluster: Cluster, stream: Stream) -> None:
             time.monotonic() - begin,
             len(recoveries) - 1,
         )
-        if chance.random() < 0.5:
+        if numbers.random() < 0.5:
             stream.coordinator.checkpoint().result(DEADLINE)
         LOSSES[loss].mend(cluster, machine)
 

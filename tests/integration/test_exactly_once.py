@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import queue
-import random
 import shutil
 import signal
 import subprocess
@@ -46,6 +45,7 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.errors import FencedError
 
+from ..effort import chance, rounds
 from ..waiting import DEADLINE, eventually
 from . import drivers
 from .drivers import (
@@ -241,17 +241,18 @@ class Moment:
     """Seconds."""
 
 
-def moments(seed: int) -> list[Moment]:
-    """Twenty moments: while it constructs, restores and starts, between and within batches and checkpoints."""
-    chance = random.Random(seed)
-    kinds = ["constructing"] * 2 + ["starting"] * 4 + ["sank"] * 5 + ["triggered"] * 6 + ["completed"] * 3
-    chance.shuffle(kinds)
+def moments() -> list[Moment]:
+    """Moments while it constructs, restores and starts, and between and within batches and checkpoints."""
+    numbers = chance("moments")
+    times = {"constructing": 2, "starting": 4, "sank": 5, "triggered": 6, "completed": 3}
+    kinds = [kind for kind, full in times.items() for _ in range(rounds(max(1, full // 3), full))]
+    numbers.shuffle(kinds)
     longest = {"constructing": 0.4, "starting": 2.0, "sank": 0.3, "triggered": 0.25, "completed": 0.1}
     return [
         Moment(
             kind,
-            1 if kind in ("constructing", "starting") else chance.randint(1, 4),
-            chance.uniform(0, longest[kind]),
+            1 if kind in ("constructing", "starting") else numbers.randint(1, 4),
+            numbers.uniform(0, longest[kind]),
         )
         for kind in kinds
     ]
@@ -287,18 +288,17 @@ def rows(spark: SparkSession, out: Path) -> Counter[Output]:
 
 
 @pytest.mark.kills
-def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_batch_job(
+def test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a_batch_job(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
     feed = Feed(tmp_path / "in")
     lives: list[Driver] = []
-    chance = random.Random(5)
     # The next driver starts its JVM while this one works. Now and then one keeps no changelogs.
     spare = Driver(tmp_path, runtime)
     try:
-        for moment in moments(seed=20):
+        for number, moment in enumerate(moments()):
             driver = spare
-            spare = Driver(tmp_path, runtime, changelog=chance.random() < 0.8)
+            spare = Driver(tmp_path, runtime, changelog=number % 4 != 1)
             lives.append(driver)
             driver.wait("warm")
             driver.tell()
@@ -334,7 +334,7 @@ def test_a_driver_killed_at_random_moments_twenty_times_leaves_the_state_of_a_ba
         assert life.all("completed") == sorted(set(life.all("completed")))
         known = max([known, *life.all("completed")])
     assert restored == sorted(restored)
-    assert len(set(restored)) > 5
+    assert len(set(restored)) > len(lives) // 8
     # Of hosts and drivers that were killed nothing is left, either.
     eventually(lambda: not hosts(runtime), "all leases are over")
     assert not left_over(runtime)
@@ -486,14 +486,14 @@ def test_a_query_that_fails_while_its_hosts_live_runs_the_same_batch_again_and_n
 def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
     spark: SparkSession, tmp_path: Path, local: Path, changelog: bool
 ) -> None:
-    chance = random.Random(4)
+    numbers = chance("hosts", changelog)
     feed = Feed(tmp_path / "in")
     out = tmp_path / "out"
     known: set[str] = set()
     with coordinate(spark, tmp_path, interval="500 ms", attempts=30, changelog=changelog) as coordinator:
         query = coordinator.start(parquet(chained(coordinator, spark, feed.folder), out), name="chained")
         for times in (1, 2, 1, 2):
-            sunk(coordinator, query, out, files_sunk(coordinator, out) + chance.randint(1, 3))
+            sunk(coordinator, query, out, files_sunk(coordinator, out) + numbers.randint(1, 3))
             if times == 2:
                 coordinator.checkpoint().result(DEADLINE)
             # The second time while the next one restores its shards, or right after.
@@ -502,7 +502,7 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
                 known.update(with_shards(local))
                 (pid,) = until_one_host(local)
                 # No wait for anything, but a random moment.
-                time.sleep(chance.uniform(0, 0.4))
+                time.sleep(numbers.uniform(0, 0.4))
                 os.kill(pid, signal.SIGKILL)
                 eventually(lambda pid=pid: until_one_host(local) != {pid}, "another host")
             feed.add(AHEAD)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import signal
 import time
 from collections import Counter
@@ -19,6 +17,7 @@ from chandy.coordinator.sinks.file_sink_log import LOG
 from chandy.coordinator.spark.compact_log import entry_number
 from chandy.storage.errors import FencedError
 
+from ..effort import chance, rounds
 from ..waiting import DEADLINE, eventually
 from .drivers import answer, chained, files_sunk
 from .support import EVENTS, Events, Make
@@ -28,7 +27,7 @@ from .test_exactly_once import runtime as runtime
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = int(os.environ.get("CHANDY_ROUNDS", "3"))
+ROUNDS = rounds(2, full=10)
 
 
 def check_whole(spark: SparkSession, out: Path, files: int) -> None:
@@ -46,7 +45,7 @@ def check_whole(spark: SparkSession, out: Path, files: int) -> None:
 def test_a_cell_that_runs_again_and_again_leaves_a_whole_sink(
     spark: SparkSession, tmp_path: Path, local: Path
 ) -> None:
-    chance = random.Random(ROUNDS)
+    numbers = chance("moments")
     feed, out = Feed(tmp_path / "in", ahead=4), tmp_path / "out"
     made: list[CheckpointCoordinator] = []
     queries: list[CheckpointedQuery] = []
@@ -64,11 +63,11 @@ def test_a_cell_that_runs_again_and_again_leaves_a_whole_sink(
                 eventually(lambda: files_sunk(made[-1], out) == feed.files, "all files")
                 queries[-1].processAllAvailable()
                 check_whole(spark, out, feed.files)
-            wanted = feed.files + chance.randint(-1, 3)
+            wanted = feed.files + numbers.randint(-1, 3)
             feed.add(4)
             eventually(lambda: files_sunk(made[-1], out) >= wanted, "some batches")  # noqa: B023
             # Not to wait: to come at any moment of a batch or checkpoint.
-            time.sleep(chance.uniform(0, 0.5))
+            time.sleep(numbers.uniform(0, 0.5))
     finally:
         for coordinator in reversed(made):
             coordinator.stop(timeout="1 s")
@@ -81,7 +80,7 @@ def test_a_cell_that_runs_again_and_again_leaves_a_whole_sink(
 def test_drivers_that_start_while_another_runs_leave_a_whole_sink(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
-    chance = random.Random(ROUNDS)
+    numbers = chance("moments")
     feed = Feed(tmp_path / "in")
     drivers = [Driver(tmp_path, runtime, interval="1 s")]
     try:
@@ -93,8 +92,8 @@ def test_drivers_that_start_while_another_runs_leave_a_whole_sink(
             before, after = drivers[-2:]
             after.wait("warm")
             feed.add(4)
-            before.wait("sank", chance.randint(1, 3), feed.taken)
-            time.sleep(chance.uniform(0, 0.5))
+            before.wait("sank", numbers.randint(1, 3), feed.taken)
+            time.sleep(numbers.uniform(0, 0.5))
             after.tell()
             after.wait("started")
             assert "was fenced" in " ".join(before.wait_for_end())
