@@ -103,7 +103,7 @@ def _has_int_keys(type_: Any) -> bool:
 
 def _make_converter(*, explaining: bool) -> cattrs.Converter:
     converter = make_converter(forbid_extra_keys=True, detailed_validation=explaining)
-    for type_ in (int, str, bool):
+    for type_ in (int, str, bool, type(None)):
         converter.register_structure_hook(type_, _exactly(type_))
     converter.register_structure_hook(float, _exactly(float, int))
 

@@ -16,7 +16,7 @@ import attrs
 from chandy.state.host.memory import Memory
 from chandy.state.host.serving import HostServer
 from chandy.state.host.state_host import StateHost
-from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimAnswer, ClaimShards
+from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimAnswer, ClaimShards, Message
 from chandy.state.rpc.tls import Identity
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.codec import from_json
@@ -38,14 +38,13 @@ class Serving:
 class _Alone:
     """``Control`` of a host that gets every shard it asks for, empty. Nothing else is asked of it."""
 
-    def ask(self, ask: AskBatch) -> BatchAnswer:
-        return BatchAnswer()
-
-    def claim(self, claim: ClaimShards) -> ClaimAnswer:
-        return ClaimAnswer(dict.fromkeys(claim.shards))
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda told: None
+    def send(self, message: Message[Any]) -> object:
+        match message:
+            case AskBatch():
+                return BatchAnswer()
+            case ClaimShards():
+                return ClaimAnswer(dict.fromkeys(message.shards))
+        return None
 
 
 def main() -> None:

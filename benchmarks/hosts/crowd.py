@@ -202,7 +202,7 @@ class Crowd:
 
     def _claim(self, host: str, shards: Sequence[int]) -> ClaimAnswer:
         claim = self._receive(ClaimShards(host, self._run, UID, tuple(shards)))
-        answer = self._handle(on.ShardsClaimed(claim))
+        answer = self._handle(claim)
         self._send(answer)
         return answer
 

@@ -59,7 +59,7 @@ class Alone:
         self.machine = new_machine(fleet, 1, "file:///scale")
         for host, shards in fleet.hosts.items():
             self._handle(on.HostJoined(HostHello(host, f"grpc://{host}:1", host, host, 1)))
-            self._handle(on.ShardsClaimed(ClaimShards(host, QUERY_ID, UID, shards)))
+            self._handle(ClaimShards(host, QUERY_ID, UID, shards))
 
     def _handle(self, event: on.Event[on.Answer]) -> Outcome[on.Answer]:
         return self.machine.handle(event, self._now)

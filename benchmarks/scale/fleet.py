@@ -46,7 +46,7 @@ class Host:
         """Connect, and claim the shards."""
         threading.Thread(target=self._stream.follow, daemon=True).start()
         self._stream.welcomed.wait()
-        self._client.claim(ClaimShards(self.name, QUERY_ID, UID, self._shards))
+        self._client.send(ClaimShards(self.name, QUERY_ID, UID, self._shards))
 
     def await_order(self) -> SnapshotOrder:
         """Wait for the next order. Sets ``ordered_at``."""

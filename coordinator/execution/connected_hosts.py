@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -20,6 +20,7 @@ from ...state.rpc.messages import (
     DropStandby,
     HostHello,
     HostPulse,
+    Message,
     MoveReport,
     MoveStep,
     Order,
@@ -46,7 +47,7 @@ log = logger(__name__)
 
 
 class ConnectedHosts:
-    """The state hosts that read their orders. Its methods are what they call; see ``state.rpc.messages.Control``.
+    """The state hosts that read their orders, and what becomes of their messages.
 
     Args:
         machine: the protocol.
@@ -75,7 +76,6 @@ class ConnectedHosts:
         self._proof = proof
         self._times = times
         self._clock = clock
-        self._on_processor_failure = on_processor_failure
         self._on_restored = on_restored
         self._on_not_opened = on_not_opened
         self._order_streams = OrderStreams()
@@ -86,6 +86,19 @@ class ConnectedHosts:
         self._hellos: dict[str, HostHello] = {}
         self._dismissed: set[str] = set()
         self._stopped = False
+        self.handlers: dict[type[Message[Any]], Callable[[Any], object]] = {
+            AskBatch: self.ask,
+            ClaimShards: self.claim,
+            Ack: self.ack,
+            Decline: self.decline,
+            MoveReport: self.moved,
+            DropStandby: self.drop_standby,
+            HostPulse: self.pulse,
+            TaskFailure: on_processor_failure,
+            ShardsRestored: self.restored,
+            ShardNotOpened: self.not_opened,
+        }
+        """What answers each class of messages."""
 
     # --- what they ask and report ---------------------------------------------------------------------------
 
@@ -108,7 +121,7 @@ class ConnectedHosts:
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         """Make a host the owner of shards."""
         self._check_not_dismissed(claim.host)
-        return self._machine.handle(on.ShardsClaimed(claim))
+        return self._machine.handle(claim)
 
     def ack(self, ack: Ack) -> None:
         """Record an acknowledgement."""
@@ -119,19 +132,19 @@ class ConnectedHosts:
     def decline(self, decline: Decline) -> None:
         """Record that a host cannot do its part of a checkpoint."""
         log.warning("a state host declined", checkpoint=decline.checkpoint, error=decline.error)
-        self._machine.handle(on.Declined(decline))
+        self._machine.handle(decline)
 
     def moved(self, report: MoveReport) -> None:
         """Record how far a move is."""
         self._check_not_dismissed(report.host)
         if report.step is MoveStep.FAILED:
             log.warning("a shard stays where it is", move=report.move, host=report.host, why=report.why)
-        self._machine.handle(on.MoveReported(report))
+        self._machine.handle(report)
 
     def drop_standby(self, drop: DropStandby) -> None:
         """Consent that the owner of a shard goes on without its standby."""
         self._check_not_dismissed(drop.host)
-        self._machine.handle(on.StandbyDropped(drop))
+        self._machine.handle(drop)
         log.warning(
             "a shard goes on without its standby, which is behind; the next checkpoint makes another",
             uid=drop.shard.uid,
@@ -144,10 +157,6 @@ class ConnectedHosts:
         with self._lock:
             if pulse.host in self._hellos:
                 self._watch.heard(pulse.host, self._clock())
-
-    def report(self, failure: TaskFailure) -> None:
-        """Record that a processor raised."""
-        self._on_processor_failure(failure)
 
     def restored(self, restored: ShardsRestored) -> None:
         """Record how shards were restored."""

@@ -15,20 +15,10 @@ from ...state.errors import HostLostError, HostUnreachableError
 from ...state.rpc.addresses import PortRange, is_loopback, location, serve
 from ...state.rpc.calls import ActionClient, ActionServer, Call, Stream
 from ...state.rpc.messages import (
-    Ack,
-    AskBatch,
     AskHost,
-    ClaimShards,
-    Decline,
-    DropStandby,
     HostHello,
     HostName,
-    HostPulse,
-    MoveReport,
     Order,
-    ShardNotOpened,
-    ShardsRestored,
-    TaskFailure,
 )
 from ...state.rpc.tls import SCHEME, Identity
 from ..errors import SetupError
@@ -60,19 +50,9 @@ class Service:
             yield from hosts.orders(hello)
 
         actions: dict[str, Call | Stream] = {
-            "ask": Call(AskBatch, hosts.ask),
-            "claim": Call(ClaimShards, hosts.claim),
-            "restored": Call(ShardsRestored, hosts.restored),
-            "not_opened": Call(ShardNotOpened, hosts.not_opened),
-            "ack": Call(Ack, hosts.ack),
-            "decline": Call(Decline, hosts.decline),
-            "moved": Call(MoveReport, hosts.moved),
-            "drop_standby": Call(DropStandby, hosts.drop_standby),
-            "pulse": Call(HostPulse, hosts.pulse),
-            "report": Call(TaskFailure, hosts.report),
-            "orders": Stream(HostHello, orders),
+            message.__name__: Call(message, handle) for message, handle in hosts.handlers.items()
         }
-        self.server.answer(actions)
+        self.server.answer(actions | {"orders": Stream(HostHello, orders)})
 
     def shutdown(self) -> None:
         """Stop the server; the streams of orders end with it, in the background if a host takes nothing in."""

@@ -7,7 +7,7 @@ events at the same times always lead to the same instructions and the same state
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import TypeAlias, TypeVar
 
 import attrs
 
@@ -15,12 +15,8 @@ from ...state.rpc.messages import (
     Ack,
     AskBatch,
     BatchAnswer,
-    ClaimAnswer,
-    ClaimShards,
-    Decline,
-    DropStandby,
     HostHello,
-    MoveReport,
+    Message,
 )
 from ...state.shards import (
     RestoreSource,
@@ -33,12 +29,9 @@ from .reasons import Reason
 from .requests import Request
 
 Answer = TypeVar("Answer")
-
-
-class Event(Generic[Answer]):
-    """Something that has happened. ``Answer`` is what its sender is told: None for most events."""
-
-    __slots__ = ()
+Event: TypeAlias = Message
+"""Something that has happened. Its type parameter is what its sender is told: None for most events. The message of a
+state host is an event, unless the host is told something else than the state machine answers."""
 
 
 # --- queries and hosts --------------------------------------------------------------------------------------
@@ -93,20 +86,6 @@ class HostLeft(Event[None]):
 
     hello: HostHello
     """What it reported when it joined."""
-
-
-@attrs.frozen
-class MoveReported(Event[None]):
-    """The host that a shard moves to, or that has its standby, is so far, or has failed."""
-
-    report: MoveReport
-
-
-@attrs.frozen
-class StandbyDropped(Event[None]):
-    """The owner of a shard asks to go on without its standby."""
-
-    drop: DropStandby
 
 
 @attrs.frozen
@@ -181,13 +160,6 @@ class BatchAsked(Event[BatchAnswer | None]):
 
 
 @attrs.frozen
-class ShardsClaimed(Event[ClaimAnswer]):
-    """A state host wants to own shards."""
-
-    claim: ClaimShards
-
-
-@attrs.frozen
 class ShardsRead(Event[None]):
     """The sources of shards were read in the store, byte for byte, and are as they were written."""
 
@@ -229,13 +201,6 @@ class Acked(Event[tuple[AckResult, ...]]):
     """The snapshots of shards are durable. The answer has the result for each shard."""
 
     ack: Ack
-
-
-@attrs.frozen
-class Declined(Event[None]):
-    """A state host cannot do its part."""
-
-    decline: Decline
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ A shard moves between two batches. Most of it goes ahead, while its owner serves
 4. When the target has all, it owns the shard in the new term. The owner's next claim is told where the shard is. If the
    target fails before, or takes too long, the owner stays, and its next claim gets the shard back as it is.
 
-There is one owner at any time, because nothing but the event ``MoveReported`` changes it, and what arrives after a
+There is one owner at any time, because nothing but a ``MoveReport`` changes it, and what arrives after a
 move was given up belongs to no move. A snapshot and the third step exclude each other per shard: the step does not
 begin while a pending checkpoint waits for the shard, and no snapshot is ordered while the step lasts. So the host that
 is told to take a snapshot is the one that has the shard at that cut, and it alone.

@@ -20,7 +20,11 @@ from ...barrier.gate import Gate
 from ...state.rpc.messages import (
     AskBatch,
     BatchAnswer,
+    ClaimShards,
+    Decline,
+    DropStandby,
     HostHello,
+    MoveReport,
     ReleaseOrder,
     StopOrder,
 )
@@ -37,7 +41,6 @@ from .events import (
     CheckpointRequested,
     Closed,
     CutChosen,
-    Declined,
     Discarded,
     DrainRequested,
     Event,
@@ -45,7 +48,6 @@ from .events import (
     Finalized,
     HostJoined,
     HostLeft,
-    MoveReported,
     NotFinalized,
     PlanningDone,
     ProgressStored,
@@ -57,11 +59,9 @@ from .events import (
     Restored,
     ScheduleStarted,
     ShardGivenUp,
-    ShardsClaimed,
     ShardsCopied,
     ShardsRead,
     SourcesReadBack,
-    StandbyDropped,
     Suspended,
     Tick,
 )
@@ -178,10 +178,10 @@ class CheckpointStateMachine:
                 self._host_joined(hello, now)
             case HostLeft(hello):
                 self._host_left(hello, now)
-            case MoveReported(report):
-                self.placement.reported(report)
-            case StandbyDropped(drop):
-                self.placement.drop_standby(drop)
+            case MoveReport():
+                self.placement.reported(event)
+            case DropStandby():
+                self.placement.drop_standby(event)
             case DrainRequested(machine):
                 self.placement.drain(machine)
             case ExecutorsLeaving(executors):
@@ -196,8 +196,8 @@ class CheckpointStateMachine:
                 self.checkpoints.cut(checkpoint, query, planned, stands_at)
             case PlanningDone(checkpoint):
                 self.checkpoints.planning_done(checkpoint, now)
-            case ShardsClaimed(claim):
-                answer = self.placement.claim(claim)
+            case ClaimShards():
+                answer = self.placement.claim(event)
             case ShardsRead(query_id, shards):
                 self._shards_read(query_id, shards)
             case ShardGivenUp(host, query_id, shard):
@@ -206,8 +206,8 @@ class CheckpointStateMachine:
                 self._sources_read_back(query_id, whole)
             case BatchCommitted(query, batch):
                 self._batch_committed(query, batch)
-            case Declined(decline):
-                self.checkpoints.decline(decline, now)
+            case Decline():
+                self.checkpoints.decline(event, now)
             case ProgressStored():
                 self.checkpoints.progress_stored(event)
             case ShardsCopied():

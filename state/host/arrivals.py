@@ -173,7 +173,7 @@ class Arrivals:
             report = MoveReport(self._host, move, MoveStep.FAILED, why=str(error) or repr(error))
             self._give_up(lambda one, _: one == move)
         try:
-            self._control.moved(report)
+            self._control.send(report)
         except Exception as error:  # noqa: BLE001 - the coordinator gives the move up in time
             _log.warning("a move is not reported", move=move, error=repr(error))
 

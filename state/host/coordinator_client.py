@@ -17,21 +17,13 @@ from ...storage.logs import logger
 from ..errors import CoordinatorLostError
 from ..rpc.calls import ActionClient
 from ..rpc.messages import (
-    Ack,
-    AskBatch,
-    BatchAnswer,
-    ClaimAnswer,
-    ClaimShards,
-    Decline,
-    DropStandby,
     Endpoint,
     HostHello,
     HostPulse,
-    MoveReport,
+    Message,
     Order,
-    ShardNotOpened,
-    ShardsRestored,
-    TaskFailure,
+    Reply,
+    reply_of,
 )
 
 _log = logger(__name__)
@@ -43,7 +35,7 @@ PULSE_SECONDS: Final = 1.0
 class CoordinatorClient:
     """``Control`` over Arrow Flight. It may be used from many threads.
 
-    Its methods are those of ``Control``. They raise what the coordinator raised, or ``CoordinatorLostError``.
+    ``send`` raises what the coordinator raised, or ``CoordinatorLostError``.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -51,36 +43,8 @@ class CoordinatorClient:
             endpoint.address, endpoint.token, CoordinatorLostError, identity=endpoint.identity
         )
 
-    def ask(self, ask: AskBatch) -> BatchAnswer:  # noqa: D102 - see Control
-        return self.client.call("ask", ask, BatchAnswer)
-
-    def claim(self, claim: ClaimShards) -> ClaimAnswer:  # noqa: D102 - see Control
-        return self.client.call("claim", claim, ClaimAnswer)
-
-    def restored(self, restored: ShardsRestored) -> None:  # noqa: D102 - see Control
-        self.client.tell("restored", restored)
-
-    def not_opened(self, failed: ShardNotOpened) -> None:  # noqa: D102 - see Control
-        self.client.tell("not_opened", failed)
-
-    def ack(self, ack: Ack) -> None:  # noqa: D102 - see Control
-        self.client.tell("ack", ack)
-
-    def decline(self, decline: Decline) -> None:  # noqa: D102 - see Control
-        self.client.tell("decline", decline)
-
-    def moved(self, report: MoveReport) -> None:  # noqa: D102 - see Control
-        self.client.tell("moved", report)
-
-    def drop_standby(self, drop: DropStandby) -> None:  # noqa: D102 - see Control
-        self.client.tell("drop_standby", drop)
-
-    def pulse(self, pulse: HostPulse) -> None:
-        """Tell the coordinator that the host lives."""
-        self.client.tell("pulse", pulse)
-
-    def report(self, failure: TaskFailure) -> None:  # noqa: D102 - see Control
-        self.client.tell("report", failure)
+    def send(self, message: Message[Reply]) -> Reply:  # noqa: D102 - see Control
+        return self.client.call(type(message).__name__, message, reply_of(type(message)))
 
 
 @attrs.define
@@ -137,7 +101,7 @@ class Pulse:
             with contextlib.suppress(OSError):
                 (self.directory / "pulse").write_bytes(b"")
             with contextlib.suppress(ChandyError, flight.FlightError):
-                self.control.pulse(HostPulse(self.host))
+                self.control.send(HostPulse(self.host))
 
 
 @attrs.define

@@ -98,5 +98,5 @@ class Forwarding:
             shard = shards[number]
             known = ShardId(request.uid, number)
             drop = DropStandby(self._host, request.query_id, known, shard.term, one.standby)
-            self._control.drop_standby(drop)
+            self._control.send(drop)
             shard.end_standby(one.standby)

@@ -233,7 +233,7 @@ class ShardTable:
         with self._lock:
             aside = {key.shard: self._aside[key].term for key in missing if key in self._aside}
         try:
-            answer = self._control.claim(ClaimShards(self._host, query_id, uid, wanted, aside))
+            answer = self._control.send(ClaimShards(self._host, query_id, uid, wanted, aside))
         except Exception as error:  # noqa: BLE001 - the tasks that wait for the shard get it
             for key, one in missing.items():
                 self._forget(key, one)
@@ -290,13 +290,13 @@ class ShardTable:
         shard = ShardId(key.uid, key.shard)
         failed = ShardNotOpened(self._host, key.query_id, shard, str(error) or repr(error), code)
         try:
-            self._control.not_opened(failed)
+            self._control.send(failed)
         except Exception as unheard:  # noqa: BLE001 - the task that needs the shard fails in any case
             _log.warning("failure not reported", shard=str(key), query_id=key.query_id, error=repr(unheard))
 
     def _report(self, restored: ShardsRestored) -> None:
         try:
-            self._control.restored(restored)
+            self._control.send(restored)
         except Exception as error:  # noqa: BLE001 - only statistics are lost, and the driver reads the bytes again
             _log.warning("restore not reported", query_id=restored.query_id, error=repr(error))
 

@@ -215,7 +215,7 @@ class SnapshotManager:
                     # Before the acknowledgement: after it, the next order may name this checkpoint as its base.
                     self._bases.add_stored(order, snapshots)
             if acknowledges:
-                self._control.ack(Ack(self._host, order.checkpoint, order.query_id, snapshots))
+                self._control.send(Ack(self._host, order.checkpoint, order.query_id, snapshots))
                 new_bytes = sum(snapshot.new_bytes for snapshot in snapshots)
                 log.info("acknowledged", shards=len(snapshots), new_bytes=new_bytes)
         except Exception as error:  # noqa: BLE001 - every failure declines the checkpoint
@@ -276,7 +276,7 @@ class SnapshotManager:
 
     def _decline(self, order: SnapshotOrder, text: str) -> None:
         try:
-            self._control.decline(Decline(self._host, order.checkpoint, order.query_id, text))
+            self._control.send(Decline(self._host, order.checkpoint, order.query_id, text))
         except Exception as error:  # noqa: BLE001 - the checkpoint times out then
             _log.warning("decline not delivered", checkpoint=order.checkpoint, error=repr(error))
 

@@ -104,7 +104,7 @@ class StateHost:
         self._open_store = open_store
         self._changelogs = changelogs
         self._numbers = itertools.count()
-        self._answers = BatchAnswers(host, control.ask)
+        self._answers = BatchAnswers(host, control.send)
         self._table = ShardTable(host, control, self._open_shard)
         self._arrivals = (
             None
@@ -230,7 +230,7 @@ class StateHost:
 
     def report(self, failure: TaskFailure) -> None:
         """Tell the coordinator that a processor raised."""
-        self._control.report(failure)
+        self._control.send(failure)
 
     def obey(self, order: Order) -> None:
         """Carry out an order. Slow work goes on in the background."""

@@ -1,12 +1,13 @@
 """The messages between task, state host and coordinator: plain values, sent as JSON.
 
-A state host knows nothing about barriers. It follows orders; the coordinator that gives them implements ``Control``.
+A state host knows nothing about barriers. It follows orders, and sends every ``Message`` to the coordinator that gives
+them.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar, get_args
 
 import attrs
 
@@ -43,6 +44,22 @@ class Endpoint:
     """The driver's versions, by package, of what must be the same on every executor. Empty: there is one machine."""
     patience: float = 0.0
     """Seconds that a task waits for another owner of its shards when one is gone. 0: shards have no standbys."""
+
+
+Reply = TypeVar("Reply")
+
+
+class Message(Generic[Reply]):
+    """What a state host sends its coordinator. ``Reply`` is the class of the answer; None for most messages."""
+
+    __slots__ = ()
+
+
+def reply_of(message: type[Message[Reply]]) -> type[Reply]:
+    """Return the class of the answer to a class of messages."""
+    (reply,) = get_args(message.__orig_bases__[0])  # type: ignore[attr-defined]
+    found: type[Reply] = reply
+    return found
 
 
 # --- task -> state host -------------------------------------------------------------------------------------
@@ -106,7 +123,7 @@ class Begun:
 
 
 @attrs.frozen
-class TaskFailure:
+class TaskFailure(Message[None]):
     """A processor raised. The coordinator is told so that the user sees the traceback once."""
 
     query_id: str
@@ -334,19 +351,10 @@ class HostName:
 
 
 @attrs.frozen
-class HostPulse:
+class HostPulse(Message[None]):
     """A state host lives: its threads run and its disk answers."""
 
     host: str
-
-
-@attrs.frozen
-class AskBatch:
-    """A request for the orders ahead of a batch. A host sends one per batch and query."""
-
-    host: str
-    query_id: str
-    batch: int
 
 
 @attrs.frozen
@@ -358,15 +366,12 @@ class BatchAnswer:
 
 
 @attrs.frozen
-class ClaimShards:
-    """A host wants to own shards that it does not have."""
+class AskBatch(Message[BatchAnswer]):
+    """A request for the orders ahead of a batch. A host sends one per batch and query."""
 
     host: str
     query_id: str
-    uid: str
-    shards: tuple[int, ...]
-    aside: dict[int, int] = attrs.field(factory=dict)
-    """Those that it has as they are, set aside in a move, and the term in which it could serve each."""
+    batch: int
 
 
 @attrs.frozen
@@ -386,7 +391,19 @@ class ClaimAnswer:
 
 
 @attrs.frozen
-class ShardNotOpened:
+class ClaimShards(Message[ClaimAnswer]):
+    """A host wants to own shards that it does not have."""
+
+    host: str
+    query_id: str
+    uid: str
+    shards: tuple[int, ...]
+    aside: dict[int, int] = attrs.field(factory=dict)
+    """Those that it has as they are, set aside in a move, and the term in which it could serve each."""
+
+
+@attrs.frozen
+class ShardNotOpened(Message[None]):
     """A host could not open a shard that it had claimed, and gives it up."""
 
     host: str
@@ -398,7 +415,7 @@ class ShardNotOpened:
 
 
 @attrs.frozen
-class ShardsRestored:
+class ShardsRestored(Message[None]):
     """The shards that a host claimed together are open, or were given up."""
 
     host: str
@@ -435,7 +452,7 @@ class ShardSnapshot:
 
 
 @attrs.frozen
-class Ack:
+class Ack(Message[None]):
     """The snapshots of all shards that an order named are durable."""
 
     host: str
@@ -445,7 +462,7 @@ class Ack:
 
 
 @attrs.frozen
-class Decline:
+class Decline(Message[None]):
     """A host cannot carry out a snapshot order."""
 
     host: str
@@ -465,7 +482,7 @@ class MoveStep(StrEnum):
 
 
 @attrs.frozen
-class MoveReport:
+class MoveReport(Message[None]):
     """The host that a shard moves to, or that is to have its standby, says how far it is."""
 
     host: str
@@ -478,7 +495,7 @@ class MoveReport:
 
 
 @attrs.frozen
-class DropStandby:
+class DropStandby(Message[None]):
     """The owner of a shard asks for consent to go on without its standby, which has missed something."""
 
     host: str
@@ -542,38 +559,10 @@ class Forward:
 class Control(Protocol):
     """What a state host needs from the coordinator."""
 
-    def ask(self, ask: AskBatch) -> BatchAnswer:
-        """Return the orders ahead of a batch and its times. Refuses a query id that is not the current one."""
-        ...
+    def send(self, message: Message[Reply]) -> Reply:
+        """Send a message, and return the answer to it.
 
-    def claim(self, claim: ClaimShards) -> ClaimAnswer:
-        """Make the host the owner of those shards that no host owns."""
-        ...
-
-    def restored(self, restored: ShardsRestored) -> None:
-        """Record how shards were restored."""
-        ...
-
-    def not_opened(self, failed: ShardNotOpened) -> None:
-        """Record that a host gives up a shard that it could not open."""
-        ...
-
-    def ack(self, ack: Ack) -> None:
-        """Record that a host has stored its snapshots."""
-        ...
-
-    def decline(self, decline: Decline) -> None:
-        """Record that a host cannot carry out an order."""
-        ...
-
-    def report(self, failure: TaskFailure) -> None:
-        """Record that a processor raised."""
-        ...
-
-    def moved(self, report: MoveReport) -> None:
-        """Record how far a move of a shard to this host is, or a standby here."""
-        ...
-
-    def drop_standby(self, drop: DropStandby) -> None:
-        """Take a standby out of service. Refuses a host that does not own the shard any more."""
+        Raises:
+            ChandyError: what the coordinator raised, for instance because the run of a query is over.
+        """
         ...

@@ -21,22 +21,15 @@ from chandy.state.rpc.access import Entries, StateAccess
 from chandy.state.rpc.calls import ActionServer, Call, Stream
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.messages import (
-    Ack,
     AskBatch,
     BatchAnswer,
     BeginTask,
-    ClaimShards,
-    Decline,
     Endpoint,
     Heartbeat,
     HostHello,
     HostPulse,
-    MoveReport,
     Order,
-    ShardNotOpened,
-    ShardsRestored,
     SnapshotOrder,
-    TaskFailure,
 )
 from chandy.storage.errors import ChandyError
 
@@ -62,6 +55,7 @@ class FakeCoordinator(FakeControl):
         self.token = secrets.token_hex(16)
         self.hellos: list[HostHello] = []
         self.pulses: list[HostPulse] = []
+        self.handlers[HostPulse] = self.pulses.append
         self.stale: set[str] = set()
         self.silent = threading.Event()
         self._streams: list[queue.Queue[Order | None]] = []
@@ -86,18 +80,10 @@ class FakeCoordinator(FakeControl):
         return f"file://{self.directory / 'store'}"
 
     def start(self) -> None:
-        actions = {
-            "ask": Call(AskBatch, self.ask),
-            "claim": Call(ClaimShards, self.claim),
-            "restored": Call(ShardsRestored, self.restored),
-            "not_opened": Call(ShardNotOpened, self.not_opened),
-            "ack": Call(Ack, self.ack),
-            "decline": Call(Decline, self.decline),
-            "report": Call(TaskFailure, self.report),
-            "moved": Call(MoveReport, self.moved),
-            "pulse": Call(HostPulse, self.pulses.append),
-            "orders": Stream(HostHello, self.orders),
+        actions: dict[str, Call | Stream] = {
+            message.__name__: Call(message, handle) for message, handle in self.handlers.items()
         }
+        actions["orders"] = Stream(HostHello, self.orders)
         self._server = ActionServer(f"grpc://127.0.0.1:{self._port}", self.token, actions)
         self._port = self._server.port
 
@@ -109,8 +95,8 @@ class FakeCoordinator(FakeControl):
                 stream.put(None)
             server.shutdown()
 
-    def ask(self, ask: AskBatch) -> BatchAnswer:
-        answer = super().ask(ask)
+    def _ask(self, ask: AskBatch) -> BatchAnswer:
+        answer = super()._ask(ask)
         if ask.query_id in self.stale:
             raise StaleQueryError
         return answer

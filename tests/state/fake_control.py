@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from chandy.state.rpc.messages import (
@@ -16,7 +17,9 @@ from chandy.state.rpc.messages import (
     ClaimShards,
     Decline,
     DropStandby,
+    Message,
     MoveReport,
+    Reply,
     ShardNotOpened,
     ShardsRestored,
     SnapshotOrder,
@@ -55,15 +58,30 @@ class FakeControl:
         self.ask_gate, self.claim_gate = threading.Event(), threading.Event()
         self.ask_gate.set()
         self.claim_gate.set()
+        self.handlers: dict[type[Message[Any]], Callable[[Any], Any]] = {
+            AskBatch: self._ask,
+            ClaimShards: self._claim,
+            ShardsRestored: self.told.put,
+            ShardNotOpened: self.given_up.put,
+            Ack: self.acks.put,
+            Decline: self.declines.put,
+            MoveReport: self.moves.put,
+            DropStandby: self._drop_standby,
+            TaskFailure: self.reports.append,
+        }
 
-    def ask(self, ask: AskBatch) -> BatchAnswer:
+    def send(self, message: Message[Reply]) -> Reply:
+        answer: Reply = self.handlers[type(message)](message)
+        return answer
+
+    def _ask(self, ask: AskBatch) -> BatchAnswer:
         self.asked.append(ask)
         assert self.ask_gate.wait(DEADLINE)
         if self.refusal:
             raise self.refusal
         return BatchAnswer(self.ahead.get(ask.batch, ()), self.times.get(ask.batch, BatchTimes()))
 
-    def claim(self, claim: ClaimShards) -> ClaimAnswer:
+    def _claim(self, claim: ClaimShards) -> ClaimAnswer:
         self.claims.append(claim)
         assert self.claim_gate.wait(DEADLINE)
         if self.refusal:
@@ -74,28 +92,10 @@ class FakeControl:
         kept = tuple(shard for shard in self.kept if shard in claim.shards)
         return ClaimAnswer(granted, elsewhere, self.resume_point, kept)
 
-    def restored(self, restored: ShardsRestored) -> None:
-        self.told.put(restored)
-
-    def not_opened(self, failed: ShardNotOpened) -> None:
-        self.given_up.put(failed)
-
-    def ack(self, ack: Ack) -> None:
-        self.acks.put(ack)
-
-    def decline(self, decline: Decline) -> None:
-        self.declines.put(decline)
-
-    def moved(self, report: MoveReport) -> None:
-        self.moves.put(report)
-
-    def drop_standby(self, drop: DropStandby) -> None:
+    def _drop_standby(self, drop: DropStandby) -> None:
         if self.drop_refusal:
             raise self.drop_refusal
         self.dropped.append(drop)
-
-    def report(self, failure: TaskFailure) -> None:
-        self.reports.append(failure)
 
     def acked(self) -> Ack:
         """The next acknowledgement; a decline instead is a failure."""

@@ -13,6 +13,7 @@ from chandy.coordinator.execution import connected_hosts
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.errors import HostDismissedError
+from chandy.state.rpc import messages
 from chandy.state.rpc.messages import (
     AbortOrder,
     Ack,
@@ -58,6 +59,15 @@ def test_a_host_that_is_gone_when_its_checkpoint_completes_does_not_undo_it(setu
     latest = setup.catalog.latest()
     assert latest is not None
     assert latest.id == 1
+
+
+def test_every_message_of_a_host_is_handled(setup: Setup) -> None:
+    defined = {
+        one
+        for one in vars(messages).values()
+        if isinstance(one, type) and issubclass(one, messages.Message) and one is not messages.Message
+    }
+    assert setup.executor.hosts.handlers.keys() == defined
 
 
 def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends(setup: Setup) -> None:

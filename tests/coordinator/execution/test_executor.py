@@ -216,7 +216,7 @@ def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind
     setup.executor.hosts.claim(ClaimShards("host", "id", "op", ()))
     setup.executor.statistics()
     setup.request()
-    setup.executor.hosts.report(TaskFailure("id", 5, "op", "key", "ValueError", "Traceback"))
+    setup.executor.hosts.handlers[TaskFailure](TaskFailure("id", 5, "op", "key", "ValueError", "Traceback"))
     assert not future.done()
     assert len(setup.processor_failures) == 1
     setup.store.open.set()

@@ -13,6 +13,7 @@ from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.rpc.messages import (
     AskBatch,
+    ClaimShards,
     Decline,
 )
 
@@ -33,7 +34,7 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
     setup.completed()
     setup.close()
     events = setup.executor.machine.events
-    assert [type(logged.event) for logged in events][:3] == [on.QueryAdded, on.HostJoined, on.ShardsClaimed]
+    assert [type(logged.event) for logged in events][:3] == [on.QueryAdded, on.HostJoined, ClaimShards]
     assert on.BatchAsked(AskBatch("host", "nobody", 5)) in [logged.event for logged in events]
     again = setup.machine()
     replay(again, events)

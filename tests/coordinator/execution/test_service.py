@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import pytest
 
@@ -12,14 +12,15 @@ from chandy.coordinator.execution import service
 from chandy.coordinator.execution.service import Service, listen
 from chandy.state.errors import HostUnreachableError, RemoteError
 from chandy.state.rpc.calls import ActionClient, ActionServer, Call
-from chandy.state.rpc.messages import AskBatch, AskHost, BatchAnswer, Heartbeat, HostHello, HostName
+from chandy.state.rpc.messages import AskBatch, AskHost, BatchAnswer, Heartbeat, HostHello, HostName, Message
 
 
 class Checkpoints:
-    """``CheckpointExecutor`` that answers every batch, and has one order for a host."""
+    """``ConnectedHosts`` that answer every batch, and have one order for a host."""
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda request: BatchAnswer()
+    handlers: ClassVar[dict[type[Message[Any]], Callable[[Any], object]]] = {
+        AskBatch: lambda request: BatchAnswer()
+    }
 
     def orders(self, hello: HostHello) -> Iterator[Heartbeat]:
         yield Heartbeat()
@@ -37,10 +38,10 @@ def test_calls_are_answered_as_soon_as_there_is_something_to_answer_them_with() 
     service = listen("127.0.0.1", "token", "p")
     client = ActionClient(service.address, "token")
     ask = AskBatch("host", "q", 0)
-    with pytest.raises(RemoteError, match="found 'ask'"):
-        client.call("ask", ask, BatchAnswer)
+    with pytest.raises(RemoteError, match="found 'AskBatch'"):
+        client.call("AskBatch", ask, BatchAnswer)
     service.answer(checkpoints)
-    assert client.call("ask", ask, BatchAnswer) == BatchAnswer()
+    assert client.call("AskBatch", ask, BatchAnswer) == BatchAnswer()
     client.close()
     service.shutdown()
 

@@ -85,16 +85,17 @@ from chandy.state.rpc.messages import (
     ClaimShards,
     CompleteOrder,
     Decline,
-    DropStandby,
     EndStandby,
     Forward,
     HostHello,
+    Message,
     MoveReport,
     MoveStep,
     OpenAhead,
     Order,
     Promote,
     ReleaseOrder,
+    Reply,
     Settle,
     ShardSnapshot,
     SnapshotOrder,
@@ -477,9 +478,7 @@ class Host:
         """Make a shard this host's, or return who has it."""
         aside = self.aside.get((query_id, shard))
         terms = {} if aside is None else {shard.shard: aside[0]}
-        answer = self.life.handle(
-            on.ShardsClaimed(ClaimShards(self.name, query_id, shard.uid, (shard.shard,), terms))
-        )
+        answer = self.life.handle(ClaimShards(self.name, query_id, shard.uid, (shard.shard,), terms))
         if shard.shard in answer.elsewhere:
             return answer.elsewhere[shard.shard]
         if shard.shard in answer.kept:
@@ -581,11 +580,11 @@ class Host:
                 raise MoveGivenUpError(one.standby)
             other.standing[one.standby][1].follow(request.batch, one.position, changes.get(number, {}))
 
-    def drop_standby(self, drop: DropStandby) -> None:
+    def send(self, message: Message[Reply]) -> Reply:
         """As ``Control``."""
         if (self.name, "coordinator") in self.life.cut:
             raise CoordinatorLostError("coordinator", "no answer")
-        self.life.handle(on.StandbyDropped(drop))
+        return self.life.handle(message)
 
     def promote(self, order: Promote) -> Iterator[None]:
         yield
@@ -1146,7 +1145,7 @@ class Life:
         if isinstance(message, Ack):
             self.handle(on.Acked(message))
         else:
-            self.handle(on.Declined(message))
+            self.handle(message)
 
     # --- queries --------------------------------------------------------------------------------------------
 
@@ -1367,7 +1366,7 @@ class Life:
             if self.messages and "messages" not in hold:
                 self.receive(self.messages.pop(0))
             elif self.reports and "moves" not in hold and "messages" not in hold:
-                self.handle(on.MoveReported(self.reports.pop(0)))
+                self.handle(self.reports.pop(0))
             elif self.moving and "moves" not in hold and "orders" not in hold:
                 self.move(0)
             elif "works" not in hold and (ready := [n for n, one in enumerate(self.works) if not hangs(one)]):

@@ -111,7 +111,7 @@ class MovingMachine(Machine):
         if fate == "failed":
             report = attrs.evolve(report, step=MoveStep.FAILED)
         if fate != "lost":
-            life.handle(on.MoveReported(report))
+            life.handle(report)
         if fate == "twice":
             life.reports.append(report)
 
@@ -234,7 +234,7 @@ def walk(steps: int, upto: int, early: bool) -> None:
         if life.moving:
             life.move(number)
         if life.reports and number % 2:
-            life.handle(on.MoveReported(life.reports.pop(0)))
+            life.handle(life.reports.pop(0))
         machine.the_promises_are_kept()
     for query in ("orders", "totals"):
         life.batch(query, 3, 0, upto)

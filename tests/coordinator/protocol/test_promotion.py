@@ -48,7 +48,7 @@ def standing_by(machines: Sequence[str] = ("one", "two")) -> Bench:
     told = 0
     while told < len(bench.orders(OpenAhead)):
         host, order = bench.orders(OpenAhead)[told]
-        bench(on.MoveReported(MoveReport(host, order.move, MoveStep.OPENED)))
+        bench(MoveReport(host, order.move, MoveStep.OPENED))
         told += 1
     return bench
 
@@ -64,7 +64,7 @@ def lost(bench: Bench) -> Bench:
 
 
 def taken(bench: Bench) -> Bench:
-    bench(on.MoveReported(MoveReport("b", number(bench), MoveStep.TAKEN, 2)))
+    bench(MoveReport("b", number(bench), MoveStep.TAKEN, 2))
     return bench
 
 
@@ -82,8 +82,8 @@ def completed(bench: Bench) -> int:
     return bench.finalize(checkpoint).id
 
 
-def drop(bench: Bench, host: str = "a", term: int = 1) -> on.StandbyDropped:
-    return on.StandbyDropped(DropStandby(host, "up-id", SHARD, term, number(bench)))
+def drop(bench: Bench, host: str = "a", term: int = 1) -> DropStandby:
+    return DropStandby(host, "up-id", SHARD, term, number(bench))
 
 
 def test_every_shard_gets_a_standby_on_another_machine_with_a_checkpoint() -> None:
@@ -125,7 +125,7 @@ def test_a_standby_takes_the_place_of_a_lost_shard_and_nothing_goes_back() -> No
     assert bench.orders(Settle)[-1] == ("b", Settle("up-id", SHARD, "b", 2))
     assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
     claim = ClaimShards("b", "up-id", "up-op", (0,), {0: 2})
-    assert bench.answer(on.ShardsClaimed(claim)).kept == (0,)
+    assert bench.answer(claim).kept == (0,)
     assert not bench.of(do.GoBack)
 
 
@@ -219,7 +219,7 @@ def test_a_standby_that_is_lost_while_it_takes_a_place_goes_back() -> None:
 
 def test_a_standby_that_fails_to_take_its_place_or_is_too_slow_goes_back() -> None:
     bench = lost(standing_by())
-    bench(on.MoveReported(MoveReport("b", number(bench), MoveStep.FAILED, why="its disk is full")))
+    bench(MoveReport("b", number(bench), MoveStep.FAILED, why="its disk is full"))
     (back,) = bench.of(do.GoBack)
     assert "its disk is full" in back.why
 

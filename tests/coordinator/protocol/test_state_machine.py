@@ -120,7 +120,7 @@ class Bench:
         self.answer(added)
 
     def claim(self, host: str, query: str, shards: tuple[int, ...]) -> None:
-        self.answer(on.ShardsClaimed(ClaimShards(host, f"{query}-id", f"{query}-op", shards)))
+        self.answer(ClaimShards(host, f"{query}-id", f"{query}-op", shards))
 
     def __call__(self, event: on.Event[Any], at: float | None = None) -> list[do.Instruction]:
         """Let something happen, and a moment pass; return the instructions."""
@@ -213,7 +213,7 @@ class Bench:
         self(on.NotFinalized(manifest, reason, "disk full", is_known))
 
     def fail(self, checkpoint: int, error: str = "no space") -> None:
-        self(on.Declined(Decline("a", checkpoint, "up-id", error)))
+        self(Decline("a", checkpoint, "up-id", error))
 
     def settle_deletions(self) -> None:
         for discard in self.of(do.Discard):
@@ -982,7 +982,7 @@ def finalizing(
     "late",
     [
         on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "the progress of a query cannot be read"),
-        on.Declined(Decline("a", 1, "up-id", "no answer to my word")),
+        Decline("a", 1, "up-id", "no answer to my word"),
         on.QueryStopped("up", 3),
         on.QueryRemoved("up"),
         on.Tick(),
@@ -1389,7 +1389,7 @@ def test_a_shard_that_its_host_could_not_open_is_what_it_was_restored_from() -> 
     # Batches have begun since; whoever needs the shard now hears why it cannot be opened, from the store.
     bench.answer(on.BatchAsked(AskBatch("a", "up-id", 6)))
     claim = ClaimShards("a", "up-id", "up-op", (0,))
-    assert bench.answer(on.ShardsClaimed(claim)).granted == {0: RestoreSource(ROOT, 3, 4, handle("three-0"))}
+    assert bench.answer(claim).granted == {0: RestoreSource(ROOT, 3, 4, handle("three-0"))}
 
 
 def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:
@@ -1553,7 +1553,7 @@ def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is(
     bench = Bench(claimed=False)
     operators = tuple(OperatorRecord(uid, "two", "{}", {}, (None,)) for uid in ("first", "second"))
     bench(on.QueryAdded("two", "two-id", batch=4, operators=operators, sources={}))
-    bench(on.ShardsClaimed(ClaimShards("a", "two-id", "first", (0,))))
+    bench(ClaimShards("a", "two-id", "first", (0,)))
     assert bench.machine.placement.locations("two", "first") == ShardLocations("two-id", (hello("a"),), {})
     assert bench.machine.placement.locations("two", "second") == ShardLocations("two-id", (), {0: None})
 
@@ -1577,7 +1577,7 @@ def test_a_checkpoint_waits_until_hosts_have_the_shards_that_changelogs_belong_t
     assert bench.machine.placement.locations("up", "up-op").resume_point == resume_point
     for host, shard in (("a", 0), ("b", 1)):
         assert bench(on.Tick()) == bench.seen == []
-        answer = bench.answer(on.ShardsClaimed(ClaimShards(host, "up-id", "up-op", (shard,))))
+        answer = bench.answer(ClaimShards(host, "up-id", "up-op", (shard,)))
         assert answer.resume_point == resume_point
     assert [type(one) for one in bench.seen] == [do.ChooseCut]
 

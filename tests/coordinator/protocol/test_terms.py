@@ -51,7 +51,7 @@ def drained() -> Bench:
 def opened() -> Bench:
     """The target follows the owner."""
     bench = drained()
-    bench(on.MoveReported(MoveReport("b", 1, MoveStep.OPENED)))
+    bench(MoveReport("b", 1, MoveStep.OPENED))
     return bench
 
 
@@ -69,7 +69,7 @@ def test_the_next_batch_waits_until_the_target_has_the_shard() -> None:
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) is None
     # Of another query nothing waits.
     assert bench.answer(on.BatchAsked(AskBatch("b", "down-id", 5))) == BatchAnswer()
-    bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
+    bench(MoveReport("b", 1, MoveStep.TAKEN, 2))
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
     settled = Settle("up-id", SHARD, "b", 2)
     assert bench.orders(Settle) == [("a", settled), ("b", settled)]
@@ -80,7 +80,7 @@ def test_the_next_batch_waits_until_the_target_has_the_shard() -> None:
 def test_a_shard_does_not_move_while_a_batch_runs() -> None:
     bench = drained()
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
-    bench(on.MoveReported(MoveReport("b", 1, MoveStep.OPENED)))
+    bench(MoveReport("b", 1, MoveStep.OPENED))
     assert bench.orders(TakeOver) == []
     assert bench.machine.waiting_for_commits() == {"up": 5}
     bench(on.BatchCommitted("up", 5))
@@ -92,9 +92,9 @@ def test_a_target_that_is_too_slow_gets_nothing() -> None:
     bench.now += HAND_OVER_SECONDS
     bench(on.Tick())
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
-    bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
+    bench(MoveReport("b", 1, MoveStep.TAKEN, 2))
     assert bench.machine.placement.shards_on("one") == [("up", SHARD, None)]
-    answer = bench.answer(on.ShardsClaimed(ClaimShards("a", "up-id", "up-op", (0,), {0: 1})))
+    answer = bench.answer(ClaimShards("a", "up-id", "up-op", (0,), {0: 1}))
     assert answer.kept == (0,)
 
 
@@ -106,16 +106,16 @@ def test_nobody_gets_a_shard_while_it_is_handed_over() -> None:
 
 def test_a_claim_after_the_move_is_told_where_the_shard_is() -> None:
     bench = opened()
-    bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
-    late = bench.answer(on.ShardsClaimed(ClaimShards("a", "up-id", "up-op", (0,), {0: 1})))
+    bench(MoveReport("b", 1, MoveStep.TAKEN, 2))
+    late = bench.answer(ClaimShards("a", "up-id", "up-op", (0,), {0: 1}))
     assert (late.elsewhere, late.kept) == ({0: "address-b"}, ())
-    mine = bench.answer(on.ShardsClaimed(ClaimShards("b", "up-id", "up-op", (0,), {0: 2})))
+    mine = bench.answer(ClaimShards("b", "up-id", "up-op", (0,), {0: 2}))
     assert mine.kept == (0,)
 
 
 def test_an_acknowledgement_of_an_older_term_does_not_count() -> None:
     bench = opened()
-    bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
+    bench(MoveReport("b", 1, MoveStep.TAKEN, 2))
     bench.request()
     bench.plan(2)
     ((_, order),) = [(h, o) for h, o in bench.orders(SnapshotOrder) if o.checkpoint == 2 and o.query == "up"]
@@ -133,13 +133,13 @@ def test_a_checkpoint_waits_for_the_end_of_a_move_and_a_move_for_the_snapshot() 
     bench.request()
     bench.plan(2)
     assert "up" not in {order.query for _, order in bench.orders(SnapshotOrder) if order.checkpoint == 2}
-    bench(on.MoveReported(MoveReport("b", 1, MoveStep.TAKEN, 2)))
+    bench(MoveReport("b", 1, MoveStep.TAKEN, 2))
     assert ("b", "up") in {(h, o.query) for h, o in bench.orders(SnapshotOrder) if o.checkpoint == 2}
 
     bench = drained()
     bench.request()
     bench.plan(2)
-    bench(on.MoveReported(MoveReport("b", 1, MoveStep.OPENED)))
+    bench(MoveReport("b", 1, MoveStep.OPENED))
     assert bench.orders(TakeOver) == []
     bench.acknowledge(2)
     bench.finalize(2)
@@ -154,8 +154,8 @@ def test_a_shard_that_a_checkpoint_keeps_waiting_moves_when_that_is_aborted() ->
     bench = drained()
     bench.request()
     bench.plan(2)
-    bench(on.MoveReported(MoveReport("b", 1, MoveStep.OPENED)))
-    bench(on.Declined(Decline("a", 2, "up-id", "no disk")))
+    bench(MoveReport("b", 1, MoveStep.OPENED))
+    bench(Decline("a", 2, "up-id", "no disk"))
     assert bench.orders(TakeOver) == [("b", TakeOver(1, 4, 2))]
 
 
@@ -172,12 +172,12 @@ def test_shards_that_a_drained_machine_claims_go_elsewhere() -> None:
     bench(on.HostJoined(hello("a", "one")))
     bench(on.HostJoined(hello("b", "two")))
     bench(on.DrainRequested("one"))
-    answer = bench.answer(on.ShardsClaimed(ClaimShards("a", "up-id", "up-op", (0,))))
+    answer = bench.answer(ClaimShards("a", "up-id", "up-op", (0,)))
     assert (answer.granted, answer.elsewhere) == ({}, {0: "address-b"})
     # A machine that has left and comes back under its name is like any other.
     bench(on.HostLeft(hello("a", "one")))
     bench(on.HostJoined(hello("a2", "one")))
-    answer = bench.answer(on.ShardsClaimed(ClaimShards("a2", "up-id", "up-op", (0,))))
+    answer = bench.answer(ClaimShards("a2", "up-id", "up-op", (0,)))
     assert list(answer.granted) == [0]
 
 
@@ -187,10 +187,10 @@ def test_shards_that_a_drained_machine_claims_are_spread_over_all_others() -> No
         bench(on.HostJoined(hello(host, machine)))
     bench(on.DrainRequested("one"))
     claim = ClaimShards("a", "up-id", "up-op", (0, 1))
-    answer = bench.answer(on.ShardsClaimed(claim))
+    answer = bench.answer(claim)
     assert (answer.granted, set(answer.elsewhere.values())) == ({}, {"address-b", "address-c"})
     # The same again: a task looks for each shard at one host.
-    assert bench.answer(on.ShardsClaimed(claim)) == answer
+    assert bench.answer(claim) == answer
 
 
 def test_shards_leave_the_host_of_an_executor_that_is_decommissioned_and_not_its_machine() -> None:

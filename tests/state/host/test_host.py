@@ -489,7 +489,7 @@ class Listening:
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    def pulse(self, pulse: HostPulse) -> None:
+    def send(self, pulse: HostPulse) -> None:
         self.done.append("pulse")
         if len(self.done) == 4:
             raise CoordinatorLostError("address", "it does not answer")

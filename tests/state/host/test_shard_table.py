@@ -37,15 +37,15 @@ class Control:
         self.refuses = False
         self.has_told = threading.Event()
 
-    def claim(self, claim: ClaimShards) -> ClaimAnswer:
-        self.claims.append(claim)
+    def send(self, message: ClaimShards | ShardsRestored) -> ClaimAnswer | None:
+        if isinstance(message, ShardsRestored):
+            self.told.append(message)
+            self.has_told.set()
+            return None
+        self.claims.append(message)
         if self.refuses:
             raise CoordinatorLostError("grpc://driver", "it is gone")
-        return ClaimAnswer(dict.fromkeys(claim.shards), {}, self.resume_point)
-
-    def restored(self, restored: ShardsRestored) -> None:
-        self.told.append(restored)
-        self.has_told.set()
+        return ClaimAnswer(dict.fromkeys(message.shards), {}, self.resume_point)
 
 
 class FakeShard(str):
