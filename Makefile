@@ -36,9 +36,9 @@ test: unit test-spark
 test-spark: $(CLASSES)
 	$(RUN) pytest -m "spark and not server and not kills" --numprocesses 2 --dist loadfile
 
-# Drivers and state hosts that are killed or frozen again and again.
+# Drivers and state hosts that are killed or frozen again and again. Each test makes its own, so any process takes the next.
 test-kills: $(CLASSES)
-	$(RUN) pytest -m "kills and not server" --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m "kills and not server" --numprocesses 2 --dist worksteal
 
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
 # that each server is started once or twice.

@@ -49,18 +49,27 @@ def sampled(cases: Sequence[Any], usual: int) -> list[Any]:
     """Return the parameters of a test; the ordinary run skips all but some, which differ from day to day.
 
     Args:
-        cases: one argument each, or a tuple of them.
+        cases: one argument each, a tuple of them, or a ``pytest.param``.
         usual: how many cases the ordinary run tries.
     """
-    tuples = [case if isinstance(case, tuple) else (case,) for case in cases]
-    numbers = range(len(cases))
-    names = [getattr(one, "__name__", "") for arguments in tuples for one in arguments]
-    tried = numbers if IS_FULL else chance(*names).sample(numbers, min(usual, len(cases)))
+    found = [case if isinstance(case, _PARAMETERS) else _parameters(case) for case in cases]
+    numbers = range(len(found))
+    names = [
+        one if isinstance(one, str) else getattr(one, "__name__", "") for case in found for one in case.values
+    ]
+    tried = numbers if IS_FULL else chance(*names).sample(numbers, min(usual, len(found)))
     skipped = pytest.mark.skip(reason=f"not in the sample of CHANDY_SEED={SEED}; CHANDY_FULL=1 tries all")
     return [
-        pytest.param(*arguments, marks=[] if number in tried else [skipped])
-        for number, arguments in enumerate(tuples)
+        pytest.param(*case.values, marks=[*case.marks, *([] if number in tried else [skipped])], id=case.id)
+        for number, case in enumerate(found)
     ]
+
+
+def _parameters(case: Any) -> Any:
+    return pytest.param(*case) if isinstance(case, tuple) else pytest.param(case)
+
+
+_PARAMETERS: Final = type(pytest.param())
 
 
 def examples(usual: int) -> int:

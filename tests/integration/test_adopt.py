@@ -29,6 +29,7 @@ from chandy.coordinator.errors import AdoptionError, SinkTakenError
 from chandy.coordinator.spark import progress
 from chandy.storage.checkpoints.verification import verify
 
+from ..effort import sampled
 from ..waiting import eventually
 from .support import Events, Make
 from .test_going_on import crash, in_place
@@ -199,13 +200,16 @@ def stopped(begin: Begin) -> Case:
 
 @pytest.mark.parametrize(
     ("build", "provider"),
-    [
-        pytest.param(*(mapped, "hdfs"), marks=pytest.mark.compat),
-        (windows, "hdfs"),
-        pytest.param(*(windows, "rocksdb-changelog-v2"), marks=pytest.mark.compat),
-        (distinct, "rocksdb"),
-        (joined, "rocksdb-changelog"),
-    ],
+    sampled(
+        [
+            pytest.param(*(mapped, "hdfs"), marks=pytest.mark.compat),
+            (windows, "hdfs"),
+            pytest.param(*(windows, "rocksdb-changelog-v2"), marks=pytest.mark.compat),
+            (distinct, "rocksdb"),
+            (joined, "rocksdb-changelog"),
+        ],
+        3,
+    ),
 )
 def test_an_adopted_query_gives_out_what_an_uninterrupted_one_does(
     build: Build,

@@ -27,6 +27,7 @@ from chandy.coordinator.spark import compact_log, progress, starting
 from chandy.coordinator.spark.seeding import seed
 from chandy.storage.checkpoints.proof import Unshared
 
+from ..effort import sampled
 from ..waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
@@ -195,23 +196,26 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize(
     ("case", "provider"),
-    [
-        ("count", "hdfs"),
-        ("count", "rocksdb"),
-        ("count", "rocksdb-changelog"),
-        ("count", "rocksdb-v2"),
-        pytest.param(*("count", "rocksdb-changelog-v2"), marks=pytest.mark.compat),
-        ("join", "hdfs"),
-        ("join", "rocksdb-changelog"),
-        ("join", "rocksdb-changelog-v2"),
-        pytest.param(*("join", "rocksdb-one-store"), marks=pytest.mark.compat),
-        ("duplicates", "hdfs"),
-        ("duplicates", "rocksdb"),
-        ("limit", "hdfs"),
-        ("applyInPandasWithState", "hdfs"),
-        ("transformWithState", "rocksdb"),
-        pytest.param(*("transformWithState", "rocksdb-changelog-v2"), marks=pytest.mark.compat),
-    ],
+    sampled(
+        [
+            ("count", "hdfs"),
+            ("count", "rocksdb"),
+            ("count", "rocksdb-changelog"),
+            ("count", "rocksdb-v2"),
+            pytest.param(*("count", "rocksdb-changelog-v2"), marks=pytest.mark.compat),
+            ("join", "hdfs"),
+            ("join", "rocksdb-changelog"),
+            ("join", "rocksdb-changelog-v2"),
+            pytest.param(*("join", "rocksdb-one-store"), marks=pytest.mark.compat),
+            ("duplicates", "hdfs"),
+            ("duplicates", "rocksdb"),
+            ("limit", "hdfs"),
+            ("applyInPandasWithState", "hdfs"),
+            ("transformWithState", "rocksdb"),
+            pytest.param(*("transformWithState", "rocksdb-changelog-v2"), marks=pytest.mark.compat),
+        ],
+        8,
+    ),
 )
 def test_a_query_goes_on_from_files_that_were_taken_two_batches_ago(
     case: str, provider: str, spark: SparkSession, settings: dict[str, str], inputs: Path, tmp_path: Path
