@@ -55,7 +55,9 @@ def sampled(cases: Sequence[Any], usual: int) -> list[Any]:
     found = [case if isinstance(case, _PARAMETERS) else _parameters(case) for case in cases]
     numbers = range(len(found))
     names = [
-        one if isinstance(one, str) else getattr(one, "__name__", "") for case in found for one in case.values
+        case.id or (one if isinstance(one, str) else getattr(one, "__name__", ""))
+        for case in found
+        for one in case.values
     ]
     tried = numbers if IS_FULL else chance(*names).sample(numbers, min(usual, len(found)))
     skipped = pytest.mark.skip(reason=f"not in the sample of CHANDY_SEED={SEED}; CHANDY_FULL=1 tries all")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
@@ -21,6 +22,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 Make = Callable[..., CheckpointCoordinator]
 """Makes a coordinator on the test's storage."""
+RESUMES = pytest.param(True, id="resumes")
+"""A pipeline keeps changelogs, so that it resumes where a killed process has left it."""
+GOES_BACK = pytest.param(False, id="goes back")
+"""It keeps none, and goes back to its latest checkpoint."""
 EVENTS = "k string, v long"
 TOTALS = "k string, n long, total long"
 

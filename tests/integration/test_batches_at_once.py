@@ -24,7 +24,8 @@ from tests.coordinator.connectors.postgres_server import PostgresServer
 from tests.coordinator.connectors.postgres_server import postgres as postgres
 from tests.waiting import DEADLINE, eventually
 
-from .support import TOTALS, Events, Make, Totals
+from ..effort import sampled
+from .support import GOES_BACK, RESUMES, TOTALS, Events, Make, Totals
 
 pytestmark = pytest.mark.spark
 
@@ -174,7 +175,7 @@ def test_a_driver_that_has_a_successor_at_its_target_publishes_nothing_and_fails
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
+@pytest.mark.parametrize("changelog", sampled([RESUMES, GOES_BACK], 1))
 def test_a_driver_that_is_killed_without_a_checkpoint_comes_to_the_same_totals(
     make: Make, spark: SparkSession, events: Events, table: Table, tmp_path: Path, changelog: bool
 ) -> None:

@@ -25,7 +25,7 @@ from chandy.coordinator.spark import progress
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import ChannelRecord, UnreadFiles
-from tests.effort import rounds
+from tests.effort import rounds, sampled
 from tests.waiting import DEADLINE, eventually
 
 from ..coordinator.channels.test_interleavings import listed, local
@@ -297,7 +297,10 @@ def older(folder: Path, chance: random.Random) -> int | str:
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "spark's own"])
+@pytest.mark.parametrize(
+    "transactional",
+    sampled([pytest.param(True, id="transactional"), pytest.param(False, id="spark's own")], 1),
+)
 def test_every_row_comes_through_once_whenever_the_driver_is_killed(
     tmp_path: Path, runtime: Path, transactional: bool
 ) -> None:

@@ -45,7 +45,7 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.errors import FencedError
 
-from ..effort import chance, rounds
+from ..effort import chance, rounds, sampled
 from ..waiting import DEADLINE, eventually
 from . import drivers
 from .drivers import (
@@ -60,6 +60,7 @@ from .drivers import (
     seen,
     trouble,
 )
+from .support import GOES_BACK, RESUMES
 
 pytestmark = pytest.mark.spark
 
@@ -482,7 +483,7 @@ def test_a_query_that_fails_while_its_hosts_live_runs_the_same_batch_again_and_n
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("changelog", [True, False])
+@pytest.mark.parametrize("changelog", sampled([GOES_BACK, RESUMES], 1))
 def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
     spark: SparkSession, tmp_path: Path, local: Path, changelog: bool
 ) -> None:

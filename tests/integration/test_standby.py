@@ -13,9 +13,11 @@ from pyspark.sql import SparkSession
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 
+from ..effort import sampled
 from ..waiting import eventually
 from . import driver_process
 from .drivers import HAND_OVER, add_file, answer_of_batches, batches_in
+from .support import GOES_BACK, RESUMES
 from .test_exactly_once import Driver, Feed, rows
 from .test_exactly_once import runtime as runtime
 from .test_taking_over import check_whole
@@ -126,7 +128,7 @@ def test_a_stop_on_purpose_is_no_reason_to_take_over_and_a_hand_over_is(
     check_whole(spark, tmp_path / "out", feed.files)
 
 
-@pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
+@pytest.mark.parametrize("changelog", sampled([GOES_BACK, RESUMES], 1))
 def test_a_leader_that_was_frozen_beyond_its_lease_is_fenced_and_publishes_nothing(
     tmp_path: Path, runtime: Path, changelog: bool
 ) -> None:

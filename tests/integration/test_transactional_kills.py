@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointedQuery
 from tests.coordinator.sinks.two_phase import sqlite_sink
-from tests.effort import rounds
+from tests.effort import rounds, sampled
 from tests.waiting import eventually
 
 from .driver_process import Driver, driver
 from .drivers import INPUT, ROWS, add_file, chained, linked, records
 from .outputs_driver import sinks
+from .support import GOES_BACK, RESUMES
 from .test_exactly_once import coordinate, hosts
 from .test_exactly_once import local as local
 from .test_exactly_once import runtime as runtime
@@ -95,7 +96,7 @@ def wait_for_events(one: Driver, events: int) -> None:
         )  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
+@pytest.mark.parametrize("changelog", sampled([RESUMES, GOES_BACK], 1))
 def test_every_row_is_published_once_whenever_the_driver_is_killed(
     tmp_path: Path, runtime: Path, changelog: bool
 ) -> None:
@@ -121,7 +122,7 @@ def test_every_row_is_published_once_whenever_the_driver_is_killed(
     check_rows(tmp_path, files)
 
 
-@pytest.mark.parametrize("changelog", [True, False], ids=["resumes", "goes back"])
+@pytest.mark.parametrize("changelog", sampled([GOES_BACK, RESUMES], 1))
 def test_every_row_is_published_once_whenever_a_state_host_is_killed(
     spark: SparkSession, tmp_path: Path, local: Path, changelog: bool
 ) -> None:
