@@ -91,8 +91,8 @@ class Observed(CheckpointExecutor):
 
     def observe(self) -> None:
         """Begin to record, before any host calls."""
-        self._ack, self._carry_out = self.hosts.ack, self.jobs.carry_out
-        self.hosts.ack = self._observed_ack  # type: ignore[method-assign]
+        self._carry_out = self.jobs.carry_out
+        self.hosts.handlers[Ack] = self._observed_ack
         self.jobs.carry_out = self._observed_job  # type: ignore[method-assign]
 
     def expect(self, acks: int) -> None:
@@ -102,7 +102,7 @@ class Observed(CheckpointExecutor):
         self._counting = threading.Lock()
 
     def _observed_ack(self, ack: Ack) -> None:
-        self._ack(ack)
+        self.hosts.ack(ack)
         with self._counting:
             self._missing -= len(ack.snapshots)
             if self._missing == 0:

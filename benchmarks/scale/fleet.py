@@ -16,7 +16,7 @@ from pathlib import Path
 from pyarrow import flight
 
 from chandy.state.host.coordinator_client import CoordinatorClient, Lease, OrderStream
-from chandy.state.rpc.messages import ClaimShards, HostHello, Order, SnapshotOrder
+from chandy.state.rpc.messages import Ack, ClaimShards, HostHello, Order, SnapshotOrder
 from chandy.storage.codec import from_json, to_json
 
 from ..lives import say
@@ -67,7 +67,7 @@ class Host:
         for message in self._messages:
             list(
                 self._client.client.flight.do_action(
-                    flight.Action("ack", message), self._client.client.options
+                    flight.Action(Ack.__name__, message), self._client.client.options
                 )
             )
 

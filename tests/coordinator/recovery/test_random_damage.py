@@ -23,6 +23,7 @@ import pytest
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
+from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol.events import Restored
 from chandy.coordinator.protocol.invariants import CheckedStateMachine
@@ -44,7 +45,7 @@ from chandy.state.failure_marks import mark
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
 from chandy.state.host.state_host import StateHost
-from chandy.state.rpc.messages import BeginTask, HostHello, OpenShards
+from chandy.state.rpc.messages import BeginTask, HostHello, Message, OpenShards, Reply
 from chandy.storage import DamagedCheckpointError
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
@@ -65,6 +66,17 @@ FACTS = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
 OPERATOR = OperatorRecord("op", "q", "{}", {}, (None,) * SHARDS)
 DEFINITION = Definition("q", None, None, FACTS, AtLeastOnceSink("noop"), (OPERATOR,), ())  # type: ignore[arg-type]
 _numbers = itertools.count()
+
+
+class Calls:
+    """``Control`` of a host in the process of its coordinator."""
+
+    def __init__(self, hosts: ConnectedHosts) -> None:
+        self._hosts = hosts
+
+    def send(self, message: Message[Reply]) -> Reply:
+        answer: Reply = self._hosts.handlers[type(message)](message)  # type: ignore[assignment]
+        return answer
 
 
 class SparkRun:
@@ -174,7 +186,7 @@ class Life:
         if point is not None:
             self.executor.machine.handle(Restored(point.manifest.id))
         memory = Memory(32 << 20)
-        self.host = StateHost("host", self.executor.hosts, self.folder / "host", memory, files)
+        self.host = StateHost("host", Calls(self.executor.hosts), self.folder / "host", memory, files)
         self.made.callback(self.host.close)
         self.supervisor.begin(self.executor)
         self.made.callback(self.supervisor.close)

@@ -389,7 +389,7 @@ def test_a_coordinator_that_cannot_be_told_of_a_restore_holds_up_no_batch(
     def fail(_: ShardsRestored) -> None:
         raise RemoteError("CoordinatorLostError", "gone")
 
-    monkeypatch.setattr(setup.control, "restored", fail)
+    monkeypatch.setitem(setup.control.handlers, ShardsRestored, fail)
     setup.run(0, {b"a": b"1"})
     eventually(lambda: "restore not reported" in caplog.text)
     assert setup.state_host.shards(setup.task(0))[0].fetch([b"a"]) == [None]
