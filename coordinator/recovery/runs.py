@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logger(__name__)
+
+_POLL_SECONDS: Final = 0.02
 
 
 @attrs.define
@@ -124,6 +126,22 @@ class Run:
             return self.is_committed(batch)
         except WorkingDirectoryError:
             return False
+
+    def await_commit(self, batch: int, deadline: float) -> None:
+        """Wait until a batch has committed, the run has ended, or the time has come.
+
+        Args:
+            batch: the batch; -1: none, so there is nothing to wait for.
+            deadline: in monotonic seconds.
+        """
+        while (
+            batch >= 0
+            and not self.is_known_committed(batch)
+            and self.spark is not None
+            and self.spark.isActive
+            and time.monotonic() < deadline
+        ):
+            time.sleep(_POLL_SECONDS)
 
     def log_of(self, batch: int) -> Path:
         """Return a directory whose offset log has a planned batch."""

@@ -16,26 +16,19 @@ from typing import Final
 
 import attrs
 
-from ...state.failure_marks import codes_in
 from ...state.rpc.messages import ShardsRestored, TaskFailure
-from ...state.user_code import raised_in
 from ...storage.errors import (
     ChandyError,
     DamagedCheckpointError,
     FailureCode,
     FencedError,
     OperationInterruptedError,
-    StorageError,
-    StoreFailedError,
 )
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
 from ..errors import (
     PipelineFailedError,
-    ProcessorFailedError,
-    QueryFailedError,
     SessionEndedError,
-    WorkingDirectoryLostError,
 )
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
@@ -44,20 +37,18 @@ from ..query import CheckpointedQuery, Definition
 from ..restore.local_recovery import LocalRecovery
 from ..restore.restore_point import RestorePoint, suspect
 from ..restore.resume import ResumableRun
-from ..sources.errors import SourceLostError
 from ..spark import progress
 from . import decisions as on
+from .diagnosis import Diagnosis, restart_failed
 from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
-from .repetition import Place, place_of, says_output_is_shared
 from .rollback import go_back
 from .runs import Run, Runs
 
 log = logger(__name__)
 
-_POLL_SECONDS: Final = 0.02
 _SETTLE_ATTEMPTS: Final = 3
 """How often a query that is stopped is started again to commit a batch: it may be stopped in the next one."""
 _SETTLE_SECONDS: Final = 30.0
@@ -128,7 +119,6 @@ class Supervisor:
         self._interrupted = interrupted
         self._clock = clock
         self._initial = self._point = restored
-        self._token = token
         self._check_session = check_session
         self._on_failed = on_failed
         self._queries: dict[str, CheckpointedQuery] = {}
@@ -139,7 +129,7 @@ class Supervisor:
         # Held for a moment, also inside of ``_changing``.
         self._deciding = threading.Lock()
         self._restart_at: float | None = None
-        self._processor_failures: dict[str, TaskFailure] = {}
+        self._diagnosis = Diagnosis(token, self._damage)
         self._leaves_runs = False
         self._round = 0
         """How often the pipeline has gone back."""
@@ -197,7 +187,7 @@ class Supervisor:
 
     def processor_failed(self, failure: TaskFailure) -> None:
         """Report that a user's processor raised; the query's failure will follow."""
-        self._processor_failures[failure.query_id] = failure
+        self._diagnosis.processor_failed(failure)
 
     def shards_restored(self, restored: ShardsRestored) -> None:
         """Report that a host has restored shards. The time that it took is counted for the recovery of their query."""
@@ -311,7 +301,7 @@ class Supervisor:
                     "a stop between the sink's log and the commit log", self._clock(), in_place=True
                 )
                 self._launcher.start(run, query, metrics)
-                self._await_commit(run, committed + 1)
+                run.await_commit(committed + 1, time.monotonic() + _SETTLE_SECONDS)
             except Exception as error:  # noqa: BLE001 (the query is stopped all the same)
                 log.warning(
                     "cannot commit the batch that the sink has", query=run.definition.name, error=str(error)
@@ -319,16 +309,6 @@ class Supervisor:
             finally:
                 self._launcher.stop(run)
         return run
-
-    def _await_commit(self, run: Run, batch: int) -> None:
-        deadline = time.monotonic() + _SETTLE_SECONDS
-        while (
-            not progress.is_committed(run.directory, batch)
-            and run.spark is not None
-            and run.spark.isActive
-            and time.monotonic() < deadline
-        ):
-            time.sleep(_POLL_SECONDS)
 
     def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> list[Run]:
         """Stop all queries, each after its running batch has committed; return the runs that were stopped.
@@ -351,7 +331,7 @@ class Supervisor:
                 if run is None or run.ended:
                     continue
                 try:
-                    self._await_planned(run, deadline)
+                    run.await_commit(progress.newest_planned(run.logs_as_known()), deadline)
                     self._stop(run)
                 except Exception as error:  # noqa: BLE001 (whatever a query raises, a stop comes to its end)
                     self._fail_for_good(PipelineFailedError(f"query {name!r} cannot be stopped: {error}"))
@@ -359,19 +339,6 @@ class Supervisor:
                 self._report_stop(run)
                 stopped.append(run)
         return stopped
-
-    @staticmethod
-    def _await_planned(run: Run, deadline: float) -> None:
-        """Wait until the batch that a run has planned has committed."""
-        planned = progress.newest_planned(run.logs_as_known())
-        while (
-            not run.is_known_committed(planned)
-            and planned >= 0
-            and run.spark is not None
-            and run.spark.isActive
-            and time.monotonic() < deadline
-        ):
-            time.sleep(_POLL_SECONDS)
 
     def stand(self) -> dict[str, int]:
         """Return the newest committed batch of each query; -1 if it has none."""
@@ -520,19 +487,8 @@ class Supervisor:
         """Find out why a run has ended."""
         run, failure = ended.run, None
         if ended.error is not None and not run.ended:
-            # Once: PySpark asks the JVM for it each time.
-            text = str(ended.error)
-            codes = codes_in(text, self._token)
-            explained = self._explain(run, text)
-            damage = self._damage(str(explained)) if FailureCode.UNREADABLE in codes else None
-            place = None if codes else self._place(run, explained, text)
-            failure = on.Failure(explained, codes, damage, place, says_output_is_shared(text))
+            failure = self._diagnosis.of(run, ended.error)
         return on.RunEnded(run.definition.name, run.number, failure, ended.noticed_at)
-
-    @staticmethod
-    def _place(run: Run, error: ChandyError, text: str) -> Place | None:
-        traceback = error.traceback if isinstance(error, ProcessorFailedError) else None
-        return place_of(progress.newest_planned(run.logs_as_known()), text, traceback)
 
     def _damage(self, met: str) -> DamagedCheckpointError | None:
         """Return the damage of the checkpoint that the state comes from; None if none can be found now.
@@ -546,17 +502,6 @@ class Supervisor:
         point = self._executor.machine.read(lambda protocol: suspect(protocol, restored))
         log.error("looking for damage in the restored checkpoint", checkpoint=point.manifest.id, met=met)
         return self._find_damage(point)
-
-    def _explain(self, run: Run, text: str) -> ChandyError:
-        """Return the error of a failed query: a processor's with its traceback, else Spark's."""
-        name = run.definition.name
-        failure = self._processor_failures.pop(run.query_id, None)
-        # A failure in a batch that has committed belongs to an attempt whose retry succeeded, so it is not this one.
-        if failure is not None and failure.batch > progress.newest_committed(run.logs_as_known()):
-            return ProcessorFailedError(
-                name, failure.uid, failure.batch, failure.key, failure.summary, failure.traceback
-            )
-        return QueryFailedError(name, text, raised_in(text))
 
     def _carry_out(self, decision: on.Decision) -> None:
         match decision:
@@ -588,24 +533,10 @@ class Supervisor:
                         self._restart_in_place(run, str(cause), noticed_at)
                 case on.GoBack(cause, noticed_at, resume):
                     self._go_back(str(cause), noticed_at, resume=resume)
-        except OperationInterruptedError as error:
-            return self._decide(on.RestartFailed(error, final=False))
-        except StorageError as error:
-            log.warning("the pipeline could not be restarted", error=str(error))
-            # The stored bytes are wrong, unless the store failed for a moment.
-            passing = isinstance(error, StoreFailedError) and error.transient
-            return self._decide(on.RestartFailed(error, final=not passing))
-        except WorkingDirectoryLostError as error:
-            log.warning("a query cannot restart in place", error=str(error))
-            return self._decide(on.RestartFailed(error, final=False, directory_is_lost=True))
-        except SourceLostError as error:
-            # It does not come back by itself.
-            log.warning("the pipeline could not be restarted", error=str(error))
-            return self._decide(on.RestartFailed(error, final=True))
         except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
-            log.warning("the pipeline could not be restarted", error=str(error))
-            failed = PipelineFailedError(f"it could not be started again: {error}")
-            return self._decide(on.RestartFailed(failed, final=False))
+            if not isinstance(error, OperationInterruptedError):
+                log.warning("the pipeline could not be restarted", error=str(error))
+            return self._decide(restart_failed(error))
         return on.DoNothing()
 
     def _restart_in_place(self, run: Run, cause: str, noticed_at: float) -> None:

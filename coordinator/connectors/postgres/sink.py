@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
@@ -17,22 +16,17 @@ from ...sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
 from ..values import far_year, unclean_text
 from . import rows, sql
-from .session import ForbiddenError, LockedError, Session
+from .catalog import Column, Found, Identity, columns_of, find
+from .positions import UNLOGGED, create_table, make_positions, rights_problems, take
+from .session import Session
 from .sql import TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PATIENCE_S: Final = 1.0
-"""Seconds that a new life waits for a commit of an earlier one to end before it ends that session."""
-_CREATION: Final = 4_825_111_337
-"""Key of the advisory lock under which tables are made: two that do it at once would disturb each other."""
 _KINDS: Final = {"v": "view", "m": "materialized view", "f": "foreign table", "S": "sequence", "i": "index"}
 _WRITABLE: Final = {"r", "p"}
 """Tables and partitioned tables."""
-_UNLOGGED: Final = (
-    "{0} is UNLOGGED, or a partition of it, and empty after a crash: ALTER TABLE {0} SET LOGGED"
-)
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -127,12 +121,12 @@ class PostgresSink(StagedSink):
         session = self._connect("chandy check")
         try:
             self._check_schema(schema, session.where)
-            found = _find(session, self._name)
+            found = find(session, self._name)
             if found is None:
                 if not self.create_table:
                     raise self._missing(session.where, schema)
-                _create(session, self._definition(schema))
-                found = _find(session, self._name)
+                create_table(session, self._definition(schema))
+                found = find(session, self._name)
             if found is None:
                 raise self._missing(session.where, schema)
             problems = self._problems(session, found, schema)
@@ -166,16 +160,16 @@ class PostgresSink(StagedSink):
         """
         session = self._connect(sql.session_name(fence.writer))
         try:
-            found = _find(session, self._name)
+            found = find(session, self._name)
             if found is None:
                 raise self._missing(session.where, None)
-            positions = _make_positions(session, found.name.beside(sql.POSITIONS))
-            recorded = _take(session, positions.name, fence, self.timeout)
-            identity = _Identity(positions.oid, found.oid)
+            positions = make_positions(session, found.name.beside(sql.POSITIONS))
+            recorded = take(session, positions.name, fence, self.timeout)
+            identity = Identity(positions.oid, found.oid)
             ((target,),) = session.query(sql.read_target(positions.name), fence.writer)
             lengths = {
                 column.name: column.type.length
-                for column in _columns_of(session, found)
+                for column in columns_of(session, found)
                 if column.type.length is not None
             }
             session.commit()
@@ -235,11 +229,11 @@ class PostgresSink(StagedSink):
         if problems:
             raise OutputError(f"{where} does not take the query's rows", "rows that fit", "; ".join(problems))
 
-    def _problems(self, session: Session, found: _Found, schema: pa.Schema) -> list[str]:
+    def _problems(self, session: Session, found: Found, schema: pa.Schema) -> list[str]:
         """What keeps the table from taking the rows, each as a sentence without its full stop."""
         if found.kind not in _WRITABLE:
             return [f"{self.table} is a {_KINDS.get(found.kind, 'relation')} and not a table"]
-        columns = {column.name: column for column in _columns_of(session, found)}
+        columns = {column.name: column for column in columns_of(session, found)}
         wanted = self._columns(schema)
         problems = [
             problem
@@ -252,14 +246,14 @@ class PostgresSink(StagedSink):
             if column.name not in wanted and column.not_null and not column.has_default
         ]
         if found.is_unlogged:
-            problems.append(_UNLOGGED.format(self.table))
+            problems.append(UNLOGGED.format(self.table))
         if found.has_row_security:
             problems.append("the table has row-level security for the user, and COPY does not work with it")
         if self.mode == "upsert":
             problems += self._upsert_problems(session, found, columns)
-        return [*problems, *_rights_problems(session, found)]
+        return [*problems, *rights_problems(session, found)]
 
-    def _column_problems(self, column: _Column | None, field: pa.Field) -> Iterator[str]:
+    def _column_problems(self, column: Column | None, field: pa.Field) -> Iterator[str]:
         if column is None:
             yield f"the table has no column {field.name!r} ({rows.type_for(field.type) or field.type})"
             return
@@ -279,7 +273,7 @@ class PostgresSink(StagedSink):
         if missing:
             yield f"the user has no right to {' and '.join(missing)} column {field.name!r}"
 
-    def _upsert_problems(self, session: Session, found: _Found, columns: dict[str, _Column]) -> Iterator[str]:
+    def _upsert_problems(self, session: Session, found: Found, columns: dict[str, Column]) -> Iterator[str]:
         keys = [set(names) for (names,) in session.query(sql.UNIQUE_KEYS, found.oid)]
         if set(self.key) not in keys:
             names = ", ".join(self.key)
@@ -308,7 +302,7 @@ class PostgresCommitter(Committer):
         fence: Fence,
         recorded: int | None,
         target: str | None,
-        identity: _Identity,
+        identity: Identity,
         lengths: Mapping[str, int],
     ) -> None:
         """Make a committer.
@@ -445,185 +439,6 @@ class PostgresCommitter(Committer):
     def _copy(self, table: TableName, tables: list[pa.Table]) -> None:
         data = itertools.chain.from_iterable(map(rows.copy_text, tables))
         self._session.copy(sql.copy(table, tables[0].column_names), data)
-
-
-# --- the table ----------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class _Found:
-    """A relation of the database."""
-
-    oid: int
-    name: TableName
-    kind: str
-    """``relkind``."""
-    has_row_security: bool
-    is_unlogged: bool
-    """Whether it, or a partition of it, is empty after a crash of the server."""
-
-
-@attrs.frozen
-class _Identity:
-    """Tells a table from others that have or had its name, by the ids that the database gives to tables."""
-
-    positions: int
-    """The table of positions."""
-    table: int
-
-    def __str__(self) -> str:
-        return f"{self.positions}/{self.table}"
-
-    def is_of(self, recorded: str | None) -> bool:
-        """Return whether what was recorded with an identity is of this table, too; None: it was recorded without one.
-
-        A database that was dumped and restored has given new ids to both tables.
-        """
-        if recorded is None:
-            return True
-        positions, _, table = recorded.partition("/")
-        return positions != str(self.positions) or table == str(self.table)
-
-
-@attrs.frozen
-class _Column:
-    """A column of the target table."""
-
-    name: str
-    sql_type: str
-    type: rows.ColumnType
-    not_null: bool
-    has_default: bool
-    is_generated: bool
-    is_always_identity: bool
-    may_insert: bool
-    may_update: bool
-    may_select: bool
-
-
-def _find(session: Session, name: TableName) -> _Found | None:
-    found = session.query(sql.FIND_TABLE, name.sql)
-    if not found:
-        return None
-    oid, schema, table, *rest = found[0]
-    return _Found(oid, TableName(table, schema), *rest)
-
-
-def _columns_of(session: Session, found: _Found) -> Iterator[_Column]:
-    for name, sql_type, type, category, modifier, is_array, *rest in session.query(sql.COLUMNS, found.oid):
-        yield _Column(name, sql_type, rows.ColumnType.of(type, category, modifier, is_array), *rest)
-
-
-def _rights_problems(session: Session, found: _Found) -> Iterator[str]:
-    """What keeps the user from keeping positions, and the server from writing."""
-    schema = found.name.schema
-    assert schema is not None
-    positions = _find(session, found.name.beside(sql.POSITIONS))
-    if positions is None:
-        ((may,),) = session.query("SELECT has_schema_privilege(%s, 'CREATE')", schema)
-        if not may:
-            yield f"the user may not CREATE the table {sql.POSITIONS} in schema {schema!r}, and there is none"
-    else:
-        if positions.is_unlogged:
-            yield _UNLOGGED.format(positions.name.sql)
-        if _is_old(session, positions):
-            ((is_owner,),) = session.query(
-                "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s", positions.oid
-            )
-            if not is_owner:
-                yield f"{positions.name.sql} is of an earlier version: let its owner {sql.add_target(positions.name)}"
-        for right in ("SELECT", "INSERT", "UPDATE"):
-            ((may,),) = session.query(f"SELECT has_table_privilege(%s, '{right}')", positions.oid)
-            if not may:
-                yield f"the user has no right to {right} {positions.name.sql}"
-    ((is_read_only,),) = session.query("SELECT current_setting('transaction_read_only')::boolean")
-    if is_read_only:
-        yield "the server or the database is read-only, such as a standby"
-
-
-def _create(session: Session, statement: str) -> None:
-    """Make a table, unless another session does it at this moment."""
-    session.query("SELECT pg_advisory_xact_lock(%s)", _CREATION)
-    session.query(statement)
-    session.commit()
-
-
-def _make_positions(session: Session, name: TableName) -> _Found:
-    """Return the table of positions. It is made if there is none."""
-    # A user for whom the table exists needs no right to create one.
-    found = _find(session, name)
-    if found is None:
-        _create(session, sql.create_positions(name))
-        found = _find(session, name)
-    if found is None:
-        raise OutputError(
-            f"{session.where} cannot be written to", f"a table {name.sql} for positions", "none", "make it"
-        )
-    if _is_old(session, found):
-        _create(session, sql.add_target(name))
-    session.commit()
-    return found
-
-
-def _is_old(session: Session, positions: _Found) -> bool:
-    """Return whether an earlier version of Chandy has made the table of positions."""
-    return all(column.name != "target" for column in _columns_of(session, positions))
-
-
-# --- the record of a writer ---------------------------------------------------------------------------------
-
-
-def _take(session: Session, positions: TableName, fence: Fence, timeout: float) -> int | None:
-    """Take the record over for a life, and return the newest epoch; end earlier sessions that have locked it."""
-    deadline = time.monotonic() + timeout
-    while True:
-        # Read without waiting first: who comes too late must not end the session of its successor.
-        for row in session.query(sql.read_position(positions), fence.writer):
-            Position(*row).taken_by(fence)
-        session.commit()
-        try:
-            return _try_to_take(session, positions, fence, min(_PATIENCE_S, timeout / 4))
-        except LockedError:
-            session.rollback()
-            holders = _end_holders(session, positions, fence.writer)
-            if time.monotonic() > deadline:
-                raise TargetUnavailableError(
-                    session.where,
-                    f"the record of writer {fence.writer!r} in {positions.sql} is locked by {holders}",
-                    is_understood=True,
-                ) from None
-
-
-def _try_to_take(session: Session, positions: TableName, fence: Fence, patience: float) -> int | None:
-    session.query("SELECT set_config('lock_timeout', %s, true)", f"{max(1, round(patience * 1000))}ms")
-    first = Position.first(fence)
-    session.query(sql.insert_position(positions), fence.writer, first.store, first.generation)
-    (row,) = session.query(sql.lock_position(positions), fence.writer)
-    position = Position(*row).taken_by(fence)
-    session.query(sql.take_position(positions), position.store, position.generation, fence.writer)
-    session.query("SELECT set_config('statement_timeout', '0', true)")
-    session.commit()
-    return position.epoch
-
-
-def _end_holders(session: Session, positions: TableName, writer: str) -> str:
-    """End the writer's own sessions that have locked its record, and return who has, for a message."""
-    own = sql.session_name(writer)
-    holders = session.query(sql.find_holders(positions), writer) or session.query(sql.NAMESAKES, own)
-    described = []
-    for pid, name, user in holders:
-        who = f"session {pid} of user {user} ({name or 'without a name'})"
-        if name == own:
-            try:
-                session.query(sql.TERMINATE, pid, own)
-            except ForbiddenError:
-                session.rollback()
-                who += ", which the user may not end: end it with pg_terminate_backend, or grant pg_signal_backend"
-        else:
-            who += ", which is no sink's: end it"
-        described.append(who)
-    session.commit()
-    return "; ".join(described) or "a session that is not known"
 
 
 # --- rows ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""Why a run of a query has ended: what its error says, what its tasks have reported, and whether files are damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from ...state.failure_marks import codes_in
+from ...state.rpc.messages import TaskFailure
+from ...state.user_code import raised_in
+from ...storage.errors import (
+    ChandyError,
+    DamagedCheckpointError,
+    FailureCode,
+    OperationInterruptedError,
+    StorageError,
+    StoreFailedError,
+)
+from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError, WorkingDirectoryLostError
+from ..sources.errors import SourceLostError
+from ..spark import progress
+from . import decisions as on
+from .repetition import Place, place_of, says_output_is_shared
+from .runs import Run
+
+
+@attrs.define
+class Diagnosis:
+    """Finds the reasons of failures."""
+
+    token: str
+    """The secret that the pipeline's processes share, by which the marks in their errors are known."""
+    find_damage: Callable[[str], DamagedCheckpointError | None]
+    """Looks for damage in what the state comes from; it is told what could not be read."""
+    _reported: dict[str, TaskFailure] = attrs.field(factory=dict, init=False)
+    """The last failure of a user's processor by Spark's id of its query."""
+
+    def processor_failed(self, failure: TaskFailure) -> None:
+        """Take in that a user's processor raised; the query's failure will follow."""
+        self._reported[failure.query_id] = failure
+
+    def of(self, run: Run, error: Exception) -> on.Failure:
+        """Return what made a run fail. It may read a whole checkpoint to find damage."""
+        # Once: PySpark asks the JVM for it each time.
+        text = str(error)
+        codes = codes_in(text, self.token)
+        explained = self._explained(run, text)
+        damage = self.find_damage(str(explained)) if FailureCode.UNREADABLE in codes else None
+        place = None if codes else _place(run, explained, text)
+        return on.Failure(explained, codes, damage, place, says_output_is_shared(text))
+
+    def _explained(self, run: Run, text: str) -> ChandyError:
+        """Return the error of a failed query: a processor's with its traceback, else Spark's."""
+        name = run.definition.name
+        failure = self._reported.pop(run.query_id, None)
+        # A failure in a batch that has committed belongs to an attempt whose retry succeeded, so it is not this one.
+        if failure is not None and failure.batch > progress.newest_committed(run.logs_as_known()):
+            return ProcessorFailedError(
+                name, failure.uid, failure.batch, failure.key, failure.summary, failure.traceback
+            )
+        return QueryFailedError(name, text, raised_in(text))
+
+
+def _place(run: Run, error: ChandyError, text: str) -> Place | None:
+    traceback = error.traceback if isinstance(error, ProcessorFailedError) else None
+    return place_of(progress.newest_planned(run.logs_as_known()), text, traceback)
+
+
+def restart_failed(error: Exception) -> on.RestartFailed:
+    """Return what it means that an attempt to restart has failed."""
+    match error:
+        case OperationInterruptedError():
+            return on.RestartFailed(error, final=False)
+        case StorageError():
+            # The stored bytes are wrong, unless the store failed for a moment.
+            passing = isinstance(error, StoreFailedError) and error.transient
+            return on.RestartFailed(error, final=not passing)
+        case WorkingDirectoryLostError():
+            return on.RestartFailed(error, final=False, directory_is_lost=True)
+        case SourceLostError():
+            # It does not come back by itself.
+            return on.RestartFailed(error, final=True)
+    return on.RestartFailed(PipelineFailedError(f"it could not be started again: {error}"), final=False)
