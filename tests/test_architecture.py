@@ -18,7 +18,7 @@ PACKAGES = ("coordinator", "barrier", "state", "storage")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "face"),
     ("coordinator",),
-    ("supervised_run",),
+    ("keyed_operators", "supervised_run"),
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators"),
     ("adopt", "batch_aggregate"),
@@ -72,6 +72,8 @@ DECISIONS = {
     "storage.checkpoints.retention",
 }
 """Modules outside of ``coordinator.protocol`` that decide by values alone, too."""
+LONGEST = 600
+"""Lines of a module. What is longer has more than one job."""
 VALUES = {("coordinator.restore.resume", "pathlib"), ("coordinator.protocol.statistics", "datetime")}
 """Imports of the type of a value: a path that is passed on, a time that is returned."""
 
@@ -264,3 +266,7 @@ def test_an_import_that_points_up_is_told_from_one_that_points_down(
     name: str, other: str, upward: bool
 ) -> None:
     assert is_upward(name, other) is upward
+
+
+def test_no_module_is_too_long_to_be_read_at_once() -> None:
+    assert {name: lines for name, source in sources().items() if (lines := source.count("\n")) > LONGEST} == {}
