@@ -269,4 +269,6 @@ def test_an_import_that_points_up_is_told_from_one_that_points_down(
 
 
 def test_no_module_is_too_long_to_be_read_at_once() -> None:
-    assert {name: lines for name, source in sources().items() if (lines := source.count("\n")) > LONGEST} == {}
+    assert {
+        name: lines for name, source in sources().items() if (lines := source.count("\n")) > LONGEST
+    } == {}

@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 
 from ..sinks.place import plain_path
+from ..spark.logs.offset_log import offsets_in
 
 _FILE = re.compile(rb'\{"path": ?"([^"\\]+)"(?:, ?"size": ?(\d+))?(?:, ?"rows": ?(\d+))?[,}]')
 """How the line about a file begins in the log of a file sink, and in that of a file source."""
@@ -74,11 +75,9 @@ def _lines(entry: bytes) -> Iterable[tuple[str, bytes | None, bytes | None]]:
 def offsets(entry: str) -> dict[tuple[str, int], int]:
     """Return the offsets of Kafka in an entry of a query's offset log."""
     found: dict[tuple[str, int], int] = {}
-    # A version, the batch's times, then a line for each source; in version 2 the source's name is ahead of its offset.
-    for line in entry.splitlines()[2:]:
-        _, brace, rest = line.partition("{")
+    for one in offsets_in(entry):
         try:
-            document = json.loads(brace + rest)
+            document = json.loads(one.offset or "")
         except ValueError:
             continue
         for topic, partitions in document.items() if isinstance(document, dict) else ():

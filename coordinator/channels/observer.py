@@ -20,7 +20,7 @@ from ..connectors.files import log as directory_log
 from ..query import Definition
 from ..sinks.place import Topic
 from ..sinks.sink import Sink
-from ..spark.compact_log import entry_number
+from ..spark.logs.compact_log import entry_number
 from .links import Link, Node, links
 from .logs import PublishedFile, offsets, published, read
 from .state import Read, Written, records

@@ -8,7 +8,7 @@ from ...storage.checkpoints import locate
 from ...storage.checkpoints.manifest import ChannelRecord, QueryRecord
 from ...storage.errors import ChandyError
 from ...storage.store import Store
-from ..spark.offset_log import LoggedOffset, offsets_in
+from ..spark.logs.offset_log import LoggedOffset, offsets_in
 from .facts import details_of, duration_of, filled_shards, outputs_of, size_of
 from .group import checkpoint_option, json_option, located, main, pipeline_option, storage_uri
 from .printing import print_json, print_table, utc
@@ -71,7 +71,7 @@ def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) 
 def _offsets(found: locate.Located) -> list[dict[str, str]]:
     """Return where the sources of a checkpoint's queries stand, as Spark's offset log has them."""
     return [
-        {"query": query.name, "source": one.source, "offset": one.offset}
+        {"query": query.name, "source": one.source, "offset": one.offset or "-"}
         for query in found.manifest.queries
         for one in _logged(found.store, query)
     ]

@@ -13,22 +13,18 @@ Spark takes an initial state in batch 0 alone, and its sources must begin where 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Final
 
 import attrs
 
-from ..spark.compact_log import entry_number
+from ..spark.logs.compact_log import entry_number
+from ..spark.logs.offset_log import LoggedOffset, log_end, offsets_in
 
 READ_BATCH: Final = 10**12 + 5
 """The batch of files that were read before batch 0, in a file source's log: one that will never be."""
-_FILE_OFFSET: Final = re.compile(r'\{"logOffset":\s*(-?\d+)\}')
-_NAMED: Final = re.compile(r"\w+:(.*)")
 _TICK: Final = {"batch"}
 """The one field in the offset of a source of ticks, see ``state/operators/ticks.py``."""
-_NO_OFFSET: Final = "-"
-"""What Spark writes for a source that has none yet."""
 
 
 @attrs.frozen
@@ -45,8 +41,7 @@ class Position:
     @property
     def log_end(self) -> int | None:
         """The entry of a file source's log at which it stands; None: it is not a file source."""
-        found = _FILE_OFFSET.fullmatch(self.offset)
-        return int(found[1]) if found else None
+        return log_end(self.offset)
 
     @property
     def topics(self) -> bool:
@@ -68,30 +63,19 @@ class Position:
 
 def positions(offsets: str) -> list[Position]:
     """Return the positions in an entry of the offset log, without those of sources of ticks."""
-    version, _, *lines = offsets.splitlines()
+    logged = offsets_in(offsets)
     found: list[Position] = []
-    for number, line in enumerate(lines):
-        offset = _offset_of(line)
-        name = line.removesuffix(offset).rstrip(":") if version == "v2" else None
-        if offset != _NO_OFFSET and not _is_tick(offset):
+    for number, one in enumerate(logged):
+        if one.offset is not None and not _is_tick(one):
             # By name, or by their number, which the sources of ticks have not in a plain query.
-            found.append(Position(name or str(number), name or str(number - _ticks(lines[:number])), offset))
+            plain = one.source if one.is_named else str(number - sum(map(_is_tick, logged[:number])))
+            found.append(Position(one.source, plain, one.offset))
     return found
 
 
-def _offset_of(line: str) -> str:
-    """Return the offset in a line of the offset log, ahead of which is the source's name in version 2."""
-    named = _NAMED.fullmatch(line)
-    return named[1] if named else line
-
-
-def _ticks(lines: list[str]) -> int:
-    return sum(_is_tick(_offset_of(line)) for line in lines)
-
-
-def _is_tick(offset: str) -> bool:
+def _is_tick(logged: LoggedOffset) -> bool:
     try:
-        document = json.loads(offset)
+        document = json.loads(logged.offset or "")
     except ValueError:
         return False
     return isinstance(document, dict) and document.keys() == _TICK

@@ -14,8 +14,8 @@ from ...storage.checkpoints.restore import restore_files
 from ...storage.store import Store
 from ..restore.restore_point import SINK, WORKING
 from ..sinks.file_sink_log import LOG, contents
-from ..spark.compact_log import DEFAULT_INTERVAL, entry_number, mended, missing_entry, names_at
 from ..spark.listing import files_below
+from ..spark.logs.compact_log import DEFAULT_INTERVAL, entry_number, mended, missing_entry, names_at
 from ..spark.progress import METADATA
 from ..spark.seeding import seed
 from . import notes

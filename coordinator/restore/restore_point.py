@@ -29,8 +29,8 @@ from ...storage.logs import logger
 from ..errors import RestoreError
 from ..protocol.state_machine import CheckpointStateMachine
 from ..sinks.two_phase.epochs import unknown_sinks
-from ..spark.compact_log import DEFAULT_INTERVAL
-from ..spark.log_versions import check_logs
+from ..spark.logs.compact_log import DEFAULT_INTERVAL
+from ..spark.logs.compatibility import check_logs
 from ..spark.seeding import seed
 
 log = logger(__name__)

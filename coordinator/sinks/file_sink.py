@@ -10,7 +10,7 @@ import attrs
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.logs import logger
 from ..errors import RestoreError, SinkTakenError
-from ..spark.compact_log import DEFAULT_INTERVAL, mended
+from ..spark.logs.compact_log import DEFAULT_INTERVAL, mended
 from . import file_sink_log
 from .guarantee import Guarantee, Level
 from .owner import Mark, SinkOwner, check_mark, mark_of, pass_on, put_mark

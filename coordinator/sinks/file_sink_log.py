@@ -18,7 +18,7 @@ import attrs
 
 from ...storage.checkpoints.proof import FenceProof
 from ..errors import incomplete
-from ..spark.compact_log import entry_number, missing_entry, names_at
+from ..spark.logs.compact_log import entry_number, missing_entry, names_at
 from ..spark.progress import Files
 
 LOG = "_spark_metadata"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from ..spark.offset_log import offsets_at
+from ..spark.logs.offset_log import offsets_at
 from ..spark.progress import newest_committed
 from .source import Source
 
@@ -49,4 +49,8 @@ class QuerySources:
         except OSError:
             # Spark keeps the newest batches alone: it has deleted the entry just now.
             return []
-        return [(self.sources[one.source], one.offset) for one in logged if one.source in self.sources]
+        return [
+            (self.sources[one.source], one.offset)
+            for one in logged
+            if one.source in self.sources and one.offset is not None
+        ]

@@ -13,7 +13,7 @@ from ..errors import AdoptionError, WriterError
 from . import progress
 from .listing import files_below, folders_in, numbers_in
 from .local_path import local_path
-from .log_versions import check_logs
+from .logs.compatibility import check_logs
 from .progress import METADATA, Files
 
 VOID: Final = "-"

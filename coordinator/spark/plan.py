@@ -13,8 +13,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from ...barrier.operator_name import operator_uid
 from ...state.operators.ticks import TICKS
 from ..errors import ArgumentError
-from .compact_log import DEFAULT_INTERVAL
 from .local_path import has_scheme, is_local
+from .logs.compact_log import DEFAULT_INTERVAL
 from .writer_facts import KAFKA, PLACE, SinkFacts, SourceFacts, Trigger, WriterFacts
 
 if TYPE_CHECKING:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from ...state.operators.batch_log import newest_committed as newest_committed
 from ..errors import IncompleteDirectoryError, incomplete
-from .compact_log import missing_entry, names_at
 from .listing import files_below, folders_in, link_or_copy, numbers_in
-from .offset_log import offsets_at
+from .logs.compact_log import missing_entry, names_at
+from .logs.offset_log import offsets_at
 from .state_files import state_files_at
 
 METADATA = "metadata"
@@ -22,8 +21,6 @@ Files = dict[str, Path]
 """Paths of files by their names relative to a directory, with ``/`` between the parts."""
 
 _ATTEMPTS = 5
-_FILE_OFFSET = re.compile(r'\{"logOffset":(\d+)\}')
-"""How a file source writes down where a batch ends."""
 
 
 def newest_planned(directory: Path) -> int:
@@ -80,11 +77,8 @@ def _source_ends(directory: Path, batch: int) -> dict[str, int]:
     It may be a later one than the batch's number says. The source writes its log before the offset log, so a query that
     is killed between the two leaves an entry without a batch, and the next batch ends with the entry after it.
     """
-    ends = {}
-    for one in offsets_at(directory, batch):
-        if (found := _FILE_OFFSET.fullmatch(one.offset)) is not None:
-            ends[one.source] = int(found[1])
-    return ends
+    logged = offsets_at(directory, batch)
+    return {one.source: one.log_end for one in logged if one.log_end is not None and one.log_end >= 0}
 
 
 def hold(list_files: Callable[[], Files], target: Path) -> Files:

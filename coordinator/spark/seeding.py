@@ -8,8 +8,8 @@ import uuid
 from pathlib import Path
 
 from ..errors import RestoreError
-from .compact_log import DEFAULT_INTERVAL, entry_number, entry_to_compact, mended
 from .listing import files_below, folders_in, link_or_copy
+from .logs.compact_log import DEFAULT_INTERVAL, entry_number, entry_to_compact, mended
 from .progress import METADATA
 
 _OPERATOR_METADATA = re.compile(r"state/\d+/_metadata/v2/\d+")

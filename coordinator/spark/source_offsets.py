@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ...storage.checkpoints.manifest import Handle, QueryRecord
 from ...storage.checkpoints.restore import restore_files
 from ...storage.disk.scratch import scratch_directory
 from ...storage.store import Store
-
-_NOTHING: Final = "-"
-"""What Spark writes for a source of which a query has read nothing yet."""
+from .logs.offset_log import offsets_in
 
 
 def source_offsets(store: Store, query: QueryRecord, folder: str) -> dict[str, str | None]:
@@ -32,17 +28,4 @@ def source_offsets(store: Store, query: QueryRecord, folder: str) -> dict[str, s
         return {}
     with scratch_directory("offsets") as scratch:
         restore_files(store, Handle(files), scratch)
-        return parse_offsets((scratch / name).read_text())
-
-
-def parse_offsets(entry: str) -> dict[str, str | None]:
-    """Return the offsets in an entry of Spark's offset log, by source."""
-    # A version, the batch's times, then a line for each source; from version 2 on its name is ahead of its offset.
-    version, *rest = entry.splitlines()
-    found = {}
-    for number, line in enumerate(rest[1:]):
-        source, offset = str(number), line
-        if version != "v1":
-            source, _, offset = line.partition(":")
-        found[source] = None if offset == _NOTHING else offset
-    return found
+        return {one.source: one.offset for one in offsets_in((scratch / name).read_text())}

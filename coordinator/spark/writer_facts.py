@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 
 from ..errors import WriterError
-from .compact_log import DEFAULT_INTERVAL
+from .logs.compact_log import DEFAULT_INTERVAL
 
 KAFKA: Final = "kafka"
 """The name of every source that reads Kafka by Spark's own connector."""

@@ -14,7 +14,7 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, Checkpoi
 from chandy.coordinator.errors import SinkTakenError
 from chandy.coordinator.sinks import file_sink_log
 from chandy.coordinator.sinks.file_sink_log import LOG
-from chandy.coordinator.spark.compact_log import entry_number
+from chandy.coordinator.spark.logs.compact_log import entry_number
 from chandy.storage.errors import FencedError
 
 from ..effort import chance, rounds

@@ -23,7 +23,8 @@ from pyspark.sql.streaming.state import GroupState
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from chandy.coordinator.sinks import file_sink_log
-from chandy.coordinator.spark import compact_log, progress, starting
+from chandy.coordinator.spark import progress, starting
+from chandy.coordinator.spark.logs import compact_log
 from chandy.coordinator.spark.seeding import seed
 from chandy.storage.checkpoints.proof import Unshared
 

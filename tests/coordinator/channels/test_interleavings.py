@@ -56,7 +56,7 @@ from chandy.coordinator.sinks.two_phase.contract import Fence, Staged, TwoPhaseS
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputLostError
 from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.coordinator.spark import progress
-from chandy.coordinator.spark.compact_log import entry_number
+from chandy.coordinator.spark.logs.compact_log import entry_number
 from chandy.coordinator.spark.seeding import seed
 from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 from chandy.storage.backends.local import LocalStore

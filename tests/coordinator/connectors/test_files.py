@@ -29,7 +29,7 @@ from chandy.coordinator.connectors.files.sink import FilesSink, url_of
 from chandy.coordinator.errors import ConfigError
 from chandy.coordinator.sinks.two_phase.contract import Committer, TwoPhaseSink
 from chandy.coordinator.sinks.two_phase.errors import OutputError, RewindError, TargetUnavailableError
-from chandy.coordinator.spark.compact_log import entry_number, missing_entry, names_at
+from chandy.coordinator.spark.logs.compact_log import entry_number, missing_entry, names_at
 from chandy.storage.backends.open import open_store
 from chandy.storage.errors import DamagedError, FencedError
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.coordinator.spark.compact_log import (
+from chandy.coordinator.spark.logs.compact_log import (
     entry_number,
     entry_to_compact,
     first_read,

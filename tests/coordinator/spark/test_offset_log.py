@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chandy.coordinator.spark.offset_log import LoggedOffset, offsets_at, offsets_in
+from chandy.coordinator.spark.logs.offset_log import LoggedOffset, offsets_at, offsets_in
 
 TIMES = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 KAFKA = '{"flights":{"0":5,"1":7}}'
@@ -17,17 +17,20 @@ KAFKA = '{"flights":{"0":5,"1":7}}'
     [
         (["v1", TIMES, KAFKA], [("0", KAFKA)]),
         (["v1", TIMES, KAFKA, '{"logOffset":3}'], [("0", KAFKA), ("1", '{"logOffset":3}')]),
-        # A source that has given nothing yet keeps its number.
-        (["v1", TIMES, "-", "1234"], [("1", "1234")]),
+        (["v1", TIMES, "-", "1234"], [("0", None), ("1", "1234")]),
         (["v2", TIMES, f"0:{KAFKA}"], [("0", KAFKA)]),
-        (["v2", TIMES, f"clicks:{KAFKA}", "views:-"], [("clicks", KAFKA)]),
+        (["v2", TIMES, f"clicks:{KAFKA}", "views:-"], [("clicks", KAFKA), ("views", None)]),
+        # A later version is read as the newest that is known.
+        (["v3", TIMES, "clicks:12"], [("clicks", "12")]),
         (["v1", TIMES], []),
         (["v1"], []),
         ([], []),
     ],
 )
-def test_each_source_stands_where_its_line_says(lines: list[str], expected: list[tuple[str, str]]) -> None:
-    assert offsets_in("\n".join(lines)) == tuple(LoggedOffset(*one) for one in expected)
+def test_each_source_stands_where_its_line_says(
+    lines: list[str], expected: list[tuple[str, str | None]]
+) -> None:
+    assert [(one.source, one.offset) for one in offsets_in("\n".join(lines))] == expected
 
 
 def test_the_entry_of_a_batch_is_read_from_the_working_directory(tmp_path: Path) -> None:
@@ -36,3 +39,8 @@ def test_the_entry_of_a_batch_is_read_from_the_working_directory(tmp_path: Path)
     assert offsets_at(tmp_path, 4) == (LoggedOffset("0", KAFKA),)
     with pytest.raises(FileNotFoundError):
         offsets_at(tmp_path, 3)
+
+
+def test_a_file_source_stands_at_an_entry_of_its_log() -> None:
+    file, kafka, nothing = offsets_in(f'v1\n{TIMES}\n{{"logOffset": 3}}\n{KAFKA}\n-')
+    assert (file.log_end, kafka.log_end, nothing.log_end) == (3, None, None)

@@ -8,8 +8,8 @@ import pyspark
 import pytest
 
 from chandy.coordinator.errors import RestoreError
-from chandy.coordinator.spark import log_versions
-from chandy.coordinator.spark.log_versions import check_logs
+from chandy.coordinator.spark.logs import compatibility
+from chandy.coordinator.spark.logs.compatibility import check_logs
 
 from ...state.batch_logs import commit, plan, write
 
@@ -18,7 +18,7 @@ OF_4_1 = {"offsets": 1, "commits": 2}
 
 @pytest.fixture(autouse=True)
 def on_pyspark_4_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_versions, "LOG_VERSIONS", OF_4_1)
+    monkeypatch.setattr(compatibility, "LOG_VERSIONS", OF_4_1)
     monkeypatch.setattr(pyspark, "__version__", "4.1.4")
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pyspark
 
-from ...state.pyspark_versions import LOG_VERSIONS
-from ..errors import RestoreError
-from .listing import numbers_in
+from ....state.pyspark_versions import LOG_VERSIONS
+from ...errors import RestoreError
+from ..listing import numbers_in
+from .offset_log import version_of
 
 
 def check_logs(directory: Path, written_by: str) -> None:
@@ -35,7 +35,5 @@ def check_logs(directory: Path, written_by: str) -> None:
 
 
 def _version(entry: Path) -> int | None:
-    """Return the version of a log's entry, which is its first line; None if there is no such line."""
     with entry.open(errors="replace") as stream:
-        found = re.fullmatch(r"v(\d+)\s*", stream.readline(20))
-    return int(found[1]) if found else None
+        return version_of(stream.readline(20))

@@ -1,0 +1,69 @@
+"""Reads Spark's offset log: where each source of a query stood after a batch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+_NOTHING: Final = "-"
+"""What the log has of a source that has given nothing yet."""
+_LOG_END: Final = re.compile(r'\{"logOffset":\s*(-?\d+)\}')
+"""How a file source writes down where a batch ends."""
+
+
+def version_of(line: str) -> int | None:
+    """Return the version that the first line of an entry of a log says; None if it says none."""
+    found = re.fullmatch(r"v(\d+)\s*", line)
+    return int(found[1]) if found else None
+
+
+@attrs.frozen
+class LoggedOffset:
+    """Where a source stood."""
+
+    source: str
+    """The number of the source in its query, or its name if the user has given it one."""
+    offset: str | None
+    """As the source writes it, mostly JSON; None if the source has given nothing yet."""
+    is_named: bool = False
+    """Whether the log names its sources, so that their numbers do not matter."""
+
+    @property
+    def log_end(self) -> int | None:
+        """The entry of a file source's log at which it stands, -1 before the first; None if it is no file source."""
+        return log_end(self.offset)
+
+
+def offsets_in(entry: str) -> tuple[LoggedOffset, ...]:
+    """Return the offsets in an entry of the log, one for each source.
+
+    An entry has a version, then the batch's times and settings, then a line for each source. From version 2 on, the
+    source's name is ahead of its offset.
+    """
+    version, *rest = entry.splitlines() or [""]
+    is_named = (version_of(version) or 1) >= 2
+    found = []
+    for number, line in enumerate(rest[1:]):
+        name, offset = str(number), line
+        if is_named:
+            name, _, offset = line.partition(":")
+        found.append(LoggedOffset(name, None if offset in ("", _NOTHING) else offset, is_named))
+    return tuple(found)
+
+
+def log_end(offset: str | None) -> int | None:
+    """Return the entry of a file source's log that an offset means, -1 before the first; None if it means none."""
+    found = _LOG_END.fullmatch(offset or "")
+    return int(found[1]) if found else None
+
+
+def offsets_at(directory: Path, batch: int) -> tuple[LoggedOffset, ...]:
+    """Return where the sources of a query stood after a batch, from its working checkpoint directory.
+
+    Raises:
+        OSError: there is no such entry; Spark deletes old ones.
+    """
+    return offsets_in((directory / "offsets" / str(batch)).read_text())
