@@ -16,20 +16,20 @@ class AssignedShard:
     """Uid of the operator."""
     shard: int
     machine: str | None
-    """Name of the machine that has it: its host name, or what ``CHANDY_MACHINE`` says there. None: no task has
+    """Name of the machine that has it: its host name, or what ``CHANDY_MACHINE`` says there; None if no task has
     needed it yet, so its state is in the checkpoint."""
     executor: str | None
     """The executor that the state host was started for: its machine and its directory. It may have ended since."""
     term: int = 0
     """The number of its owner's term, which rises whenever it gets another owner; 0: it has none."""
     size: int | None = None
-    """Bytes in the latest checkpoint; None: it is in none."""
+    """Bytes in the latest checkpoint; None if it is in none."""
     moves_to: str | None = None
     """Name of the machine that it is about to move to."""
     progress: str | None = None
     """How far its move is."""
     standby: str | None = None
-    """Name of the machine that has its standby. None: it has none that is in sync."""
+    """Name of the machine that has its standby; None if it has none that is in sync."""
 
 
 def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...]:

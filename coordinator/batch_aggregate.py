@@ -46,7 +46,7 @@ class BatchOperator:
     partitioning: Partitioning
     """Brings rows to the operator's partitions."""
     place: Place | None = attrs.field(default=None, init=False)
-    """Where the rows of the newest batch were combined; None: there was none."""
+    """Where the rows of the newest batch were combined; None if there was none."""
     _before: Combined = attrs.field(default=Combined(0, 0), init=False)
     # What is made once spares each batch more than a hundred calls to the JVM.
     _prepared: dict[Place, KeyedFunction] = attrs.field(factory=dict, init=False)

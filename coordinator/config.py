@@ -104,8 +104,8 @@ class CheckpointConfig:
 
     The log names a silent JVM after a few seconds. After this time it is killed, and the pipeline fails. So whatever
     waits for Spark comes to an end, ``stop()`` too, a standby takes over, and no query wakes later and writes. The
-    default is what Spark gives its executors by ``spark.network.timeout``. None: it is never killed, for a JVM in a
-    debugger, or one whose large heap is dumped.
+    default is what Spark gives its executors by ``spark.network.timeout``. With None, it is never killed: for a
+    JVM in a debugger, or one whose large heap is dumped.
     """
     standbys: int = attrs.field(default=0, validator=fields.whole(at_least=0, at_most=1))
     """Number of standbys of each shard, 0 or 1: copies on the state hosts of other machines.
@@ -237,14 +237,15 @@ class CheckpointConfig:
 
     ``/metrics`` is for Prometheus, ``/healthz`` says that the process answers, and ``/readyz`` whether the pipeline
     does its work, or why not. An address that other machines reach needs a ``token``. Port 0 is any free one;
-    ``coordinator.monitor_url`` says which. It needs ``chandy[monitor]``. None: it does not listen.
+    ``coordinator.monitor_url`` says which. It needs ``chandy[monitor]``. With None, the driver does
+    not listen.
     """
     token: str | None = attrs.field(default=None, repr=False, validator=fields.optional(fields.filled))
     """Bearer token that requests for ``/metrics`` and ``/readyz`` must carry; None if they need none."""
     tls_certificate: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Path of a certificate, with those above it, to serve metrics by TLS. None: they are served in the clear."""
+    """Path of a certificate, with those above it, to serve metrics by TLS; None if they are served in the clear."""
     tls_key: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Path of the certificate's private key. None: it is in the certificate's file."""
+    """Path of the certificate's private key; None if it is in the certificate's file."""
     history: int = attrs.field(default=32, validator=fields.whole(at_least=1))
     """Number of finished checkpoints that ``statistics()`` lists one by one."""
 

@@ -91,8 +91,8 @@ class CheckpointCoordinator(KeyedOperators):
             standby: whether to wait while another driver runs the pipeline, instead of taking it over. The call returns
                 once this driver leads: at once if there is no other, else when the other one has died, failed or handed
                 over. Until then it keeps this process warm. Give it to all drivers of the pipeline, which run the same
-                program. Who has waited restores the latest checkpoint that those before have completed; ``restore``
-                counts if there is none.
+                program. After waiting, the driver restores the latest checkpoint of its predecessors; if they have
+                completed none, it restores what ``restore`` says.
 
         Raises:
             ChandyError: the session, the storage or the checkpoint cannot be used; a subclass says which. Nothing

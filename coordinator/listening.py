@@ -23,7 +23,7 @@ class Listening:
     certificate: str | None = None
     """Path of the certificate for TLS; None: no TLS."""
     key: str | None = None
-    """Path of the certificate's private key; None: it is in the same file."""
+    """Path of the certificate's private key; None if it is in the same file."""
 
     @classmethod
     def parse(

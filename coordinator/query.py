@@ -29,7 +29,7 @@ class Definition:
     name: str
     writer: DataStreamWriter
     table: str | None
-    """The table that it is started on by ``toTable``; None: it is started by ``start``."""
+    """The table that it is started on by ``toTable``; None if it is started by ``start``."""
     facts: WriterFacts
     sink: Sink
     operators: tuple[OperatorRecord, ...]

@@ -19,8 +19,8 @@ class ElapsedClock:
     """Seconds from any moment, never going back. Between two readings it moves as far as the faster of two clocks.
 
     The one goes on while the machine is suspended, and nobody can set it. The other one is the time of day: after a
-    virtual machine was paused and resumed, it alone shows the gap, once it has been set. Who sets it forward for
-    another reason makes a look or a renewal come earlier than it need.
+    virtual machine was paused and resumed, it alone shows the gap, once it has been set. If it is set forward for
+    another reason, a look or a renewal comes earlier than it need.
 
     Args:
         steady: seconds, never going back.

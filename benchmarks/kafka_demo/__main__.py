@@ -54,7 +54,7 @@ class Kill:
     after: int
     """It is killed after at least so many flights."""
     act: Callable[[], None] | None
-    """Kills it and starts it again; None: it is the driver."""
+    """Kills it and starts it again; None if it is the driver."""
     at: float = 0.0
     """When, in seconds since 1970; 0: not yet."""
     flights: int = 0

@@ -81,7 +81,7 @@ class Adopter:
 
         Args:
             path: the ``checkpointLocation`` of the plain query.
-            successor: the query that is to go on; None: it is not known yet.
+            successor: the query that is to go on; None if it is not known yet.
 
         Raises:
             AdoptionError: there is no checkpoint of Spark, or a part of one.

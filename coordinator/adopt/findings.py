@@ -26,7 +26,7 @@ class StoredState:
     variables: Mapping[str, StateRecord]
     """By name; ``ttl_ms`` is 0 for one with a time to live, which the checkpoint does not tell."""
     timers: int | None = None
-    """How many timers are set; None: nobody has counted."""
+    """How many timers are set; None if nobody has counted."""
 
 
 @attrs.frozen
@@ -42,9 +42,9 @@ class Target:
     modes: Mapping[str, str]
     """The time modes of the operators, by uid."""
     output: str | None = None
-    """The directory of Spark's own file sink; None: the query has another sink."""
+    """The directory of Spark's own file sink; None if the query has another sink."""
     output_batch: int = -1
-    """The newest batch in the log of that directory; -1: there is none."""
+    """The newest batch in the log of that directory; -1 if the log is empty."""
     drops_state: bool = False
     """Whether state that the query does not declare may be left behind."""
 
@@ -119,7 +119,7 @@ def examine(
 
     Args:
         found: the checkpoint.
-        target: the query that is to go on from it; None: it is not known yet.
+        target: the query that is to go on from it; None if it is not known yet.
         stored: what its ``transformWithState`` operators have stored, by their number.
         runs_here: whether a query of this Spark application runs in the checkpoint.
         rival: says which other query has adopted the checkpoint, and what to do; "": none has.

@@ -35,7 +35,7 @@ class PublishedFile:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch that it belongs to; None: it is not Chandy's."""
+        """The epoch that it belongs to; None if it is not Chandy's."""
         found = _EPOCH.fullmatch(self.path.rpartition("/")[2])
         return int(found[1]) if found else None
 

@@ -221,7 +221,7 @@ class _Entries(Generic[T]):
         """By query and name, what tells an entry from others, and what it names."""
 
     def of(self, query: str, entries: Mapping[str, Path]) -> tuple[T, ...] | None:
-        """Return what the entries name, one by one; None: they are too large."""
+        """Return what the entries name, one by one; None if they are too large."""
         if _is_too_much(entries.values()):
             self._known.pop(query, None)
             return None

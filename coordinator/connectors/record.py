@@ -12,14 +12,14 @@ def check_record(found: Position | None, own: Position, fence: Fence, target: st
     """Check that a target's record still is what this life has left there.
 
     Args:
-        found: the record now; None: there is none.
+        found: the record now; None if there is no record.
         own: the record that this life wrote or found last.
         fence: who publishes.
         target: what it is, for messages.
 
     Raises:
         FencedError, OutputTakenError: somebody else publishes now.
-        TargetUnavailableError: the record is another one of this life, or an older one. Who recovers sees it.
+        TargetUnavailableError: the record is another one of this life, or an older one. The next recovery sees it.
     """
     if found == own:
         return

@@ -62,7 +62,7 @@ class CheckpointJobs:
 
     Args:
         machine: the protocol.
-        watch: is told of a successor, and proves that there is none.
+        watch: is told of a successor, and proves that there is no successor.
         catalog: where manifests are committed.
         store: the pipeline's own store.
         progress: the queries on the driver's disk.

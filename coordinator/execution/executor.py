@@ -74,7 +74,7 @@ class CheckpointExecutor:
             machine: the state machine; from now on only this object touches it.
             catalog: where manifests are committed.
             store: the pipeline's own store.
-            watch: is told of a successor, and proves that there is none.
+            watch: is told of a successor, and proves that there is no successor.
             progress: the queries on the driver's disk.
             clock: seconds since 1970, never going back.
             host_timeout: seconds of silence after which a state host is taken for lost.

@@ -99,7 +99,7 @@ def listen(
     """Listen for state hosts; every call must present the token, and a certificate if it can come from elsewhere.
 
     Args:
-        host: name or address of this machine, at which executors reach it. Loopback: there are none elsewhere.
+        host: name or address of this machine, at which executors reach it; loopback if all of them are on it.
         token: what every call must present.
         pipeline: what logged lines are about.
         bind: the address to listen on, if it is another one.

@@ -93,7 +93,7 @@ class Workers(Generic[T]):
             try:
                 self.carry_out(job)
             except BaseException:
-                # Also an exit that a user's callback asks for: it is none of this thread.
+                # This includes an exit that a user's callback asks for, which is not to end this thread.
                 log.exception("a job failed", job=type(job).__name__)
             finally:
                 with self._changed:

@@ -17,9 +17,9 @@ class ExportedQuery:
     goes_on: bool
     """Whether plain Spark goes on with the next batch. If not, it begins with batch 0 and an initial state."""
     directory: Path | None
-    """The checkpoint directory for plain Spark; None: it needs none but a new one."""
+    """The checkpoint directory for plain Spark; None if it needs only a new one."""
     sink_log: Path | None = None
-    """The log of Spark's file sink at the checkpoint; None: the query has another sink, or had run no batch."""
+    """The log of Spark's file sink at the checkpoint; None if the query has another sink, or had run no batch."""
     notes: tuple[str, ...] = ()
     """What its user must know, a sentence or more each."""
 

@@ -14,7 +14,7 @@ _NOWHERE = Path("/dev/null")
 
 
 def output_of(log: Mapping[str, bytes]) -> Path | None:
-    """Return the output directory that the log of a file sink is about; None: it names no file."""
+    """Return the output directory that the log of a file sink is about; None if it names no file."""
     return file_sink_log.elsewhere(_NOWHERE, log.values())
 
 

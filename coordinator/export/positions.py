@@ -40,7 +40,7 @@ class Position:
 
     @property
     def log_end(self) -> int | None:
-        """The entry of a file source's log at which it stands; None: it is not a file source."""
+        """The entry of a file source's log at which it stands; None if it is not a file source."""
         return log_end(self.offset)
 
     @property
@@ -82,7 +82,7 @@ def _is_tick(logged: LoggedOffset) -> bool:
 
 
 def read_files(log: Mapping[str, bytes]) -> bytes | None:
-    """Return the log entry 0 of a file source that has read the files of another log; None: it has read none.
+    """Return the log entry 0 of a file source that has read the files of another log; None if it has read none.
 
     Args:
         log: the other log's entries by name, as ``compact_log.names_at`` chooses them.

@@ -21,7 +21,7 @@ _LOOK_SECONDS: Final = 1.0
 _NAMED: Final = 3
 
 Left = list[tuple[str, ShardId, MovePhase | None]]
-"""Shards that are still to go, each after the name of its query, and how far its move is; None: it has none yet."""
+"""Shards that are still to go, each after the name of its query, and how far its move is; None if it has none yet."""
 
 
 class Emptying:

@@ -83,7 +83,7 @@ class Prefetch:
                 self._get(wanted[start : start + _AT_ONCE])
             self._newest = manifest.id
         except (OSError, ChandyError) as error:
-            # Retention may have deleted it meanwhile. Whoever needs the files fetches them again.
+            # Retention may have deleted it meanwhile. The restore then fetches the files again.
             log.info("could not fetch a checkpoint ahead", error=str(error))
 
     def _get(self, files: Iterable[FileRef]) -> None:

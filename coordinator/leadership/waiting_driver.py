@@ -39,7 +39,7 @@ class Won:
     silence: Silence | None
     """The leader that was taken for dead because its lease had run out."""
     followed: int | None
-    """The first generation that this standby has waited for; None: there was nobody to wait for."""
+    """The first generation that this standby has waited for; None if there was no driver to wait for."""
 
 
 class Standby:

@@ -57,7 +57,7 @@ class Facts:
     began: float
     """When the driver took the pipeline over."""
     interval: float | None
-    """Seconds from one periodic checkpoint to the next; None: there are none."""
+    """Seconds from one periodic checkpoint to the next; None if there are no periodic checkpoints."""
     totals: Totals
     restored: int
     """How often a checkpoint was restored."""

@@ -17,7 +17,7 @@ def troubles(facts: Facts | None) -> Iterator[str]:
     """Yield why a pipeline is not ready; nothing if it is.
 
     Args:
-        facts: what is known of it; None: the driver has not taken it over yet.
+        facts: what is known of it; None if the driver has not taken it over yet.
     """
     if facts is None:
         yield "the driver stands by, or takes the pipeline over"

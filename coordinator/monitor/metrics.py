@@ -33,7 +33,7 @@ def exposition(pipeline: str, facts: Facts | None) -> bytes:
 
     Args:
         pipeline: its name, which every series has as a label.
-        facts: what is known of it; None: the driver has not taken it over yet.
+        facts: what is known of it; None if the driver has not taken it over yet.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(lambda: families(pipeline, facts)))

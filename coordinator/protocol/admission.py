@@ -214,7 +214,7 @@ class Admission:
     # --- life cycle -----------------------------------------------------------------------------------------
 
     def suspend(self, cause: str) -> None:
-        """Begin no checkpoint until ``resume``. Requests wait for it, but for those of a stop, which fail."""
+        """Begin no checkpoint until ``resume``. Requests of a stop fail; all others wait."""
         self.suspended = True
         for request in self.queue:
             if request.of_stop:

@@ -149,7 +149,7 @@ class Copies:
         return one
 
     def taken(self, report: MoveReport) -> Move | None:
-        """Return what has ended with its target as the owner; None: it was given up before."""
+        """Return what has ended with its target as the owner; None if it was given up before."""
         one = self._reported(report, MovePhase.HANDING_OVER)
         if one is None or report.term != one.term:
             return None

@@ -283,7 +283,7 @@ class Restored(Event[None]):
     """The pipeline is restored: its queries are those of a checkpoint now, and checkpoints may be triggered."""
 
     checkpoint: int | None
-    """Id of the checkpoint; None: the pipeline starts from the beginning."""
+    """Id of the checkpoint; None if the pipeline starts from the beginning."""
 
 
 @attrs.frozen

@@ -27,7 +27,7 @@ class FailureCounter:
         """Record a failure.
 
         Args:
-            checkpoint: its id; None: the request failed before it got one. Every such failure counts.
+            checkpoint: its id; None if the request failed before it got one. Every such failure counts.
             reason: why it failed.
 
         Returns:

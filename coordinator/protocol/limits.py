@@ -10,7 +10,7 @@ class Limits:
     """The numbers that the protocol's decisions depend on. Durations are in seconds."""
 
     interval: float | None = None
-    """From one periodic checkpoint to the next; None: there are no periodic checkpoints."""
+    """From one periodic checkpoint to the next; None if there are no periodic checkpoints."""
     min_pause: float = 0.0
     """The least time from the completion of a checkpoint to the next periodic one; no longer than the interval."""
     initial_delay: float | None = None

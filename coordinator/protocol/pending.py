@@ -89,7 +89,7 @@ class PendingCheckpoint:
     root: str
     """URI of the store that it is written to."""
     base: int | None
-    """The completed checkpoint that it is an increment to; None: it is full."""
+    """The completed checkpoint that it is an increment to; None if it is full."""
     triggered_at: float
     deadline: float
     phase: Phase = Phase.PLANNING
@@ -98,7 +98,7 @@ class PendingCheckpoint:
     parts: dict[str, _Part] = attrs.field(factory=dict)
     """By query."""
     handles: dict[ShardId, Handle | None] = attrs.field(factory=dict)
-    """What has been acknowledged; None: the shard holds nothing."""
+    """What has been acknowledged; None if the shard holds nothing."""
     snapshots: list[tuple[ShardSnapshot, float]] = attrs.field(factory=list)
     """What hosts have acknowledged, and when."""
     new_bytes: int = 0

@@ -36,7 +36,7 @@ from .shard_assignment import ShardLocations
 from .standbys import Standbys
 
 AssignedShards = list[tuple[str, ShardId, MovePhase | None]]
-"""Shards, each after the name of its query, and how far its move is; None: it stays."""
+"""Shards, each after the name of its query, and how far its move is; None if it stays."""
 
 
 @attrs.define

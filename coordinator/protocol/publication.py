@@ -21,7 +21,7 @@ class Publication:
     """The request that waits for it."""
 
     def take_request(self) -> Request | None:
-        """Return the request that waits, to be answered now. None: it is answered, or there was none."""
+        """Return the request that waits, to be answered now; None if it is answered, or there was none."""
         request, self.request = self.request, None
         return request
 

@@ -50,7 +50,7 @@ class RetainedCheckpoints:
         }
 
     def base_has(self, batches: Mapping[str, int]) -> bool:
-        """Whether the base has all batches of queries up to these; -1: there is none."""
+        """Whether the base has all batches of queries up to these; -1 stands for no batch."""
         base = self.base_manifest
         at = {query.name: query.batch for query in base.queries} if base else {}
         return all(batch <= at.get(name, -1) for name, batch in batches.items())

@@ -16,13 +16,13 @@ class Schedule:
     """
 
     interval: float | None
-    """From one tick to the next; None: there are no periodic checkpoints."""
+    """From one tick to the next; None if there are no periodic checkpoints."""
     min_pause: float = 0.0
     """The least random first delay; no longer than the interval."""
     initial_delay: float | None = None
     """From the start to the first tick; None: at random from min_pause to interval, so that pipelines do not align."""
     next_at: float | None = attrs.field(default=None, init=False)
-    """When the next tick is due; None: the schedule is stopped."""
+    """When the next tick is due; None if the schedule is stopped."""
     ticked_at: float = attrs.field(default=-math.inf, init=False)
     """The time of the last tick."""
 

@@ -57,7 +57,7 @@ class ShardLocations:
     hosts: tuple[HostHello, ...]
     """The hosts that own some of its shards."""
     untouched: dict[int, RestoreSource | None]
-    """Where the state of each shard without an owner is to come from; None: it is empty."""
+    """Where the state of each shard without an owner is to come from; None if it is empty."""
     resume_point: ResumePoint | None = None
     """What the changelogs of untouched shards add to it; None: nothing."""
 

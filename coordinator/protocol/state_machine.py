@@ -393,7 +393,7 @@ class CheckpointStateMachine:
         self.admission.request_what_is_due(now)
 
     def _suspend(self, cause: str, now: float) -> None:
-        """End pending checkpoints; requests that wait are kept until ``Restored``, but for those of a stop."""
+        """End pending checkpoints. Requests of a stop fail; all others wait until ``Restored``."""
         self.placement.freeze()
         self.checkpoints.abort_all(Reason.JOB_FAILOVER, cause, now)
         self.admission.suspend(cause)

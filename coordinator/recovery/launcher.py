@@ -111,7 +111,7 @@ class Launcher:
             owner: the pipeline, as the writer of outputs.
             may_begin_anew: whether a query without a checkpoint may undo what an earlier life of it has written.
             allow_new_output: whether a query's output may be another one than the checkpoint's.
-            adoptions: where queries begin that were adopted; None: there are none.
+            adoptions: where adopted queries begin; None if no query was adopted.
         """
         self._directories = directories
         self._runs = runs

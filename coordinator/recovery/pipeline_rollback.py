@@ -110,7 +110,7 @@ class PipelineRollback:
         self.executor.machine.handle(Restored(point.manifest.id if point else None))
 
     def start_runs(self) -> None:
-        """Start the new runs, but for queries that their user has stopped."""
+        """Start the new runs, except those of queries that their user has stopped."""
         log.warning(
             "going back",
             checkpoint=self.metrics.checkpoint,
@@ -125,7 +125,7 @@ class PipelineRollback:
                 self.launcher.start(run, query, self.metrics)
 
     def clean_up(self) -> None:
-        """Delete what the stopped runs have left, but for the changelogs that the new ones resume."""
+        """Delete what the stopped runs have left, except the changelogs that the new ones resume."""
         resumed = {run.resumed.point.query_id for run in self._next if run.resumed}
         for run in self.superseded:
             self.launcher.remove(run)

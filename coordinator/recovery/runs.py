@@ -43,7 +43,7 @@ class Run:
     """The working checkpoint directory, or what mirrors it on this machine."""
     query_id: str
     resumed: ResumableRun | None = None
-    """The run that this one resumes; None: it comes from a checkpoint or begins empty."""
+    """The run that this one resumes; None if it comes from a checkpoint or begins empty."""
     spark: StreamingQuery | None = None
     ended: bool = False
     settles: bool = False
@@ -51,7 +51,7 @@ class Run:
     follower: threading.Thread | None = None
     """Ends when Spark's query has ended."""
     mirror: Mirror | None = None
-    """The working directory, if it is on a store; None: it is ``directory`` itself."""
+    """The working directory, if it is on a store; None if it is ``directory`` itself."""
     planned: int = -1
     """The newest batch that was seen to be planned; -1 if none was."""
 

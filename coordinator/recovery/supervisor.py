@@ -475,7 +475,7 @@ class Supervisor:
             self._carry_out(self._decide(event))
 
     def _next_event(self) -> _Report | None:
-        """Wait for the next event; None: there are no more."""
+        """Wait for the next event; None if there are no more."""
         until = self._restart_at
         try:
             return self._events.get(timeout=None if until is None else max(0.0, until - self._clock()))

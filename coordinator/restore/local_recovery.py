@@ -138,7 +138,7 @@ class LocalRecovery:
             boot: this machine, as ``boot_id`` names it.
             leftovers: what the life before has left.
             java: process id of the JVM that Spark runs in.
-            adoptions: where queries begin that were adopted; None: there are none.
+            adoptions: where adopted queries begin; None if no query was adopted.
         """
         self._java = java
         self._adoptions = adoptions or Adoptions()

@@ -1,8 +1,8 @@
 """A pipeline's folders below ``CheckpointConfig.work_dir`` on a store: made by each life, and deleted by the next.
 
 Machines share the store, so no lock tells whether a driver lives that has made a folder. A folder is named by the claim
-of its life on the pipeline. Whoever has taken the pipeline over knows the claims of the lives before, which are over,
-and no claim of any other pipeline.
+of its life on the pipeline. After a take-over, the driver knows the claims of earlier lives, which are over, and no
+claim of any other pipeline.
 """
 
 from __future__ import annotations

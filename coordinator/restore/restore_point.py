@@ -101,7 +101,7 @@ class Restored:
     query_id: str
     """Spark's new id for it."""
     sink_log: dict[str, Path] | None
-    """The log of its file sink by the names of its files; empty if it had none. None: no checkpoint has the query."""
+    """The log of its file sink by the names of its files; empty if it had none; None if no checkpoint has the query."""
     is_read: bool = True
     """Whether every byte of it was read in the store."""
 

@@ -37,7 +37,7 @@ class RunRecord:
     query_id: str
     operators: tuple[OperatorRecord, ...]
     output: str | None
-    """The directory of Spark's own file sink; None: the query has another sink."""
+    """The directory of Spark's own file sink; None if the query has another sink."""
     known: tuple[str, ...] = ()
     """The pipeline's queries so far, including this one. Queries that were at one cut resume together."""
     java: int = 0

@@ -27,7 +27,7 @@ class Beginning:
     proof: FenceProof
     """Is checked before each step: the output is a successor's from its claim on."""
     files: Mapping[str, Path] | None
-    """What ``files_at`` gave for the checkpoint; empty: the output was empty. None: no checkpoint has the query."""
+    """What ``files_at`` gave for the checkpoint; empty if the output was empty; None if no checkpoint has the query."""
     is_table: bool = False
     """Whether Spark makes the output as a table when the query starts, and wants to find nothing there before."""
     may_begin_anew: bool = False
@@ -39,7 +39,7 @@ class Beginning:
     directory: Path = Path()
     """The query's working directory."""
     checkpoint: int | None = None
-    """Id of the checkpoint; None: it begins without one."""
+    """Id of the checkpoint; None if it begins without one."""
     batch: int = -1
     """The query's last batch in the checkpoint."""
     root: str = ""

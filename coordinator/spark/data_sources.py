@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def registered(spark: SparkSession, name: str) -> type[DataSource] | None:
-    """Return the class that is registered under a name, in any case; None: there is none.
+    """Return the class that is registered under a name, in any case; None if no class is.
 
     Raises:
         SetupError: it is too large for Spark to keep in the session.

@@ -27,7 +27,7 @@ class Found:
     python: str
     """The path of the interpreter."""
     versions: tuple[tuple[str, str | None], ...]
-    """By package; empty: it is there, without a version; None: it is not there."""
+    """By package; empty if it is there, without a version; None if it is not there."""
 
 
 def executor_addresses(spark: SparkSession) -> frozenset[str]:
@@ -42,7 +42,7 @@ def executor_hosts(spark: SparkSession) -> dict[str, str]:
     scheduler = spark.sparkContext._jsc.sc().taskScheduler()
     found = {}
     for host in {address.rpartition(":")[0] for address in executor_addresses(spark)}:
-        # Without those that are decommissioned. The driver is none.
+        # Without those that are decommissioned. The driver is no executor.
         ids = scheduler.getExecutorsAliveOnHost(host)
         found.update(dict.fromkeys(str(ids.get().mkString(" ")).split(), host) if ids.isDefined() else {})
     return found

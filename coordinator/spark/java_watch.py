@@ -66,7 +66,7 @@ class JavaWatch:
         Args:
             process: the JVM.
             ask: asks it anything; returns or raises once there is an answer.
-            timeout: seconds of silence after which it is ended; None: it is never ended.
+            timeout: seconds of silence after which it is ended; None for no limit.
             pause: seconds from one question to the next.
         """
         self.process = process

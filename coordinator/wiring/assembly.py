@@ -179,7 +179,7 @@ def _take_over(
 
 
 def _anchors(spark: SparkSession) -> Anchors | None:
-    """Make what keeps tasks where their shards are; None: there is one place only, or Spark's settings prevent it."""
+    """Make what keeps tasks where their shards are; None if there is one place only, or Spark's settings prevent it."""
     if session.is_local_mode(spark) or not can_place(spark):
         return None
     return Anchors(spark, partial(wanted_owners, sizes={}))

@@ -62,11 +62,11 @@ class Driver:
     cache: Path
     files: FileCache
     work_dir: Path | HadoopFolder | None
-    """``CheckpointConfig.work_dir``; None: it is not set."""
+    """``CheckpointConfig.work_dir``; None if it is not set."""
     directories: QueryDirectories
     java: JavaWatch
     monitor: Monitor | None
-    """Answers for metrics; None: the user has not asked for it."""
+    """Answers for metrics; None if the user has not asked for it."""
 
     @classmethod
     def prepare(cls, spark: SparkSession, pipeline: str, config: CheckpointConfig, made: ExitStack) -> Driver:
@@ -189,7 +189,7 @@ def open_catalog(uri: str, config: CheckpointConfig) -> Catalog:
 
 
 def _open_work_dir(spark: SparkSession, config: CheckpointConfig) -> Path | HadoopFolder | None:
-    """Return ``CheckpointConfig.work_dir``, into which this driver can write; None: it is not set."""
+    """Return ``CheckpointConfig.work_dir``, into which this driver can write; None if it is not set."""
     if config.work_dir is None:
         return None
     if is_local(config.work_dir):
@@ -205,7 +205,7 @@ def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor | None:
     if (listening := config.listening) is None:
         return None
     try:
-        # Who does not ask for it needs none of the packages.
+        # A pipeline without it needs none of its packages.
         from ..monitor.server import Monitor
     except ImportError as error:
         raise SetupError(

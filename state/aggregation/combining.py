@@ -52,7 +52,7 @@ def next_place(place: Place | None, seen: Combined, *, sql: bool) -> Place:
     """Return where the rows of the next batch are combined.
 
     Args:
-        place: where those of the batch before were; None: there was none.
+        place: where those of the batch before were; None if there was none.
         seen: what that did.
         sql: whether SQL can combine them.
     """

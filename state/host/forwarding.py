@@ -36,7 +36,7 @@ class Forwarding:
     Args:
         host: id of this host.
         control: the coordinator.
-        peers: the other hosts. None: there is no other.
+        peers: the other hosts; None if there is no other.
     """
 
     def __init__(self, host: str, control: Control, peers: Peers | None) -> None:

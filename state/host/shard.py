@@ -50,7 +50,7 @@ class Shard:
             memory: the budget that its memory is charged to.
             position: the last batch that the files are known to contain, if that is later than the last one that
                 changed them.
-            changelog: keeps the changes of batches until a checkpoint has them. None: they are not kept.
+            changelog: keeps the changes of batches until a checkpoint has them; None if they are not kept.
         """
         self.name = name
         self.directory = directory

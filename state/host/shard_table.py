@@ -169,7 +169,7 @@ class ShardTable:
             self.destroy(before)
 
     def settle(self, key: ShardKey, term: int | None) -> None:
-        """Keep a shard that was set aside if it is this host's in this term, else delete it; None: it is not."""
+        """Keep a shard that was set aside if it is this host's in this term, else delete it; None if it is not."""
         with self._lock:
             shard = self._aside.pop(key, None)
             if shard is None:

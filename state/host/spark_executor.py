@@ -35,7 +35,7 @@ def process(pid: int) -> Process:
 
 
 def executor_id(look: Callable[[int], Process] = process) -> str | None:
-    """Return Spark's id of the executor that has started this process; None: it is none's, or nobody knows.
+    """Return Spark's id of the executor that has started this process; None if it is none's, or nobody knows.
 
     A task's ancestors are Spark's daemon and the executor's JVM, whose command line names it: so it is in standalone
     mode, on YARN and on Kubernetes. In local mode there are no executors.

@@ -92,7 +92,7 @@ class StateHost:
             cache: the machine's cache of files.
             open_store: opens the store at a URI.
             changelogs: the folder of all changelogs, which outlive the host. None: no changelogs.
-            peers: the other hosts. None: there is none.
+            peers: the other hosts; None if there is none.
         """
         self.stopped = threading.Event()
         """Set when the coordinator has ordered the process to end."""

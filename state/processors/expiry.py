@@ -6,7 +6,7 @@ times at which to check a key's value, list or map. The invariant:
     Whatever has an expiry has an entry in the index. It is checked when it has expired, or ``ASLEEP_MS`` later if its
     state was not declared meanwhile.
 
-What has expired is removed then, but for elements of a list behind longer-lived ones, as long as they are the smaller
+What has expired is removed then, except elements of a list behind longer-lived ones, as long as they are the smaller
 part of it. An update that finds an entry keeps it, so it costs nothing. An entry's time is that of the first expiry,
 rounded up to an eighth of the time to live. If something is left that will expire, it gets a new entry. An entry is
 never deleted before its time, because that would require a search for it.

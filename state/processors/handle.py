@@ -254,7 +254,7 @@ class StateHandle(StatefulProcessorHandle):
             raise self._invalid(name, expected, repr(name))
 
     def _ttl(self, name: str, ttl_ms: int | None) -> int | None:
-        # 0 is none, as in Spark.
+        # As in Spark, 0 means that values never expire.
         if not ttl_ms:
             return None
         if isinstance(ttl_ms, bool) or not isinstance(ttl_ms, int) or not 0 < ttl_ms <= _LONGEST_TTL:

@@ -62,7 +62,7 @@ class Difference:
     place: dict[str, Any]
     """Which item of the key: the position in a list, the key in a map, mode and time of a timer; else empty."""
     old: dict[str, Any] | None
-    """The fields that the item had, and when it was to expire, unless never. None: there was no such item."""
+    """The fields that the item had, and when it was to expire, unless never; None if there was no such item."""
     new: dict[str, Any] | None
     """The same, as it is in the other checkpoint."""
 

@@ -41,7 +41,7 @@ class Endpoint:
     ports: PortRange | None = None
     """Where a state host may listen for processes on other machines. None: on any port."""
     versions: dict[str, str] = attrs.field(factory=dict)
-    """The driver's versions, by package, of what must be the same on every executor. Empty: there is one machine."""
+    """The driver's versions, by package, of what must be the same on every executor; empty if there is one machine."""
     patience: float = 0.0
     """Seconds that a task waits for another owner of its shards when one is gone. 0: shards have no standbys."""
 
@@ -329,9 +329,9 @@ class HostHello:
     place: str = ""
     """What it shares with all processes that can use its Unix socket."""
     network: str | None = None
-    """Arrow Flight location where all others reach it. None: there are no others."""
+    """Arrow Flight location where all others reach it; None if there are no others."""
     spark_executor: str | None = None
-    """Spark's id of the executor; None: nobody knows, as in local mode."""
+    """Spark's id of the executor; None if nobody knows, as in local mode."""
 
     def address_from(self, place: str) -> str:
         """Return where a process at a place reaches this host."""
@@ -379,7 +379,7 @@ class ClaimAnswer:
     """Which shards the host owns now."""
 
     granted: dict[int, RestoreSource | None] = attrs.field(factory=dict)
-    """By shard what its state is restored from. None: it starts empty."""
+    """By shard what its state is restored from; None if it starts empty."""
     elsewhere: dict[int, str] = attrs.field(factory=dict)
     """By shard the address of the host that owns it."""
     resume_point: ResumePoint | None = None
@@ -530,7 +530,7 @@ class HandOver:
     after: int
     """The last batch that is known already."""
     cut: int | None = None
-    """The batch after which the owner serves the shard no more. None: it goes on."""
+    """The batch after which the owner serves the shard no more; None if it goes on."""
     standby: Standby | None = None
     """The host that gets, from now on, what tasks stage on the shard; None if no host does."""
 

@@ -15,7 +15,7 @@ NAME: Final = "chandy"
 
 @attrs.frozen
 class Identity:
-    """What proves that a process belongs to one coordinator: PEM texts. Whoever has it is trusted.
+    """What proves that a process belongs to one coordinator: PEM texts. A process that has it is trusted.
 
     It is sent with the token and lives as long: one life of a coordinator.
     """

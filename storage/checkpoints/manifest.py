@@ -149,7 +149,7 @@ class TopicPartition:
     published: int | None = attrs.field(validator=_COUNT_IF_KNOWN)
     """Offset behind the last committed record, of whatever writer; None: not known."""
     read: int | None = attrs.field(validator=_COUNT_IF_KNOWN)
-    """Offset with which the reader goes on; None: it has not read there, or that is not known."""
+    """Offset with which the reader goes on; None if it has not read there, or that is not known."""
 
     @property
     def unread(self) -> int | None:

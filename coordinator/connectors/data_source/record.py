@@ -4,8 +4,8 @@
 created exclusively, after entry n - 1 was read. So whoever creates an entry shuts out all who have not seen it.
 
 An epoch is committed in three steps: an entry says that it begins, the writer commits, an entry says that it is done.
-Whoever finds an epoch that has begun commits it once more: nobody knows how far that commit came. An epoch that may
-have been committed is therefore never taken for one that was not, whatever checkpoint is restored.
+A writer that finds an epoch that has begun commits it once more, because nobody knows how far that commit came. So an
+epoch that may have been committed is never taken for one that was not, whatever checkpoint is restored.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Record:
     writer: str
 
     def newest(self) -> At | None:
-        """Read the newest entry; None: there is none.
+        """Read the newest entry; None if there is no entry.
 
         Raises:
             DamagedError: it cannot be read.
@@ -101,7 +101,7 @@ class Record:
 
         Raises:
             ObjectExistsError: somebody else has, and the entry does not count.
-            TargetUnavailableError: nobody knows whether it was created. Whoever reads the record again sees it.
+            TargetUnavailableError: nobody knows whether it was created. The next reading of the record tells.
             StoreFailedError: it was not created.
         """
         made = At(0 if after is None else after.number + 1, entry)

@@ -251,7 +251,7 @@ def taken_over(found: Position | None, fence: Fence, place: str) -> Position:
     """Return the position at which a life begins.
 
     Args:
-        found: what the record has; None: there is none.
+        found: what the record has; None if there is no record.
         fence: whose life it is.
         place: URI of the store with the record.
 

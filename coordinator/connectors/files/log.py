@@ -4,13 +4,13 @@
 tenth entry is a ``<n>.compact`` that repeats all before it. The last line of an entry is for Chandy: it has the
 positions of all writers. It is a line about a folder, and Spark reads past those.
 
-Entry n is created exclusively, after entry n - 1. So the log is one chain: who creates an entry knows all before it.
+Entry n is created exclusively, after entry n - 1. So the log is one chain: the writer of an entry knows all before it.
 An entry that repeats all before it may also leave some out: so files are taken back, and so they are forgotten.
 
 Spark does not write down how often a log is compacted. It takes the distance of the two newest compact entries for it,
 and only where there are fewer than two, a setting of the reader's session. So a log begins with two of them, and two
-stay. What is older is deleted. Who was so slow that the entry that it creates was there and is deleted finds that out
-afterwards: the newest entry is further ahead than any that could be.
+stay. What is older is deleted. So a slow writer may create an entry that already existed and was deleted. It notices
+afterwards, because the newest entry is too far ahead.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class FileLog:
     retention: float | None = None
     """Seconds after which a file of the writer leaves the log, with the next entry that repeats all; None: never."""
     writer: str = ""
-    """Who writes. What others have written, which may share the log, is theirs to drop."""
+    """The identity of the writer. Entries of other writers, which may share the log, are theirs to drop."""
 
     def newest(self) -> Entry:
         """Read the newest entry.

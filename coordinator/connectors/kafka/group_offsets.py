@@ -56,7 +56,7 @@ class GroupOffsets:
         self._heard = Heard()
         self._consumer: Consumer | None = None
         self._answer: _Answer | None = _Answer(None)
-        """What became of the latest commit; None: it is not known yet."""
+        """What became of the latest commit; None if it is not known yet."""
         self._changed = threading.Condition()
         self._next: Offsets | None = None
         self._is_busy = False
@@ -122,7 +122,7 @@ class GroupOffsets:
         return f"the broker does not answer{self._heard.reason}"
 
     def _await_answer(self) -> _Answer | None:
-        """Wait for what became of the latest commit; None: it is not known in time."""
+        """Wait for what became of the latest commit; None if it is not known in time."""
         assert self._consumer is not None
         deadline = time.monotonic() + self._cluster.timeout
         while self._answer is None and time.monotonic() < deadline and not self._is_closing:

@@ -36,7 +36,7 @@ class Identity:
         return f"{self.positions}/{self.table}"
 
     def is_of(self, recorded: str | None) -> bool:
-        """Return whether what was recorded with an identity is of this table, too; None: it was recorded without one.
+        """Return whether what was recorded with an identity is of this table, too; None if it was recorded without one.
 
         A database that was dumped and restored has given new ids to both tables.
         """

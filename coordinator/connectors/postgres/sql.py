@@ -81,7 +81,7 @@ def create_table(table: TableName, columns: Mapping[str, str], key: Sequence[str
     Args:
         table: its name.
         columns: the SQL type of each column by name.
-        key: columns of the primary key; empty: it has none.
+        key: columns of the primary key; empty if it has none.
     """
     parts = [f"{quoted(name)} {type}" for name, type in columns.items()]
     if key:
@@ -141,7 +141,7 @@ def merge(table: TableName, columns: Sequence[str], key: Sequence[str], deleted:
         table: the target.
         columns: all columns of the target that are written, with the key.
         key: the columns of the key.
-        deleted: the column whose true rows delete their key; None: there is none.
+        deleted: the column whose true rows delete their key; None if no column does.
     """
     order = _order_beside(columns if deleted is None else [*columns, deleted])
     latest = (

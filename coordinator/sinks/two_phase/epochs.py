@@ -141,8 +141,8 @@ def where_to_begin(
     """Compare a checkpoint with what a target has.
 
     Args:
-        record: what the checkpoint has of the sink; None: it does not have the sink.
-        checkpoint: id of the checkpoint; None: the query begins without one.
+        record: what the checkpoint has of the sink; None if it does not have the sink.
+        checkpoint: id of the checkpoint; None if the query begins without one.
         position: the newest epoch that the target has; None: none.
     """
     common = record.published if record else checkpoint

@@ -275,7 +275,7 @@ class Publisher:
         Args:
             act: what to do with a connection.
             seconds: for how long; None: until it is over.
-            is_over: as in ``upsert``; None: it is when the publisher is closed.
+            is_over: as in ``upsert``; by default, whether the publisher is closed.
         """
         began, pause, reminder = time.monotonic(), _FIRST_PAUSE, Reminder(0.0)
         puzzled_since: float | None = None
