@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -84,6 +84,17 @@ class CommittingQuery:
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
         """Provide one small file."""
         yield {f"working/offsets/{batch}": self._offsets}
+
+
+class _Reports:
+    """``Reports`` that keeps failures; nothing else happens."""
+
+    def __init__(self) -> None:
+        self.failures: list[ChandyError] = []
+        self.must_fail = self.failures.append
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *told: None
 
 
 class Observed(CheckpointExecutor):
@@ -161,7 +172,7 @@ def live(plan: Plan) -> Iterator[Costs]:
     catalog = Catalog(store)
     query = CommittingQuery(folder)
     generation = catalog.take_over("scale", time.time())
-    failures: list[ChandyError] = []
+    reports = _Reports()
     executor = Observed(
         new_machine(plan.fleet, generation.generation, store.uri),
         catalog=catalog,
@@ -171,11 +182,7 @@ def live(plan: Plan) -> Iterator[Costs]:
         clock=time.time,
         # Its hosts are stand-ins, which say nothing of themselves.
         host_timeout=math.inf,
-        on_state_lost=lambda reason: None,
-        on_failure=failures.append,
-        on_processor_failure=lambda failure: None,
-        on_restored=lambda restored: None,
-        on_not_opened=lambda query_id, why, code: None,
+        reports=reports,
     )
     service = listen("127.0.0.1", _TOKEN, "scale")
     executor.observe()
@@ -187,8 +194,8 @@ def live(plan: Plan) -> Iterator[Costs]:
             for number in range(plan.warm_up + plan.checkpoints):
                 query.newest += 1
                 costs = _checkpoint(plan.fleet, executor, query, hosts, store)
-                if failures:
-                    raise failures[0]
+                if reports.failures:
+                    raise reports.failures[0]
                 if number >= plan.warm_up:
                     yield costs
     finally:

@@ -23,7 +23,6 @@ from ...storage.checkpoints.verification import check
 from ...storage.disk.scratch import scratch_directory
 from ...storage.errors import (
     ChandyError,
-    FailureCode,
     FencedError,
     ObjectMissingError,
     OutcomeUnknownError,
@@ -37,6 +36,7 @@ from ..protocol.reasons import Reason
 from .commit import commit_steps
 from .locked_machine import LockedMachine
 from .progress import Progress
+from .reports import Reports
 from .successor_watch import SuccessorWatch
 
 log = logger(__name__)
@@ -68,8 +68,7 @@ class CheckpointJobs:
         progress: the queries on the driver's disk.
         clock: seconds since 1970, never going back.
         closed: set when nobody waits for a job any more.
-        on_not_opened: as for ``CheckpointExecutor``.
-        on_completed: as for ``CheckpointExecutor``.
+        reports: is told of what happens.
     """
 
     def __init__(
@@ -82,8 +81,7 @@ class CheckpointJobs:
         progress: Progress,
         clock: Callable[[], float],
         closed: threading.Event,
-        on_not_opened: Callable[[str, str, FailureCode | None], None],
-        on_completed: Callable[[Manifest], None],
+        reports: Reports,
     ) -> None:
         self._machine = machine
         self._watch = watch
@@ -92,8 +90,7 @@ class CheckpointJobs:
         self._progress = progress
         self._clock = clock
         self._closed = closed
-        self._on_not_opened = on_not_opened
-        self._on_completed = on_completed
+        self._reports = reports
 
     def carry_out(self, job: CheckpointJob) -> None:
         """Do what an instruction says."""
@@ -252,7 +249,7 @@ class CheckpointJobs:
         except (OSError, ChandyError) as error:
             log.warning("cannot verify the restored checkpoint", error=str(error))
             if isinstance(error, ChandyError) and self._is_needed(error):
-                self._on_not_opened(order.query_id, str(error), error.code)
+                self._reports.shards_not_opened(order.query_id, str(error), error.code)
         finally:
             self._machine.handle(on.SourcesReadBack(order.query_id, whole))
 
@@ -294,7 +291,7 @@ class CheckpointJobs:
 
     def _tell_of(self, manifest: Manifest) -> None:
         try:
-            self._on_completed(manifest)
+            self._reports.checkpoint_completed(manifest)
         except Exception:
             # The checkpoint is complete, whatever becomes of the news.
             log.exception("what was to be done after a checkpoint has failed", checkpoint=manifest.id)

@@ -31,7 +31,6 @@ from ...state.rpc.messages import (
 )
 from ...state.shards import ShardId
 from ...storage.checkpoints.proof import FenceProof
-from ...storage.errors import FailureCode
 from ...storage.logs import logger
 from ..protocol import events as on
 from ..protocol import host_watch
@@ -39,6 +38,7 @@ from ..protocol.copies import HAND_OVER_SECONDS
 from .host_process import end_host
 from .locked_machine import LockedMachine
 from .order_streams import OrderStreams
+from .reports import Reports
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
@@ -55,9 +55,7 @@ class ConnectedHosts:
         times: when a planned batch of the query with this Spark id is.
         clock: seconds since 1970, never going back.
         timeout: seconds of silence after which a host is taken for lost.
-        on_processor_failure: called when a user's processor raised.
-        on_restored: called when a host has restored shards.
-        on_not_opened: called when a host gives up a shard: with Spark's id of the query, why, and what it means.
+        reports: is told of what happens.
     """
 
     def __init__(
@@ -68,16 +66,13 @@ class ConnectedHosts:
         times: Callable[[str, int], BatchTimes],
         clock: Callable[[], float],
         timeout: float,
-        on_processor_failure: Callable[[TaskFailure], None],
-        on_restored: Callable[[ShardsRestored], None],
-        on_not_opened: Callable[[str, str, FailureCode | None], None],
+        reports: Reports,
     ) -> None:
         self._machine = machine
         self._proof = proof
         self._times = times
         self._clock = clock
-        self._on_restored = on_restored
-        self._on_not_opened = on_not_opened
+        self._reports = reports
         self._order_streams = OrderStreams()
         self._lock = threading.Lock()
         """Held while the machine hears that a host comes or goes, so that it hears so in the right order."""
@@ -94,7 +89,7 @@ class ConnectedHosts:
             MoveReport: self.moved,
             DropStandby: self.drop_standby,
             HostPulse: self.pulse,
-            TaskFailure: on_processor_failure,
+            TaskFailure: reports.processor_failed,
             ShardsRestored: self.restored,
             ShardNotOpened: self.not_opened,
         }
@@ -162,7 +157,7 @@ class ConnectedHosts:
         """Record how shards were restored."""
         shards = tuple(ShardId(restored.uid, number) for number in restored.read)
         self._machine.handle_often(on.ShardsRead(restored.query_id, shards))
-        self._on_restored(restored)
+        self._reports.shards_restored(restored)
 
     def not_opened(self, failed: ShardNotOpened) -> None:
         """Record that a host gives up a shard that it could not open."""
@@ -170,7 +165,7 @@ class ConnectedHosts:
             "a shard could not be opened", uid=failed.shard.uid, shard=failed.shard.shard, why=failed.why
         )
         self._machine.handle_often(on.ShardGivenUp(failed.host, failed.query_id, failed.shard))
-        self._on_not_opened(failed.query_id, failed.why, failed.code)
+        self._reports.shards_not_opened(failed.query_id, failed.why, failed.code)
 
     # --- orders ---------------------------------------------------------------------------------------------
 

@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 
-from ...state.rpc.messages import ShardsRestored, TaskFailure
 from ...storage.checkpoints.catalog import Catalog
-from ...storage.checkpoints.manifest import CheckpointKind, Manifest
-from ...storage.errors import ChandyError, FailureCode
+from ...storage.checkpoints.manifest import CheckpointKind
+from ...storage.errors import ChandyError
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
@@ -34,6 +33,7 @@ from .checkpoint_jobs import CheckpointJob, CheckpointJobs
 from .connected_hosts import ConnectedHosts
 from .locked_machine import LockedMachine
 from .progress import Progress
+from .reports import Reports
 from .successor_watch import SuccessorWatch
 from .workers import StoreWorkers, Workers
 
@@ -61,12 +61,7 @@ class CheckpointExecutor:
         progress: Progress,
         clock: Callable[[], float],
         host_timeout: float,
-        on_state_lost: Callable[[str], None],
-        on_failure: Callable[[ChandyError], None],
-        on_processor_failure: Callable[[TaskFailure], None],
-        on_restored: Callable[[ShardsRestored], None],
-        on_not_opened: Callable[[str, str, FailureCode | None], None],
-        on_completed: Callable[[Manifest], None] = lambda manifest: None,
+        reports: Reports,
     ) -> None:
         """Start the threads.
 
@@ -78,14 +73,7 @@ class CheckpointExecutor:
             progress: the queries on the driver's disk.
             clock: seconds since 1970, never going back.
             host_timeout: seconds of silence after which a state host is taken for lost.
-            on_state_lost: called when the pipeline must go back to a checkpoint, with the reason.
-            on_failure: called when the pipeline must fail: too many failed checkpoints.
-            on_processor_failure: called when a user's processor raised.
-            on_restored: called when a host has restored shards.
-            on_not_opened: called when state that a query was restored with turns out to be unusable before a task needs
-                it: with Spark's id of the query, why, and what it means.
-            on_completed: called with each checkpoint that has completed, before anybody else is told. It must not wait
-                for anything that may be away.
+            reports: is told of what happens.
         """
         self.machine = LockedMachine(machine, clock)
         self.watch = watch
@@ -95,9 +83,7 @@ class CheckpointExecutor:
             times=progress.times,
             clock=clock,
             timeout=host_timeout,
-            on_processor_failure=on_processor_failure,
-            on_restored=on_restored,
-            on_not_opened=on_not_opened,
+            reports=reports,
         )
         self._closing = threading.Event()
         self._closed = threading.Event()
@@ -110,14 +96,12 @@ class CheckpointExecutor:
             progress=progress,
             clock=clock,
             closed=self._closed,
-            on_not_opened=on_not_opened,
-            on_completed=on_completed,
+            reports=reports,
         )
         self._store = store
         self._progress = progress
         self._clock = clock
-        self._on_state_lost = on_state_lost
-        self._on_failure = on_failure
+        self._reports = reports
         self._futures: dict[Request, Future[Checkpoint]] = {}
         self._own = StoreWorkers(self._carefully)
         self._elsewhere: dict[str, StoreWorkers] = {}
@@ -247,12 +231,12 @@ class CheckpointExecutor:
                 self._answers.submit(instruction)
             case do.GoBack(why):
                 log.warning("state is lost", why=why)
-                self._on_state_lost(why)
+                self._reports.state_lost(why)
             case do.Promoted(why, shards):
                 log.warning("standbys take the place of lost shards", why=why, shards=len(shards))
             case do.FailPipeline(error):
                 log.debug("the pipeline fails", events=self.machine.events)
-                self._on_failure(error)
+                self._reports.must_fail(error)
             case do.ReportStatisticsFailure(bug):
                 log.error("a checkpoint could not be counted", error=repr(bug))
             case threading.Event():

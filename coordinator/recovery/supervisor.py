@@ -17,6 +17,7 @@ from typing import Final
 import attrs
 
 from ...state.rpc.messages import ShardsRestored, TaskFailure
+from ...storage.checkpoints.manifest import Manifest
 from ...storage.errors import (
     ChandyError,
     DamagedCheckpointError,
@@ -79,7 +80,7 @@ _Report = on.Event | on.Decision | _Ended | _Unreadable
 
 
 class Supervisor:
-    """Starts, stops and restarts the queries of one pipeline."""
+    """Starts, stops and restarts the queries of one pipeline. It is what ``Reports`` go to."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class Supervisor:
 
     # --- what others report ---------------------------------------------------------------------------------
 
-    def host_lost(self, why: str) -> None:
+    def state_lost(self, why: str) -> None:
         """Report that a state host is gone, and state with it."""
         self._events.put(on.HostLost(why, self._clock()))
 
@@ -213,15 +214,13 @@ class Supervisor:
         self._decide(on.FirstCommit(run.definition.name, run.number, batch))
 
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
-        """Report that shards could not be opened, or are damaged, although no task has needed them yet.
-
-        Args:
-            query_id: Spark's id of their query.
-            why: what was found.
-            code: what it means.
-        """
+        """Report that shards could not be opened; see ``Reports``."""
         failed = on.ShardsNotOpened(query_id, why, self._clock())
         self._events.put(_Unreadable(failed) if code is FailureCode.UNREADABLE else failed)
+
+    def checkpoint_completed(self, manifest: Manifest) -> None:
+        """Tell the sources of queries how far a completed checkpoint has come."""
+        self._runs.completed(manifest)
 
     # --- starting and stopping ------------------------------------------------------------------------------
 

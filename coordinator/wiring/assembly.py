@@ -267,12 +267,7 @@ def _executor(
         progress=runs,
         clock=driver.clock,
         host_timeout=driver.config.host_timeout_seconds,
-        on_state_lost=supervisor.host_lost,
-        on_failure=supervisor.must_fail,
-        on_processor_failure=supervisor.processor_failed,
-        on_restored=supervisor.shards_restored,
-        on_not_opened=supervisor.shards_not_opened,
-        on_completed=runs.completed,
+        reports=supervisor,
     )
 
 

@@ -8,7 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
+from chandy.state.rpc.messages import ShardsRestored, TaskFailure
 from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.manifest import Manifest
+from chandy.storage.errors import ChandyError, FailureCode
 
 
 class Spark:
@@ -50,6 +53,27 @@ class Spark:
 
     def getConf(self) -> dict[str, str]:  # noqa: N802
         return self.conf
+
+
+class RecordedReports:
+    """``Reports`` that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+        self.failures: list[ChandyError] = []
+        self.processor_failures: list[TaskFailure] = []
+        self.restored: list[ShardsRestored] = []
+        self.not_opened: list[tuple[str, str, FailureCode | None]] = []
+        self.state_lost = self.lost.append
+        self.must_fail = self.failures.append
+        self.processor_failed = self.processor_failures.append
+        self.shards_restored = self.restored.append
+
+    def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
+        self.not_opened.append((query_id, why, code))
+
+    def checkpoint_completed(self, manifest: Manifest) -> None:
+        """A test may put another function in its place."""
 
 
 def watch_of(catalog: Catalog, generation: int, trusts_look: float = 15.0) -> SuccessorWatch:

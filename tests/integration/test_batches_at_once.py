@@ -107,7 +107,7 @@ def test_going_back_comes_to_the_same_totals(
     coordinator.checkpoint().result(DEADLINE)
     events.add(2)
     query.processAllAvailable()
-    coordinator._supervisor.host_lost("made to")
+    coordinator._supervisor.state_lost("made to")
     eventually(lambda: len(coordinator.recoveries) == 2)
     events.add()
     query.processAllAvailable()

@@ -172,7 +172,7 @@ def test_what_was_written_since_the_checkpoint_is_aborted_when_the_pipeline_goes
     query.processAllAvailable()
     behind = files(out) - before
     assert behind
-    coordinator._supervisor.host_lost("made to")
+    coordinator._supervisor.state_lost("made to")
     eventually(lambda: len(coordinator.recoveries) == 2)
     query.processAllAvailable()
     second = coordinator.checkpoint().result(DEADLINE)

@@ -138,7 +138,7 @@ def test_a_query_that_goes_back_publishes_nothing_twice(
     coordinator.checkpoint().result(DEADLINE)
     events.add(2)
     query.processAllAvailable()
-    coordinator._supervisor.host_lost("made to")
+    coordinator._supervisor.state_lost("made to")
     eventually(lambda: len(coordinator.recoveries) == 2)
     events.add()
     query.processAllAvailable()

@@ -24,9 +24,7 @@ from chandy.state.rpc.messages import (
     HostHello,
     Order,
     ShardSnapshot,
-    ShardsRestored,
     SnapshotOrder,
-    TaskFailure,
 )
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
@@ -39,15 +37,13 @@ from chandy.storage.checkpoints.manifest import (
     OutputRecord,
 )
 from chandy.storage.errors import (
-    ChandyError,
-    FailureCode,
     OutcomeUnknownError,
     StoreFailedError,
 )
 from chandy.storage.store import Store
 
 from ...waiting import DEADLINE, eventually
-from ..stand_ins import watch_of
+from ..stand_ins import RecordedReports, watch_of
 
 
 class TroubledStore(LocalStore):
@@ -188,12 +184,8 @@ class Setup:
         self.catalog = Catalog(self.store)
         self.queries = Queries(folder)
         self.now = 1000.0
-        self.lost: list[str] = []
-        self.failures: list[ChandyError] = []
-        self.processor_failures: list[TaskFailure] = []
-        self.restored: list[ShardsRestored] = []
-        self.not_opened: list[tuple[str, str, FailureCode | None]] = []
-        self.on_completed: Callable[[Manifest], None] = lambda manifest: None
+        self.reports = RecordedReports()
+        self.lost, self.failures = self.reports.lost, self.reports.failures
         generation = self.catalog.take_over("driver", self.now)
         self.generation = generation.generation
         limits = CheckpointConfig(**{"interval": None, **config}).limits
@@ -211,12 +203,7 @@ class Setup:
             progress=self.queries,
             clock=lambda: self.now,
             host_timeout=60.0,
-            on_state_lost=self.lost.append,
-            on_failure=self.failures.append,
-            on_processor_failure=self.processor_failures.append,
-            on_restored=self.restored.append,
-            on_not_opened=lambda query_id, why, code: self.not_opened.append((query_id, why, code)),
-            on_completed=lambda manifest: self.on_completed(manifest),
+            reports=self.reports,
         )
         operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
         self.executor.machine.handle(

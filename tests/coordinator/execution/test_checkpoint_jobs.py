@@ -49,7 +49,7 @@ def test_a_checkpoint_completes_with_what_hosts_and_queries_have_stored(setup: S
 
 def test_whoever_waits_for_a_checkpoint_learns_of_it_after_what_is_done_with_each(setup: Setup) -> None:
     order: list[str] = []
-    setup.on_completed = lambda manifest: order.append(
+    setup.reports.checkpoint_completed = lambda manifest: order.append(
         f"completed {manifest.id} {setup.store.list('checkpoints/1/manifest')}"
     )
     future = setup.request()
@@ -64,7 +64,7 @@ def test_a_checkpoint_is_complete_whatever_becomes_of_the_news(setup: Setup) -> 
     def fail(_: Manifest) -> None:
         raise OSError("no broker")
 
-    setup.on_completed = fail
+    setup.reports.checkpoint_completed = fail
     assert setup.completed().id == 1
     assert setup.completed().id == 2
     assert setup.executor.statistics().counts.failed == 0

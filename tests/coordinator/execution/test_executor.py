@@ -218,7 +218,7 @@ def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind
     setup.request()
     setup.executor.hosts.handlers[TaskFailure](TaskFailure("id", 5, "op", "key", "ValueError", "Traceback"))
     assert not future.done()
-    assert len(setup.processor_failures) == 1
+    assert len(setup.reports.processor_failures) == 1
     setup.store.open.set()
     setup.queries.may_plan.set()
 

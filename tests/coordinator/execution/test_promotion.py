@@ -46,7 +46,7 @@ from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord
 from chandy.storage.errors import ChandyError
 
 from ...waiting import DEADLINE, eventually
-from ..stand_ins import watch_of
+from ..stand_ins import RecordedReports, watch_of
 from .one_life import Queries
 
 pytestmark = pytest.mark.kills
@@ -74,7 +74,8 @@ class Cluster:
 
     def lead(self) -> None:
         """Start a life of the coordinator, which restores the latest checkpoint."""
-        self.lost: list[str] = []
+        reports = RecordedReports()
+        self.lost = reports.lost
         begin = time.time() - time.monotonic()
         generation = self.catalog.take_over("driver", time.time())
         config = CheckpointConfig(interval=None, standbys=1)
@@ -96,11 +97,7 @@ class Cluster:
             progress=self.queries,
             clock=lambda: begin + time.monotonic(),
             host_timeout=6.0,
-            on_state_lost=self.lost.append,
-            on_failure=lambda error: None,
-            on_processor_failure=lambda failure: None,
-            on_restored=lambda restored: None,
-            on_not_opened=lambda query_id, why, code: None,
+            reports=reports,
         )
         token = f"secret {generation.generation}"
         self.service = listen("127.0.0.1", token, "p")

@@ -176,11 +176,7 @@ class Life:
             progress=self.runs,
             clock=time.time,
             host_timeout=1e9,
-            on_state_lost=self.supervisor.host_lost,
-            on_failure=self.supervisor.must_fail,
-            on_processor_failure=self.supervisor.processor_failed,
-            on_restored=self.supervisor.shards_restored,
-            on_not_opened=self.supervisor.shards_not_opened,
+            reports=self.supervisor,
         )
         self.made.callback(self.executor.close)
         if point is not None:

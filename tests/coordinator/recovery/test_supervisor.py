@@ -655,7 +655,7 @@ def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
     touched: list[object] = []
     monkeypatch.setattr(launcher, "restore_query", lambda *args: touched.append(args))
     setup.checkpoints.watch.fenced = FENCED
-    setup.supervisor.host_lost("it was frozen for too long")
+    setup.supervisor.state_lost("it was frozen for too long")
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
     assert touched == []
@@ -813,7 +813,7 @@ def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(
 ) -> None:
     query = setup.supervisor.start(setup.definition)
     stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
-    setup.supervisor.host_lost("it was killed")
+    setup.supervisor.state_lost("it was killed")
     setup.supervisor.resume(stopped)
     eventually(lambda: any(metrics.checkpoint == 2 for metrics in list(setup.supervisor.recoveries)[1:]))
     assert query.isActive
@@ -834,7 +834,7 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
 
     monkeypatch.setattr(launcher, "restore_query", note)
     setup.checkpoints.unsettled = 2
-    setup.supervisor.host_lost("it was killed")
+    setup.supervisor.state_lost("it was killed")
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert restored == [-1]
 
@@ -846,7 +846,7 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.fenced(FENCED)
     # Behind it: what was lost meanwhile changes nothing any more.
-    setup.supervisor.host_lost("it was frozen for too long")
+    setup.supervisor.state_lost("it was frozen for too long")
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
     with pytest.raises(PipelineFailedError, match="failed for good"):
@@ -932,7 +932,7 @@ def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     query = setup.supervisor.start(setup.definition)
     (first,) = setup.runs.all()
-    setup.supervisor.host_lost("it was killed")
+    setup.supervisor.state_lost("it was killed")
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     setup.supervisor._carry_out(on.EndQuery("q", first.number))
     assert query.isActive
@@ -1009,7 +1009,7 @@ def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
 
     monkeypatch.setattr(setup.checkpoints.watch, "check_now", check_not_fenced)
     setup.checkpoints.unsettled = 1
-    setup.supervisor.host_lost("it was killed")
+    setup.supervisor.state_lost("it was killed")
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert (len(started), query.isActive, query.exception()) == (1, False, None)
 
@@ -1031,7 +1031,7 @@ def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
 
     monkeypatch.setattr(setup.checkpoints, "settle", settle_while_somebody_stops)
     setup.checkpoints.unsettled = 1
-    setup.supervisor.host_lost("it was killed")
+    setup.supervisor.state_lost("it was killed")
     eventually(lambda: stop.ident is not None)
     stop.join(DEADLINE)
     # Nothing was running, so nothing was stopped.
@@ -1046,7 +1046,7 @@ def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
 ) -> None:
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
-    setup.supervisor.host_lost("it was killed")
+    setup.supervisor.state_lost("it was killed")
     eventually(lambda: setup.supervisor._machine.outage is not None)
     setup.supervisor.stop_gracefully(("q",), 0.0)
     (suspended,) = [event for event in setup.checkpoints.machine.events if isinstance(event, Suspended)]
@@ -1070,7 +1070,7 @@ def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go
     query = setup.supervisor.start(setup.definition)
     stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
     assert not suspended()
-    setup.supervisor.host_lost("it was killed")
+    setup.supervisor.state_lost("it was killed")
     eventually(suspended)
     setup.supervisor.resume(stopped)
     eventually(lambda: len(setup.supervisor.recoveries) == 2)

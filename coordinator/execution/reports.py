@@ -1,0 +1,43 @@
+"""What happens to hosts, tasks and checkpoints, told to whoever keeps the queries running."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ...state.rpc.messages import ShardsRestored, TaskFailure
+from ...storage.checkpoints.manifest import Manifest
+from ...storage.errors import ChandyError, FailureCode
+
+
+class Reports(Protocol):
+    """Takes reports in. They come from many threads, and none may wait for anything that may be away."""
+
+    def state_lost(self, why: str) -> None:
+        """Report that the pipeline must go back to a checkpoint."""
+        ...
+
+    def must_fail(self, error: ChandyError) -> None:
+        """Report that the pipeline must fail, for instance because too many checkpoints have failed."""
+        ...
+
+    def processor_failed(self, failure: TaskFailure) -> None:
+        """Report that a user's processor raised; the query's failure will follow."""
+        ...
+
+    def shards_restored(self, restored: ShardsRestored) -> None:
+        """Report that a host has restored shards."""
+        ...
+
+    def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
+        """Report that shards could not be opened, or are damaged, although no task has needed them yet.
+
+        Args:
+            query_id: Spark's id of their query.
+            why: what was found.
+            code: what it means; None if nothing is known about it.
+        """
+        ...
+
+    def checkpoint_completed(self, manifest: Manifest) -> None:
+        """Report that a checkpoint has completed, before anybody else is told."""
+        ...
