@@ -17,7 +17,6 @@ from typing import Any, Self
 
 import attrs
 
-from chandy.coordinator.execution.checkpoint_jobs import CheckpointJob
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
@@ -102,9 +101,9 @@ class Observed(CheckpointExecutor):
 
     def observe(self) -> None:
         """Begin to record, before any host calls."""
-        self._carry_out = self.jobs.carry_out
         self.hosts.handlers[Ack] = self._observed_ack
-        self.jobs.carry_out = self._observed_job  # type: ignore[method-assign]
+        self._discard = self.jobs.discard
+        self.jobs.discard = self._observed_discard  # type: ignore[method-assign]
 
     def expect(self, acks: int) -> None:
         """Begin a checkpoint with so many ACKs."""
@@ -120,12 +119,11 @@ class Observed(CheckpointExecutor):
                 self.acknowledged_at, self.acknowledged_cpu = time.monotonic(), time.process_time()
                 self.acknowledged.set()
 
-    def _observed_job(self, job: CheckpointJob) -> None:
+    def _observed_discard(self, order: Discard) -> None:
         begun = time.monotonic()
-        self._carry_out(job)
-        if isinstance(job, Discard):
-            self.discard_seconds = time.monotonic() - begun
-            self.discarded.set()
+        self._discard(order)
+        self.discard_seconds = time.monotonic() - begun
+        self.discarded.set()
 
 
 class Hosts:

@@ -46,16 +46,6 @@ _ASK_AGAIN_SECONDS: Final = 2.0
 _PRE_COMMITS: Final = 5
 """How often sinks are asked what a savepoint has to publish, while retention deletes what is published."""
 
-CheckpointJob = (
-    do.ChooseCut
-    | do.StoreProgress
-    | do.CopyShards
-    | do.ReadBack
-    | do.Finalize
-    | do.Discard
-    | do.DiscardAborted
-)
-
 
 class CheckpointJobs:
     """Carries out what instructions ask of stores, and tells the state machine how it ended.
@@ -92,24 +82,6 @@ class CheckpointJobs:
         self._closed = closed
         self._reports = reports
 
-    def carry_out(self, job: CheckpointJob) -> None:
-        """Do what an instruction says."""
-        match job:
-            case do.ChooseCut():
-                self._choose_cut(job)
-            case do.StoreProgress():
-                self._store_progress(job)
-            case do.CopyShards():
-                self._copy_shards(job)
-            case do.ReadBack():
-                self._read_back(job)
-            case do.Finalize():
-                self._finalize(job)
-            case do.Discard():
-                self._discard(job)
-            case do.DiscardAborted():
-                self._discard_aborted(job)
-
     def failed(self, checkpoint: int, reason: Reason, error: Exception) -> None:
         """Tell the state machine that a checkpoint cannot complete."""
         detail = str(error) or type(error).__name__
@@ -117,7 +89,8 @@ class CheckpointJobs:
 
     # --- its place ------------------------------------------------------------------------------------------
 
-    def _choose_cut(self, choose: do.ChooseCut) -> None:
+    def choose_cut(self, choose: do.ChooseCut) -> None:
+        """Look up the newest batch of each query, in the order of the instruction."""
         kind = CheckpointKind.SAVEPOINT.value if choose.is_savepoint else "checkpoint"
         try:
             # A successor's ids are its own.
@@ -137,7 +110,7 @@ class CheckpointJobs:
             return
         if self._is_over(choose.checkpoint):
             # It was aborted meanwhile, and cleaned up perhaps before its place was claimed.
-            self._discard_aborted(do.DiscardAborted(choose.checkpoint, choose.root, choose.is_savepoint))
+            self.discard_aborted(do.DiscardAborted(choose.checkpoint, choose.root, choose.is_savepoint))
             return
         for query in choose.queries:
             planned, stands_at = self._progress.planned(query), self._progress.stands_at(query)
@@ -163,7 +136,8 @@ class CheckpointJobs:
         """Whether a checkpoint has ended: nothing is to be written for it any more, nor any sink to be asked."""
         return self._machine.read(lambda machine: checkpoint not in machine.checkpoints.pending)
 
-    def _store_progress(self, order: do.StoreProgress) -> None:
+    def store_progress(self, order: do.StoreProgress) -> None:
+        """Store what the progress of a query is, with what its sinks have to publish."""
         if self._is_over(order.checkpoint):
             return
         try:
@@ -217,7 +191,8 @@ class CheckpointJobs:
             store.write(file.key, self._store.read(file.key))
         return sum(file.size for file in files.values())
 
-    def _copy_shards(self, order: do.CopyShards) -> None:
+    def copy_shards(self, order: do.CopyShards) -> None:
+        """Copy the files of shards that no host has into the store of the checkpoint."""
         if self._is_over(order.checkpoint):
             return
         try:
@@ -236,7 +211,8 @@ class CheckpointJobs:
         new_bytes = sum(snapshot.new_bytes for snapshot in stored.values())
         self._machine.handle(on.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
 
-    def _read_back(self, order: do.ReadBack) -> None:
+    def read_back(self, order: do.ReadBack) -> None:
+        """Read what nobody has read since the restore, and tell whether it is whole."""
         files = [(source.root, file) for source in order.sources for file in source.handle.files]
         log.info("reading what nobody has read of the restored checkpoint", files=len(files))
         whole = False
@@ -262,7 +238,8 @@ class CheckpointJobs:
 
     # --- its manifest ---------------------------------------------------------------------------------------
 
-    def _finalize(self, order: do.Finalize) -> None:
+    def finalize(self, order: do.Finalize) -> None:
+        """Write the manifest."""
         manifest = self._machine.read(lambda machine: machine.manifest(order.checkpoint, self._clock()))
         if manifest is None:
             return
@@ -310,7 +287,8 @@ class CheckpointJobs:
 
     # --- what is not needed any more ------------------------------------------------------------------------
 
-    def _discard(self, order: do.Discard) -> None:
+    def discard(self, order: do.Discard) -> None:
+        """Delete what dropped checkpoints alone have."""
         try:
             discard(self._store, order.dropped, order.kept, self._watch.proof)
         except (OSError, ChandyError) as error:
@@ -319,7 +297,8 @@ class CheckpointJobs:
             # No checkpoint begins while too many deletions are counted as under way.
             self._machine.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped)))
 
-    def _discard_aborted(self, order: do.DiscardAborted) -> None:
+    def discard_aborted(self, order: do.DiscardAborted) -> None:
+        """Delete what was stored for an aborted checkpoint."""
         try:
             if order.is_savepoint:
                 owner = self._owner(order.checkpoint)

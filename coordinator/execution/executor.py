@@ -13,6 +13,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from typing import Any
+
+import attrs
 
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import CheckpointKind
@@ -29,7 +32,7 @@ from ..protocol.reasons import Reason
 from ..protocol.requests import Request
 from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import Statistics
-from .checkpoint_jobs import CheckpointJob, CheckpointJobs
+from .checkpoint_jobs import CheckpointJobs
 from .connected_hosts import ConnectedHosts
 from .locked_machine import LockedMachine
 from .progress import Progress
@@ -44,8 +47,26 @@ _COMMIT_POLL_SECONDS = 0.02
 _STOP_SECONDS = 30.0
 """How long closing waits for a manifest that is being written, and then for all else that is being done."""
 
-Job = CheckpointJob | do.Resolve | do.Reject | Callable[[], None]
-"""What the threads do."""
+
+@attrs.frozen(eq=False)
+class Job:
+    """What a thread does."""
+
+    work: Callable[[Any], object]
+    instruction: Any
+    """What ``work`` is called with."""
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The checkpoint that fails if the work fails; None if none does."""
+        checkpoint: int | None = getattr(self.instruction, "checkpoint", None)
+        return checkpoint
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        name = type(self.instruction).__name__
+        return name if self.checkpoint is None else f"{name} of checkpoint {self.checkpoint}"
 
 
 class CheckpointExecutor:
@@ -207,28 +228,33 @@ class CheckpointExecutor:
                 log.exception("an instruction failed", instruction=type(instruction).__name__)
 
     def _hand_on(self, instruction: do.Instruction | threading.Event) -> None:
+        jobs = self.jobs
         match instruction:
             case do.Send(host, order):
                 self.hosts.send(host, order)
             case do.Finalize():
-                self._workers(instruction.root).manifests.submit(instruction)
+                self._workers(instruction.root).manifests.submit(Job(jobs.finalize, instruction))
             case do.StoreProgress():
                 # Here, because the jobs of two checkpoints may overtake each other.
                 self._progress.close_epoch(instruction.query, instruction.checkpoint, instruction.cut)
-                self._workers(instruction.root).io.submit(instruction)
-            case do.ChooseCut() | do.CopyShards():
-                self._workers(instruction.root).io.submit(instruction)
+                self._workers(instruction.root).io.submit(Job(jobs.store_progress, instruction))
+            case do.ChooseCut():
+                self._workers(instruction.root).io.submit(Job(jobs.choose_cut, instruction))
+            case do.CopyShards():
+                self._workers(instruction.root).io.submit(Job(jobs.copy_shards, instruction))
             case do.Publish(checkpoint, queries):
                 for query in queries:
                     self._progress.commit(query, checkpoint)
             case do.ReadBack():
-                self._reader.submit(instruction)
+                self._reader.submit(Job(jobs.read_back, instruction))
             case do.DiscardAborted():
-                self._workers(instruction.root).cleaner.submit(instruction)
+                self._workers(instruction.root).cleaner.submit(Job(jobs.discard_aborted, instruction))
             case do.Discard():
-                self._own.cleaner.submit(instruction)
-            case do.Resolve() | do.Reject():
-                self._answers.submit(instruction)
+                self._own.cleaner.submit(Job(jobs.discard, instruction))
+            case do.Resolve():
+                self._answers.submit(Job(self._resolve, instruction))
+            case do.Reject():
+                self._answers.submit(Job(self._reject, instruction))
             case do.GoBack(why):
                 log.warning("state is lost", why=why)
                 self._reports.state_lost(why)
@@ -240,7 +266,7 @@ class CheckpointExecutor:
             case do.ReportStatisticsFailure(bug):
                 log.error("a checkpoint could not be counted", error=repr(bug))
             case threading.Event():
-                self._own.manifests.submit(instruction.set)
+                self._own.manifests.submit(Job(threading.Event.set, instruction))
 
     def _workers(self, root: str) -> StoreWorkers:
         """The threads for a store."""
@@ -255,24 +281,12 @@ class CheckpointExecutor:
     def _carefully(self, job: Job) -> None:
         """Do what an instruction says. An unexpected error fails its checkpoint."""
         try:
-            self._do(job)
+            job.work(job.instruction)
         except Exception as error:
-            log.exception("an instruction failed", instruction=type(job).__name__)
+            log.exception("an instruction failed", instruction=job.name)
             log.debug("an instruction failed", events=self.machine.events)
-            checkpoint = getattr(job, "checkpoint", None)
-            if checkpoint is not None:
-                self.jobs.failed(checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)
-
-    def _do(self, job: Job) -> None:
-        match job:
-            case do.Resolve():
-                self._resolve(job)
-            case do.Reject():
-                self._reject(job)
-            case _ if callable(job):
-                job()
-            case _:
-                self.jobs.carry_out(job)
+            if job.checkpoint is not None:
+                self.jobs.failed(job.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)
 
     def _resolve(self, order: do.Resolve) -> None:
         if (future := self._futures.pop(order.request, None)) is not None:
@@ -342,7 +356,7 @@ class CheckpointExecutor:
     def _unfinished(self, deadline: float) -> list[str]:
         """Wait for jobs until a time on the monotonic clock, and return the names of those that are left."""
         left = (job for workers in self._all_workers() for job in workers.wait(deadline))
-        return sorted({_name(job) for job in left})
+        return sorted({job.name for job in left})
 
     def _all_workers(self) -> list[StoreWorkers]:
         return [self._own, *self._elsewhere.values()]
@@ -362,9 +376,3 @@ class CheckpointExecutor:
         detail = "its outcome was not known in time; `chandy list` tells whether it is complete"
         for request in list(self._futures):
             self._reject(do.Reject(request, CheckpointError(None, reason, detail)))
-
-
-def _name(job: Job) -> str:
-    checkpoint = getattr(job, "checkpoint", None)
-    name = getattr(job, "__name__", type(job).__name__)
-    return name if checkpoint is None else f"{name} of checkpoint {checkpoint}"

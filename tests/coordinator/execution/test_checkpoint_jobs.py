@@ -263,7 +263,7 @@ def test_what_the_driver_writes_for_a_savepoint_that_was_aborted_meanwhile_does_
 
 
 def test_no_sink_is_asked_for_a_checkpoint_that_has_ended(setup: Setup) -> None:
-    setup.executor.jobs.carry_out(do.StoreProgress(1, "q", 4, setup.store.uri, None))
+    setup.executor.jobs.store_progress(do.StoreProgress(1, "q", 4, setup.store.uri, None))
     assert setup.queries.pre_committed == []
     assert setup.store.list("checkpoints/") == []
     setup.completed()
