@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -72,6 +73,8 @@ DECISIONS = {
     "storage.checkpoints.retention",
 }
 """Modules outside of ``coordinator.protocol`` that decide by values alone, too."""
+OF_PY4J = {"_jvm", "_jdf", "_jc", "_jsc", "_jsparkSession", "_jwrite", "_gateway"}
+"""Attributes of PySpark's objects by which the JVM is reached; see ``docs/internals.md``."""
 LONGEST = 600
 """Lines of a module. What is longer has more than one job."""
 VALUES = {("coordinator.restore.resume", "pathlib"), ("coordinator.protocol.statistics", "datetime")}
@@ -272,3 +275,22 @@ def test_no_module_is_too_long_to_be_read_at_once() -> None:
     assert {
         name: lines for name, source in sources().items() if (lines := source.count("\n")) > LONGEST
     } == {}
+
+
+def test_only_what_knows_spark_reaches_through_pyspark_to_the_jvm() -> None:
+    reached = {
+        name
+        for name, source in sources().items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and node.attr in OF_PY4J
+    }
+    assert {name for name in reached if not name.startswith("coordinator.spark.")} == {
+        "state.operators.dataframe"
+    }
+
+
+def test_the_page_about_internals_names_files_that_there_are() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "internals.md").read_text()
+    named = re.findall(r"`((?:coordinator|state|storage|tests)/[a-z_/]+(?:\.py)?)`", page)
+    assert len(named) > 20
+    assert [one for one in named if not (Path(__file__).parents[1] / one).exists()] == []
