@@ -51,11 +51,17 @@ def csv(rows: pa.Table) -> bytes:
     What is not a finite number is written as Spark writes and reads it: ``NaN``, ``Infinity``, ``-Infinity``.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
     for at, field in enumerate(rows.schema):
         if pa.types.is_floating(field.type):
             rows = rows.set_column(at, field.name, _named_infinities(rows.column(at)))
+    if rows.num_columns == 1 and rows.column(0).null_count:
+        # A null alone would be an empty line, which readers skip. A quoted nothing is a null of all types but text.
+        rows = rows.set_column(
+            0, rows.column_names[0], pc.fill_null(pc.cast(rows.column(0), pa.string()), "")
+        )
     stream = io.BytesIO()
     arrow_csv.write_csv(rows, stream)
     return stream.getvalue()
@@ -89,7 +95,22 @@ def unwritten(rows: pa.Table, format: str, partition_by: tuple[str, ...]) -> str
     JSON, CSV and names of folders have dates as text, for the years 1 to 9999.
     """
     written_as_text = [name for name in rows.column_names if format != "parquet" or name in partition_by]
-    return too_long(rows, partition_by, partition_folder) or far_year(rows, written_as_text)
+    return (
+        too_long(rows, partition_by, partition_folder)
+        or far_year(rows, written_as_text)
+        or (_null_line(rows, partition_by) if format == "csv" else None)
+    )
+
+
+def _null_line(rows: pa.Table, partition_by: tuple[str, ...]) -> str | None:
+    """Say which null would be a line that readers skip, or take for an empty text."""
+    names = [name for name in rows.column_names if name not in partition_by]
+    is_lost = (
+        len(names) == 1 and _is_text(rows.column(names[0]).type) and rows.column(names[0]).null_count > 0
+    )
+    return (
+        f"a null in column {names[0]!r}, which is text and the only one of a line of CSV" if is_lost else None
+    )
 
 
 def too_long(
@@ -102,11 +123,10 @@ def too_long(
         partition_by: the columns that name folders.
         folder_of: returns the name of a folder for a column and its value.
     """
-    import pyarrow as pa
 
     for name in partition_by:
         column = rows.column(name)
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        if not _is_text(column.type):
             continue
         for value in column.unique().to_pylist():
             if value is not None and len(folder_of(name, value).encode()) > _LONGEST_NAME:
@@ -124,7 +144,8 @@ def _can_hold(format: str, type_: pa.DataType) -> bool:
         return not (types.is_nested(type_) or _is_bytes(type_) or types.is_time(type_))
     if types.is_time(type_):
         return format == "parquet"
-    if types.is_map(type_) and format == "json" and not _can_name(type_.key_type):
+    if types.is_map(type_) and format == "json" and not _is_text(type_.key_type):
+        # Names in an object are text, and Spark reads them back as nothing else.
         return False
     if types.is_map(type_):
         return _can_hold(format, type_.key_type) and _can_hold(format, type_.item_type)
@@ -133,18 +154,6 @@ def _can_hold(format: str, type_: pa.DataType) -> bool:
     if types.is_list(type_) or types.is_large_list(type_):
         return _can_hold(format, type_.value_type)
     return True
-
-
-def _can_name(type_: pa.DataType) -> bool:
-    """Return whether values of a type can be names in an object of JSON."""
-    import pyarrow.types as types
-
-    return bool(
-        types.is_string(type_)
-        or types.is_large_string(type_)
-        or types.is_integer(type_)
-        or types.is_boolean(type_)
-    )
 
 
 def in_partitions(rows: pa.Table, partition_by: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
@@ -186,13 +195,13 @@ def _escaped(text: str) -> str:
 def _can_partition(type_: pa.DataType) -> bool:
     import pyarrow.types as types
 
-    return bool(
-        types.is_integer(type_)
-        or types.is_boolean(type_)
-        or types.is_date(type_)
-        or types.is_string(type_)
-        or types.is_large_string(type_)
-    )
+    return bool(types.is_integer(type_) or types.is_boolean(type_) or types.is_date(type_) or _is_text(type_))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_string(type_) or types.is_large_string(type_))
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
@@ -232,11 +241,7 @@ def _json_value(value: Any, type_: pa.DataType) -> object:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if pa.types.is_map(type_):
-        return {_json_key(key): _json_value(item, type_.item_type) for key, item in value}
+        return {key: _json_value(item, type_.item_type) for key, item in value}
     if pa.types.is_struct(type_):
         return _json_object(value, {field.name: field.type for field in type_})
     return [_json_value(item, type_.value_type) for item in value]
-
-
-def _json_key(key: object) -> str:
-    return str(key).lower() if isinstance(key, bool) else str(key)

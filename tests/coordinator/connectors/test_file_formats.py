@@ -75,9 +75,9 @@ def test_json_has_one_object_a_line_without_nulls() -> None:
 
 def test_json_has_maps_as_objects_and_names_what_is_no_number() -> None:
     kind = pa.struct(
-        [("m", pa.map_(pa.string(), pa.float64())), ("l", pa.list_(pa.map_(pa.int32(), pa.bool_())))]
+        [("m", pa.map_(pa.string(), pa.float64())), ("l", pa.list_(pa.map_(pa.string(), pa.bool_())))]
     )
-    value = {"m": [("a", float("nan")), ("b", None), ("c", float("-inf"))], "l": [[(1, True)], [], None]}
+    value = {"m": [("a", float("nan")), ("b", None), ("c", float("-inf"))], "l": [[("1", True)], [], None]}
     rows = pa.table({"s": pa.array([value, {"m": None, "l": None}], kind), "f": [float("inf"), 1.5]})
     assert [json.loads(line) for line in json_lines(rows).splitlines()] == [
         {
@@ -99,8 +99,9 @@ def test_csv_names_what_is_no_number_as_spark_does(kind: pa.DataType) -> None:
         '"NaN"',
         '"Infinity"',
         '"-Infinity"',
+        '""',
     ]
-    assert csv(pa.table({"f": pa.array([1.5, None], kind)})) == b'"f"\n1.5\n\n'
+    assert csv(pa.table({"f": pa.array([1.5, None], kind), "n": [1, 2]})) == b'"f","n"\n1.5,1\n,2\n'
 
 
 @pytest.mark.parametrize("format", ["csv", "json"])
@@ -130,22 +131,23 @@ def test_no_format_takes_intervals_which_no_reader_would_know_again(format: str,
     assert format == "csv" or unwritable(pa.schema([("i", pa.list_(kind))]), format, ())
 
 
-def test_a_time_of_day_is_for_parquet_alone_and_a_map_by_structs_not_for_json() -> None:
+def test_a_time_of_day_is_for_parquet_alone_and_a_map_by_what_is_no_text_not_for_json() -> None:
     taken = {
         format: [
             not unwritable(pa.schema([("c", kind)]), format, ())
             for kind in (
                 pa.time64("us"),
                 pa.map_(pa.struct([("a", pa.int32())]), pa.int32()),
+                pa.map_(pa.int32(), pa.int32()),
                 pa.map_(pa.string(), pa.int32()),
             )
         ]
         for format in ("parquet", "json", "csv")
     }
     assert taken == {
-        "parquet": [True, True, True],
-        "json": [False, False, True],
-        "csv": [False, False, False],
+        "parquet": [True, True, True, True],
+        "json": [False, False, False, True],
+        "csv": [False, False, False, False],
     }
 
 
@@ -246,3 +248,11 @@ def test_what_can_be_gone_back_to_and_brought_back() -> None:
 )
 def test_sparks_readers_know_a_store_by_hadoops_scheme(uri: str, url: str) -> None:
     assert url_of(uri) == url
+
+
+def test_a_null_alone_in_a_line_of_csv_is_no_empty_line() -> None:
+    assert csv(pa.table({"a": pa.array([1, None])})) == b'"a"\n"1"\n""\n'
+    text = pa.table({"a": ["x", None], "p": [1, 1]})
+    assert unwritten(text, "csv", ()) is None
+    assert "the only one" in str(unwritten(text, "csv", ("p",)))
+    assert unwritten(text, "json", ("p",)) is None
