@@ -195,7 +195,7 @@ class CheckpointConfig:
     so; it goes on by itself once the target takes what waits.
     """
     check_invariants: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether to check after every event that the checkpoint protocol is as it must be, and raise an error otherwise.
+    """Whether the checkpoint protocol checks itself after every event; if it is not as it must be, the pipeline fails.
 
     Set it to look for a bug of Chandy. It costs the driver time in proportion to the shards and hosts of the pipeline.
     """

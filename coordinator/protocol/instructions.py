@@ -10,6 +10,7 @@ from ...state.shards import (
     ShardId,
 )
 from ...storage.checkpoints.manifest import Handle, Manifest
+from ...storage.errors import ChandyError
 from .errors import CheckpointError
 from .requests import Request
 
@@ -128,9 +129,9 @@ class Promoted:
 
 @attrs.frozen
 class FailPipeline:
-    """Fail the pipeline: more checkpoints in a row have failed than are tolerable."""
+    """Fail the pipeline: more checkpoints in a row have failed than are tolerable, or an invariant does not hold."""
 
-    error: CheckpointError = attrs.field(eq=str)
+    error: ChandyError = attrs.field(eq=str)
 
 
 @attrs.frozen

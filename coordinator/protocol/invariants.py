@@ -12,24 +12,22 @@ from collections.abc import Iterator
 from .copies import Copies, Move, MovePhase
 from .errors import InvariantBrokenError
 from .events import Answer, Event
+from .instructions import FailPipeline
 from .pending import PHASES, Phase
 from .state_machine import CheckpointStateMachine, Outcome
 
 
 class CheckedStateMachine(CheckpointStateMachine):
-    """A state machine that checks its invariants after every event."""
+    """A state machine that checks its invariants after every event, and fails the pipeline if one does not hold."""
 
     def handle(self, event: Event[Answer], now: float) -> Outcome[Answer]:
-        """Handle an event as ``CheckpointStateMachine`` does.
-
-        Raises:
-            InvariantBrokenError: an invariant does not hold any more.
-        """
-        # ``attrs`` makes the class anew, and ``super()`` would still mean the first one.
+        """Handle an event as ``CheckpointStateMachine`` does."""
         outcome = super().handle(event, now)
-        if broken := broken_invariants(self):
-            raise InvariantBrokenError(type(event).__name__, tuple(broken))
-        return outcome
+        if not (broken := broken_invariants(self)):
+            return outcome
+        # The other instructions are carried out all the same: somebody may wait for what they answer.
+        failed = FailPipeline(InvariantBrokenError(type(event).__name__, tuple(broken)))
+        return Outcome(outcome.answer, (*outcome.instructions, failed))
 
 
 def broken_invariants(machine: CheckpointStateMachine) -> list[str]:

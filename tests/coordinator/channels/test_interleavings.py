@@ -1,6 +1,6 @@
 """Two queries that read what a third one writes, whatever happens: batches, cuts, publishes, crashes and restores.
 
-The protocol (``CheckedStateMachine``), the commit of a manifest, the steps back, the sinks (``TransactionalSink``
+The protocol (``CheckpointStateMachine``), the commit of a manifest, the steps back, the sinks (``TransactionalSink``
 with ``FilesSink``, and Spark's own file sink as Chandy puts it back), the files of a query that a checkpoint keeps and
 the working directories that are made from them, and all that looks at channels are the real ones, on a real disk.
 Around them is a small model that takes one step when it is told to: Spark's batches, its file source and its file sink,
@@ -40,7 +40,6 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
-from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.coordinator.protocol.pending import Phase
 from chandy.coordinator.protocol.query_state import Queries
 from chandy.coordinator.query import Definition
@@ -72,6 +71,7 @@ from chandy.storage.store import Store
 from ...effort import always_kept, sampled, until_found
 from ..sinks.two_phase.test_interleavings import SteppedPublisher
 from ..stepped_executor import SteppedExecutor, SteppedRollback
+from ..strict_machine import StrictStateMachine
 
 STEPS = 30
 WRITER, READERS = "writer", ("reader", "slow")
@@ -295,7 +295,7 @@ class Life(SteppedExecutor):
         self.initial = self.point = point
         self.channels = Channels(world.tick)
         self.runs = Runs(self.channels)
-        self.machine = CheckedStateMachine(
+        self.machine = StrictStateMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=self.root,

@@ -15,7 +15,6 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.state.rpc.messages import (
     Ack,
     BatchTimes,
@@ -44,6 +43,7 @@ from chandy.storage.store import Store
 
 from ...waiting import DEADLINE, eventually
 from ..stand_ins import RecordedReports, watch_of
+from ..strict_machine import StrictStateMachine
 
 
 class TroubledStore(LocalStore):
@@ -189,7 +189,7 @@ class Setup:
         generation = self.catalog.take_over("driver", self.now)
         self.generation = generation.generation
         limits = CheckpointConfig(**{"interval": None, **config}).limits
-        self.machine = lambda: CheckedStateMachine(
+        self.machine = lambda: StrictStateMachine(
             pipeline="p", generation=generation.generation, root=self.store.uri, limits=limits, next_id=1
         )
         self.watch = watch_of(self.catalog, generation.generation)

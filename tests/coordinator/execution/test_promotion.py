@@ -24,7 +24,6 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.state.format.arrow import BYTES
 from chandy.state.host.discovery import connect
 from chandy.state.rpc import client as client_module
@@ -47,6 +46,7 @@ from chandy.storage.errors import ChandyError
 
 from ...waiting import DEADLINE, eventually
 from ..stand_ins import RecordedReports, watch_of
+from ..strict_machine import StrictStateMachine
 from .one_life import Queries
 
 pytestmark = pytest.mark.kills
@@ -82,7 +82,7 @@ class Cluster:
         completed = tuple(self.catalog.completed())
         base = completed[-1].id if completed else None
         self.executor = CheckpointExecutor(
-            CheckedStateMachine(
+            StrictStateMachine(
                 pipeline="p",
                 generation=generation.generation,
                 root=self.store.uri,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import attrs
@@ -10,7 +11,8 @@ import pytest
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.copies import Move, MovePhase
 from chandy.coordinator.protocol.errors import InvariantBrokenError
-from chandy.coordinator.protocol.invariants import broken_invariants
+from chandy.coordinator.protocol.instructions import FailPipeline
+from chandy.coordinator.protocol.invariants import CheckedStateMachine, broken_invariants
 from chandy.coordinator.protocol.pending import Phase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.shards import ShardId
@@ -76,10 +78,14 @@ def test_an_invariant_that_does_not_hold_is_named(broken: Break, what: str, benc
     assert any(what in one for one in broken_invariants(bench.machine)), broken_invariants(bench.machine)
 
 
-def test_a_checked_machine_refuses_to_go_on_and_names_the_event(bench: Bench) -> None:
-    add_move(bench, target="a")
-    with pytest.raises(InvariantBrokenError, match=r"after Tick.*has its owner as its target.*please report"):
-        bench(on.Tick())
+def test_a_checked_machine_fails_the_pipeline_and_names_the_event(bench: Bench) -> None:
+    machine = CheckedStateMachine(pipeline="p", generation=1, root="", limits=bench.machine.limits, next_id=1)
+    assert machine.handle(on.HostJoined(hello("a")), 1.0).instructions == ()
+    machine.members.dismissed.add("a")
+    (failed,) = machine.handle(on.Tick(), 2.0).instructions
+    assert isinstance(failed, FailPipeline)
+    assert isinstance(failed.error, InvariantBrokenError)
+    assert re.match(r"after Tick,.* dismissed host a is a member; .* please report", str(failed.error))
 
 
 def test_a_savepoint_is_no_checkpoint_that_takes_a_place(bench: Bench) -> None:

@@ -17,7 +17,6 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, CheckpointStateError, StaleQueryError, StateLostError
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
-from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.coordinator.protocol.pending import AckResult, Phase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
@@ -53,6 +52,7 @@ from chandy.storage.checkpoints.manifest import (
 )
 
 from ...builders import make_manifest
+from ..strict_machine import StrictStateMachine
 
 ROOT = "file:///store"
 SHARDS = {"up": 2, "down": 1}
@@ -85,7 +85,7 @@ class Bench:
         self.now = 100.0
         self.seen: list[do.Instruction] = []
         limits = CheckpointConfig(interval="10 s", initial_delay="10 s", retained=retained, **config).limits
-        self.machine = CheckedStateMachine(
+        self.machine = StrictStateMachine(
             pipeline="p",
             generation=1,
             root=ROOT,

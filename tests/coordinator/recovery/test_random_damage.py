@@ -26,7 +26,6 @@ from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol.events import Restored
-from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.coordinator.query import CheckpointedQuery, Definition
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
@@ -58,6 +57,7 @@ from chandy.storage.errors import ChandyError
 from ...coordinator.stand_ins import watch_of
 from ...effort import chance, examples
 from ...waiting import DEADLINE, eventually
+from ..strict_machine import StrictStateMachine
 
 RETAINED = 5
 SHARDS = 3
@@ -161,7 +161,7 @@ class Life:
             token=TOKEN,
         )
         self.executor = CheckpointExecutor(
-            CheckedStateMachine(
+            StrictStateMachine(
                 pipeline="p",
                 generation=generation.generation,
                 root=self.catalog.store.uri,

@@ -1,7 +1,7 @@
 """Transactional sinks against whatever can happen to them: targets, drivers and stores that fail at any moment.
 
 The sinks of a query (``TransactionalSink``, its ``EpochLog``, ``Publisher`` and records on disk), the protocol
-(``CheckedStateMachine``), the commit of a manifest, the steps back, the catalog with its fencing, retention and
+(``CheckpointStateMachine``), the commit of a manifest, the steps back, the catalog with its fencing, retention and
 deletion are the real ones. Around them is a small model that takes one step when it is told to: Spark's batches of one
 query, the threads of the driver, and two targets, each of which is atomic but may be away, lose its answer, or do what
 it was asked after its caller has given up.
@@ -39,7 +39,6 @@ from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.checkpoints import Checkpoints
-from chandy.coordinator.protocol.invariants import CheckedStateMachine
 from chandy.coordinator.protocol.pending import PendingCheckpoint
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery import rollback
@@ -89,6 +88,7 @@ from chandy.storage.store import Store
 from ....builders import AskingProof, MemoryStore
 from ....effort import always_kept, sampled, until_found
 from ...stepped_executor import SteppedExecutor, SteppedRollback
+from ...strict_machine import StrictStateMachine
 
 STEPS = 40
 ROOT = "memory://pipeline"
@@ -430,7 +430,7 @@ class Life(SteppedExecutor):
         point = self.catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
         root = ROOT if restore == "latest" else restore
         self.initial = self.point = RestorePoint(point, root) if point else None
-        self.machine = CheckedStateMachine(
+        self.machine = StrictStateMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=ROOT,
