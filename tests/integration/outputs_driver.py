@@ -1,6 +1,7 @@
 """A driver with transactional sinks, which tests run as a process of its own and kill.
 
-``python -m tests.integration.outputs_driver <options as JSON>``: events go to stdout; the end of stdin stops it.
+``python -m tests.integration.outputs_driver <options as JSON>``: events go to stdout. The end of stdin
+stops it; if it is supervised, a signal does.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def run(options: dict[str, Any]) -> None:
     ]
     say("resumes" if all(one.in_place for one in coordinator.recoveries) else "replays")
     threading.Thread(target=tell_progress, args=(coordinator, queries), daemon=True).start()
+    if options.get("supervised"):
+        sys.exit(coordinator.run())
     sys.stdin.readline()
     for query in queries:
         query.processAllAvailable()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
 from collections import Counter
@@ -15,9 +14,11 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointedQuery
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
 from tests.coordinator.sinks.two_phase import sqlite_sink
-from tests.effort import rounds, sampled
-from tests.waiting import eventually
+from tests.effort import chance, rounds, sampled
+from tests.waiting import DEADLINE, eventually
 
 from .driver_process import Driver, driver
 from .drivers import INPUT, ROWS, add_file, chained, linked, records
@@ -102,16 +103,16 @@ def test_every_row_is_published_once_whenever_the_driver_is_killed(
 ) -> None:
     (tmp_path / "in").mkdir()
     options = {"folder": tmp_path, "interval": "300 ms", "changelog": changelog}
-    chance = random.Random()
+    numbers = chance("driver", changelog)
     files = 0
     for _ in range(KILLS):
         for _ in range(FILES):
             add_file(tmp_path / "in", files)
             files += 1
         with driver("outputs_driver", tmp_path, runtime, options) as alive:
-            wait_for_events(alive, chance.randrange(1, 3 * FILES))
+            wait_for_events(alive, numbers.randrange(1, 3 * FILES))
             # Not at the moment of an event alone.
-            time.sleep(chance.uniform(0, 0.3))
+            time.sleep(numbers.uniform(0, 0.3))
         check_rows(tmp_path, files)
     with driver("outputs_driver", tmp_path, runtime, options) as last:
         eventually(lambda: last.told("resumes") or last.told("replays"), "the last driver")
@@ -127,7 +128,7 @@ def test_every_row_is_published_once_whenever_a_state_host_is_killed(
     spark: SparkSession, tmp_path: Path, local: Path, changelog: bool
 ) -> None:
     (tmp_path / "in").mkdir()
-    chance = random.Random()
+    numbers = chance("hosts", changelog)
     chain, ids = sinks(tmp_path)
     files = 0
     queries: list[CheckpointedQuery] = []
@@ -151,10 +152,10 @@ def test_every_row_is_published_once_whenever_a_state_host_is_killed(
             for _ in range(FILES // 3):
                 add_file(tmp_path / "in", files)
                 files += 1
-            wanted = chance.randrange((files - FILES // 3) * ROWS, files * ROWS)
+            wanted = numbers.randrange((files - FILES // 3) * ROWS, files * ROWS)
             eventually(lambda wanted=wanted: is_there(wanted), f"{wanted} rows and a host")  # type: ignore[misc]
             # Not at the moment of an epoch alone.
-            time.sleep(chance.uniform(0, 0.3))
+            time.sleep(numbers.uniform(0, 0.3))
             for host in hosts(local):
                 os.kill(host, signal.SIGKILL)
             check_rows(tmp_path, files)
@@ -162,3 +163,27 @@ def test_every_row_is_published_once_whenever_a_state_host_is_killed(
         # Without this one could have been killed before it had state, and nobody would have noticed.
         assert len(coordinator.recoveries) > KILLS // 2
     check_rows(tmp_path, files)
+
+
+def test_a_program_under_a_scheduler_ends_well_at_a_signal_and_the_next_goes_on(
+    tmp_path: Path, runtime: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    options = {"folder": tmp_path, "interval": "300 ms", "changelog": True}
+    numbers, files = chance("signals"), 0
+    for _ in range(KILLS):
+        for _ in range(FILES):
+            add_file(tmp_path / "in", files)
+            files += 1
+        with driver("outputs_driver", tmp_path, runtime, {**options, "supervised": True}) as alive:
+            wait_for_events(alive, numbers.randrange(1, 2 * FILES))
+            # Python alone, as a scheduler does it: systemd with KillMode=mixed, and Kubernetes.
+            alive.process.send_signal(signal.SIGTERM)
+            assert alive.process.wait(DEADLINE) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+        check_rows(tmp_path, files)
+        latest = Catalog(LocalStore(tmp_path / "store" / "killed")).latest()
+        assert latest is not None, "it has taken a last checkpoint"
+    with driver("outputs_driver", tmp_path, runtime, options) as last:
+        eventually(lambda: last.told("restored"), "the last driver")
+        assert last.events[1] == f"restored {latest.id}"
+        wait_for_all_rows(tmp_path, files, lambda: check_lives(last))
