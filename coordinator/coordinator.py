@@ -204,7 +204,7 @@ class CheckpointCoordinator(KeyedOperators):
     ) -> CheckpointedQuery:
         if name in self._names:
             raise taken("query name", name)
-        self._executor.machine.read(lambda machine: machine.check_reads(name, reads))
+        self._executor.machine.read(lambda machine: machine.queries.check_reads(name, reads))
         batches: BatchAggregate | None = None
         if isinstance(given, BatchWriter):
             batches = given.aggregate

@@ -21,19 +21,10 @@ from ..state.format.values import StateName
 from ..state.local.changelog import read, shard_folder
 from ..state.reader.lookup import lookup_state
 from ..state.rpc.calls import ActionClient
-from ..state.rpc.messages import (
-    AskAccount,
-    AskBatches,
-    HostHello,
-    ReadValues,
-    Values,
-)
+from ..state.rpc.messages import AskAccount, AskBatches, HostHello, ReadValues, Values
 from ..state.rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from ..state.rpc.tls import Identity
-from ..state.shards import (
-    RestoreSource,
-    ResumePoint,
-)
+from ..state.shards import RestoreSource, ResumePoint
 from ..storage.backends.open import open_store
 from ..storage.checkpoints.files import FileCache
 from ..storage.checkpoints.restore import restore_files

@@ -27,10 +27,7 @@ from chandy.state.rpc.messages import (
     ShardsRestored,
     SnapshotOrder,
 )
-from chandy.state.shards import (
-    RestoreSource,
-    ShardId,
-)
+from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, QueryRecord
 from chandy.storage.codec import from_json, to_json
 

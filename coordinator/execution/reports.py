@@ -1,4 +1,4 @@
-"""What happens to hosts, tasks and checkpoints, told to whoever keeps the queries running."""
+"""The reports of hosts, tasks and checkpoints, for the part that keeps the queries running."""
 
 from __future__ import annotations
 

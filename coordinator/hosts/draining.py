@@ -7,21 +7,18 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
-from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import CheckpointKind
 from ..checkpoint import Checkpoint
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events as on
 from ..protocol.copies import MovePhase
 from ..protocol.errors import DrainError
+from ..protocol.placement import PlacedShards
 from ..protocol.state_machine import CheckpointStateMachine
 
 _LOOK_SECONDS: Final = 1.0
 """How often it is looked whether another checkpoint is needed."""
 _NAMED: Final = 3
-
-Left = list[tuple[str, ShardId, MovePhase | None]]
-"""Shards that are still to go, each after the name of its query, and how far its move is; None if it has none yet."""
 
 
 class Emptying:
@@ -32,7 +29,9 @@ class Emptying:
         left: returns the shards that are still to go.
     """
 
-    def __init__(self, executor: CheckpointExecutor, left: Callable[[CheckpointStateMachine], Left]) -> None:
+    def __init__(
+        self, executor: CheckpointExecutor, left: Callable[[CheckpointStateMachine], PlacedShards]
+    ) -> None:
         self._executor = executor
         self._left = left
         self._asked: Future[Checkpoint] | None = None
@@ -42,7 +41,7 @@ class Emptying:
         """Whether the latest checkpoint that was asked for has failed."""
         return self._asked is not None and self._asked.done() and self._asked.exception() is not None
 
-    def push(self) -> Left:
+    def push(self) -> PlacedShards:
         """Ask for a checkpoint if a move waits for one, and return what is left."""
         left = self._executor.machine.read(self._left)
         if left and (self._asked is None or self._asked.done()):

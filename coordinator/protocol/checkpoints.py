@@ -13,18 +13,8 @@ from collections.abc import Callable, Collection
 
 import attrs
 
-from ...state.rpc.messages import (
-    AbortOrder,
-    Ack,
-    CompleteOrder,
-    Decline,
-    ReleaseOrder,
-    SnapshotOrder,
-)
-from ...state.shards import (
-    RestoreSource,
-    ShardId,
-)
+from ...state.rpc.messages import AbortOrder, Ack, CompleteOrder, Decline, ReleaseOrder, SnapshotOrder
+from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Handle, Manifest
 from .admission import Admission, Load
 from .copies import Move
@@ -53,7 +43,7 @@ from .retained import RetainedCheckpoints
 from .statistics import History, ShardStatistics
 
 
-@attrs.define
+@attrs.define(kw_only=True)
 class Checkpoints:
     """All checkpoints of a pipeline: pending, completed, and those whose output is being published."""
 

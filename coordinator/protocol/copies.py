@@ -8,16 +8,8 @@ from typing import ClassVar, Final
 
 import attrs
 
-from ...state.rpc.messages import (
-    HostHello,
-    MoveReport,
-    MoveStep,
-    OpenAhead,
-)
-from ...state.shards import (
-    RestoreSource,
-    ShardId,
-)
+from ...state.rpc.messages import HostHello, MoveReport, MoveStep, OpenAhead
+from ...state.shards import RestoreSource, ShardId
 from .instructions import Send
 from .query_state import QueryState
 

@@ -11,18 +11,8 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
-from ...state.rpc.messages import (
-    Ack,
-    AskBatch,
-    BatchAnswer,
-    HostHello,
-    Message,
-)
-from ...state.shards import (
-    RestoreSource,
-    ResumePoint,
-    ShardId,
-)
+from ...state.rpc.messages import Ack, AskBatch, BatchAnswer, HostHello, Message
+from ...state.shards import RestoreSource, ResumePoint, ShardId
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from .pending import AckResult
 from .reasons import Reason

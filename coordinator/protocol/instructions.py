@@ -5,10 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ...state.rpc.messages import Order
-from ...state.shards import (
-    RestoreSource,
-    ShardId,
-)
+from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Handle, Manifest
 from ...storage.errors import ChandyError
 from .errors import CheckpointError

@@ -123,11 +123,10 @@ def _wrong(machine: CheckpointStateMachine, copies: Copies, one: Move) -> Iterat
         yield "has an owner that is gone"
     if one.shard not in owned:
         yield "has an owner without the shard"
-    if (one.phase is MovePhase.STORING) != (one.checkpoint in machine.checkpoints.pending) and one.phase in (
-        MovePhase.PLANNED,
-        MovePhase.STORING,
-    ):
+    if one.phase is MovePhase.STORING and one.checkpoint not in machine.checkpoints.pending:
         yield "waits for a checkpoint that is not pending"
+    if one.phase is MovePhase.PLANNED and one.checkpoint is not None:
+        yield "is in a checkpoint before it waits for it"
     if one.phase is MovePhase.HANDING_OVER:
         if one.deadline is None or one.term <= query.assignment.owner_term(one.shard):
             yield "is handed over without a new term or a deadline"

@@ -11,18 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 import attrs
 
 from ...state.errors import ShardMovingError
-from ...state.rpc.messages import (
-    ClaimAnswer,
-    ClaimShards,
-    DropStandby,
-    MoveReport,
-    MoveStep,
-    Settle,
-)
-from ...state.shards import (
-    RestoreSource,
-    ShardId,
-)
+from ...state.rpc.messages import ClaimAnswer, ClaimShards, DropStandby, MoveReport, MoveStep, Settle
+from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Manifest
 from .copies import HAND_OVER_SECONDS, Move, MovePhase, Numbers
 from .errors import NotTheOwnerError, StateLostError
@@ -35,7 +25,7 @@ from .retained import RetainedCheckpoints
 from .shard_assignment import ShardLocations
 from .standbys import Standbys
 
-AssignedShards = list[tuple[str, ShardId, MovePhase | None]]
+PlacedShards = list[tuple[str, ShardId, MovePhase | None]]
 """Shards, each after the name of its query, and how far its move is; None if it stays."""
 
 
@@ -84,11 +74,11 @@ class Placement:
         """Whether a shard of a query moves as soon as its running batch has committed."""
         return bool(self.moves.of(query, MovePhase.READY))
 
-    def shards_on(self, machine: str) -> AssignedShards:
+    def shards_on(self, machine: str) -> PlacedShards:
         """Return the shards on a machine."""
         return self._shards_of(self.members.on(machine))
 
-    def shards_leaving(self) -> AssignedShards:
+    def shards_leaving(self) -> PlacedShards:
         """Return the shards on hosts whose executors leave; none if there is no other host."""
         leaving = self.members.of_executors(self.moves.leaving)
         return self._shards_of(leaving) if self.moves.may_have_shards(self.members.hosts) else []
@@ -99,7 +89,7 @@ class Placement:
         targets = {one.target for one in [*self.moves.under_way.values(), *self.standbys.under_way.values()]}
         return sorted(self.members.of_executors(executors) - owners - targets)
 
-    def _shards_of(self, hosts: Collection[str]) -> AssignedShards:
+    def _shards_of(self, hosts: Collection[str]) -> PlacedShards:
         moves = {(move.query, move.shard): move.phase for move in self.moves.under_way.values()}
         return [
             (name, shard, moves.get((name, shard)))

@@ -85,4 +85,16 @@ class Queries(dict[str, QueryState]):
 
     def downstream_first(self) -> tuple[str, ...]:
         """Return the names of the queries, each before those whose output it reads."""
-        return downstream_first({name: query.reads for name, query in self.items()})
+        return downstream_first(self._reads)
+
+    def check_reads(self, name: str, reads: tuple[str, ...]) -> None:
+        """Check that a query can read the output of others.
+
+        Raises:
+            DefinitionError: it cannot.
+        """
+        downstream_first({**self._reads, name: reads})
+
+    @property
+    def _reads(self) -> dict[str, tuple[str, ...]]:
+        return {name: query.reads for name, query in self.items()}

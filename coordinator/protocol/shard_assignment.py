@@ -8,16 +8,8 @@ from typing import Final
 
 import attrs
 
-from ...state.rpc.messages import (
-    ClaimAnswer,
-    HostHello,
-)
-from ...state.shards import (
-    FIRST_TERM,
-    RestoreSource,
-    ResumePoint,
-    ShardId,
-)
+from ...state.rpc.messages import ClaimAnswer, HostHello
+from ...state.shards import FIRST_TERM, RestoreSource, ResumePoint, ShardId
 from .errors import StateLostError
 
 STAYS: Final = 8

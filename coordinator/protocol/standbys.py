@@ -30,11 +30,7 @@ from typing import ClassVar
 
 import attrs
 
-from ...state.rpc.messages import (
-    EndStandby,
-    HostHello,
-    Promote,
-)
+from ...state.rpc.messages import EndStandby, HostHello, Promote
 from ...state.shards import ShardId
 from .copies import Copies, Move, MovePhase
 from .instructions import Send

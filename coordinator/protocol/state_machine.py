@@ -15,7 +15,6 @@ from typing import Any, Generic, cast
 
 import attrs
 
-from ...barrier.cut import downstream_first
 from ...barrier.gate import Gate
 from ...state.rpc.messages import (
     AskBatch,
@@ -123,17 +122,17 @@ class CheckpointStateMachine:
         )
         self.admission = Admission.of(limits, out)
         self.checkpoints = Checkpoints(
-            self.root,
-            self.next_id,
-            self.required,
-            self.queries,
-            self.members,
-            self.placement,
-            self.admission,
-            retained,
-            Publications(limits.max_unpublished),
-            History(limits.history),
-            out,
+            root=self.root,
+            next_id=self.next_id,
+            required=self.required,
+            queries=self.queries,
+            members=self.members,
+            placement=self.placement,
+            admission=self.admission,
+            retained=retained,
+            publications=Publications(limits.max_unpublished),
+            history=History(limits.history),
+            out=out,
         )
 
     def handle(self, event: Event[Answer], now: float) -> Outcome[Answer]:
@@ -272,14 +271,6 @@ class CheckpointStateMachine:
         query = self.queries.running(query_id)
         return query is not None and self.placement.holds(query.name)
 
-    def check_reads(self, name: str, reads: tuple[str, ...]) -> None:
-        """Check that a query can read the output of others.
-
-        Raises:
-            DefinitionError: it cannot.
-        """
-        downstream_first({**{n: query.reads for n, query in self.queries.items()}, name: reads})
-
     def manifest(self, checkpoint: int, now: float) -> Manifest | None:
         """The manifest to write for a checkpoint that all have acknowledged; None if it was aborted meanwhile.
 
@@ -298,7 +289,7 @@ class CheckpointStateMachine:
     # --- queries and batches --------------------------------------------------------------------------------
 
     def _add_query(self, added: QueryAdded) -> None:
-        self.check_reads(added.name, added.reads)
+        self.queries.check_reads(added.name, added.reads)
         self.placement.query_over(added.name)
         shards = tuple(ShardId(op.uid, number) for op in added.operators for number in range(len(op.shards)))
         self.queries[added.name] = QueryState(

@@ -27,10 +27,7 @@ from ...storage.errors import (
 )
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
-from ..errors import (
-    PipelineFailedError,
-    SessionEndedError,
-)
+from ..errors import PipelineFailedError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
 from ..protocol.reasons import Reason

@@ -10,10 +10,7 @@ import attrs
 
 from ...state.format.evolution import evolve, shown
 from ...state.format.schema import bare, from_json
-from ...state.shards import (
-    RestoreSource,
-    ShardId,
-)
+from ...state.shards import RestoreSource, ShardId
 from ...storage.backends.open import open_store
 from ...storage.backends.retrying import interruptible
 from ...storage.checkpoints.catalog import Catalog

@@ -50,7 +50,7 @@ def check_session(spark: SparkSession) -> None:
 
 
 def check_pyspark(version: str | None) -> None:
-    """Check a version of PySpark; None if it is not installed.
+    """Check a version of PySpark; None stands for PySpark that is not installed.
 
     Raises:
         SetupError: it is not 4.1 to 4.3.

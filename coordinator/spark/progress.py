@@ -11,7 +11,7 @@ from ...state.operators.batch_log import newest_committed as newest_committed
 from ..errors import IncompleteDirectoryError, incomplete
 from .listing import files_below, folders_in, link_or_copy, numbers_in
 from .logs.compact_log import missing_entry, names_at
-from .logs.offset_log import offsets_at
+from .logs.offset_log import log_end, offsets_at
 from .state_files import state_files_at
 
 METADATA = "metadata"
@@ -77,8 +77,8 @@ def _source_ends(directory: Path, batch: int) -> dict[str, int]:
     It may be a later one than the batch's number says. The source writes its log before the offset log, so a query that
     is killed between the two leaves an entry without a batch, and the next batch ends with the entry after it.
     """
-    logged = offsets_at(directory, batch)
-    return {one.source: one.log_end for one in logged if one.log_end is not None and one.log_end >= 0}
+    ends = {one.source: log_end(one.offset) for one in offsets_at(directory, batch)}
+    return {source: end for source, end in ends.items() if end is not None and end >= 0}
 
 
 def hold(list_files: Callable[[], Files], target: Path) -> Files:

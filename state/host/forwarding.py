@@ -9,13 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
-from ..rpc.messages import (
-    BeginTask,
-    Control,
-    DropStandby,
-    Forward,
-    Forwarded,
-)
+from ..rpc.messages import BeginTask, Control, DropStandby, Forward, Forwarded
 from ..shards import ShardId
 from .changes import Changes
 from .peers import Peers

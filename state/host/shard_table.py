@@ -12,18 +12,8 @@ import attrs
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import ShardMissingError
-from ..rpc.messages import (
-    ClaimShards,
-    Control,
-    ShardNotOpened,
-    ShardsRestored,
-)
-from ..shards import (
-    FIRST_TERM,
-    RestoreSource,
-    ResumePoint,
-    ShardId,
-)
+from ..rpc.messages import ClaimShards, Control, ShardNotOpened, ShardsRestored
+from ..shards import FIRST_TERM, RestoreSource, ResumePoint, ShardId
 from .restoring import RestoreTally
 from .shard import Shard
 from .shard_key import ShardKey
@@ -169,7 +159,12 @@ class ShardTable:
             self.destroy(before)
 
     def settle(self, key: ShardKey, term: int | None) -> None:
-        """Keep a shard that was set aside if it is this host's in this term, else delete it; None if it is not."""
+        """Keep a shard that was set aside if it is this host's in this term, else delete it.
+
+        Args:
+            key: the shard.
+            term: the term in which this host has it; None if another host has it.
+        """
         with self._lock:
             shard = self._aside.pop(key, None)
             if shard is None:

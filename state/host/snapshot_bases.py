@@ -9,10 +9,7 @@ from typing import Final
 import attrs
 
 from ...storage.checkpoints.manifest import Handle
-from ..rpc.messages import (
-    ShardSnapshot,
-    SnapshotOrder,
-)
+from ..rpc.messages import ShardSnapshot, SnapshotOrder
 from ..shards import RestoreSource
 from .shard_key import ShardKey
 

@@ -18,17 +18,8 @@ from ...storage.checkpoints.layout import pack_key
 from ...storage.checkpoints.snapshots import SnapshotWriter, Source, StoredSnapshot
 from ...storage.logs import logger
 from ...storage.store import Store
-from ..rpc.messages import (
-    Ack,
-    Control,
-    Decline,
-    ShardSnapshot,
-    SnapshotOrder,
-)
-from ..shards import (
-    RestoreSource,
-    ShardId,
-)
+from ..rpc.messages import Ack, Control, Decline, ShardSnapshot, SnapshotOrder
+from ..shards import RestoreSource, ShardId
 from .batches import check_together
 from .shard import Shard
 from .shard_key import ShardKey

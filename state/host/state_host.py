@@ -46,11 +46,7 @@ from ..rpc.messages import (
 )
 from ..rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from ..rpc.wire import HandedOver
-from ..shards import (
-    FIRST_TERM,
-    RestoreSource,
-    ResumePoint,
-)
+from ..shards import FIRST_TERM, RestoreSource, ResumePoint
 from .arrivals import Arrivals
 from .batch_answers import BatchAnswers
 from .batch_metrics import RecentBatches

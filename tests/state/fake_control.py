@@ -25,11 +25,7 @@ from chandy.state.rpc.messages import (
     SnapshotOrder,
     TaskFailure,
 )
-from chandy.state.shards import (
-    RestoreSource,
-    ResumePoint,
-    ShardId,
-)
+from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 
 from ..waiting import DEADLINE
 

@@ -104,13 +104,10 @@ def unwritten(rows: pa.Table, format: str, partition_by: tuple[str, ...]) -> str
 
 def _null_line(rows: pa.Table, partition_by: tuple[str, ...]) -> str | None:
     """Say which null would be a line that readers skip, or take for an empty text."""
-    names = [name for name in rows.column_names if name not in partition_by]
-    is_lost = (
-        len(names) == 1 and _is_text(rows.column(names[0]).type) and rows.column(names[0]).null_count > 0
-    )
-    return (
-        f"a null in column {names[0]!r}, which is text and the only one of a line of CSV" if is_lost else None
-    )
+    line = rows.drop_columns(list(partition_by))
+    if line.num_columns == 1 and _is_text(line.column(0).type) and line.column(0).null_count:
+        return f"a null in column {line.column_names[0]!r}, which is text and the only one of a line of CSV"
+    return None
 
 
 def too_long(
@@ -123,7 +120,6 @@ def too_long(
         partition_by: the columns that name folders.
         folder_of: returns the name of a folder for a column and its value.
     """
-
     for name in partition_by:
         column = rows.column(name)
         if not _is_text(column.type):

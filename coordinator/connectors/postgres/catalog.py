@@ -36,9 +36,12 @@ class Identity:
         return f"{self.positions}/{self.table}"
 
     def is_of(self, recorded: str | None) -> bool:
-        """Return whether what was recorded with an identity is of this table, too; None if it was recorded without one.
+        """Return whether what was recorded with an identity is of this table, too.
 
         A database that was dumped and restored has given new ids to both tables.
+
+        Args:
+            recorded: the identity; None if something was recorded without one, which counts for any table.
         """
         if recorded is None:
             return True

@@ -31,11 +31,6 @@ class LoggedOffset:
     is_named: bool = False
     """Whether the log names its sources, so that their numbers do not matter."""
 
-    @property
-    def log_end(self) -> int | None:
-        """The entry of a file source's log at which it stands, -1 before the first; None if it is no file source."""
-        return log_end(self.offset)
-
 
 def offsets_in(entry: str) -> tuple[LoggedOffset, ...]:
     """Return the offsets in an entry of the log, one for each source.

@@ -35,10 +35,7 @@ from chandy.storage.checkpoints.manifest import (
     OperatorRecord,
     OutputRecord,
 )
-from chandy.storage.errors import (
-    OutcomeUnknownError,
-    StoreFailedError,
-)
+from chandy.storage.errors import OutcomeUnknownError, StoreFailedError
 from chandy.storage.store import Store
 
 from ...waiting import DEADLINE, eventually

@@ -15,20 +15,13 @@ from chandy.coordinator.execution import executor as executor_module
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.state.rpc.messages import (
-    AbortOrder,
-    CompleteOrder,
-    Decline,
-)
+from chandy.state.rpc.messages import AbortOrder, CompleteOrder, Decline
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.layout import manifest_key, trigger_key
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
 from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.checkpoints.verification import verify
-from chandy.storage.errors import (
-    FencedError,
-    StorageReplacedError,
-)
+from chandy.storage.errors import FencedError, StorageReplacedError
 from chandy.storage.store import Store
 
 from ...builders import pack, shared

@@ -11,11 +11,7 @@ from chandy.coordinator.errors import StaleQueryError
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.state.rpc.messages import (
-    AskBatch,
-    ClaimShards,
-    Decline,
-)
+from chandy.state.rpc.messages import AskBatch, ClaimShards, Decline
 
 from .one_life import Setup
 

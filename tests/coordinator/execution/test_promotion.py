@@ -29,16 +29,8 @@ from chandy.state.host.discovery import connect
 from chandy.state.rpc import client as client_module
 from chandy.state.rpc.access import Entries
 from chandy.state.rpc.client import BatchAccess
-from chandy.state.rpc.messages import (
-    BatchTimes,
-    BeginTask,
-    Endpoint,
-    HostHello,
-)
-from chandy.state.shards import (
-    RestoreSource,
-    ShardId,
-)
+from chandy.state.rpc.messages import BatchTimes, BeginTask, Endpoint, HostHello
+from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import EventLog, LoggedEvent
-from chandy.state.rpc.messages import (
-    Ack,
-    ShardSnapshot,
-)
+from chandy.state.rpc.messages import Ack, ShardSnapshot
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import Handle
 

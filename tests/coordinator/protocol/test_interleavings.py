@@ -103,11 +103,7 @@ from chandy.state.rpc.messages import (
     TakeOver,
 )
 from chandy.state.rpc.wire import HandedOver
-from chandy.state.shards import (
-    RestoreSource,
-    ResumePoint,
-    ShardId,
-)
+from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import voided_by

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from chandy.coordinator.errors import StateLostError
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.state.rpc.messages import HostHello
-from chandy.state.shards import (
-    RestoreSource,
-    ShardId,
-)
+from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.manifest import FileRef, Handle
 
 SHARDS = tuple(ShardId("op", number) for number in range(4))

@@ -36,11 +36,7 @@ from chandy.state.rpc.messages import (
     ShardSnapshot,
     SnapshotOrder,
 )
-from chandy.state.shards import (
-    RestoreSource,
-    ResumePoint,
-    ShardId,
-)
+from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
     FileRef,

@@ -49,10 +49,7 @@ from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.errors import HostLostError
 from chandy.state.failure_marks import mark
-from chandy.state.rpc.messages import (
-    ShardsRestored,
-    TaskFailure,
-)
+from chandy.state.rpc.messages import ShardsRestored, TaskFailure
 from chandy.state.shards import ResumePoint
 from chandy.storage import ChandyError, DamagedCheckpointError, FencedError, StoreFailedError
 from chandy.storage.backends.local import LocalStore

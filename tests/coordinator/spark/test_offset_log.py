@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chandy.coordinator.spark.logs.offset_log import LoggedOffset, offsets_at, offsets_in
+from chandy.coordinator.spark.logs.offset_log import LoggedOffset, log_end, offsets_at, offsets_in
 
 TIMES = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 KAFKA = '{"flights":{"0":5,"1":7}}'
@@ -42,5 +42,5 @@ def test_the_entry_of_a_batch_is_read_from_the_working_directory(tmp_path: Path)
 
 
 def test_a_file_source_stands_at_an_entry_of_its_log() -> None:
-    file, kafka, nothing = offsets_in(f'v1\n{TIMES}\n{{"logOffset": 3}}\n{KAFKA}\n-')
-    assert (file.log_end, kafka.log_end, nothing.log_end) == (3, None, None)
+    logged = offsets_in(f'v1\n{TIMES}\n{{"logOffset": 3}}\n{KAFKA}\n-')
+    assert [log_end(one.offset) for one in logged] == [3, None, None]

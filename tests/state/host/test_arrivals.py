@@ -25,10 +25,7 @@ from chandy.state.rpc.messages import (
     Settle,
     TakeOver,
 )
-from chandy.state.shards import (
-    RestoreSource,
-    ShardId,
-)
+from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.files import FileCache
 
 from ...waiting import DEADLINE

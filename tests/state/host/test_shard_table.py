@@ -13,15 +13,8 @@ from chandy.state.host.restoring import RestoreTally
 from chandy.state.host.shard import Shard
 from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.shard_table import ShardTable
-from chandy.state.rpc.messages import (
-    ClaimAnswer,
-    ClaimShards,
-    ShardsRestored,
-)
-from chandy.state.shards import (
-    RestoreSource,
-    ResumePoint,
-)
+from chandy.state.rpc.messages import ClaimAnswer, ClaimShards, ShardsRestored
+from chandy.state.shards import RestoreSource, ResumePoint
 from chandy.storage.checkpoints.restore import RestoreReport
 
 from ...waiting import DEADLINE

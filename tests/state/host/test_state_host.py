@@ -46,23 +46,13 @@ from chandy.state.rpc.messages import (
     SnapshotOrder,
     StopOrder,
 )
-from chandy.state.shards import (
-    RestoreSource,
-    ResumePoint,
-    ShardId,
-)
+from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.backends.open import open_store
 from chandy.storage.backends.retrying import RetryingStore, RetryPolicy
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.manifest import Handle
-from chandy.storage.errors import (
-    ChandyError,
-    DamagedError,
-    FailureCode,
-    ObjectMissingError,
-    StoreFailedError,
-)
+from chandy.storage.errors import ChandyError, DamagedError, FailureCode, ObjectMissingError, StoreFailedError
 from chandy.storage.store import Store
 
 from ...waiting import DEADLINE, eventually
