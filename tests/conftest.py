@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
 from . import java
-from .effort import SEED, description, examples
+from .effort import SEED, description, examples, skip_half
 
 # A test says what is true, not how fast: on a busy machine a limit of time would fail it by chance. The seed alone
 # decides about the examples, so none is remembered from an earlier run.
@@ -30,6 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
     java.configure()
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = SEED
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Each of them also runs, in full, with the newest PySpark.
+    if config.option.markexpr == "compat":
+        skip_half([item for item in items if item.get_closest_marker("compat")])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -67,6 +67,14 @@ def sampled(cases: Sequence[Any], usual: int) -> list[Any]:
     ]
 
 
+def skip_half(items: Sequence[pytest.Item]) -> None:
+    """Skip half of the tests in the ordinary run; the seed says which."""
+    if not IS_FULL:
+        skipped = pytest.mark.skip(reason=f"not in the half of CHANDY_SEED={SEED}; CHANDY_FULL=1 tries all")
+        for item in chance("half").sample(items, len(items) // 2):
+            item.add_marker(skipped)
+
+
 def _parameters(case: Any) -> Any:
     return pytest.param(*case) if isinstance(case, tuple) else pytest.param(case)
 

@@ -165,6 +165,15 @@ def create_topic(servers: str, name: str, partitions: int, **settings: str) -> N
     made.result(_ANSWER_SECONDS)
 
 
+def delete_topic(servers: str, name: str) -> None:
+    """Delete a topic. Brokers may show it for a moment longer."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": servers})
+    (gone,) = admin.delete_topics([name]).values()
+    gone.result(_ANSWER_SECONDS)
+
+
 def produce(servers: str, topic: str, records: Iterable[tuple[bytes | None, bytes, int | None]]) -> None:
     """Write records, each a key, a value and a partition; without a partition, the key decides.
 

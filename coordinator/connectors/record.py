@@ -1,4 +1,4 @@
-"""The check of a target's record before each commit, alike for all targets whose record is read first."""
+"""A target's record of a writer: the check before each commit, and which table or topic it counts for."""
 
 from __future__ import annotations
 
@@ -27,3 +27,29 @@ def check_record(found: Position | None, own: Position, fence: Fence, target: st
         # What was taken over once is not taken back by a commit.
         found.taken_by(attrs.evolve(fence, may_take_over=False))
     raise TargetUnavailableError(target, f"it has the record {found} now, not {own}", is_understood=True)
+
+
+@attrs.frozen
+class Identity:
+    """Tells a table or a topic from others that have or had its name, by the ids that its server gives to them."""
+
+    positions: str = attrs.field(validator=attrs.validators.matches_re(r"\w+"))
+    """Id of the table or topic that keeps positions."""
+    target: str = attrs.field(validator=attrs.validators.matches_re(r"\w+"))
+    """Id of the table or topic of the rows."""
+
+    def __str__(self) -> str:
+        return f"{self.positions}/{self.target}"
+
+    def is_of(self, recorded: str | None) -> bool:
+        """Return whether what was recorded with an identity counts for this target.
+
+        A server that was restored from a copy has given new ids to both.
+
+        Args:
+            recorded: the identity as text; None if something was recorded without one, which counts for any target.
+        """
+        if recorded is None:
+            return True
+        positions, _, target = recorded.partition("/")
+        return positions != self.positions or target == self.target

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ...sinks.two_phase.errors import OutputError
+from ..values import unclean_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +60,8 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
                 f"a column {name!r}", f"columns {', '.join(schema.names) or 'none'}", _ADVICE_MISSING[name]
             )
     for field in schema:
+        if schema.names.count(field.name) > 1:
+            raise _refused(f"one column {field.name!r}", "several", "select each once")
         if field.name not in kinds:
             raise _refused(
                 f"columns {', '.join(kinds)} alone",
@@ -68,6 +71,27 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
         expected, is_one = kinds[field.name]
         if not is_one(field.type):
             raise _refused(f"column {field.name!r} of type {expected}", f"type {field.type}", "cast it")
+
+
+def unpublishable(rows: pa.Table, topic: str | None) -> str | None:
+    """Say which rows can be no messages; None if all can. Args are those of ``messages``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = {}
+    if topic is None:
+        topics = texts["topic"] = rows["topic"]
+        if topics.null_count or pc.any(pc.equal(topics, "")).as_py():
+            return "null or an empty text in column 'topic'"
+    if "partition" in rows.column_names and (pc.min(rows["partition"]).as_py() or 0) < 0:
+        return f"partition {pc.min(rows['partition']).as_py()}"
+    if "headers" in rows.column_names and not pa.types.is_null(rows["headers"].type):
+        headers = pc.list_flatten(rows["headers"])
+        keys = texts["key of headers"] = pc.struct_field(headers, "key")
+        if keys.null_count:
+            return "a header without a key in column 'headers'"
+    # The client ends names at a NUL character.
+    return unclean_text(pa.table(texts), texts) if texts else None
 
 
 def messages(rows: pa.Table, topic: str | None) -> Iterator[Message]:
@@ -137,12 +161,16 @@ def _kinds() -> dict[str, tuple[str, Callable[[pa.DataType], bool]]]:
 def _values(column: pa.Array, name: str) -> list[Any]:
     import pyarrow as pa
 
+    # The bytes of a string are those of its UTF-8, so that nothing is copied or decoded.
     if name in ("key", "value"):
-        # The bytes of a string are those of its UTF-8, so that nothing is copied or decoded.
         if pa.types.is_string(column.type):
             column = column.cast(pa.binary())
         elif pa.types.is_large_string(column.type):
             column = column.cast(pa.large_binary())
+    elif name == "headers" and not pa.types.is_null(column.type):
+        column = column.cast(
+            pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+        )
     values: list[Any] = column.to_pylist()
     return values
 
@@ -152,8 +180,7 @@ def _headers(key: bytes | None, headers: list[dict[str, Any] | None]) -> list[tu
     for header in headers:
         if header is None or header["key"] is None:
             raise _refused_row(key, "headers with a key each", "null")
-        value = header["value"]
-        found.append((header["key"], value.encode() if isinstance(value, str) else value))
+        found.append((header["key"], header["value"]))
     return found
 
 

@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from ....storage import codec
 from ....storage.errors import CodecError
 from ...sinks.two_phase.contract import Position
 from ...sinks.two_phase.errors import OutputError
+from ..record import Identity
 from .cluster import Cluster, Heard, failure_of, library
 from .errors import Meaning, meaning, translated
 from .messages import Message
@@ -31,7 +34,27 @@ _TURN: Final = 0.1
 """Seconds for which a record is waited for at a time."""
 
 
-def marker(topic: str, writer: str, position: Position) -> Message:
+@attrs.frozen
+class TopicPosition(Position):
+    """A writer's position, and the topic that it counts for."""
+
+    target: str | None = None
+    """``Identity`` of the topic that ``epoch`` was published to; None: any topic, or a version that did not say."""
+
+    def epoch_in(self, topic: Identity | None) -> int | None:
+        """Return the newest epoch that a topic has.
+
+        Args:
+            topic: the topic; None if the rows name theirs.
+        """
+        return self.epoch if topic is None or topic.is_of(self.target) else None
+
+    def moved(self, epoch: int, topic: Identity | None) -> TopicPosition:
+        """Return the position once an epoch is published to a topic."""
+        return attrs.evolve(self, epoch=epoch, target=None if topic is None else str(topic))
+
+
+def marker(topic: str, writer: str, position: TopicPosition) -> Message:
     """Return the record that a writer's position is kept in."""
     return Message(topic, codec.to_json(position), writer.encode(), partition=PARTITION)
 
@@ -70,11 +93,11 @@ class PositionReader:
         self._read = -1
         """The offset up to which all is read; -1 before the first."""
 
-    def committed(self) -> Position | None:
+    def committed(self) -> TopicPosition | None:
         """Return what is committed before the first open transaction, be it this writer's or another's."""
         return self._up_to(self._end("read_committed"))
 
-    def latest(self) -> Position | None:
+    def latest(self) -> TopicPosition | None:
         """Return the newest position, once every transaction that has begun by now has ended."""
         return self._up_to(self._end("read_uncommitted"))
 
@@ -82,7 +105,7 @@ class PositionReader:
         """End the connection."""
         self._consumer.close()
 
-    def _up_to(self, end: int) -> Position | None:
+    def _up_to(self, end: int) -> TopicPosition | None:
         kafka = library()
         if self._read < 0 and end > 0:
             self._consumer.assign([kafka.TopicPartition(self._topic, PARTITION, kafka.OFFSET_BEGINNING)])
@@ -110,11 +133,11 @@ class PositionReader:
                 self._heard(error)
         return self._position()
 
-    def _position(self) -> Position | None:
+    def _position(self) -> TopicPosition | None:
         if self._found is None:
             return None
         try:
-            return codec.from_json_of_any_version(Position, self._found)
+            return codec.from_json_of_any_version(TopicPosition, self._found)
         except CodecError as error:
             raise OutputError(
                 f"topic {self._topic!r} of {self._cluster.name} is not one of positions",

@@ -8,21 +8,23 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
+from typing_extensions import override
 
 from ....storage.errors import FencedError
 from ...durations import Duration, seconds
 from ...errors import ConfigError
 from ...fields import filled, optional, positive_duration, refuse
 from ...sinks.place import Topic
-from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
+from ...sinks.two_phase.contract import Committer, Epoch, Fence
 from ...sinks.two_phase.errors import OutputTakenError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
+from ..record import Identity
 from .cluster import RESERVED, Cluster, Heard
 from .errors import ProducerReplacedError
-from .messages import check_columns, messages
-from .positions import PositionReader, marker, prepare
+from .messages import check_columns, messages, unpublishable
+from .positions import PositionReader, TopicPosition, marker, prepare
 from .producer import TransactionalProducer
-from .topics import committed, partitions
+from .topics import committed, identity, partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,8 +59,9 @@ class KafkaSink(StagedSink):
 
     What was last published is kept by writer in the topic ``position_topic``, in the same transaction. It is made if it
     is missing. Delete nothing from it: the next start would publish again what the checkpoint has. The transactional
-    ids begin with its name and a slash. It needs Kafka 2.5; from 3.6 on, the broker itself refuses rows that
-    are still on their way from a publisher which was shut out.
+    ids begin with its name and a slash. A topic that was deleted and made anew has nothing of what was published, and
+    is told by its id from Kafka 2.8 on. The sink needs Kafka 2.5; from 3.6 on, the broker itself refuses rows that are
+    still on their way from a publisher which was shut out.
 
     What is published cannot be taken back, so a pipeline cannot go back behind it.
 
@@ -105,6 +108,10 @@ class KafkaSink(StagedSink):
             heard = Heard()
             partitions(self._cluster, self._cluster.admin(heard), self.topic, heard)
 
+    @override
+    def unpublishable(self, rows: pa.Table) -> str | None:
+        return unpublishable(rows, self.topic)
+
     def recover(self, fence: Fence) -> Committer:
         """Shut out earlier lives, end what they have left open, and read what was last published.
 
@@ -121,8 +128,7 @@ class KafkaSink(StagedSink):
             publisher = _Publisher(self, cluster, fence)
             try:
                 # From here on the record does not change but by this producer, or by a later one that shuts it out.
-                found = reader.latest()
-                publisher.take(found)
+                publisher.take(reader.latest())
             except BaseException:
                 publisher.close()
                 raise
@@ -142,7 +148,10 @@ class _Publisher(Committer):
         self._sink = sink
         self._cluster = cluster
         self._fence = fence
-        self._record = Position.first(fence)
+        self._record = TopicPosition.first(fence)
+        self._heard = Heard()
+        self._admin = cluster.admin(self._heard)
+        self._topic = self._present_topic()
         self._begun = time.monotonic()
         self._producer: TransactionalProducer | None = None
         with self._closing_on_doubt():
@@ -150,17 +159,24 @@ class _Publisher(Committer):
 
     @property
     def position(self) -> int | None:
-        return self._record.epoch
+        return self._record.epoch_in(self._topic)
 
-    def take(self, found: Position | None) -> None:
+    def take(self, found: TopicPosition | None) -> None:
         """Record that this life publishes from now on, after what was found."""
-        taken = found.taken_by(self._fence) if found else Position.first(self._fence)
+        taken = found.taken_by(self._fence) if found else TopicPosition.first(self._fence)
         if taken != found:
             self._transact(None, taken)
         self._record = taken
 
     def commit(self, epoch: Epoch) -> None:
-        following = attrs.evolve(self._record, epoch=epoch.id)
+        with self._closing_on_doubt():
+            if self._present_topic() != self._topic:
+                raise TargetUnavailableError(
+                    self._cluster.name,
+                    f"topic {self._sink.topic!r}, or that of positions, was deleted and made anew",
+                    is_understood=True,
+                )
+        following = self._record.moved(epoch.id, self._topic)
         self._transact(epoch, following)
         self._record = following
 
@@ -169,7 +185,13 @@ class _Publisher(Committer):
             self._producer.close()
             self._producer = None
 
-    def _transact(self, epoch: Epoch | None, position: Position) -> None:
+    def _present_topic(self) -> Identity | None:
+        """The topic that has the name now; None if the rows name theirs."""
+        if self._sink.topic is None:
+            return None
+        return identity(self._cluster, self._admin, self._sink.position_topic, self._sink.topic, self._heard)
+
+    def _transact(self, epoch: Epoch | None, position: TopicPosition) -> None:
         if self._producer is None:
             raise TargetUnavailableError(self._cluster.name, "the connection is closed", is_understood=True)
         with self._closing_on_doubt():

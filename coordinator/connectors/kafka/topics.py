@@ -1,13 +1,17 @@
-"""Which topics a Kafka cluster has, and with how many partitions."""
+"""Which topics a Kafka cluster has, with how many partitions, and what tells one from its namesakes."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...sinks.two_phase.errors import TargetUnavailableError
+from ..record import Identity
 from .cluster import Cluster, Heard, library
 from .errors import REFUSALS, described, translated
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 MAY_COME: Final = (
     "UNKNOWN_TOPIC_OR_PART",
@@ -20,6 +24,7 @@ MAY_COME: Final = (
 GRACE: Final = 5.0
 """Seconds for which such a topic is asked for again: it was made just now, or the broker has just started."""
 PAUSE: Final = 0.1
+_64_BITS: Final = (1 << 64) - 1
 
 
 def partitions(cluster: Cluster, client: Any, topic: str, heard: Heard) -> int:
@@ -103,6 +108,39 @@ def is_there(cluster: Cluster, client: Any, topic: str, heard: Heard) -> bool:
     if error is not None and error.name() in REFUSALS and error.name() not in MAY_COME:
         raise translated(cluster.name, f"does not have topic {topic!r} for this sink", error)
     return error is None or error.name() != "UNKNOWN_TOPIC_OR_PART"
+
+
+def identity(cluster: Cluster, admin: AdminClient, positions: str, topic: str, heard: Heard) -> Identity:
+    """Return the ids that tell a topic and the one of its positions from others that have or had their names.
+
+    Brokers before Kafka 2.8 give no ids: one of zeros stands for all topics there.
+
+    Args:
+        cluster: where they are.
+        admin: a client for topics.
+        positions: name of the topic that keeps positions.
+        topic: name of the topic of the rows.
+        heard: what the client says.
+
+    Raises:
+        OutputError: one is missing, or there is no permission to see it.
+        TargetUnavailableError: there is no answer.
+    """
+    from confluent_kafka import TopicCollection
+
+    def ask(name: str) -> str:
+        # It says why a topic cannot be seen, and waits for one that was made just now.
+        partitions(cluster, admin, name, heard)
+        asked = admin.describe_topics(TopicCollection([name]), request_timeout=cluster.timeout)
+        (future,) = asked.values()
+        try:
+            found = future.result(cluster.timeout).topic_id
+        except (library().KafkaException, TimeoutError) as error:
+            raise cluster.error(f"did not say which topic {name!r} is", error, heard) from None
+        halves = found.get_most_significant_bits(), found.get_least_significant_bits()
+        return "".join(f"{half & _64_BITS:016x}" for half in halves)
+
+    return Identity(ask(positions), ask(topic))
 
 
 def _asked(cluster: Cluster, client: Any, topic: str, heard: Heard) -> tuple[Any | None, int]:

@@ -1,4 +1,4 @@
-"""The tables of a database as PostgreSQL's catalog has them, and what tells one from its namesakes."""
+"""The tables of a database as PostgreSQL's catalog has them."""
 
 from __future__ import annotations
 
@@ -22,31 +22,6 @@ class Found:
     has_row_security: bool
     is_unlogged: bool
     """Whether it, or a partition of it, is empty after a crash of the server."""
-
-
-@attrs.frozen
-class Identity:
-    """Tells a table from others that have or had its name, by the ids that the database gives to tables."""
-
-    positions: int
-    """The table of positions."""
-    table: int
-
-    def __str__(self) -> str:
-        return f"{self.positions}/{self.table}"
-
-    def is_of(self, recorded: str | None) -> bool:
-        """Return whether what was recorded with an identity is of this table, too.
-
-        A database that was dumped and restored has given new ids to both tables.
-
-        Args:
-            recorded: the identity; None if something was recorded without one, which counts for any table.
-        """
-        if recorded is None:
-            return True
-        positions, _, table = recorded.partition("/")
-        return positions != str(self.positions) or table == str(self.table)
 
 
 @attrs.frozen

@@ -14,9 +14,10 @@ from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
+from ..record import Identity
 from ..values import far_year, unclean_text
 from . import rows, sql
-from .catalog import Column, Found, Identity, columns_of, find
+from .catalog import Column, Found, columns_of, find
 from .positions import UNLOGGED, create_table, make_positions, rights_problems, take
 from .session import Session
 from .sql import TableName
@@ -165,7 +166,7 @@ class PostgresSink(StagedSink):
                 raise self._missing(session.where, None)
             positions = make_positions(session, found.name.beside(sql.POSITIONS))
             recorded = take(session, positions.name, fence, self.timeout)
-            identity = Identity(positions.oid, found.oid)
+            identity = Identity(str(positions.oid), str(found.oid))
             ((target,),) = session.query(sql.read_target(positions.name), fence.writer)
             lengths = {
                 column.name: column.type.length

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import attrs
 
@@ -66,7 +66,7 @@ class Position:
     epoch: int | None = None
     """The newest published epoch; None: none."""
 
-    def taken_by(self, fence: Fence) -> Position:
+    def taken_by(self, fence: Fence) -> Self:
         """Return the record once a new life has taken the writer over. The target must write it if it has this one.
 
         Raises:
@@ -89,7 +89,7 @@ class Position:
         return attrs.evolve(self, store=fence.store, generation=fence.generation)
 
     @classmethod
-    def first(cls, fence: Fence) -> Position:
+    def first(cls, fence: Fence) -> Self:
         """Return the record of a writer that the target does not know."""
         return cls(fence.store, fence.generation)
 

@@ -17,6 +17,8 @@ from benchmarks.servers import kafka as servers
 from benchmarks.servers.kafka import START as START
 from benchmarks.servers.kafka import Listener, create_topic
 from benchmarks.servers.kafka import Record as Record
+from benchmarks.servers.kafka import delete_topic as delete_topic
+from benchmarks.servers.kafka import produce as produce
 from benchmarks.servers.kafka import read as read
 
 from ...maven import NoJavaServerError
@@ -87,8 +89,8 @@ def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
         made.server.kill()
 
 
-def new_topic(kafka: Broker, partitions: int = 3, **settings: str) -> str:
-    name = f"rows-{uuid.uuid4().hex[:8]}"
+def new_topic(kafka: Broker, partitions: int = 3, name: str | None = None, **settings: str) -> str:
+    name = name or f"rows-{uuid.uuid4().hex[:8]}"
     create_topic(kafka.servers, name, partitions, **settings)
     return name
 

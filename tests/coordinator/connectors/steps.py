@@ -30,7 +30,7 @@ from ...waiting import DEADLINE
 from .boundaries import Boundary
 from .conformance import Pipeline, Row, Target
 
-TRIED: Final = None if IS_FULL else 3
+TRIED: Final = None if IS_FULL else 2
 """How many steps are tried, which chance chooses; of those of one kind in a row only the first. None: all."""
 
 _PROCESSES = multiprocessing.get_context("forkserver")

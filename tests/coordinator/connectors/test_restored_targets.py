@@ -23,10 +23,10 @@ from chandy.coordinator.sinks.two_phase.takeover import TakeOver
 from chandy.storage.checkpoints.manifest import OutputRecord
 from chandy.storage.checkpoints.proof import Unshared
 
-from ...waiting import DEADLINE, eventually
+from ...waiting import eventually
 from . import test_delta, test_iceberg, test_kafka, test_postgres
 from .conformance import Pipeline, Target
-from .kafka_broker import Broker, new_topic
+from .kafka_broker import Broker, delete_topic, new_topic
 from .kafka_broker import kafka as kafka
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
@@ -199,11 +199,7 @@ class TestKafka(RestoredConformance):
         assert isinstance(target, test_kafka.KafkaTarget)
 
         def lose() -> None:
-            from confluent_kafka.admin import AdminClient
-
-            admin = AdminClient({"bootstrap.servers": target.kafka.servers})
-            (gone,) = admin.delete_topics([target.positions]).values()
-            gone.result(DEADLINE)
+            delete_topic(target.kafka.servers, target.positions)
             eventually(
                 lambda: target.positions not in test_kafka.topics(target.kafka), "the end of the topic"
             )
