@@ -72,8 +72,12 @@ class TransactionalProducer:
             return False
         except library().KafkaException as error:
             if (failure := failure_of(error)) and meaning(failure.name()) is Meaning.REPLACED:
-                # That says only that the transaction has failed. Why, a delivery says, which may come after it.
+                # That says only that the transaction has failed. Why, a delivery says, which may come after it, or the
+                # attempt to commit, which cannot succeed any more.
                 self.flush()
+                topics = ", ".join(map(repr, sorted(self._partitions)))
+                what = f"did not take rows in a transaction over the topics {topics}"
+                self._call(what, self._producer.commit_transaction, self._cluster.timeout)
             self._look()
             what = f"did not take {message} of topic {message.topic!r}"
             raise self._cluster.error(what, error, self._heard) from None
