@@ -20,6 +20,7 @@ from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
 from ..files.formats import too_long
 from ..record import check_record
+from ..values import far_year
 from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
 from .passing import judged, said, unavailable
@@ -135,7 +136,8 @@ class DeltaSink(StagedSink):
     def _check_partitions(self, schema: pa.Schema, columns: tuple[str, ...]) -> None:
         """Refuse partitions that delta-rs cannot write.
 
-        Of the decimal ``-0.75`` it makes ``0.-75``, and no reader opens the table again.
+        Of the decimal ``-0.75`` it makes ``0.-75``, and no reader opens the table again. A float it writes with all of
+        its digits, of which a file's name may not have so many, and infinity as ``inf``, which is not Delta's word.
 
         Raises:
             OutputError: a column's values cannot name partitions.
@@ -146,20 +148,24 @@ class DeltaSink(StagedSink):
             kind = schema.field(name).type if name in schema.names else None
             if kind is not None and (
                 types.is_decimal(kind)
+                or types.is_floating(kind)
                 or types.is_nested(kind)
                 or types.is_binary(kind)
                 or types.is_large_binary(kind)
             ):
                 raise OutputError(
                     f"{self.name} cannot be written",
-                    "partition columns of numbers, texts, dates, timestamps or booleans",
+                    "partition columns of integers, texts, dates, timestamps or booleans",
                     f"column {name!r}, which is {kind}",
-                    "partition by another column, or cast this one to a text or a number",
+                    "partition by another column, or cast this one to a text or an integer",
                 )
 
     @override
     def unpublishable(self, rows: pa.Table) -> str | None:
-        return too_long(rows, self.partition_by, lambda name, value: f"{name}={quote(value, safe='')}")
+        # delta-rs cannot read a table whose log has other years, be it as the least or the greatest value of a file.
+        return far_year(rows, rows.column_names) or too_long(
+            rows, self.partition_by, lambda name, value: f"{name}={quote(value, safe='')}"
+        )
 
     @override
     def recover(self, fence: Fence) -> Committer:

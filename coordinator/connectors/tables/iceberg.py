@@ -17,6 +17,7 @@ from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
+from ..values import far_year
 from .bounded import within
 from .passing import judged, said, unavailable
 from .schema import check_schema, fit, reading
@@ -116,6 +117,11 @@ class IcebergSink(StagedSink):
                 found = self.load(catalog)
             check_schema(schema, _schema_of(found), self.name)
             _check_partitions(found, self.name)
+
+    @override
+    def unpublishable(self, rows: pa.Table) -> str | None:
+        # PyIceberg keeps the least and the greatest value of a column as Python's dates.
+        return far_year(rows, rows.column_names)
 
     @override
     def recover(self, fence: Fence) -> Committer:
@@ -362,6 +368,7 @@ def _close(catalog: Catalog) -> None:
 def _explain(name: str, error: Exception) -> ChandyError:
     """Return the contract's error for one of a catalog or a file. What it does not know is tried for a while."""
     from pyiceberg import exceptions
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
     text = f"{type(error).__name__}: {said(error)}"
     if isinstance(error, (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)):
@@ -387,7 +394,15 @@ def _explain(name: str, error: Exception) -> ChandyError:
             f"{name} cannot be used", "properties of its catalog", text, "correct `catalog` of the sink"
         )
     # Arrow's errors about values are ValueErrors, too.
-    refused = (ValueError, exceptions.ValidationException, exceptions.BadRequestError, NotImplementedError)
+    refused = (
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        NotImplementedError,
+        UnsupportedPyArrowTypeException,
+        exceptions.ValidationException,
+        exceptions.BadRequestError,
+    )
     if isinstance(error, refused):
         return OutputError(
             f"{name} refuses rows, or its catalog's properties are wrong",
