@@ -7,7 +7,7 @@ import hashlib
 import io
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from urllib.parse import quote, unquote
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _logger = logger(__name__)
 
+ABANDONED_S: Final = 7 * 24 * 3600.0
+"""Seconds after which a half-written file has nobody who writes it. The store's clock may be hours off."""
 ATTEMPTS: Final = 20
 """How often an entry is tried while other sinks of the directory are faster."""
 
@@ -217,6 +219,7 @@ class _Committer(Committer):
         self._fence = fence
         self._newest = newest
         self._own = own
+        self._is_swept = False
 
     @property
     @override
@@ -240,8 +243,17 @@ class _Committer(Committer):
             # They may not come again now.
             with self._sink.explained():
                 self._newest = delete_removed(log, self._newest, self._fence.writer)
+            if not self._is_swept:
+                self._sweep()
             return
         raise self._sink.busy()
+
+    def _sweep(self) -> None:
+        """Delete what publishers that were killed have left half-written, once in a life."""
+        self._is_swept = True
+        # It is space alone that is lost, and the next life tries it again.
+        with suppress(StorageError):
+            self._sink.open().sweep(time.time() - ABANDONED_S)
 
     @override
     def check_rewind(self, epoch: int | None) -> None:

@@ -32,6 +32,7 @@ from chandy.coordinator.sinks.two_phase.errors import OutputError, RewindError, 
 from chandy.coordinator.spark.logs.compact_log import entry_number, missing_entry, names_at
 from chandy.storage.backends.open import open_store
 from chandy.storage.errors import DamagedError, FencedError
+from chandy.storage.keys import temporary_name
 
 from ...integration.conftest import spark as spark
 from ...storage import servers
@@ -731,3 +732,25 @@ def test_a_session_that_compacts_its_logs_otherwise_reads_the_directory_at_any_m
 
 def test_the_sink_is_a_value(directory: Directory) -> None:
     assert pickle.loads(pickle.dumps(directory.sink())) == directory.sink()
+
+
+# --- what is left behind ------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_publisher_has_left_half_written_is_deleted_in_time(
+    directory: Directory, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.recover(1).commit(pipeline.epoch(1, [(1, "a")]))
+    folder = Path(directory.path)
+    left, others = folder / temporary_name(), folder / ".tmp-of-somebody-else"
+    for file in (left, others):
+        file.write_bytes(b"half")
+    pipeline.recover(2).commit(pipeline.epoch(2, [(2, "b")]))
+    assert left.exists(), "somebody may still write it"
+    monkeypatch.setattr(sink_module, "ABANDONED_S", -60.0)
+    committer = pipeline.recover(3)
+    assert left.exists(), "a start is not slowed down by looking through the directory"
+    committer.commit(pipeline.epoch(3, [(3, "c")]))
+    assert not left.exists()
+    assert others.exists()
+    assert sorted(directory.rows()) == [(1, "a"), (2, "b"), (3, "c")]
