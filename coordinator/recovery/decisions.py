@@ -22,7 +22,7 @@ import attrs
 
 from ...storage.errors import ChandyError, DamagedCheckpointError, FailureCode
 from ..errors import PipelineStateLostError
-from .repetition import SAME, Place, Repetition
+from .repetition import SAME, FailurePoint, Repetition
 from .restart import RestartTracker
 
 LOG_SIZE: Final = 1000
@@ -41,7 +41,7 @@ class Failure:
     """What it means for the pipeline, as reported by the tasks of the run."""
     damage: DamagedCheckpointError | None = None
     """Damage of the checkpoint that its state was restored from; None if none is known."""
-    place: Place | None = None
+    point: FailurePoint | None = None
     """Where and how; None: it may pass by itself, so that it is not compared with others."""
     output_is_shared: bool = False
     """Whether another program has written the same batch into the output. In place, Spark would take that for done."""
@@ -364,7 +364,7 @@ class RecoveryStateMachine:
             return EndQuery(event.query, event.run)
         if event.failure.damage is not None:
             return self._fail(event.failure.damage)
-        times = self._times(event.query, event.failure.place)
+        times = self._times(event.query, event.failure.point)
         if times >= SAME and not self.is_stopping:
             return self._fail(event.failure.error, f"it has failed {times} times in a row in the same way")
         if event.failure.codes & {FailureCode.HOST_LOST, FailureCode.STATE_UNUSABLE}:
@@ -373,17 +373,17 @@ class RecoveryStateMachine:
         if event.failure.output_is_shared:
             self._lose(str(event.failure.error), with_host=False)
         decision = self._wait(event.failure.error, event.noticed_at, now, event.query)
-        if times > 1 and event.failure.place is not None and not event.failure.place.in_user_code:
+        if times > 1 and event.failure.point is not None and not event.failure.point.in_user_code:
             # In place it would go the same way again.
             self._must_go_back()
         return decision
 
-    def _times(self, query: str, place: Place | None) -> int:
+    def _times(self, query: str, point: FailurePoint | None) -> int:
         """Return how often in a row a query has failed like this."""
-        if place is None:
+        if point is None:
             return 1
         before = self._repetitions.get(query)
-        self._repetitions[query] = now = before.then(place) if before else Repetition(place)
+        self._repetitions[query] = now = before.then(point) if before else Repetition(point)
         return now.times
 
     def _must_go_back(self) -> None:
@@ -392,7 +392,7 @@ class RecoveryStateMachine:
 
     def _committed(self, event: FirstCommit, now: float) -> None:
         repetition = self._repetitions.get(event.query)
-        if repetition is not None and event.batch >= repetition.place.batch:
+        if repetition is not None and event.batch >= repetition.point.batch:
             del self._repetitions[event.query]
         if not self._is_waiting(now):
             self.tracker.recovered(now)

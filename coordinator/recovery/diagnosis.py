@@ -21,7 +21,7 @@ from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError
 from ..sources.errors import SourceLostError
 from ..spark import progress
 from . import decisions as on
-from .repetition import Place, place_of, says_output_is_shared
+from .repetition import FailurePoint, failure_point, says_output_is_shared
 from .runs import Run
 
 
@@ -47,8 +47,8 @@ class Diagnosis:
         codes = codes_in(text, self.token)
         explained = self._explained(run, text)
         damage = self.find_damage(str(explained)) if FailureCode.UNREADABLE in codes else None
-        place = None if codes else _place(run, explained, text)
-        return on.Failure(explained, codes, damage, place, says_output_is_shared(text))
+        point = None if codes else _point(run, explained, text)
+        return on.Failure(explained, codes, damage, point, says_output_is_shared(text))
 
     def _explained(self, run: Run, text: str) -> ChandyError:
         """Return the error of a failed query: a processor's with its traceback, else Spark's."""
@@ -62,9 +62,9 @@ class Diagnosis:
         return QueryFailedError(name, text, raised_in(text))
 
 
-def _place(run: Run, error: ChandyError, text: str) -> Place | None:
+def _point(run: Run, error: ChandyError, text: str) -> FailurePoint | None:
     traceback = error.traceback if isinstance(error, ProcessorFailedError) else None
-    return place_of(progress.newest_planned(run.logs_as_known()), text, traceback)
+    return failure_point(progress.newest_planned(run.logs_as_known()), text, traceback)
 
 
 def restart_failed(error: Exception) -> on.RestartFailed:

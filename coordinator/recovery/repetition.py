@@ -1,7 +1,7 @@
 """Whether a query fails the same way again and again, so that trying once more is of no use. Values and rules, no I/O.
 
 Two failures are the same if they hit the same batch, which has not committed in between, with the same error at the
-same place: the texts are equal but for numbers and ids. Trouble with something outside, such as a database that is
+same point: the texts are equal but for numbers and ids. Trouble with something outside, such as a database that is
 away, is never the same: it passes, or the restart strategy gives up.
 """
 
@@ -12,6 +12,8 @@ from typing import Final
 
 import attrs
 
+from ..error_texts import without_places
+
 SAME: Final = 3
 """Failures of the same kind in a row that end the pipeline."""
 
@@ -21,23 +23,31 @@ _PYTHON: Final = "Traceback (most recent call last)"
 _JAVA_FRAME: Final = re.compile(r"^\s+at \S.*$", re.MULTILINE)
 # With the lines of code below it, which are indented further.
 _PYTHON_FRAME: Final = re.compile(r'^( +)File "[^"\n]*", line \d+.*(?:\n\1 .*)*$', re.MULTILINE)
-_PASSING: Final = re.compile(
-    r"\b\w*(?:Connect|Disconnect|Timeout|TimedOut|Socket|Network|UnknownHost|NoRouteToHost|Unavailable|Throttl|SlowDown"
-    r"|BrokenPipe|Retr[iy]|Interrupted|Unreachable|RateLimit|TooManyRequests|Deadlock)\w*\b"
-    r"|\b(?:OSError|IOError|IOException|EOFError|EOFException|BlockingIOError|FileNotFoundError|FileNotFoundException"
-    r"|PermissionError|MemoryError|OutOfMemoryError|ServiceError|HTTPError|URLError|HTTPException|StoreFailedError"
-    r"|gaierror|OperationalError|ExecutorLostFailure|FetchFailed\w*|ClosedChannelException)\b"
-    r"|No space left on device|Python worker exited unexpectedly|[Cc]onnection (?:reset|refused|closed|aborted)"
-    r"|timed out|temporarily unavailable|HTTP (?:429|5\d\d)"
+_TYPES: Final = re.compile(
+    r"\b(?:[A-Za-z_]\w*[.$])+([A-Z]\w*)|\b([A-Z]\w*(?:Error|Exception|Failure|Failed))\b|^([A-Z]\w*)(?=:|\s*$)",
+    re.MULTILINE,
 )
-
-
+"""Names of types of errors: those with their module, those that are called errors, and what a line begins with."""
+_PASSING: Final = re.compile(
+    r"\w*(?:Connect|Disconnect|Timeout|TimedOut|Socket|Network|UnknownHost|NoRouteToHost|Unavailable|Throttl|SlowDown"
+    r"|BrokenPipe|Retr[iy]|Interrupted|Unreachable|RateLimit|TooManyRequests|Deadlock)\w*"
+    r"|OSError|IOError|IOException|EOFError|EOFException|BlockingIOError|FileNotFoundError|FileNotFoundException"
+    r"|PermissionError|MemoryError|OutOfMemoryError|ServiceError|HTTPError|URLError|HTTPException|StoreFailedError"
+    r"|gaierror|OperationalError|ExecutorLostFailure|FetchFailed\w*|ClosedChannelException"
+)
+"""Types of errors of something outside."""
+_PASSING_TEXTS: Final = re.compile(
+    r"No space left on device|Python worker exited unexpectedly|[Cc]onnection (?:reset|refused|closed|aborted)"
+    r"|timed out|temporarily unavailable|HTTP (?:429|5\d\d)"
+    r"|\((?:SlowDown|Throttl\w*|RequestTimeout\w*|ServiceUnavailable|TooManyRequests\w*|InternalError)\)"
+)
+"""What those say whose types say nothing, such as an error of S3 with its code."""
 _RACE: Final = "Race while writing batch"
 """What Spark's file sink says if the entry of a batch is in its log already when it adds that."""
 
 
 @attrs.frozen
-class Place:
+class FailurePoint:
     """Where and how a query has failed."""
 
     batch: int
@@ -50,14 +60,14 @@ class Place:
 
 @attrs.frozen
 class Repetition:
-    """How often in a row a query has failed at one place."""
+    """How often in a row a query has failed at one point."""
 
-    place: Place
+    point: FailurePoint
     times: int = 1
 
-    def then(self, place: Place) -> Repetition:
+    def then(self, point: FailurePoint) -> Repetition:
         """Return what it is after the next failure."""
-        return Repetition(place, self.times + 1 if place == self.place else 1)
+        return Repetition(point, self.times + 1 if point == self.point else 1)
 
 
 def says_output_is_shared(text: str) -> bool:
@@ -69,7 +79,14 @@ def says_output_is_shared(text: str) -> bool:
     return _RACE in text
 
 
-def place_of(batch: int, text: str, traceback: str | None) -> Place | None:
+def _passes(error: str) -> bool:
+    # What was raised counts, not the names of the code that it came through, nor those of the files that it was about.
+    raised = without_places(_PYTHON_FRAME.sub("", error))
+    types = ("".join(found) for found in _TYPES.findall(raised))
+    return any(map(_PASSING.fullmatch, types)) or bool(_PASSING_TEXTS.search(raised))
+
+
+def failure_point(batch: int, text: str, traceback: str | None) -> FailurePoint | None:
     """Return where a query has failed; None if the failure may pass by itself.
 
     Args:
@@ -80,7 +97,6 @@ def place_of(batch: int, text: str, traceback: str | None) -> Place | None:
     # The machine that a task ran on comes before the traceback.
     raised = text[text.find(_PYTHON) :] if _PYTHON in text else text
     error = _JAVA_FRAME.sub("", (raised if traceback is None else traceback)[:_LENGTH])
-    # What was raised counts, not the names of the code that it came through.
-    if not error or _PASSING.search(_PYTHON_FRAME.sub("", error)):
+    if not error or _passes(error):
         return None
-    return Place(batch, _IDS.sub("#", error), traceback is not None or _PYTHON in text)
+    return FailurePoint(batch, _IDS.sub("#", error), traceback is not None or _PYTHON in text)

@@ -13,6 +13,7 @@ import attrs
 from typing_extensions import override
 
 from ....storage.errors import ChandyError
+from ...error_texts import without_places
 from ...errors import SetupError
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
@@ -23,7 +24,7 @@ from ..record import check_record
 from ..values import far_year
 from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
-from .passing import judged, said, unavailable
+from .passing import said, unavailable
 from .schema import check_schema, fit, reading
 from .upserting import Mode, check_mode, last_by_key
 
@@ -365,7 +366,7 @@ def _explain(name: str, error: Exception) -> ChandyError:
     from deltalake.exceptions import SchemaMismatchError, TableNotFoundError
 
     text = said(error)
-    if _NOT_PERMITTED.search(judged(text)):
+    if _NOT_PERMITTED.search(without_places(text)):
         return OutputError(
             f"{name} cannot be used",
             "the permission to read and write it",
@@ -376,7 +377,7 @@ def _explain(name: str, error: Exception) -> ChandyError:
         return _TableMissingError(
             f"{name} cannot be used", "a Delta table", text, "create it, or set create_table=True"
         )
-    if isinstance(error, SchemaMismatchError) or _REFUSED.search(judged(text)):
+    if isinstance(error, SchemaMismatchError) or _REFUSED.search(without_places(text)):
         return OutputError(
             f"{name} refuses rows",
             "rows that the table takes",

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from ....storage.codec import from_json_of_any_version, to_json
 from ....storage.errors import ChandyError
+from ...error_texts import without_places
 from ...errors import SetupError
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
@@ -19,7 +20,7 @@ from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from ..values import far_year
 from .bounded import within
-from .passing import judged, said, unavailable
+from .passing import said, unavailable
 from .schema import check_schema, fit, reading
 from .upserting import Mode, check_mode, last_by_key
 
@@ -382,7 +383,7 @@ def _explain(name: str, error: Exception) -> ChandyError:
         exceptions.OAuthError,
         PermissionError,
     )
-    if isinstance(error, forbidden) or _NOT_PERMITTED.search(judged(text)):
+    if isinstance(error, forbidden) or _NOT_PERMITTED.search(without_places(text)):
         return OutputError(
             f"{name} cannot be used",
             "the permission to read and write it",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from ...error_texts import without_places
 from ...sinks.two_phase.errors import TargetFullError, TargetUnavailableError
 
 _PASSING: Final = re.compile(
@@ -19,24 +20,12 @@ _FULL: Final = re.compile(
     r"no space left|disk quota exceeded|os error (?:28|122)\b|\b507\b|disk is full", re.IGNORECASE
 )
 """Found in the text of an error of a disk, or of a server's, that is full."""
-
-
-_PLACES: Final = re.compile(
-    r"[a-z][a-z0-9+.-]*://[^\s'\"]+|/?(?:[\w.=%+@:-]+/)+[\w.=%+@:-]*|\b\d+(?:\.\d+)?\s?(?:ns|us|µs|ms|s)\b",
-    re.IGNORECASE,
-)
-"""URLs, paths and durations: a table below ``append-only/`` and an answer in 403.2 ms refuse nothing."""
 _USER: Final = re.compile(r"://[^/?#\s]*@")
 
 
 def said(error: Exception) -> str:
     """Return what a client says, without users and passwords in its URLs."""
     return _USER.sub("://...@", str(error))
-
-
-def judged(text: str) -> str:
-    """Return the part of a client's text that decides what kind of an error it is."""
-    return _PLACES.sub(" ", text)
 
 
 def unavailable(target: str, text: str, *, is_known: bool = False) -> TargetUnavailableError:
@@ -47,6 +36,8 @@ def unavailable(target: str, text: str, *, is_known: bool = False) -> TargetUnav
         text: what the client says.
         is_known: whether its type says already that it passes.
     """
-    if _FULL.search(judged(text)):
+    if _FULL.search(without_places(text)):
         return TargetFullError(target, text)
-    return TargetUnavailableError(target, text, is_understood=is_known or bool(_PASSING.search(judged(text))))
+    return TargetUnavailableError(
+        target, text, is_understood=is_known or bool(_PASSING.search(without_places(text)))
+    )

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 from chandy.coordinator.errors import PipelineFailedError, PipelineStateLostError, QueryFailedError
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
-from chandy.coordinator.recovery.repetition import SAME, Place, Repetition
+from chandy.coordinator.recovery.repetition import SAME, FailurePoint, Repetition
 from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart, RestartStrategy
 from chandy.storage import DamagedCheckpointError, FencedError
 from chandy.storage.errors import FailureCode
@@ -236,19 +236,22 @@ def test_checkpoints_that_failed_before_the_state_was_given_up_are_behind_the_pi
 
 # --- the same failure again ---------------------------------------------------------------------------------
 
-WALL = Place(7, "the same wall", in_user_code=False)
-RAISED = Place(7, "the same key", in_user_code=True)
+WALL = FailurePoint(7, "the same wall", in_user_code=False)
+RAISED = FailurePoint(7, "the same key", in_user_code=True)
 
 
 def hits(
-    place: Place | None, times: int, made: RecoveryStateMachine | None = None, commits: int | None = None
+    point: FailurePoint | None,
+    times: int,
+    made: RecoveryStateMachine | None = None,
+    commits: int | None = None,
 ) -> list[on.Decision]:
     """What is done about a query that fails like this, and fails again after each restart."""
     made = made or machine(FixedDelay("5 s", attempts=100))
     found: list[on.Decision] = []
     for number in range(times):
         at = made.log[-1][0] + 10.0
-        made.handle(attrs.evolve(failed(run=number, at=at), failure=on.Failure(BOOM, place=place)), at)
+        made.handle(attrs.evolve(failed(run=number, at=at), failure=on.Failure(BOOM, point=point)), at)
         found.append(made.log[-1][2] if made.failed else made.handle(on.DelayOver(), at + 5.0))
         made.handle(on.RunStarted("q", number + 1), at + 6.0)
         done = on.WentBack() if isinstance(found[-1], on.GoBack) else on.RestartedInPlace("q")
@@ -272,17 +275,17 @@ def test_trouble_that_may_pass_is_left_to_the_restart_strategy() -> None:
     assert {type(one) for one in hits(None, 20)} == {on.RestartInPlace}
 
 
-@pytest.mark.parametrize("place", [WALL, RAISED])
-def test_a_commit_of_the_batch_makes_the_next_failure_the_first(place: Place) -> None:
-    assert {type(one) for one in hits(place, 9, commits=7)} == {on.RestartInPlace}
+@pytest.mark.parametrize("point", [WALL, RAISED])
+def test_a_commit_of_the_batch_makes_the_next_failure_the_first(point: FailurePoint) -> None:
+    assert {type(one) for one in hits(point, 9, commits=7)} == {on.RestartInPlace}
     # One of an earlier batch, behind the checkpoint, does not.
-    assert isinstance(hits(place, 3, commits=6)[-1], on.FailForGood)
+    assert isinstance(hits(point, 3, commits=6)[-1], on.FailForGood)
 
 
 @pytest.mark.parametrize(
     "other", [attrs.evolve(WALL, batch=8), attrs.evolve(WALL, how="another error"), None], ids=str
 )
-def test_another_failure_in_between_is_not_the_same(other: Place | None) -> None:
+def test_another_failure_in_between_is_not_the_same(other: FailurePoint | None) -> None:
     made = machine(FixedDelay("5 s", attempts=100))
     hits(WALL, 1, made)
     made.handle(on.RunStarted("q", 0), 50.0)
@@ -295,7 +298,7 @@ def test_another_failure_in_between_is_not_the_same(other: Place | None) -> None
 def test_each_query_has_its_own_walls() -> None:
     made = machine(FixedDelay("5 s", attempts=100), "q", "r")
     for query, run in (("q", 0), ("r", 1)):
-        made.handle(attrs.evolve(failed(query=query, run=run), failure=on.Failure(BOOM, place=WALL)), 1.0)
+        made.handle(attrs.evolve(failed(query=query, run=run), failure=on.Failure(BOOM, point=WALL)), 1.0)
     assert made.handle(on.DelayOver(), 20.0) == on.RestartInPlace(("q", "r"), BOOM, 1.0)
 
 
@@ -444,7 +447,7 @@ def test_the_log_replays_a_run() -> None:
 
 QUERIES = ("q", "r", "s")
 CODES = st.frozensets(st.sampled_from([FailureCode.HOST_LOST, FailureCode.STATE_UNUSABLE]), max_size=2)
-PLACES = (WALL, RAISED)
+POINTS = (WALL, RAISED)
 
 
 class Failures(RuleBasedStateMachine):
@@ -461,7 +464,7 @@ class Failures(RuleBasedStateMachine):
         self.stopping = False
         self.walled = False
         """Whether a restart in place would meet the same wall again."""
-        self.walls: dict[str, tuple[Place, int]] = {}
+        self.walls: dict[str, tuple[FailurePoint, int]] = {}
         """By query how it has failed last, and how often in a row."""
         for query in QUERIES:
             self.begin(query)
@@ -495,15 +498,15 @@ class Failures(RuleBasedStateMachine):
         failure = on.Failure(BOOM, codes, output_is_shared=shared)
         self.tell(on.RunEnded(query, number, failure, self.now))
 
-    @rule(query=st.sampled_from(QUERIES), place=st.sampled_from(PLACES))
-    def a_run_meets_a_wall(self, query: str, place: Place) -> None:
+    @rule(query=st.sampled_from(QUERIES), point=st.sampled_from(POINTS))
+    def a_run_meets_a_wall(self, query: str, point: FailurePoint) -> None:
         if query not in self.runs or self.final is not None:
             return
-        before, times = self.walls.get(query, (place, 0))
-        times = times + 1 if before == place else 1
-        self.walls[query] = place, times
-        self.walled = self.walled or (times > 1 and not place.in_user_code)
-        decision = self.tell(on.RunEnded(query, self.runs[query], on.Failure(BOOM, place=place), self.now))
+        before, times = self.walls.get(query, (point, 0))
+        times = times + 1 if before == point else 1
+        self.walls[query] = point, times
+        self.walled = self.walled or (times > 1 and not point.in_user_code)
+        decision = self.tell(on.RunEnded(query, self.runs[query], on.Failure(BOOM, point=point), self.now))
         if not self.stopping:
             assert times < SAME or isinstance(decision, on.FailForGood), "it goes into the same wall for ever"
         if isinstance(decision, on.FailForGood) and decision.because:
@@ -511,14 +514,14 @@ class Failures(RuleBasedStateMachine):
 
     @rule(
         query=st.sampled_from(QUERIES),
-        places=st.lists(st.sampled_from((*PLACES, None)), min_size=3, max_size=4),
+        points=st.lists(st.sampled_from((*POINTS, None)), min_size=3, max_size=4),
     )
-    def a_run_meets_walls_and_gets_past_them(self, query: str, places: list[Place | None]) -> None:
-        for place in places:
-            if place is None:
+    def a_run_meets_walls_and_gets_past_them(self, query: str, points: list[FailurePoint | None]) -> None:
+        for point in points:
+            if point is None:
                 self.the_first_batch_commits(query, False, WALL.batch)
             else:
-                self.a_run_meets_a_wall(query, place)
+                self.a_run_meets_a_wall(query, point)
                 self.the_delay_is_over("no", final=False)
 
     @rule()
@@ -669,11 +672,11 @@ def go_on_after_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_every_failure_for_the_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Repetition, "then", lambda repetition, place: Repetition(place))
+    patch.setattr(Repetition, "then", lambda repetition, point: Repetition(point))
 
 
 def take_every_failure_for_the_same(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Repetition, "then", lambda repetition, place: Repetition(place, repetition.times + 1))
+    patch.setattr(Repetition, "then", lambda repetition, point: Repetition(point, repetition.times + 1))
 
 
 def resume_half_way(patch: pytest.MonkeyPatch) -> None:
