@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark",),
     ("fields",),
     ("assigned_shard", "checkpoint", "durations", "listening", "state_progress"),
-    ("errors",),
+    ("error_texts", "errors"),
     ("protocol", "version"),
 )
 """The packages and modules of the coordinator, the faces first. Each may import from the layers after its own."""

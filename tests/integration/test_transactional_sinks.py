@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -20,7 +21,8 @@ from chandy.coordinator import (
     NoRestart,
 )
 from chandy.coordinator.connectors.files.sink import FilesSink
-from chandy.coordinator.errors import PipelineFailedError, RestoreError, WriterError
+from chandy.coordinator.connectors.tables.delta import DeltaSink
+from chandy.coordinator.errors import PipelineFailedError, QueryFailedError, RestoreError, WriterError
 from chandy.coordinator.recovery.restart import RestartStrategy
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputError, OutputLostError
 from chandy.storage.backends.open import open_store, pipeline_uri
@@ -360,6 +362,29 @@ def test_the_last_checkpoint_of_a_stop_counts_although_its_target_is_away(
     (tmp_path / "away").unlink()
     start(make(), spark, events, sink)
     assert published(sink) == expected(events)
+
+
+def test_a_row_that_one_of_several_targets_cannot_have_fails_its_batch_and_is_staged_for_none(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    from deltalake import DeltaTable
+
+    table = str(tmp_path / "table")
+    DeltaTable.create(
+        table, pa.schema([pa.field("k", pa.string()), pa.field("v", pa.int64(), nullable=False)])
+    )
+    events.add(rows=2)
+    rows = events.stream(spark).selectExpr("k", "nullif(v, 0) AS v")
+    sinks = FilesSink(str(tmp_path / "out")), DeltaSink(table, uid="delta")
+    query = make().start(rows.writeStream, sink=sinks, name="q")
+    with pytest.raises(QueryFailedError, match=r"sink 'delta' cannot take batch 0.* null in column 'v'"):
+        query.awaitTermination(DEADLINE)
+    assert staged(tmp_path) == []
+    coordinator = make()
+    query = coordinator.start(rows.where("v IS NOT NULL").writeStream, sink=sinks, name="q")
+    query.processAllAvailable()
+    coordinator.stop()
+    assert DeltaTable(table).to_pyarrow_table().to_pylist() == [{"k": "k1", "v": 1}]
 
 
 @pytest.mark.parametrize("restart", [NoRestart(), ExponentialBackoff()], ids=["no restart", "default"])

@@ -12,6 +12,7 @@ from typing_extensions import override
 from ...errors import ConfigError
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.limits import Limits
 from ...sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
 from ..record import Identity
@@ -143,6 +144,20 @@ class PostgresSink(StagedSink):
             session.close()
 
     @override
+    def limits(self, schema: pa.Schema) -> Limits:
+        session = self._connect("chandy check")
+        try:
+            found = find(session, self._name)
+            if found is None:
+                raise self._missing(session.where, schema)
+            columns = list(columns_of(session, found))
+            session.commit()
+        finally:
+            session.close()
+        never_null = frozenset(column.name for column in columns if column.not_null)
+        return Limits(never_null, _lengths(columns))
+
+    @override
     def unpublishable(self, rows: pa.Table) -> str | None:
         return far_year(rows, rows.column_names) or unclean_text(rows, rows.column_names)
 
@@ -168,11 +183,7 @@ class PostgresSink(StagedSink):
             recorded = take(session, positions.name, fence, self.timeout)
             identity = Identity(str(positions.oid), str(found.oid))
             ((target,),) = session.query(sql.read_target(positions.name), fence.writer)
-            lengths = {
-                column.name: column.type.length
-                for column in columns_of(session, found)
-                if column.type.length is not None
-            }
+            lengths = _lengths(columns_of(session, found))
             session.commit()
         except BaseException:
             session.close()
@@ -290,6 +301,11 @@ class PostgresSink(StagedSink):
             yield "the user has no right to make TEMPORARY tables in the database"
         if self.deleted is not None and not may_delete:
             yield "the user has no right to DELETE from the table"
+
+
+def _lengths(columns: Iterable[Column]) -> dict[str, int]:
+    """Return the most characters that columns of text may have, by name."""
+    return {column.name: column.type.length for column in columns if column.type.length is not None}
 
 
 class PostgresCommitter(Committer):

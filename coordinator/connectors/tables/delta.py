@@ -17,6 +17,7 @@ from ...error_texts import without_places
 from ...errors import SetupError
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.limits import Limits
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
 from ..files.formats import too_long
@@ -25,7 +26,7 @@ from ..values import far_year
 from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
 from .passing import said, unavailable
-from .schema import check_schema, fit, reading
+from .schema import check_schema, fit, limits_of, reading
 from .upserting import Mode, check_mode, last_by_key
 
 if TYPE_CHECKING:
@@ -160,6 +161,10 @@ class DeltaSink(StagedSink):
                     f"column {name!r}, which is {kind}",
                     "partition by another column, or cast this one to a text or an integer",
                 )
+
+    @override
+    def limits(self, schema: pa.Schema) -> Limits:
+        return limits_of(_schema_of(self.open()), self.key)
 
     @override
     def unpublishable(self, rows: pa.Table) -> str | None:

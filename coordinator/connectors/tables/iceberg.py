@@ -16,12 +16,13 @@ from ...error_texts import without_places
 from ...errors import SetupError
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.limits import Limits
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from ..values import far_year
 from .bounded import within
 from .passing import said, unavailable
-from .schema import check_schema, fit, reading
+from .schema import check_schema, fit, limits_of, reading
 from .upserting import Mode, check_mode, last_by_key
 
 if TYPE_CHECKING:
@@ -118,6 +119,11 @@ class IcebergSink(StagedSink):
                 found = self.load(catalog)
             check_schema(schema, _schema_of(found), self.name)
             _check_partitions(found, self.name)
+
+    @override
+    def limits(self, schema: pa.Schema) -> Limits:
+        with self.connected() as catalog:
+            return limits_of(_schema_of(self.load(catalog)), self.key)
 
     @override
     def unpublishable(self, rows: pa.Table) -> str | None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ...sinks.two_phase.errors import OutputError
+from ...sinks.two_phase.limits import Limits
 from ...sinks.two_phase.staged import StagedRows
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ def check_schema(rows: pa.Schema, table: pa.Schema, target: str) -> None:
             "; ".join(found),
             "select and cast the columns in the query, or change the table",
         )
+
+
+def limits_of(table: pa.Schema, key: tuple[str, ...]) -> Limits:
+    """Return what the columns of a table do not take: nulls, also in a key."""
+    return Limits(frozenset(field.name for field in table if not field.nullable).union(key))
 
 
 def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> pa.Table:

@@ -28,6 +28,7 @@ from ....storage.uri import is_same_store
 from ..guarantee import Guarantee
 from ..place import Place
 from .errors import OutputTakenError, RewindError
+from .limits import Limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -298,6 +299,16 @@ class TwoPhaseSink(abc.ABC):
         Raises:
             ChandyError: it does not: something is missing, of another type, or not permitted.
         """
+
+    def limits(self, schema: pa.Schema) -> Limits:
+        """Return what the target does not take of rows that have passed ``check``, so that their batch fails in time.
+
+        What comes to the target in spite of it, because it has changed meanwhile, ``commit`` refuses.
+
+        Raises:
+            ChandyError: as for ``check``.
+        """
+        return Limits()
 
     @abc.abstractmethod
     def write(self, batches: Iterator[pa.RecordBatch], context: WriteContext) -> Staged:

@@ -37,6 +37,7 @@ from .policy import OutputPolicy
 from .publisher import Publisher
 from .takeover import TakeOver
 from .together import check_together, guarantee
+from .writing import Writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,6 +81,7 @@ class TransactionalSink(Sink):
         """
         check_together(sinks)
         self._sinks = {sink.uid: sink for sink in sinks}
+        self._writing = Writing(tuple(sinks))
         self._fence = fence
         self._proof = proof
         self._policy = policy
@@ -161,6 +163,8 @@ class TransactionalSink(Sink):
         schema = arrow_schema(rows)
         for sink in self._sinks.values():
             sink.check(schema)
+        limits = {uid: sink.limits(schema) for uid, sink in self._sinks.items()}
+        self._writing = attrs.evolve(self._writing, limits=limits)
         if made_of is None:
             writer.foreachBatch(self.take)
         else:
@@ -230,11 +234,10 @@ class TransactionalSink(Sink):
             BatchInterruptedError: the run was stopped, which ends its tasks with other errors. Their text is not passed
                 on: Spark looks through it by a regular expression for which Java's stack is too small.
         """
-        sink = next(iter(self._sinks.values()))
         attempt = self._finished.attempt()
         try:
             return staging.write_batch(
-                rows, sink, self._fence.store, staged_folder(self._fence.query), batch, attempt
+                rows, self._writing, self._fence.store, staged_folder(self._fence.query), batch, attempt
             )
         except BaseException:
             self._forget(attempt.results())

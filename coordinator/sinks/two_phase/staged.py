@@ -44,12 +44,7 @@ class StagedSink(TwoPhaseSink):
         rows, files = 0, list[FileRef]()
         for some in map(in_utc, _in_parts(batches)):
             if found := self.unpublishable(some):
-                raise OutputError(
-                    f"sink {self.uid!r} cannot take batch {context.batch}",
-                    f"rows that {self.target} can have",
-                    found,
-                    "leave out these rows in the query, or change their values",
-                )
+                raise refused(self, context.batch, found)
             rows += some.num_rows
             files.append(_put(store, context, some, len(files)))
         return Staged(rows, tuple(files))
@@ -60,6 +55,16 @@ class StagedSink(TwoPhaseSink):
         What the schema tells is for ``check``. Values are looked at here, while their batch can still fail.
         """
         return None
+
+
+def refused(sink: TwoPhaseSink, batch: int, found: str) -> OutputError:
+    """Return the error for rows of a batch that a sink could never publish."""
+    return OutputError(
+        f"sink {sink.uid!r} cannot take batch {batch}",
+        f"rows that {sink.target} can have",
+        found,
+        "leave out these rows in the query, or change their values",
+    )
 
 
 @attrs.frozen

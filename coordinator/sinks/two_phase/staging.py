@@ -19,8 +19,9 @@ from ....state.operators.dataframe import Mapped
 from ....storage.codec import from_json, to_json
 from ....storage.errors import CodecError
 from ..sink import RECORDS
-from .contract import Staged, TwoPhaseSink, WriteContext
+from .contract import Staged, WriteContext
 from .finished import Attempt
+from .writing import Writing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +36,7 @@ class _Record:
 
 
 def write_batch(
-    rows: DataFrame, sink: TwoPhaseSink, store: str, folder: str, batch: int, attempt: Attempt
+    rows: DataFrame, sink: Writing, store: str, folder: str, batch: int, attempt: Attempt
 ) -> tuple[Staged, ...]:
     """Run a batch: its tasks write their rows. Return what each partition has written, without empty ones.
 
@@ -61,7 +62,7 @@ def write_batch(
 
 def _write_partition(
     batches: Iterator[pa.RecordBatch],
-    sink: TwoPhaseSink,
+    sink: Writing,
     store: str,
     folder: str,
     batch: int,

@@ -18,6 +18,7 @@ from chandy.coordinator.connectors.tables.iceberg import IcebergSink
 from chandy.coordinator.sinks.two_phase.contract import Epoch, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 from chandy.coordinator.sinks.two_phase.staged import StagedSink, in_utc
+from chandy.coordinator.sinks.two_phase.writing import Writing
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 
 from ...drawn_rows import same, tables
@@ -85,10 +86,15 @@ def test_what_is_accepted_is_published_and_read_back_as_it_was(
         pipeline = Pipeline(sink, f"file://{folder}-store/flights/")
         try:
             if is_wider:
-                # It makes the table.
-                sink.check(pa.schema([field.with_type(wider(field.type)) for field in rows.schema]))
+                # It makes the table, in which a column takes no nulls.
+                fields = [
+                    field.with_type(wider(field.type)).with_nullable(field.name != "k")
+                    for field in rows.schema
+                ]
+                sink.check(pa.schema(fields))
             sink.check(rows.schema)
-            staged = sink.write(iter(rows.to_batches()), WriteContext(pipeline.store, "staged/", 0, 0))
+            writing = Writing((sink,), {sink.uid: sink.limits(rows.schema)})
+            staged = writing.write(iter(rows.to_batches()), WriteContext(pipeline.store, "staged/", 0, 0))
         except OutputError:
             # Nothing of the batch is staged: it fails, and says why.
             return

@@ -1,0 +1,64 @@
+"""Writes a batch in the tasks: once for all sinks of its query, if each of them can publish it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from .contract import Staged, TwoPhaseSink, WriteContext
+from .limits import Limits
+from .staged import StagedSink, in_utc, refused
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+_Check = Callable[["pa.Table"], str | None]
+"""Says which rows cannot be published; None if all can."""
+
+
+@attrs.frozen
+class Writing:
+    """The sinks of a query as its tasks see them. What one sink stages, all of them publish."""
+
+    sinks: tuple[TwoPhaseSink, ...]
+    limits: Mapping[str, Limits] = attrs.field(factory=dict)
+    """What the targets do not take, by the uid of their sink."""
+
+    def for_rows(self, rows: DataFrame) -> Writing:
+        """Return the sinks as they take certain rows. See ``TwoPhaseSink.for_rows``."""
+        return attrs.evolve(self, sinks=tuple(sink.for_rows(rows) for sink in self.sinks))
+
+    def write(self, batches: Iterator[pa.RecordBatch], context: WriteContext) -> Staged:
+        """Write one partition of a batch.
+
+        Raises:
+            OutputError: a sink could never publish it.
+        """
+        checks = [*self._checks()]
+        return self.sinks[0].write(_checked(batches, checks, context.batch) if checks else batches, context)
+
+    def _checks(self) -> Iterator[tuple[TwoPhaseSink, _Check]]:
+        """Yield what is asked of rows, besides what the first sink asks of those that it writes."""
+        for sink in self.sinks:
+            if sink.uid in self.limits and self.limits[sink.uid] != Limits():
+                yield sink, self.limits[sink.uid].broken_by
+        for sink in self.sinks[1:]:
+            if isinstance(sink, StagedSink):
+                yield sink, sink.unpublishable
+
+
+def _checked(
+    batches: Iterator[pa.RecordBatch], checks: Sequence[tuple[TwoPhaseSink, _Check]], number: int
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        rows = in_utc(pa.Table.from_batches([batch]))
+        for sink, check in checks:
+            if (found := check(rows)) is not None:
+                raise refused(sink, number, found)
+        yield batch
