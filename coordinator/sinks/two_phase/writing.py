@@ -47,7 +47,8 @@ class Writing:
             if sink.uid in self.limits and self.limits[sink.uid] != Limits():
                 yield sink, self.limits[sink.uid].broken_by
         for sink in self.sinks[1:]:
-            if isinstance(sink, StagedSink):
+            # Most targets can have all rows of the types that they take.
+            if isinstance(sink, StagedSink) and type(sink).unpublishable is not StagedSink.unpublishable:
                 yield sink, sink.unpublishable
 
 
