@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ..state.rpc.metrics import BatchMetrics
+from ..storage.checkpoints.manifest import StateKind
 from ..storage.errors import ChandyError
 from ..storage.logs import logger
 
@@ -40,7 +41,7 @@ class StateProgress:
         """
         if not progress or not self.operators:
             return list(progress)
-        known = {operator.uid: self._ask(operator) for operator in self.operators}
+        known = [(operator, self._ask(operator)) for operator in self.operators]
         return [with_operators(one, known) for one in progress]
 
     def _ask(self, operator: OperatorRecord) -> Batches:
@@ -52,22 +53,24 @@ class StateProgress:
 
 
 def with_operators(
-    progress: StreamingQueryProgress, operators: Mapping[str, Batches]
+    progress: StreamingQueryProgress, operators: Sequence[tuple[OperatorRecord, Batches]]
 ) -> StreamingQueryProgress:
     """Return progress with operators, each with what it did in the progress's batch."""
     document = json.loads(progress.json)
     # An idle query is told of by the number of the batch that will be next.
     has_run = _RUN in document.get("durationMs", {})
-    told = [state_operator(uid, batches, document["batchId"], has_run) for uid, batches in operators.items()]
+    told = [state_operator(one, batches, document["batchId"], has_run) for one, batches in operators]
     document["stateOperators"] = [*document["stateOperators"], *filter(None, told)]
     return type(progress).fromJson(document)
 
 
-def state_operator(uid: str, batches: Batches, batch: int, has_run: bool) -> dict[str, Any] | None:
+def state_operator(
+    operator: OperatorRecord, batches: Batches, batch: int, has_run: bool
+) -> dict[str, Any] | None:
     """Return what an operator did in a batch, as Spark's JSON of a stateful operator.
 
     Args:
-        uid: of the operator.
+        operator: the operator.
         batches: what it did in the latest batches.
         batch: the batch.
         has_run: whether the batch had run when the progress was made. If not, the operator has updated nothing, and
@@ -83,7 +86,7 @@ def state_operator(uid: str, batches: Batches, batch: int, has_run: bool) -> dic
     tasks = found.tasks
     own = tasks.seconds - tasks.input_seconds - tasks.output_seconds
     return {
-        "operatorName": uid,
+        "operatorName": operator.uid,
         # Counting keys would cost a lookup for each key that changes.
         "numRowsTotal": None,
         "numRowsUpdated": found.updated if has_run else 0,
@@ -103,8 +106,20 @@ def state_operator(uid: str, batches: Batches, batch: int, has_run: bool) -> dic
             "chandyStateTimeMs": _ms(tasks.state_seconds),
             "chandyOutputTimeMs": _ms(tasks.output_seconds),
             "chandyProcessorTimeMs": _ms(tasks.own_seconds),
+            **variables(operator),
         },
     }
+
+
+def variables(operator: OperatorRecord) -> dict[str, int]:
+    """Return how many state variables of each kind an operator has, by the names of Spark's metrics."""
+    counts = {
+        f"num{kind.value.capitalize()}State{ttl}Vars": 0 for ttl in ("", "WithTTL") for kind in StateKind
+    }
+    for state in operator.states.values():
+        ttl = "" if state.ttl_ms is None else "WithTTL"
+        counts[f"num{state.kind.value.capitalize()}State{ttl}Vars"] += 1
+    return counts
 
 
 def _ms(seconds: float) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from chandy.coordinator.errors import StateUnreachableError
-from chandy.coordinator.state_progress import Batches, StateProgress, state_operator
+from chandy.coordinator.state_progress import Batches, StateProgress, state_operator, variables
 from chandy.state.rpc.metrics import BatchMetrics, OperatorMetrics
-from chandy.storage.checkpoints.manifest import OperatorRecord
+from chandy.storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
 
 OPERATORS = tuple(OperatorRecord(uid, "q", "{}", {}, (None,) * 4) for uid in ("first", "second"))
 
@@ -81,6 +81,26 @@ def test_operators_stand_behind_sparks_own_with_its_names() -> None:
     assert (first.numRowsTotal, first.allRemovalsTimeMs) == (None, None), "nobody knows these"
 
 
+def test_state_variables_are_counted_by_the_names_of_sparks_metrics() -> None:
+    states = {
+        "a": StateRecord(("{}",)),
+        "b": StateRecord(("{}",)),
+        "c": StateRecord(("{}",), ttl_ms=5),
+        "d": StateRecord(("{}",), StateKind.LIST),
+        "e": StateRecord(("{}",), StateKind.MAP, "{}", ttl_ms=5),
+    }
+    assert variables(OperatorRecord("o", "q", "{}", states, ())) == {
+        "numValueStateVars": 2,
+        "numListStateVars": 1,
+        "numMapStateVars": 0,
+        "numValueStateWithTTLVars": 1,
+        "numListStateWithTTLVars": 0,
+        "numMapStateWithTTLVars": 1,
+    }
+    found = added(3, {"first": {3: metrics(3)}}).stateOperators[1]
+    assert found.customMetrics["numValueStateVars"] == 0
+
+
 def test_its_json_has_them_as_well() -> None:
     found = added(3, {"first": {3: metrics(3)}})
     assert [one["operatorName"] for one in json.loads(found.json)["stateOperators"]] == ["dedupe", "first"]
@@ -90,7 +110,7 @@ def test_its_json_has_them_as_well() -> None:
 def test_an_idle_query_has_updated_nothing() -> None:
     # Spark tells of it by the number of the batch that will be next, which has run when somebody asks later.
     for known in ({3: metrics(3)}, {3: metrics(3), 4: metrics(4)}):
-        found = state_operator("first", known, 4, has_run=False)
+        found = state_operator(OPERATORS[0], known, 4, has_run=False)
         assert found is not None
         assert (found["numRowsUpdated"], found["numRowsRemoved"], found["numRowsDroppedByWatermark"]) == (
             0,
@@ -105,8 +125,8 @@ def test_an_operator_of_which_nothing_is_known_is_left_out() -> None:
     def unreachable(operator: OperatorRecord) -> Batches:
         raise StateUnreachableError("grpc+unix://host", "it has ended")
 
-    assert state_operator("first", {5: metrics(5)}, 4, has_run=True) is None
-    assert state_operator("first", {0: metrics(0)}, 0, has_run=False) is None
+    assert state_operator(OPERATORS[0], {5: metrics(5)}, 4, has_run=True) is None
+    assert state_operator(OPERATORS[0], {0: metrics(0)}, 0, has_run=False) is None
     assert added(4, {}).stateOperators == progress(4).stateOperators
     assert StateProgress(OPERATORS, unreachable).added_to([progress(4)]) == [progress(4)]
     assert StateProgress(()).added_to([progress(4)]) == [progress(4)]
