@@ -74,7 +74,8 @@ def contents(files: Mapping[str, Path]) -> dict[str, bytes]:
 def elsewhere(output: Path, contents: Iterable[bytes]) -> Path | None:
     """Return the directory of files that log files name outside of the output; None if there are none.
 
-    Of a table with partitions this is the directory above them.
+    Of a table with partitions this is the directory above them: above the folders such as ``day=5`` that files are in,
+    not above those that the output is in.
     """
     folders = {
         str(path.parent)
@@ -85,8 +86,9 @@ def elsewhere(output: Path, contents: Iterable[bytes]) -> Path | None:
     if not folders:
         return None
     common = Path(os.path.commonpath(folders))
-    partition = next((folder for folder in [*reversed(common.parents), common] if "=" in folder.name), None)
-    return common if partition is None else partition.parent
+    while "=" in common.name:
+        common = common.parent
+    return common
 
 
 def emptied(files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import attrs
 
 from ....storage.logs import logger
+from ...error_texts import without_secrets
 from ...errors import ConfigError, SetupError
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from .errors import Failure, Meaning, described, meaning, translated
@@ -229,7 +230,7 @@ class Cluster:
             raise ConfigError(
                 f"invalid settings for {self.name}",
                 "settings of librdkafka",
-                described(failure) if failure else str(error),
+                without_secrets(described(failure) if failure else str(error), self.options),
                 "correct the sink's `options`; they are described in librdkafka's CONFIGURATION.md",
             ) from None
 

@@ -13,7 +13,7 @@ import attrs
 from typing_extensions import override
 
 from ....storage.errors import ChandyError
-from ...error_texts import without_places
+from ...error_texts import without_places, without_secrets
 from ...errors import SetupError
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
@@ -25,7 +25,7 @@ from ..record import check_record
 from ..values import far_year
 from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
-from .passing import said, unavailable
+from .passing import unavailable
 from .schema import check_schema, fit, limits_of, reading
 from .upserting import Mode, check_mode, last_by_key
 
@@ -115,6 +115,13 @@ class DeltaSink(StagedSink):
                 f"key and partition columns among the rows' columns: {', '.join(schema.names)}",
                 ", ".join(unknown),
                 "correct `key` and `partition_by` of the sink",
+            )
+        if self.mode == "upsert" and (unquotable := [name for name in schema.names if "`" in name]):
+            raise OutputError(
+                f"{self.name} cannot be written",
+                "columns without a backtick in their names, which delta-rs cannot match rows by",
+                ", ".join(unquotable),
+                "rename them in the query",
             )
         self._check_partitions(schema, self.partition_by)
         try:
@@ -240,7 +247,7 @@ class DeltaSink(StagedSink):
         except (ChandyError, _conflict()):
             raise
         except Exception as error:  # delta-rs raises bare exceptions, too
-            raise _explain(self.name, error) from error
+            raise _explain(self.name, error, self.storage_options or {}) from error
 
     def _create(self, schema: pa.Schema) -> None:
         from deltalake import DeltaTable, Schema
@@ -366,11 +373,11 @@ def _quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
-def _explain(name: str, error: Exception) -> ChandyError:
+def _explain(name: str, error: Exception, options: Mapping[str, str]) -> ChandyError:
     """Return the contract's error for one of delta-rs. What it does not know may pass, and is tried for a while."""
     from deltalake.exceptions import SchemaMismatchError, TableNotFoundError
 
-    text = said(error)
+    text = without_secrets(str(error), options)
     if _NOT_PERMITTED.search(without_places(text)):
         return OutputError(
             f"{name} cannot be used",

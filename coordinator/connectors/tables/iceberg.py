@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from ....storage.codec import from_json_of_any_version, to_json
 from ....storage.errors import ChandyError
-from ...error_texts import without_places
+from ...error_texts import without_places, without_secrets
 from ...errors import SetupError
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
@@ -21,7 +21,7 @@ from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from ..values import far_year
 from .bounded import within
-from .passing import said, unavailable
+from .passing import unavailable
 from .schema import check_schema, fit, limits_of, reading
 from .upserting import Mode, check_mode, last_by_key
 
@@ -264,7 +264,7 @@ class IcebergSink(StagedSink):
         except ChandyError:
             raise
         except Exception as error:  # each catalog has errors of its own
-            raise _explain(self.name, error) from error
+            raise _explain(self.name, error, self.catalog) from error
 
     def _create(self, catalog: Catalog, schema: pa.Schema) -> None:
         namespace = self.table.rpartition(".")[0]
@@ -372,12 +372,12 @@ def _close(catalog: Catalog) -> None:
         catalog.close()
 
 
-def _explain(name: str, error: Exception) -> ChandyError:
+def _explain(name: str, error: Exception, options: Mapping[str, str]) -> ChandyError:
     """Return the contract's error for one of a catalog or a file. What it does not know is tried for a while."""
     from pyiceberg import exceptions
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
-    text = f"{type(error).__name__}: {said(error)}"
+    text = f"{type(error).__name__}: {without_secrets(str(error), options)}"
     if isinstance(error, (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)):
         return _TableMissingError(
             f"{name} cannot be used", "an Iceberg table", text, "create it, or set create_table=True"

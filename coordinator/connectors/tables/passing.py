@@ -20,12 +20,6 @@ _FULL: Final = re.compile(
     r"no space left|disk quota exceeded|os error (?:28|122)\b|\b507\b|disk is full", re.IGNORECASE
 )
 """Found in the text of an error of a disk, or of a server's, that is full."""
-_USER: Final = re.compile(r"://[^/?#\s]*@")
-
-
-def said(error: Exception) -> str:
-    """Return what a client says, without users and passwords in its URLs."""
-    return _USER.sub("://...@", str(error))
 
 
 def unavailable(target: str, text: str, *, is_known: bool = False) -> TargetUnavailableError:

@@ -508,6 +508,13 @@ def test_the_last_row_of_each_key_counts() -> None:
         last_by_key(pa.table({"a": [1, None]}), ("a",), "t")
 
 
+def test_an_upsert_of_a_column_that_delta_cannot_name_is_refused_before_the_start(tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.int64()), ("x`y", pa.int64())])
+    with pytest.raises(OutputError, match="backtick"):
+        DeltaSink(str(tmp_path / "table"), mode="upsert", key=["k"]).check(schema)
+    DeltaSink(str(tmp_path / "table")).check(schema)
+
+
 def test_a_key_goes_with_upsert_alone() -> None:
     with pytest.raises(OutputError):
         DeltaSink("/table", mode="upsert")

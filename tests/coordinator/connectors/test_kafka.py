@@ -740,6 +740,12 @@ def test_an_unknown_option_is_refused(flights: Flights) -> None:
         having(flights, options={"no.such.option": "1"}).recover()
 
 
+def test_the_value_of_a_wrong_option_is_not_repeated(flights: Flights) -> None:
+    with pytest.raises(ConfigError, match=r"security\.protocol") as error:
+        having(flights, options={"security.protocol": "hunter2"}).recover()
+    assert "hunter2" not in str(error.value)
+
+
 # --- the topic of positions -----------------------------------------------------------------------------------
 
 

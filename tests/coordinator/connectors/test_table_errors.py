@@ -26,7 +26,7 @@ ODD = [
 def test_an_error_is_tried_for_ever_only_if_it_is_known_to_pass(
     explain: object, text: str, passes: bool
 ) -> None:
-    found = explain("the table t", RuntimeError(text))  # type: ignore[operator]
+    found = explain("the table t", RuntimeError(text), {})  # type: ignore[operator]
     assert isinstance(found, TargetUnavailableError)
     assert found.is_understood is passes
 
@@ -51,20 +51,29 @@ def test_no_error_is_judged_by_the_name_of_a_place_or_by_how_long_an_answer_took
         f"cannot connect to s3://bucket/{place}, after 403.216434ms",
         f"timed out while reading /data/{place}/part-0.parquet in 507 s",
     ):
-        found = explain("the table t", RuntimeError(text))  # type: ignore[operator]
+        found = explain("the table t", RuntimeError(text), {})  # type: ignore[operator]
         assert type(found) is TargetUnavailableError, text
         assert found.is_understood, text
 
 
 @pytest.mark.parametrize("explain", [delta._explain, iceberg._explain], ids=["delta", "iceberg"])
 def test_users_in_urls_are_not_repeated(explain: object) -> None:
-    found = explain("the table t", RuntimeError("GET http://u:hunter2@h:9/b: connection refused"))  # type: ignore[operator]
+    found = explain("the table t", RuntimeError("GET http://u:hunter2@h:9/b: connection refused"), {})  # type: ignore[operator]
     assert "hunter2" not in str(found)
     assert "http://...@h:9/b" in str(found)
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("peer"), TimeoutError()])
 def test_errors_of_the_network_are_known_to_pass(error: Exception) -> None:
-    found = iceberg._explain("the table t", error)
+    found = iceberg._explain("the table t", error, {})
     assert isinstance(found, TargetUnavailableError)
     assert found.is_understood
+
+
+@pytest.mark.parametrize("explain", [delta._explain, iceberg._explain], ids=["delta", "iceberg"])
+def test_values_of_options_are_not_repeated(explain: object) -> None:
+    options = {"allow_http": "hunter2", "region": "eu"}
+    for text in ('failed to parse "hunter2" as boolean', "no such word: 'hunter2'"):
+        found = explain("the table t in eu", RuntimeError(text), options)  # type: ignore[operator]
+        assert "hunter2" not in str(found)
+        assert "the table t in eu" in str(found)

@@ -208,3 +208,20 @@ def test_a_rollback_that_died_anywhere_is_finished_by_the_next(
         if not died:
             break
     assert crashes > 20
+
+
+@pytest.mark.parametrize(
+    ("files", "output"),
+    [
+        (["/data/env=prod/out/a"], "/data/env=prod/out"),
+        (["/data/env=prod/out/day=5/hour=1/a"], "/data/env=prod/out"),
+        (["/data/env=prod/out/day=5/a", "/data/env=prod/out/day=6/a"], "/data/env=prod/out"),
+        (["/data/out/day=5/a"], "/data/out"),
+        (["/data/out/a", "/data/out/b"], "/data/out"),
+        ([], None),
+    ],
+)
+def test_the_output_of_files_is_above_their_partitions_alone(files: list[str], output: str | None) -> None:
+    lines = [json.dumps({"path": f"file://{file}", "size": 1, "action": "add"}) for file in files]
+    found = file_sink_log.elsewhere(Path("/dev/null"), ["\n".join(["v1", *lines]).encode()])
+    assert found == (None if output is None else Path(output))
