@@ -11,7 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ..barrier.task import OperatorTask
 from ..state.aggregation.batch_aggregation import BatchAggregation
-from ..state.aggregation.combining import Combined, Combining, Place, next_place
+from ..state.aggregation.combining import Combined, Combining, PreAggregation, next_pre_aggregation
 from ..state.errors import invalid_argument
 from ..state.format.values import describe
 from ..state.operators.dataframe import KeyedFunction
@@ -40,16 +40,16 @@ class BatchOperator:
 
     uid: str
     made: BatchAggregation
-    tasks: Mapping[Place, OperatorTask]
+    tasks: Mapping[PreAggregation, OperatorTask]
     """The operator for each place where rows can be combined."""
     combine: Combining
     partitioning: Partitioning
     """Brings rows to the operator's partitions."""
-    place: Place | None = attrs.field(default=None, init=False)
+    place: PreAggregation | None = attrs.field(default=None, init=False)
     """Where the rows of the newest batch were combined; None if there was none."""
     _before: Combined = attrs.field(default=Combined(0, 0), init=False)
     # What is made once spares each batch more than a hundred calls to the JVM.
-    _prepared: dict[Place, KeyedFunction] = attrs.field(factory=dict, init=False)
+    _prepared: dict[PreAggregation, KeyedFunction] = attrs.field(factory=dict, init=False)
     _partials: PartialResults | None = attrs.field(default=None, init=False)
     _sql: bool = attrs.field(init=False)
     """Whether SQL can combine rows."""
@@ -64,27 +64,27 @@ class BatchOperator:
             rows: the batch: the key columns and the inputs of the aggregates.
         """
         self.place, given = self._next_place(), rows
-        if self.place is Place.SQL:
+        if self.place is PreAggregation.SQL:
             partial = self._partial_results(rows)
             if partial is None:
                 log.warning(
                     "SQL does not combine rows, because Spark plans it in another way", operator=self.uid
                 )
-                self._sql, self.place = False, Place.PYTHON
+                self._sql, self.place = False, PreAggregation.PYTHON
             else:
                 given = partial
         return self.over(given, self.place)
 
-    def over(self, given: DataFrame, place: Place) -> DataFrame:
+    def over(self, given: DataFrame, place: PreAggregation) -> DataFrame:
         """Return the operator's output over a batch.
 
         Args:
-            given: the rows, as for ``output``; for ``Place.SQL`` their partial results.
+            given: the rows, as for ``output``; for ``PreAggregation.SQL`` their partial results.
             place: where the rows are combined.
         """
         ready = self._prepared.get(place)
         if ready is None:
-            combiner = self.made.combiner if place is Place.PYTHON else None
+            combiner = self.made.combiner if place is PreAggregation.PYTHON else None
             ready = self.tasks[place].prepared(given, combiner, self.partitioning)
             self._prepared[place] = ready
         return ready.over(given)
@@ -96,14 +96,14 @@ class BatchOperator:
             self._partials = PartialResults(rows, self.made.partials)
         return self._partials.of(rows)
 
-    def _next_place(self) -> Place:
+    def _next_place(self) -> PreAggregation:
         if self.combine != "auto":
-            place = Place(self.combine)
-            return place if place is not Place.SQL or self._sql else Place.PYTHON
+            place = PreAggregation(self.combine)
+            return place if place is not PreAggregation.SQL or self._sql else PreAggregation.PYTHON
         total, before = self.made.tally.total(), self._before
         self._before = total
         seen = Combined(total.rows - before.rows, total.sent - before.sent)
-        return next_place(self.place, seen, sql=self._sql)
+        return next_pre_aggregation(self.place, seen, sql=self._sql)
 
 
 class BatchAggregate:
@@ -127,7 +127,7 @@ class BatchAggregate:
         self._operator = operator
         self._functions = functions
         empty = rows.sparkSession.createDataFrame([], rows.schema)
-        self._sample = self._transformed(operator.over(empty, Place.NOWHERE))
+        self._sample = self._transformed(operator.over(empty, PreAggregation.NOWHERE))
         if functions:
             self._check(self._sample)
 

@@ -509,23 +509,23 @@ class CheckpointCoordinator(KeyedOperators):
             # A savepoint publishes nothing. Now either can be restored: nothing is missing, nothing comes twice.
             self._last_checkpoint(timeout)
         try:
-            return self._executor.request(CheckpointKind.SAVEPOINT, target=target, of_stop=True).result()
+            return self._executor.request(CheckpointKind.SAVEPOINT, target=target, is_final=True).result()
         except BaseException:
             self._supervisor.resume(stopped)
             raise
 
     def _last_checkpoint(self, timeout: float) -> Checkpoint | None:
         """Keep what the stopped queries have committed since the latest checkpoint; say so if that fails."""
-        stand = self._supervisor.stand()
+        batches = self._supervisor.current_batches()
         if self._executor.machine.read(
-            lambda machine: machine.closed is not None or machine.checkpoints.retained.base_has(stand)
+            lambda machine: machine.closed is not None or machine.checkpoints.retained.base_has(batches)
         ):
             return None
         try:
-            return self._executor.request(CheckpointKind.MANUAL, of_stop=True).result(timeout)
+            return self._executor.request(CheckpointKind.MANUAL, is_final=True).result(timeout)
         except (ChandyError, TimeoutError) as error:
             if latest := self._executor.machine.read(
-                lambda machine: machine.checkpoints.retained.base_with(stand)
+                lambda machine: machine.checkpoints.retained.base_with(batches)
             ):
                 log.warning(
                     "the last checkpoint is complete; the next start publishes its output", id=latest.id

@@ -21,7 +21,7 @@ from ..state.format.values import StateName
 from ..state.local.changelog import read, shard_folder
 from ..state.reader.lookup import lookup_state
 from ..state.rpc.calls import ActionClient
-from ..state.rpc.messages import AskAccount, AskBatches, HostHello, ReadValues, Values
+from ..state.rpc.messages import AskBatches, AskMetrics, HostHello, ReadValues, Values
 from ..state.rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from ..state.rpc.tls import Identity
 from ..state.shards import RestoreSource, ResumePoint
@@ -88,7 +88,11 @@ class Lookup:
         places = self._places(operator)
         total = OperatorMetrics()
         for host in places.hosts:
-            total.add(self._call(host, "account", AskAccount(places.query_id, operator.uid), OperatorMetrics))
+            total.add(
+                self._call(
+                    host, "operator_metrics", AskMetrics(places.query_id, operator.uid), OperatorMetrics
+                )
+            )
         return total
 
     def batches(self, operator: OperatorRecord) -> dict[int, BatchMetrics]:

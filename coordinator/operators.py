@@ -11,7 +11,7 @@ from ..barrier.task import OperatorTask, operator_task
 from ..state.aggregation.aggregate_operator import STATE as AGGREGATES
 from ..state.aggregation.aggregate_operator import Combine, aggregation
 from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
-from ..state.aggregation.combining import Combining, Place
+from ..state.aggregation.combining import Combining, PreAggregation
 from ..state.errors import invalid_argument
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
@@ -194,7 +194,7 @@ class Operators:
         uid = self._checked_aggregates(stream, combine)
         tally = Tally.begin(stream.df.sparkSession.sparkContext)
         made = batch_aggregation(stream.df, stream.key, columns, uid=uid, combine=combine, tally=tally)
-        task, states = self._add(attrs.evolve(stream, df=made.rows), made.specs[Place.NOWHERE])
+        task, states = self._add(attrs.evolve(stream, df=made.rows), made.specs[PreAggregation.NOWHERE])
         self._tell_of_new_aggregates(uid)
         tasks = {
             place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))

@@ -55,7 +55,7 @@ class CommittingQuery:
         self.planned_at = time.monotonic()
         return self.newest
 
-    def stands_at(self, query: str) -> int | None:
+    def current_batch(self, query: str) -> int | None:
         """Return None: the query is running."""
         return None
 

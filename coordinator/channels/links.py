@@ -28,7 +28,7 @@ from urllib.parse import quote
 import attrs
 
 from ..errors import WriterError
-from ..sinks.place import Directory, Output, Place, Topic, directory_path
+from ..sinks.place import Directory, Output, OutputTarget, Topic, directory_path
 from ..spark.local_path import is_local, local_path
 from ..spark.writer_facts import SourceFacts
 
@@ -54,7 +54,7 @@ class Link:
     sink: str | None
     """Uid of the transactional sink; None: Spark's own file sink."""
     reader: str
-    place: Place
+    place: OutputTarget
 
 
 class Reading(enum.Enum):
@@ -104,7 +104,7 @@ def _between(writer: Node, reader: Node) -> list[Link]:
     return list(found)
 
 
-def reading(source: SourceFacts, place: Place, *, ignores_sink_log: bool = False) -> Reading:
+def reading(source: SourceFacts, place: OutputTarget, *, ignores_sink_log: bool = False) -> Reading:
     """Return how a source reads a place."""
     match place:
         case Directory(path):
@@ -174,7 +174,7 @@ def _subscribes(source: SourceFacts, topic: str) -> bool:
         return False
 
 
-def _refused(writer: str, reader: str, source: SourceFacts, place: Place, how: Reading) -> WriterError:
+def _refused(writer: str, reader: str, source: SourceFacts, place: OutputTarget, how: Reading) -> WriterError:
     what = f"query {reader!r} cannot read what {writer!r} writes"
     if how is Reading.UNCOMMITTED:
         return WriterError(

@@ -113,12 +113,12 @@ class CheckpointJobs:
             self.discard_aborted(do.DiscardAborted(choose.checkpoint, choose.root, choose.is_savepoint))
             return
         for query in choose.queries:
-            planned, stands_at = self._progress.planned(query), self._progress.stands_at(query)
-            self._machine.handle(on.CutChosen(choose.checkpoint, query, planned, stands_at))
+            planned, current_batch = self._progress.planned(query), self._progress.current_batch(query)
+            self._machine.handle(on.CutChosen(choose.checkpoint, query, planned, current_batch))
         self._machine.handle(on.PlanningDone(choose.checkpoint))
         for query in choose.queries:
             # A query that was stopped since its cut was chosen never commits what it had planned.
-            if (batch := self._progress.stands_at(query)) is not None:
+            if (batch := self._progress.current_batch(query)) is not None:
                 self._machine.handle(on.QueryStopped(query, batch))
 
     def _owner(self, checkpoint: int) -> str:

@@ -141,14 +141,14 @@ class CheckpointExecutor:
             thread.start()
 
     def request(
-        self, kind: CheckpointKind, *, target: str | None = None, of_stop: bool = False
+        self, kind: CheckpointKind, *, target: str | None = None, is_final: bool = False
     ) -> Future[Checkpoint]:
         """Request a checkpoint; the future has it, or the ``CheckpointError`` that ended it.
 
         Args:
             kind: which kind.
             target: URI to write it to; None: the pipeline's own store.
-            of_stop: whether a stop waits for it.
+            is_final: whether a stop waits for it.
         """
         future: Future[Checkpoint] = Future()
         # The caller cannot cancel it: others may wait for the checkpoint, too.
@@ -161,7 +161,7 @@ class CheckpointExecutor:
             self._futures[request] = future
 
         # Before the instructions: one of them may end the request at once.
-        self.machine.handle(on.CheckpointRequested(kind, target, of_stop), before=expect)
+        self.machine.handle(on.CheckpointRequested(kind, target, is_final), before=expect)
         if self._ended.is_set():
             self._answer_the_rest()
         return future

@@ -18,7 +18,7 @@ class Progress(Protocol):
         """The newest batch that Spark has planned; -1 if none."""
         ...
 
-    def stands_at(self, query: str) -> int | None:
+    def current_batch(self, query: str) -> int | None:
         """The newest committed batch of a query that has ended; None while it runs."""
         ...
 

@@ -86,7 +86,7 @@ class Admission:
         savepoints = load.savepoints + self.queue.count(CheckpointKind.SAVEPOINT)
         if self.closed is not None:
             self.reject(new, self.closed, "the coordinator takes no more requests")
-        elif new.of_stop and self.suspended:
+        elif new.is_final and self.suspended:
             self.reject(new, Reason.JOB_FAILOVER, "it is going back to a checkpoint")
         elif new.is_savepoint and savepoints >= self.limits.max_queued:
             # They take no places, so nothing else bounds them.
@@ -96,11 +96,11 @@ class Admission:
             self.reject(refused, Reason.TOO_MANY_REQUESTS, f"{len(self.queue)} requests are waiting already")
 
     def new_request(
-        self, kind: CheckpointKind, now: float, target: str | None = None, *, of_stop: bool = False
+        self, kind: CheckpointKind, now: float, target: str | None = None, *, is_final: bool = False
     ) -> Request:
         """Return a request with a number of its own."""
         self._number += 1
-        return Request(self._number, kind, now, target, of_stop)
+        return Request(self._number, kind, now, target, is_final)
 
     def start_schedule(self, chance: float, now: float) -> None:
         """Let periodic checkpoints begin, unless they have."""
@@ -217,7 +217,7 @@ class Admission:
         """Begin no checkpoint until ``resume``. Requests of a stop fail; all others wait."""
         self.suspended = True
         for request in self.queue:
-            if request.of_stop:
+            if request.is_final:
                 self.queue.remove(request)
                 self.reject(request, Reason.JOB_FAILOVER, cause)
 

@@ -163,14 +163,16 @@ class Checkpoints:
         self._out.append(ChooseCut(pending.id, order, pending.root, pending.is_savepoint))
         self._count(lambda history: history.started(pending.id, pending.kind, now))
 
-    def cut(self, checkpoint: int, query: str, planned: int, stands_at: int | None) -> None:
+    def cut(self, checkpoint: int, query: str, planned: int, current_batch: int | None) -> None:
         """Fix a query's cut and place its barrier."""
         pending = self.pending.get(checkpoint)
         if pending is None or pending.phase is not Phase.PLANNING:
             return
         gate = self.queries[query].gate
         barrier = (
-            gate.place(checkpoint, planned) if stands_at is None else gate.place_at(checkpoint, stands_at)
+            gate.place(checkpoint, planned)
+            if current_batch is None
+            else gate.place_at(checkpoint, current_batch)
         )
         pending.cut_at(query, barrier.cut)
 

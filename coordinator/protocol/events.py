@@ -103,7 +103,7 @@ class CheckpointRequested(Event[Request]):
     kind: CheckpointKind
     target: str | None = None
     """URI to write it to; None: the pipeline's own store."""
-    of_stop: bool = False
+    is_final: bool = False
     """Whether a stop waits for it."""
 
 
@@ -131,7 +131,7 @@ class CutChosen(Event[None]):
     query: str
     planned: int
     """The newest batch that Spark has planned."""
-    stands_at: int | None = None
+    current_batch: int | None = None
     """The newest committed batch of a query that has stopped; None while it runs."""
 
 

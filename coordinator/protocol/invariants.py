@@ -93,7 +93,7 @@ def _admission(machine: CheckpointStateMachine) -> Iterator[str]:
         yield f"{len(admission.queue)} requests wait"
     if machine.closed is not None and (len(admission.queue) or admission.schedule.next_at is not None):
         yield "requests wait, or are scheduled, although the coordinator is closed"
-    if admission.suspended and any(request.of_stop for request in admission.queue):
+    if admission.suspended and any(request.is_final for request in admission.queue):
         yield "the request of a stop waits for a pipeline that goes back"
 
 

@@ -22,7 +22,7 @@ class Request:
     """Seconds since 1970."""
     target: str | None = None
     """URI to write the checkpoint to; None: the pipeline's own store."""
-    of_stop: bool = False
+    is_final: bool = False
     """Whether a stop waits for it. Nothing restarts meanwhile, so it does not wait for the pipeline to go back."""
 
     @property
@@ -157,7 +157,7 @@ def decide(
         is_output_full: whether no more output may wait to be published.
     """
     request = queue.first
-    if request is None or triggering or (is_output_full and not request.of_stop):
+    if request is None or triggering or (is_output_full and not request.is_final):
         return Wait()
     if deletions_waiting > max_concurrent or pending >= max_concurrent:
         return Wait()

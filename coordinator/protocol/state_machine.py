@@ -191,8 +191,8 @@ class CheckpointStateMachine:
                 self.admission.start_schedule(chance, now)
             case Tick():
                 self._tick(now)
-            case CutChosen(checkpoint, query, planned, stands_at):
-                self.checkpoints.cut(checkpoint, query, planned, stands_at)
+            case CutChosen(checkpoint, query, planned, current_batch):
+                self.checkpoints.cut(checkpoint, query, planned, current_batch)
             case PlanningDone(checkpoint):
                 self.checkpoints.planning_done(checkpoint, now)
             case ClaimShards():
@@ -372,7 +372,7 @@ class CheckpointStateMachine:
     # --- requests, time and life cycle ----------------------------------------------------------------------
 
     def _request(self, asked: CheckpointRequested, now: float) -> Request:
-        request = self.admission.new_request(asked.kind, now, asked.target, of_stop=asked.of_stop)
+        request = self.admission.new_request(asked.kind, now, asked.target, is_final=asked.is_final)
         self.admission.request(request, self.checkpoints.load())
         return request
 

@@ -28,7 +28,7 @@ from ..restore.query_directories import QueryDirectories
 from ..restore.restore_point import Restored, RestorePoint, restore_query
 from ..restore.resume import ResumableRun
 from ..sinks.owner import SinkOwner
-from ..sinks.sink import Beginning
+from ..sinks.sink import StartPoint
 from ..spark import progress
 from ..spark.seeding import seed
 from ..spark.starting import start as start_spark
@@ -348,11 +348,11 @@ class Launcher:
         point: RestorePoint | None,
         directory: Path,
         files: Mapping[str, Path] | None,
-    ) -> Beginning:
+    ) -> StartPoint:
         """Return what a sink begins with, now that it may: what is in it may be a successor's since the last look."""
         name = definition.name
         self._proof.check_now()
-        return Beginning(
+        return StartPoint(
             self._owner,
             self._proof,
             files,

@@ -46,7 +46,7 @@ class Run:
     """The run that this one resumes; None if it comes from a checkpoint or begins empty."""
     spark: StreamingQuery | None = None
     ended: bool = False
-    settles: bool = False
+    is_stopping: bool = False
     """Whether it is being stopped, and may still have to commit a batch that its sink has."""
     follower: threading.Thread | None = None
     """Ends when Spark's query has ended."""
@@ -205,10 +205,10 @@ class Runs:
         """Return the newest batch that Spark has planned; -1 if none."""
         return self._current[query].newest_planned()
 
-    def stands_at(self, query: str) -> int | None:
+    def current_batch(self, query: str) -> int | None:
         """Return the newest committed batch of a query that has ended; None while it runs."""
         run = self._current[query]
-        return progress.newest_committed(run.logs()) if run.ended and not run.settles else None
+        return progress.newest_committed(run.logs()) if run.ended and not run.is_stopping else None
 
     def is_committed(self, query: str, batch: int) -> bool:
         """Return whether a batch has committed."""

@@ -270,13 +270,13 @@ class Supervisor:
             if run is None or not query.isActive:
                 return
             query.is_stopped = True
-            run.settles = True
+            run.is_stopping = True
             try:
                 self._launcher.stop(run)
                 run = self._settled(run, query)
             finally:
                 # It may be another run by now.
-                (self._runs.get(name) or run).settles = False
+                (self._runs.get(name) or run).is_stopping = False
                 query.ended()
         self._report_stop(run)
 
@@ -336,7 +336,7 @@ class Supervisor:
                 stopped.append(run)
         return stopped
 
-    def stand(self) -> dict[str, int]:
+    def current_batches(self) -> dict[str, int]:
         """Return the newest committed batch of each query; -1 if it has none."""
         return {
             run.definition.name: progress.newest_committed(run.logs_as_known()) for run in self._runs.all()
@@ -413,8 +413,8 @@ class Supervisor:
 
     def _report_stop(self, run: Run) -> None:
         """End the checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
-        name, stands_at = run.definition.name, progress.newest_committed(run.logs_as_known())
-        self._executor.machine.handle(events.QueryStopped(name, stands_at))
+        name, current_batch = run.definition.name, progress.newest_committed(run.logs_as_known())
+        self._executor.machine.handle(events.QueryStopped(name, current_batch))
 
     def _check_not_failed(self) -> None:
         if (failed := self._machine.failed) is not None:

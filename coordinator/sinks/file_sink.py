@@ -15,7 +15,7 @@ from . import file_sink_log
 from .guarantee import Guarantee, Level
 from .owner import Mark, SinkOwner, check_mark, mark_of, pass_on, put_mark
 from .place import Output, local_directory
-from .sink import Beginning, Sink
+from .sink import Sink, StartPoint
 
 log = logger(__name__)
 
@@ -52,7 +52,7 @@ class FileSink(Sink):
         """Return the files of the log after a batch."""
         return file_sink_log.files_at(self.path, batch)
 
-    def begin(self, query: str, beginning: Beginning) -> None:
+    def begin(self, query: str, beginning: StartPoint) -> None:
         """Check whose the directory is, mark it, put the log back, and set the files of later batches aside.
 
         Raises:
@@ -93,7 +93,7 @@ class FileSink(Sink):
         put_mark(self.path, _mark(query, owner), proof)
 
     def _check(
-        self, query: str, beginning: Beginning, kept: Mapping[str, bytes], elsewhere: Path | None
+        self, query: str, beginning: StartPoint, kept: Mapping[str, bytes], elsewhere: Path | None
     ) -> bool:
         """Refuse to begin in what is not this query's, or would not be whole.
 

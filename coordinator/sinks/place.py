@@ -42,14 +42,14 @@ class Topic:
         return frozenset(one.strip() for one in text.split(",") if one.strip())
 
 
-Place = Directory | Topic
+OutputTarget = Directory | Topic
 
 
 @attrs.frozen
 class Output:
     """What one sink of a query writes."""
 
-    place: Place
+    place: OutputTarget
     sink: str | None = None
     """Uid of the transactional sink. None: Spark's own file sink, whose rows are visible as soon as a batch commits."""
 

@@ -20,7 +20,7 @@ RECORDS: Final = "staged"
 
 
 @attrs.frozen
-class Beginning:
+class StartPoint:
     """Where a query begins, as far as its sink goes."""
 
     owner: SinkOwner
@@ -90,7 +90,7 @@ class Sink(abc.ABC):
         """Return how far readers can read the topic of a transactional sink, as ``TwoPhaseSink`` has it."""
         raise KeyError(uid)
 
-    def begin(self, query: str, beginning: Beginning) -> None:
+    def begin(self, query: str, beginning: StartPoint) -> None:
         """Put the output to where a query begins. Nobody else writes into it.
 
         After a crash in between, the same call does the rest.
@@ -105,7 +105,7 @@ class Sink(abc.ABC):
         """
         return
 
-    def resume(self, query: str, beginning: Beginning, last: int) -> None:
+    def resume(self, query: str, beginning: StartPoint, last: int) -> None:
         """Keep the output as it is: a query goes on behind its checkpoint. Nobody else writes into the output.
 
         Args:

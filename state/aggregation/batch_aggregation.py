@@ -12,7 +12,7 @@ from ..errors import invalid_argument
 from ..format.arrow import to_numpy
 from ..operators.dataframe import ArrowFunction, Combiner
 from .aggregate_operator import AggregateSpec, aggregation
-from .combining import Combined, Combining, Place
+from .combining import Combined, Combining, PreAggregation
 from .partial_aggregation import RowsToAccumulators
 from .sql_partials import ALL_ROWS, SqlPartials, SqlToAccumulators, sql_partials
 
@@ -52,12 +52,12 @@ class BatchAggregation:
 
     rows: DataFrame
     """The columns that the operator needs."""
-    specs: Mapping[Place, AggregateSpec]
+    specs: Mapping[PreAggregation, AggregateSpec]
     """The operator for each place where rows can be combined. All have the same state."""
     combiner: Combiner
-    """For ``Place.PYTHON``."""
+    """For ``PreAggregation.PYTHON``."""
     partials: SqlPartials | None
-    """For ``Place.SQL``; None if SQL cannot combine the rows."""
+    """For ``PreAggregation.SQL``; None if SQL cannot combine the rows."""
     tally: Tally
 
 
@@ -95,13 +95,13 @@ def batch_aggregation(
     if isinstance(found, str) and combine == "sql":
         raise invalid_argument("combine", "aggregates and keys that Spark combines by hashing", found)
     specs = {
-        Place.PYTHON: combined.spec,
-        Place.NOWHERE: attrs.evolve(plain.spec, to_accumulators=_CountedRows(convert, tally)),
+        PreAggregation.PYTHON: combined.spec,
+        PreAggregation.NOWHERE: attrs.evolve(plain.spec, to_accumulators=_CountedRows(convert, tally)),
     }
     partials = None if isinstance(found, str) else found
     if partials is not None:
         of_sql = SqlToAccumulators(convert.aggregates, partials, convert.names)
-        specs[Place.SQL] = attrs.evolve(plain.spec, to_accumulators=_CountedPartials(of_sql, tally))
+        specs[PreAggregation.SQL] = attrs.evolve(plain.spec, to_accumulators=_CountedPartials(of_sql, tally))
     combiner = Combiner(_CountedCombiner(combined.combiner.function, tally))
     return BatchAggregation(rows, specs, combiner, partials, tally)
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 import attrs
 
 Combining = Literal["auto", "sql", "python", "none"]
-"""Where the rows of one key are combined before they are sent to the key's task; "auto": as ``next_place`` says."""
+"""Where the rows of one key are combined before they go to its task; "auto": as ``next_pre_aggregation`` says."""
 
 SMALL: Final = 8_192
 """The number of rows below which combining costs more than it saves: it needs a further round of Python."""
@@ -22,7 +22,7 @@ FEW: Final = 5.0
 """Below this, Python combines them again."""
 
 
-class Place(enum.Enum):
+class PreAggregation(enum.Enum):
     """Where the rows of one key are combined before they are sent to the key's task."""
 
     SQL = "sql"
@@ -48,7 +48,7 @@ class Combined:
         return self.rows / max(1, self.sent)
 
 
-def next_place(place: Place | None, seen: Combined, *, sql: bool) -> Place:
+def next_pre_aggregation(place: PreAggregation | None, seen: Combined, *, sql: bool) -> PreAggregation:
     """Return where the rows of the next batch are combined.
 
     Args:
@@ -57,13 +57,13 @@ def next_place(place: Place | None, seen: Combined, *, sql: bool) -> Place:
         sql: whether SQL can combine them.
     """
     if place is None:
-        return Place.PYTHON
+        return PreAggregation.PYTHON
     if not seen.rows:
         return place
     # Twice as many rows must come to change the place as to stay, so that batches of one size stay at one place.
-    if seen.rows < (2 * SMALL if place is Place.NOWHERE else SMALL):
-        return Place.NOWHERE
-    rows, repetition = (LARGE, FEW) if place is Place.SQL else (2 * LARGE, MANY)
+    if seen.rows < (2 * SMALL if place is PreAggregation.NOWHERE else SMALL):
+        return PreAggregation.NOWHERE
+    rows, repetition = (LARGE, FEW) if place is PreAggregation.SQL else (2 * LARGE, MANY)
     if sql and seen.rows >= rows and seen.repetition >= repetition:
-        return Place.SQL
-    return Place.PYTHON
+        return PreAggregation.SQL
+    return PreAggregation.PYTHON

@@ -15,9 +15,9 @@ from ..errors import ShardMissingError, ShardRefusedError
 from ..format.arrow import BYTES
 from ..rpc.calls import ActionServer, Call, handler_errors
 from ..rpc.messages import (
-    AskAccount,
     AskBatches,
     AskHost,
+    AskMetrics,
     BeginTask,
     Forward,
     HandOver,
@@ -57,7 +57,7 @@ class HostServer(ActionServer):
             "begin": Call(BeginTask, state_host.begin),
             "open": Call(OpenShards, state_host.open),
             "read": Call(ReadValues, state_host.read),
-            "account": Call(AskAccount, state_host.account),
+            "operator_metrics": Call(AskMetrics, state_host.operator_metrics),
             "batches": Call(AskBatches, state_host.batches),
             "report": Call(TaskFailure, state_host.report),
             "host": Call(AskHost, lambda _: HostName(host)),

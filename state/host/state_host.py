@@ -21,8 +21,8 @@ from ..errors import ChangelogBrokenError, MoveGivenUpError, ShardMissingError, 
 from ..local.changelog import Changelog, read, shard_folder
 from ..rpc.messages import (
     AbortOrder,
-    AskAccount,
     AskBatches,
+    AskMetrics,
     BeginTask,
     Begun,
     CompleteOrder,
@@ -215,7 +215,7 @@ class StateHost:
         """Return what the operator's tasks did on this host in the latest batches."""
         return RecentMetrics(self._recent.of(request.query_id, request.uid))
 
-    def account(self, request: AskAccount) -> OperatorMetrics:
+    def operator_metrics(self, request: AskMetrics) -> OperatorMetrics:
         """Return the metrics of the operator's tasks and shards on this host."""
         total = OperatorMetrics()
         with self._lock:

@@ -149,7 +149,7 @@ class ReadValues:
 
 
 @attrs.frozen
-class AskAccount:
+class AskMetrics:
     """A request for the ``OperatorMetrics`` of an operator."""
 
     query_id: str

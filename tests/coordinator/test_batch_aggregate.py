@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from chandy.coordinator.batch_aggregate import BatchOperator
-from chandy.state.aggregation.combining import LARGE, MANY, Combined, Place
+from chandy.state.aggregation.combining import LARGE, MANY, Combined, PreAggregation
 from chandy.state.operators.partitioning import by_id
 
 
@@ -38,7 +38,11 @@ def test_sql_gets_the_partial_results_of_a_batch(places, monkeypatch):
     batches = operator()
     for batch in range(3):
         batches.output(batch)
-    assert places == [(0, Place.PYTHON), ("partial 1", Place.SQL), ("partial 2", Place.SQL)]
+    assert places == [
+        (0, PreAggregation.PYTHON),
+        ("partial 1", PreAggregation.SQL),
+        ("partial 2", PreAggregation.SQL),
+    ]
 
 
 @pytest.mark.parametrize("combine", ["auto", "sql"])
@@ -48,6 +52,6 @@ def test_rows_that_sql_does_not_combine_after_all_are_combined_in_python(places,
     batches = operator(combine)
     for batch in range(3):
         batches.output(batch)
-    assert places == [(0, Place.PYTHON), (1, Place.PYTHON), (2, Place.PYTHON)]
-    assert batches.place is Place.PYTHON
+    assert places == [(0, PreAggregation.PYTHON), (1, PreAggregation.PYTHON), (2, PreAggregation.PYTHON)]
+    assert batches.place is PreAggregation.PYTHON
     assert len(asked) == 1

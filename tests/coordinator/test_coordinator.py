@@ -353,7 +353,7 @@ def test_a_stop_whose_last_checkpoint_fails_or_takes_too_long_ends_and_says_so(
         answer.set_exception(CheckpointError(1, Reason.IO_EXCEPTION, error))
     pipeline.start("q")
     commit(pipeline, 0)
-    monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind, of_stop: answer)
+    monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind, is_final: answer)
     assert pipeline.coordinator.stop(timeout="0 s") is None
     assert pipeline.closed == 1
     (line,) = [line for line in lines(caplog) if "no last checkpoint" in line]
@@ -376,7 +376,7 @@ def test_after_a_stop_without_its_last_checkpoint_the_next_start_resumes(
     commit(pipeline, 0)
     if fails:
         answer: Future[Checkpoint] = Future()
-        monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind, of_stop: answer)
+        monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind, is_final: answer)
     taken = pipeline.coordinator.stop(timeout="0 s" if fails else "1 min", checkpoint=fails)
     assert taken is None
     following = pipeline.coordinator = made(cluster(), tmp_path)

@@ -26,7 +26,7 @@ from chandy.coordinator.sinks import file_sink_log
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.sinks.file_sink_log import LOG
 from chandy.coordinator.sinks.owner import SinkOwner
-from chandy.coordinator.sinks.sink import Beginning
+from chandy.coordinator.sinks.sink import StartPoint
 from chandy.coordinator.sinks.two_phase.contract import Fence
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
@@ -105,7 +105,7 @@ class World:
         data.write_text(driver)
         entry.write_text("v1\n" + json.dumps({"path": f"file://{data}", "size": 1, "action": "add"}))
 
-    def beginning(self, last: int, proof: FenceProof) -> Beginning:
+    def beginning(self, last: int, proof: FenceProof) -> StartPoint:
         """Where a query begins that has a batch in its checkpoint."""
         where = self.folder / f"log-{proof.generation}-{last}"
         where.mkdir()
@@ -113,7 +113,7 @@ class World:
         for name, path in file_sink_log.files_at(self.output, last).items():
             kept[name] = where / name
             kept[name].write_bytes(path.read_bytes())
-        return Beginning(SinkOwner(self.store.uri, "p"), proof, kept, may_begin_anew=True)
+        return StartPoint(SinkOwner(self.store.uri, "p"), proof, kept, may_begin_anew=True)
 
     # --- what the driver does -------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class World:
         for batch in (2, 3):
             self.run_batch("again", batch)
         # The batches that were set aside are brought back.
-        late = Beginning(SinkOwner(self.store.uri, "p"), self.proof, {}, may_begin_anew=True)
+        late = StartPoint(SinkOwner(self.store.uri, "p"), self.proof, {}, may_begin_anew=True)
         return lambda: FileSink(self.output, "parquet").begin("q", late)
 
     def resumes(self) -> Callable[[], object]:

@@ -20,7 +20,7 @@ from chandy.coordinator import CheckpointCoordinator, FixedDelay
 from chandy.coordinator.batch_aggregate import BatchAggregate
 from chandy.coordinator.errors import ChandyError, PipelineNameError, WriterError
 from chandy.state.aggregation import combining
-from chandy.state.aggregation.combining import Combining, Place
+from chandy.state.aggregation.combining import Combining, PreAggregation
 from chandy.state.errors import DefinitionError
 from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
@@ -214,11 +214,11 @@ def test_a_batch_is_combined_as_the_one_before_asks_for(
     events.add(2, rows=400)
     coordinator = make()
     totals = totals_of(coordinator, events.stream(spark))
-    kept, places = Kept(), list[Place | None]()
+    kept, places = Kept(), list[PreAggregation | None]()
 
     def look(rows: DataFrame, batch: int) -> None:
         places.append(totals._operator.place)
-        if totals._operator.place is Place.SQL:
+        if totals._operator.place is PreAggregation.SQL:
             # Rows are combined in the tasks that read them, and sent once.
             lineage = rows._jdf.queryExecution().toRdd().toDebugString()
             assert str(lineage).count("ShuffledRowRDD") == 1
@@ -227,13 +227,13 @@ def test_a_batch_is_combined_as_the_one_before_asks_for(
     run_to_end(coordinator, totals, look)
     assert kept.totals == events.totals(spark)
     assert places == [
-        Place.PYTHON,
-        Place.SQL,
-        Place.SQL,
-        Place.NOWHERE,
-        Place.PYTHON,
-        Place.SQL,
-        Place.PYTHON,
+        PreAggregation.PYTHON,
+        PreAggregation.SQL,
+        PreAggregation.SQL,
+        PreAggregation.NOWHERE,
+        PreAggregation.PYTHON,
+        PreAggregation.SQL,
+        PreAggregation.PYTHON,
     ]
 
 

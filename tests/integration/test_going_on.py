@@ -204,7 +204,7 @@ def test_after_a_stop_whose_last_checkpoint_failed_no_batch_runs_again(
     taken = pipeline.live(first)
     failed: Future[Checkpoint] = Future()
     failed.set_exception(CheckpointError(taken.id + 1, Reason.IO_EXCEPTION, "the store is full"))
-    monkeypatch.setattr(first._executor, "request", lambda kind, of_stop: failed)
+    monkeypatch.setattr(first._executor, "request", lambda kind, is_final: failed)
     assert first.stop() is None
 
     second = make()

@@ -38,7 +38,7 @@ class Rewinds:
         """
         return epoch is None or epoch in has or not any(taken.has(epoch) for taken in self.ranges)
 
-    def and_back(self, epoch: int | None, published: int) -> Rewinds:
+    def rewound(self, epoch: int | None, published: int) -> Rewinds:
         """Return this with all taken back that was published after an epoch."""
         return Rewinds(self.times + 1, (*self.ranges, TakenBack(epoch, published)))
 
@@ -46,7 +46,7 @@ class Rewinds:
         """Return whether nothing was published since something was last taken back, given the newest epoch now."""
         return bool(self.ranges) and self.ranges[-1].after == position
 
-    def and_forth(self, position: int | None, epoch: int) -> Rewinds | None:
+    def restored_to(self, position: int | None, epoch: int) -> Rewinds | None:
         """Return this without what is brought back, up to an epoch; None if that was not last taken back.
 
         Args:
@@ -58,6 +58,6 @@ class Rewinds:
         *older, last = self.ranges
         below = Rewinds(self.times, tuple(older))
         if epoch > last.upto:
-            return below.and_forth(last.upto, epoch)
+            return below.restored_to(last.upto, epoch)
         left = (TakenBack(epoch, last.upto),) if epoch < last.upto else ()
         return Rewinds(self.times, (*older, *left))

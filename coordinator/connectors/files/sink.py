@@ -325,7 +325,7 @@ class _Committer(Committer):
         ]
         new = attrs.evolve(
             known.with_position(writer, attrs.evolve(self._own, epoch=epoch)),
-            rewinds={**known.rewinds, writer: rewinds.and_back(epoch, published)},
+            rewinds={**known.rewinds, writer: rewinds.rewound(epoch, published)},
             removed={**known.removed, writer: (*taken, *known.removed.get(writer, ()))},
         )
         gone = set(taken)
@@ -335,7 +335,7 @@ class _Committer(Committer):
         published, writer = self._own.epoch, self._fence.writer
         if published is not None and published >= epoch:
             return None
-        rewinds = known.rewinds.get(writer, Rewinds()).and_forth(published, epoch)
+        rewinds = known.rewinds.get(writer, Rewinds()).restored_to(published, epoch)
         if rewinds is None:
             raise RewindError(published, epoch)
         removed = known.removed.get(writer, ())

@@ -10,9 +10,9 @@ import attrs
 
 from ...sources.errors import Loss, SourceLostError
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """A topic and one of its partitions."""
-Offsets = Mapping[Place, int]
+Offsets = Mapping[TopicPartition, int]
 """The next offset to be read, by partition."""
 _NAMED: Final = 3
 """Partitions that a message names."""
@@ -28,7 +28,7 @@ class Range:
     """The offset after its last one."""
 
 
-def offsets_of(logged: str) -> dict[Place, int]:
+def offsets_of(logged: str) -> dict[TopicPartition, int]:
     """Return the offsets that Spark's log has of a Kafka source, such as ``{"flights":{"0":5}}``.
 
     Raises:
@@ -45,7 +45,9 @@ def offsets_of(logged: str) -> dict[Place, int]:
         raise ValueError(f"{logged} are no offsets of Kafka") from error
 
 
-def losses(needed: Offsets, found: Mapping[Place, Range], *, all_partitions: bool) -> tuple[Loss, ...]:
+def losses(
+    needed: Offsets, found: Mapping[TopicPartition, Range], *, all_partitions: bool
+) -> tuple[Loss, ...]:
     """Return what is needed and not there any more, by topic and partition.
 
     Args:
@@ -67,7 +69,7 @@ def _has(range_: Range | None, offset: int) -> bool:
     return range_ is not None and range_.earliest <= offset <= range_.end
 
 
-def _loss(place: Place, needed: int, range_: Range | None) -> Loss:
+def _loss(place: TopicPartition, needed: int, range_: Range | None) -> Loss:
     topic, partition = place
     part = f"partition {partition} of topic {topic!r}"
     if range_ is None:

@@ -14,7 +14,7 @@ from ...sinks.two_phase.errors import TargetUnavailableError
 from ...sources.source import Source
 from .cluster import Cluster, Heard, library
 from .group_offsets import GroupOffsets
-from .losses import Place, Range, losses, lost, offsets_of
+from .losses import Range, TopicPartition, losses, lost, offsets_of
 from .reading import Reading
 from .topics import count
 
@@ -87,7 +87,7 @@ class KafkaSource(Source):
 
     # --- the cluster ----------------------------------------------------------------------------------------
 
-    def _ask(self, topics: Iterable[str]) -> dict[Place, Range]:
+    def _ask(self, topics: Iterable[str]) -> dict[TopicPartition, Range]:
         """Return what the partitions of topics have; nothing of a topic that is not there.
 
         Raises:

@@ -26,7 +26,7 @@ from ....storage.checkpoints.manifest import EpochRecord, FileRef, OutputRecord
 from ....storage.errors import FencedError
 from ....storage.uri import is_same_store
 from ..guarantee import Guarantee
-from ..place import Place
+from ..place import OutputTarget
 from .errors import OutputTakenError, RewindError
 from .limits import Limits
 
@@ -273,7 +273,7 @@ class TwoPhaseSink(abc.ABC):
         return self
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> OutputTarget | None:
         """Where a query finds the output, so that Chandy can tell which ones read it. None: that is not known."""
         return None
 

@@ -27,7 +27,7 @@ from ...spark.arrow import arrow_schema
 from ...spark.plan import chosen_sink
 from ..guarantee import Guarantee
 from ..place import Output
-from ..sink import Beginning, Sink
+from ..sink import Sink, StartPoint
 from . import staging
 from .contract import Batch, Epoch, Fence, Staged, TwoPhaseSink
 from .epochs import ClosedEpoch, EpochLog
@@ -343,7 +343,7 @@ class TransactionalSink(Sink):
     # --- where a run begins ---------------------------------------------------------------------------------
 
     @override
-    def begin(self, query: str, beginning: Beginning) -> None:
+    def begin(self, query: str, beginning: StartPoint) -> None:
         self._begin_once(beginning)
         with self._changed:
             self._next_run(beginning)
@@ -351,7 +351,7 @@ class TransactionalSink(Sink):
         self._forget(forgotten)
 
     @override
-    def resume(self, query: str, beginning: Beginning, last: int) -> None:
+    def resume(self, query: str, beginning: StartPoint, last: int) -> None:
         self._begin_once(beginning)
         staged = staging.read_records(beginning.directory, beginning.batch, last)
         assert staged is not None, "only a run that has all its records is resumed"
@@ -361,13 +361,13 @@ class TransactionalSink(Sink):
             self._log.go_back(beginning.checkpoint)
             self._log.resume(staged)
 
-    def _begin_once(self, beginning: Beginning) -> None:
+    def _begin_once(self, beginning: StartPoint) -> None:
         if not self._is_begun:
             for uid, epoch in self._take_over.run(beginning).items():
                 self._log.published(uid, epoch)
             self._is_begun = True
 
-    def _next_run(self, beginning: Beginning) -> None:
+    def _next_run(self, beginning: StartPoint) -> None:
         self._run += 1
         self._directory = beginning.directory
         self._cuts.clear()

@@ -14,7 +14,7 @@ from ....storage.checkpoints.catalog import Catalog
 from ....storage.checkpoints.manifest import EpochRecord, OutputRecord
 from ....storage.errors import DamagedError, FencedError, ObjectMissingError
 from ....storage.logs import logger
-from ..sink import Beginning
+from ..sink import StartPoint
 from .contract import Epoch, Fence
 from .epochs import Ahead, Lost, Publish, where_to_begin
 from .errors import OutputAheadError, OutputLostError, RewindError
@@ -42,7 +42,7 @@ class TakeOver:
     may_take_back: bool = True
     """Whether nobody has read in this life what a target would take back."""
 
-    def run(self, beginning: Beginning) -> dict[str, int | None]:
+    def run(self, beginning: StartPoint) -> dict[str, int | None]:
         """Bring each target to the checkpoint, and return the newest epoch that it has then, by sink.
 
         Raises:
@@ -77,7 +77,7 @@ class TakeOver:
                 log.error("rows are lost", sink=uid, epoch=epoch.id, rows=epoch.rows, error=str(error))
 
     def _decide(
-        self, uid: str, record: OutputRecord | None, positions: dict[str, int | None], beginning: Beginning
+        self, uid: str, record: OutputRecord | None, positions: dict[str, int | None], beginning: StartPoint
     ) -> Callable[[], tuple[EpochRecord, ...]]:
         """Return the step that brings a target to the checkpoint, and returns what is left to publish then.
 
@@ -106,7 +106,7 @@ class TakeOver:
         uid: str,
         record: OutputRecord | None,
         positions: dict[str, int | None],
-        beginning: Beginning,
+        beginning: StartPoint,
     ) -> tuple[EpochRecord, ...]:
         # A sink may have no check of its own.
         with contextlib.suppress(RewindError):
@@ -114,7 +114,7 @@ class TakeOver:
         return self._left(uid, record, positions[uid], beginning)
 
     def _left(
-        self, uid: str, record: OutputRecord | None, position: int | None, beginning: Beginning
+        self, uid: str, record: OutputRecord | None, position: int | None, beginning: StartPoint
     ) -> tuple[EpochRecord, ...]:
         """Return what is left to publish, if the target stays where it is.
 
@@ -135,7 +135,7 @@ class TakeOver:
                 return epochs
 
     def _anew(
-        self, uid: str, record: OutputRecord | None, published: int, beginning: Beginning
+        self, uid: str, record: OutputRecord | None, published: int, beginning: StartPoint
     ) -> tuple[EpochRecord, ...]:
         """Begin without a checkpoint, although a target has output."""
         if published < self.first_epoch:
@@ -150,7 +150,7 @@ class TakeOver:
         )
 
     def _repeat(
-        self, uid: str, record: OutputRecord | None, published: int, beginning: Beginning
+        self, uid: str, record: OutputRecord | None, published: int, beginning: StartPoint
     ) -> tuple[EpochRecord, ...]:
         """Accept that a target gets again what it has from after the checkpoint, if the user or the sink does."""
         may_repeat = self.policy.allow_repeated_output or self.publishers[uid].may_repeat
@@ -186,7 +186,7 @@ class TakeOver:
             "CheckpointConfig(allow_repeated_output=True), and the target gets these rows a second time",
         )
 
-    def _lost(self, uid: str, expected: int, found: int | None, beginning: Beginning) -> OutputLostError:
+    def _lost(self, uid: str, expected: int, found: int | None, beginning: StartPoint) -> OutputLostError:
         return OutputLostError(
             f"query {self.fence.query!r} cannot begin at checkpoint {beginning.checkpoint}",
             f"the target of sink {uid!r} to have what was published, up to checkpoint {expected}",

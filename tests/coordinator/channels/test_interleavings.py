@@ -49,7 +49,7 @@ from chandy.coordinator.restore.restore_point import RestorePoint, base_point, c
 from chandy.coordinator.sinks import file_sink_log
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.sinks.owner import SinkOwner
-from chandy.coordinator.sinks.sink import Beginning, Sink
+from chandy.coordinator.sinks.sink import Sink, StartPoint
 from chandy.coordinator.sinks.two_phase import query_sink, staging
 from chandy.coordinator.sinks.two_phase.contract import Fence, Staged, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputLostError
@@ -360,7 +360,7 @@ class Life(SteppedExecutor):
         else:
             query_id, files = seed(directory / "nothing", directory, compact_interval=COMPACTED), None
         batch = point.batch(name) if point else -1
-        beginning = Beginning(
+        beginning = StartPoint(
             SinkOwner(self.root, "pipeline"),
             Unshared(),
             files,

@@ -11,7 +11,7 @@ from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.errors import WriterError
 from chandy.coordinator.sinks.file_sink import FileSink
-from chandy.coordinator.sinks.place import Directory, Output, Place, Topic, plain_path
+from chandy.coordinator.sinks.place import Directory, Output, OutputTarget, Topic, plain_path
 from chandy.coordinator.spark.writer_facts import SourceFacts
 
 OUT = Directory("/data/out/table")
@@ -55,7 +55,7 @@ def kafka(servers: str = "one:9092", level: str = "read_committed", **options: s
         (REMOTE, "s3a://bucket/*", Reading.BY_LISTING),
     ],
 )
-def test_a_directory_is_read_by_its_log_or_by_listing(place: Place, path: str, how: Reading) -> None:
+def test_a_directory_is_read_by_its_log_or_by_listing(place: OutputTarget, path: str, how: Reading) -> None:
     assert reading(files(path), place) is how
 
 
@@ -99,7 +99,7 @@ def test_a_directory_on_s3_is_known_by_the_name_that_readers_use() -> None:
     ],
 )
 def test_a_topic_is_read_whole_by_those_who_read_what_is_committed(
-    place: Place, source: SourceFacts, how: Reading
+    place: OutputTarget, source: SourceFacts, how: Reading
 ) -> None:
     assert reading(source, place) is how
 

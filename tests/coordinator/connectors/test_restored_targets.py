@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.sinks.owner import SinkOwner
-from chandy.coordinator.sinks.sink import Beginning
+from chandy.coordinator.sinks.sink import StartPoint
 from chandy.coordinator.sinks.two_phase.contract import Fence
 from chandy.coordinator.sinks.two_phase.errors import OutputLostError
 from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
@@ -40,7 +40,7 @@ def begin(pipeline: Pipeline, generation: int, *published: int, may_lose: bool =
     fence = Fence("flights", "delays", "out", pipeline.store, generation)
     publisher = Publisher(pipeline.sink, fence, Unshared(), on_failure=lambda error: None)
     newest = max(published, default=None)
-    beginning = Beginning(
+    beginning = StartPoint(
         SinkOwner(pipeline.store, "flights"),
         Unshared(),
         None,

@@ -87,7 +87,7 @@ class Queries:
         assert self.may_plan.wait(DEADLINE)
         return self.newest
 
-    def stands_at(self, query: str) -> int | None:
+    def current_batch(self, query: str) -> int | None:
         return self.newest_committed if self.stopped else None
 
     def is_committed(self, query: str, batch: int) -> bool:

@@ -359,7 +359,7 @@ def test_progress_that_fails_while_the_manifest_is_being_written_damages_nothing
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup.store.open.clear()
-    right, calls = setup.queries.stands_at, iter(range(10))
+    right, calls = setup.queries.current_batch, iter(range(10))
 
     def fails_late(query: str) -> int | None:
         if next(calls) == 0:
@@ -369,7 +369,7 @@ def test_progress_that_fails_while_the_manifest_is_being_written_damages_nothing
         assert setup.store.waiting.wait(DEADLINE)
         raise RuntimeError("commit log unreadable")
 
-    monkeypatch.setattr(setup.queries, "stands_at", fails_late)
+    monkeypatch.setattr(setup.queries, "current_batch", fails_late)
     future = setup.request()
     assert setup.store.waiting.wait(DEADLINE)
     eventually(lambda: setup.executor._own.io.is_idle)

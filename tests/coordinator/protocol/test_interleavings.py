@@ -988,9 +988,9 @@ class Life:
         for query in choose.queries:
             yield
             run = self.runs[query]
-            planned, stands_at = run.planned, run.committed if run.stands else None
+            planned, current_batch = run.planned, run.committed if run.stands else None
             yield
-            self.handle(on.CutChosen(choose.checkpoint, query, planned, stands_at))
+            self.handle(on.CutChosen(choose.checkpoint, query, planned, current_batch))
         yield
         self.handle(on.PlanningDone(choose.checkpoint))
         yield
@@ -1274,7 +1274,7 @@ class Life:
             run.stands = True
             self.recovery.handle(decisions.RunStopped(query, run.number), self.world.tick())
             self.handle(on.QueryStopped(query, run.committed))
-        return self.handle(on.CheckpointRequested(CheckpointKind.SAVEPOINT, target, of_stop=True))
+        return self.handle(on.CheckpointRequested(CheckpointKind.SAVEPOINT, target, is_final=True))
 
     def go_on(self) -> None:
         """The savepoint has failed: the queries run again, or are about to."""
@@ -2420,7 +2420,7 @@ def let_a_stop_wait_between_two_attempts_to_go_back(patch: pytest.MonkeyPatch) -
         now: float,
         target: str | None = None,
         *,
-        of_stop: bool = False,
+        is_final: bool = False,
     ) -> Request:
         return right(admission, kind, now, target)
 

@@ -147,11 +147,11 @@ class Bench:
         kind: CheckpointKind = CheckpointKind.MANUAL,
         *,
         target: str | None = None,
-        of_stop: bool = False,
+        is_final: bool = False,
     ) -> Request:
         if kind is CheckpointKind.SAVEPOINT and target is None:
             target = "file:///savepoint"
-        request = self.answer(on.CheckpointRequested(kind, target, of_stop))
+        request = self.answer(on.CheckpointRequested(kind, target, is_final))
         self.now += 0.01
         return request
 
@@ -1113,7 +1113,7 @@ def test_a_savepoint_of_a_stop_does_not_wait_for_the_pipeline_to_go_back() -> No
     bench = Bench()
     bench(on.Suspended("a host is gone"))
     waiting = bench.request(CheckpointKind.SAVEPOINT)
-    asked = bench.request(CheckpointKind.SAVEPOINT, of_stop=True)
+    asked = bench.request(CheckpointKind.SAVEPOINT, is_final=True)
     assert [(r.request, r.error.reason) for r in bench.of(do.Reject)] == [(asked, Reason.JOB_FAILOVER)]
     bench(on.Restored(None))
     assert [pending.request for pending in bench.machine.checkpoints.pending.values()] == [waiting]
@@ -1123,7 +1123,7 @@ def test_a_savepoint_of_a_stop_that_waits_ends_when_the_pipeline_is_to_go_back()
     bench = Bench()
     bench.request()
     bench.plan(1)
-    asked = bench.request(CheckpointKind.SAVEPOINT, of_stop=True)
+    asked = bench.request(CheckpointKind.SAVEPOINT, is_final=True)
     assert list(bench.machine.admission.queue) == [asked]
     bench(on.Suspended("a host is gone"))
     assert [r.request.number for r in bench.of(do.Reject)] == [1, 2]

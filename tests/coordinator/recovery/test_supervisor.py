@@ -42,7 +42,7 @@ from chandy.coordinator.restore.restore_point import Restored
 from chandy.coordinator.restore.resume import ResumableRun
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.owner import SinkOwner
-from chandy.coordinator.sinks.sink import Beginning
+from chandy.coordinator.sinks.sink import StartPoint
 from chandy.coordinator.sources.errors import SourceLostError
 from chandy.coordinator.sources.query_sources import QuerySources
 from chandy.coordinator.spark import progress
@@ -298,7 +298,7 @@ class TouchedSink(AtLeastOnceSink):
     touched: list[str] = attrs.field(factory=list)
     then: Callable[[], object] = lambda: None
 
-    def begin(self, query: str, beginning: Beginning) -> None:
+    def begin(self, query: str, beginning: StartPoint) -> None:
         self.touched.append(query)
         self.then()
 

@@ -14,7 +14,7 @@ from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.sinks.owner import Mark, SinkOwner, mark_of
 from chandy.coordinator.sinks.recognition import sink_of
-from chandy.coordinator.sinks.sink import Beginning, Sink
+from chandy.coordinator.sinks.sink import Sink, StartPoint
 from chandy.coordinator.spark import plan
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.storage.backends.local import LocalStore
@@ -79,7 +79,7 @@ def sink(tmp_path: Path) -> FileSink:
 def begins(
     sink: Sink, files: dict[str, Path] | None, query: str = "q", owner: SinkOwner = OWNER, **allowed: bool
 ) -> None:
-    sink.begin(query, Beginning(owner, Unshared(), files, **allowed))
+    sink.begin(query, StartPoint(owner, Unshared(), files, **allowed))
 
 
 def keep(sink: FileSink, batch: int, where: Path) -> dict[str, Path]:
@@ -226,9 +226,9 @@ def test_a_pipeline_that_goes_on_from_anothers_savepoint_goes_on_in_its_output_o
 
     if runs:
         with pytest.raises(SinkTakenError, match="'p'"):
-            sink.begin("q", Beginning(owner, Unshared(), kept, is_written_by=is_written_by))
+            sink.begin("q", StartPoint(owner, Unshared(), kept, is_written_by=is_written_by))
     else:
-        sink.begin("q", Beginning(owner, Unshared(), kept, is_written_by=is_written_by))
+        sink.begin("q", StartPoint(owner, Unshared(), kept, is_written_by=is_written_by))
         assert mark_of(sink.path) == Mark("file:///new/p2", "p2", "q")
         # The one before is a stranger by now.
         with pytest.raises(SinkTakenError, match="'p2'"):

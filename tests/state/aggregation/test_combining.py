@@ -2,9 +2,17 @@
 
 import pytest
 
-from chandy.state.aggregation.combining import FEW, LARGE, MANY, SMALL, Combined, Place, next_place
+from chandy.state.aggregation.combining import (
+    FEW,
+    LARGE,
+    MANY,
+    SMALL,
+    Combined,
+    PreAggregation,
+    next_pre_aggregation,
+)
 
-ALL = (None, *Place)
+ALL = (None, *PreAggregation)
 
 
 def seen(rows, repetition=1.0):
@@ -12,46 +20,46 @@ def seen(rows, repetition=1.0):
 
 
 def test_the_first_batch_is_combined_in_python():
-    assert next_place(None, Combined(0, 0), sql=True) is Place.PYTHON
+    assert next_pre_aggregation(None, Combined(0, 0), sql=True) is PreAggregation.PYTHON
 
 
-@pytest.mark.parametrize("place", Place)
+@pytest.mark.parametrize("place", PreAggregation)
 def test_a_batch_without_rows_says_nothing(place):
-    assert next_place(place, Combined(0, 0), sql=True) is place
+    assert next_pre_aggregation(place, Combined(0, 0), sql=True) is place
 
 
-@pytest.mark.parametrize("place", Place)
+@pytest.mark.parametrize("place", PreAggregation)
 @pytest.mark.parametrize("repetition", [1, 100])
 def test_small_batches_are_not_combined(place, repetition):
-    assert next_place(place, seen(1, repetition), sql=True) is Place.NOWHERE
-    assert next_place(place, seen(SMALL - 1, repetition), sql=True) is Place.NOWHERE
+    assert next_pre_aggregation(place, seen(1, repetition), sql=True) is PreAggregation.NOWHERE
+    assert next_pre_aggregation(place, seen(SMALL - 1, repetition), sql=True) is PreAggregation.NOWHERE
 
 
 @pytest.mark.parametrize(
     ("place", "repetition", "then"),
     [
-        (Place.PYTHON, 1, Place.PYTHON),
-        (Place.PYTHON, MANY - 1, Place.PYTHON),
-        (Place.PYTHON, MANY + 1, Place.SQL),
-        (Place.SQL, 5000, Place.SQL),
-        (Place.SQL, FEW + 1, Place.SQL),
-        (Place.SQL, FEW - 1, Place.PYTHON),
-        (Place.NOWHERE, 1, Place.PYTHON),
+        (PreAggregation.PYTHON, 1, PreAggregation.PYTHON),
+        (PreAggregation.PYTHON, MANY - 1, PreAggregation.PYTHON),
+        (PreAggregation.PYTHON, MANY + 1, PreAggregation.SQL),
+        (PreAggregation.SQL, 5000, PreAggregation.SQL),
+        (PreAggregation.SQL, FEW + 1, PreAggregation.SQL),
+        (PreAggregation.SQL, FEW - 1, PreAggregation.PYTHON),
+        (PreAggregation.NOWHERE, 1, PreAggregation.PYTHON),
     ],
 )
 def test_large_batches_are_combined_where_that_is_faster(place, repetition, then):
-    assert next_place(place, seen(2 * LARGE, repetition), sql=True) is then
+    assert next_pre_aggregation(place, seen(2 * LARGE, repetition), sql=True) is then
 
 
-@pytest.mark.parametrize(("place", "rows"), [(Place.PYTHON, 2 * LARGE), (Place.SQL, LARGE)])
+@pytest.mark.parametrize(("place", "rows"), [(PreAggregation.PYTHON, 2 * LARGE), (PreAggregation.SQL, LARGE)])
 def test_sql_combines_batches_that_are_worth_a_plan(place, rows):
-    assert next_place(place, seen(rows - 1, 5000), sql=True) is Place.PYTHON
-    assert next_place(place, seen(rows, 5000), sql=True) is Place.SQL
+    assert next_pre_aggregation(place, seen(rows - 1, 5000), sql=True) is PreAggregation.PYTHON
+    assert next_pre_aggregation(place, seen(rows, 5000), sql=True) is PreAggregation.SQL
 
 
-@pytest.mark.parametrize("place", Place)
+@pytest.mark.parametrize("place", PreAggregation)
 def test_sql_combines_nothing_that_it_cannot(place):
-    assert next_place(place, seen(2 * LARGE, 5000), sql=False) is Place.PYTHON
+    assert next_pre_aggregation(place, seen(2 * LARGE, 5000), sql=False) is PreAggregation.PYTHON
 
 
 @pytest.mark.parametrize(
@@ -59,8 +67,15 @@ def test_sql_combines_nothing_that_it_cannot(place):
 )
 @pytest.mark.parametrize("repetition", [1, FEW - 1, FEW, MANY - 1, MANY, 5000])
 def test_equal_batches_come_to_stay_at_one_place(rows, repetition):
-    for place in Place:
+    for place in PreAggregation:
         for _ in range(3):
             # Nothing is combined nowhere.
-            place = next_place(place, seen(rows, 1 if place is Place.NOWHERE else repetition), sql=True)
-        assert next_place(place, seen(rows, 1 if place is Place.NOWHERE else repetition), sql=True) is place
+            place = next_pre_aggregation(
+                place, seen(rows, 1 if place is PreAggregation.NOWHERE else repetition), sql=True
+            )
+        assert (
+            next_pre_aggregation(
+                place, seen(rows, 1 if place is PreAggregation.NOWHERE else repetition), sql=True
+            )
+            is place
+        )

@@ -36,8 +36,8 @@ from chandy.state.rpc.auth import token_options
 from chandy.state.rpc.calls import ActionClient
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.messages import (
-    AskAccount,
     AskBatches,
+    AskMetrics,
     BatchTimes,
     HostPulse,
     ReadValues,
@@ -114,7 +114,7 @@ def test_the_host_adds_up_the_metrics_of_its_tasks(coordinator: Any) -> None:
             access.apply([coordinator.entries([1], [A], [b"v"])])
     task = coordinator.task(0)
     account = client._client(client.address).call(
-        "account", AskAccount(task.query_id, task.uid), OperatorMetrics
+        "operator_metrics", AskMetrics(task.query_id, task.uid), OperatorMetrics
     )
     assert (account.tasks, account.rows, account.keys) == (2, 10, 4)
     assert account.seconds >= account.state_seconds > 0

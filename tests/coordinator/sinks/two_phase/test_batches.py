@@ -16,7 +16,7 @@ import pytest
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.sinks.owner import SinkOwner
-from chandy.coordinator.sinks.sink import Beginning
+from chandy.coordinator.sinks.sink import StartPoint
 from chandy.coordinator.sinks.two_phase import publisher, staging
 from chandy.coordinator.sinks.two_phase.contract import Fence, Publish, Staged, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import (
@@ -73,8 +73,8 @@ class Life:
 
     def beginning(
         self, directory: Path, checkpoint: int | None, outputs: tuple[OutputRecord, ...], last: int = -1
-    ) -> Beginning:
-        return Beginning(
+    ) -> StartPoint:
+        return StartPoint(
             SinkOwner(self.store, "p"),
             Unshared(),
             None,

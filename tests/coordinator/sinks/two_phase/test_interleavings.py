@@ -46,7 +46,7 @@ from chandy.coordinator.restore import resume
 from chandy.coordinator.restore.restore_point import RestorePoint, base_point
 from chandy.coordinator.restore.run_record import base_of
 from chandy.coordinator.sinks.owner import SinkOwner
-from chandy.coordinator.sinks.sink import Beginning
+from chandy.coordinator.sinks.sink import StartPoint
 from chandy.coordinator.sinks.two_phase import epochs, publisher, query_sink, staged, staging, takeover
 from chandy.coordinator.sinks.two_phase.contract import (
     Committer,
@@ -607,7 +607,7 @@ class Life(SteppedExecutor):
         """As ``Launcher.restore``."""
         directory = self.world.folder / str(next(_unique))
         batch = point.batch(QUERY) if point else -1
-        beginning = Beginning(
+        beginning = StartPoint(
             SinkOwner(ROOT, "pipeline"),
             Unshared(),
             None,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from chandy.coordinator.sinks.owner import SinkOwner
-from chandy.coordinator.sinks.sink import Beginning
+from chandy.coordinator.sinks.sink import StartPoint
 from chandy.coordinator.sinks.two_phase.contract import Epoch, Fence, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputLostError
 from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
@@ -88,7 +88,7 @@ def begin_all(
         for other in pipelines
     }
     TakeOver(publishers, fence, POLICY, first_epoch, may_take_back).run(
-        Beginning(
+        StartPoint(
             SinkOwner(one.store.uri, "p"),
             Unshared(),
             None,
