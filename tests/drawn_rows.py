@@ -98,3 +98,12 @@ def same(value: Any) -> Any:
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
         return value.astimezone(UTC)
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+def rows_of(table: pa.Table, partition_by: tuple[str, ...]) -> list[str]:
+    """Rows in an order of their own, with empty texts that name a partition as Hive has them: null."""
+    found = [
+        {name: None if name in partition_by and value == "" else same(value) for name, value in row.items()}
+        for row in table.to_pylist()
+    ]
+    return sorted(repr(sorted(row.items())) for row in found)

@@ -16,7 +16,7 @@ from chandy.coordinator.connectors.files.formats import WRITERS, in_partitions, 
 from chandy.coordinator.connectors.values import far_year
 from chandy.coordinator.sinks.two_phase.staged import in_utc
 
-from ..drawn_rows import same, tables
+from ..drawn_rows import rows_of, tables
 from ..effort import examples
 
 pytestmark = pytest.mark.spark
@@ -25,15 +25,6 @@ ZONES = ["UTC", "America/New_York", "Asia/Kathmandu"]
 AS_DOCUMENTED = {"escape": '"', "header": "true", "multiLine": "true"}
 """How the sink's documentation says that Spark reads its CSV."""
 _numbers = itertools.count()
-
-
-def rows_of(table: pa.Table, partition_by: tuple[str, ...]) -> list[str]:
-    """Rows in an order of their own, with empty texts that name a partition as Hive has them: null."""
-    found = [
-        {name: None if name in partition_by and value == "" else same(value) for name, value in row.items()}
-        for row in table.to_pylist()
-    ]
-    return sorted(repr(sorted(row.items())) for row in found)
 
 
 def read(spark: SparkSession, folder: Path, format: str, schema: pa.Schema) -> pa.Table:
