@@ -20,6 +20,11 @@ _LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/pyspark.zip/", "<fr
 _BEGIN: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'\s+File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)')
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
+_CALL: Final = re.compile(r"An error occurred while calling \w+\.")
+"""All that Py4J says of an exception in Java. The exception itself follows."""
+_CAUSE: Final = re.compile(r"^(?:Caused by: |: )(.+)", re.MULTILINE)
+"""An exception in the stack trace of Java. The last one is where it began."""
+_TASK: Final = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor ")
 
 
 @attrs.frozen
@@ -47,7 +52,8 @@ def raised(error: BaseException) -> Raised:
 def raised_in(text: str) -> str:
     """Return, in one line, the Python exception whose traceback a text contains; empty if there is none.
 
-    Of several, it is the last: that of the task which failed, and not one that it was handling.
+    Of several, it is the last: that of the task which failed, and not one that it was handling. If it says no more than
+    that a call of Java has failed, Java's own exception stands for it.
     """
     _, begin, tail = text.rpartition(_BEGIN)
     if not begin:
@@ -57,8 +63,16 @@ def raised_in(text: str) -> str:
         if found := _FRAME.match(line):
             frames.append((found["file"], found["line"], found["function"]))
         elif _RAISED.fullmatch(line):
-            return _summary(line, frames)
+            return _java_cause(tail) if _CALL.search(line) else _summary(line, frames)
     return ""
+
+
+def _java_cause(text: str) -> str:
+    """Return, in one line, what has failed in Java, and on which machine if it was a task that did."""
+    causes = _CAUSE.findall(text)
+    cause = causes[-1] if causes else "Java has failed"
+    task = _TASK.search(text)
+    return f"{cause}, in a task on {task[1]}" if task else cause
 
 
 def _frames(trace: TracebackType | None) -> list[tuple[str, str, str]]:

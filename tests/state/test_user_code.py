@@ -92,3 +92,29 @@ def test_the_exception_of_a_python_function_is_found_in_what_spark_says() -> Non
 )
 def test_a_text_without_a_python_exception_has_none(text: str) -> None:
     assert raised_in(text) == ""
+
+
+def of_py4j(java: str) -> str:
+    return (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):\n"
+        '  File "/app/py4j/protocol.py", line 327, in get_return_value\n'
+        "    raise Py4JJavaError(\n"
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o20215.collectToPython.\n" + java
+    )
+
+
+def test_a_failure_in_java_is_named_by_its_cause_and_machine() -> None:
+    text = of_py4j(
+        ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most "
+        "recent failure: Lost task 0.3 in stage 3.0 (TID 9) (10.0.0.2 executor 1): java.io.IOException: No space left\n"
+        "\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)\n\nDriver stacktrace:\n"
+        "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2935)\n"
+        "Caused by: java.io.IOException: No space left on device\n\tat java.base/sun.nio.ch.write0(Native Method)\n"
+    )
+    assert raised_in(text) == "java.io.IOException: No space left on device, in a task on 10.0.0.2"
+
+
+def test_a_failure_in_java_on_the_driver_has_no_machine() -> None:
+    text = of_py4j(": java.lang.IllegalStateException: stopped\n\tat org.apache.spark.A.b(A.scala:1)\n")
+    assert raised_in(text) == "java.lang.IllegalStateException: stopped"
+    assert raised_in(of_py4j("")) == "Java has failed"
