@@ -18,6 +18,7 @@ from ...storage.checkpoints.proof import FenceProof
 from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
 from ...storage.logs import carried, logger, named
 from ...storage.long_waits import Reminder, told_if_slow
+from ...storage.times import rounded
 from ..execution.locked_machine import LockedMachine
 from ..leadership.leadership import has_leader
 from ..protocol.events import QueryAdded, QueryRemoved
@@ -33,7 +34,7 @@ from ..spark import progress
 from ..spark.seeding import seed
 from ..spark.starting import start as start_spark
 from ..spark.ticks import Ticks
-from .metrics import RecoveryMetrics
+from .metrics import START, RecoveryMetrics
 from .runs import Run, Runs
 
 if TYPE_CHECKING:
@@ -415,5 +416,7 @@ class Launcher:
             # Also of a run that has ended by now, and of one that has failed in a later batch.
             if run.is_known_committed(first):
                 metrics.first_batch = time.monotonic() - began
+                if metrics.kind != START:
+                    log.info("the query runs again", batch=first, after_seconds=rounded(metrics.total or 0.0))
                 self._watcher.first_commit(run, first)
                 self.remove_resumed(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -130,9 +131,14 @@ def test_columns_have_the_names_that_spark_gives_to_expressions(
     assert Counter(map(tuple, found.collect())) == Counter(map(tuple, wanted.collect()))
 
 
-def test_a_query_that_goes_back_publishes_nothing_twice(
-    make: Make, spark: SparkSession, events: Events, sink: SqliteSink
+def test_a_query_that_goes_back_publishes_nothing_twice_and_the_log_says_when_it_is_over(
+    make: Make,
+    spark: SparkSession,
+    events: Events,
+    sink: SqliteSink,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO)
     events.add(2)
     coordinator = make(changelog=False, restart=FixedDelay(attempts=3, delay="0 s"))
     query = start(coordinator, spark, events, sink)
@@ -140,12 +146,17 @@ def test_a_query_that_goes_back_publishes_nothing_twice(
     coordinator.checkpoint().result(DEADLINE)
     events.add(2)
     query.processAllAvailable()
+    assert "the query runs again" not in caplog.text
     coordinator._supervisor.state_lost("made to")
     eventually(lambda: len(coordinator.recoveries) == 2)
     events.add()
     query.processAllAvailable()
     coordinator.checkpoint().result(DEADLINE)
     assert published(sink) == expected(events)
+    (line,) = (one.getMessage() for one in caplog.records if "the query runs again" in one.getMessage())
+    assert "batch=2" in line
+    assert "after_seconds=" in line
+    assert "query=totals" in line
 
 
 def test_checkpoints_complete_while_the_target_is_away(
