@@ -393,13 +393,18 @@ class Launcher:
     def _tell_of_first_batch(self, run: Run, first: int, waited: float) -> None:
         """Say what the first batch of a run waits for: its shards, or its own work."""
         name = run.definition.name
-        closed = self._machine.read(
+        hosts, closed = self._machine.read(
             lambda machine: (
-                len(list(machine.queries[name].assignment.unowned())) if name in machine.queries else 0
+                len(machine.membership.hosts),
+                len(list(machine.queries[name].assignment.unowned())) if name in machine.queries else 0,
             )
         )
-        what = "state hosts to claim shards" if closed else "the first batch to commit"
-        log.info(f"waiting for {what}", batch=first, unclaimed_shards=closed, seconds=round(waited))
+        log.info(
+            f"waiting for {awaited(hosts, closed)}",
+            batch=first,
+            unclaimed_shards=closed,
+            seconds=round(waited),
+        )
 
     def _await_commit(self, run: Run, spark: StreamingQuery, first: int, metrics: RecoveryMetrics) -> None:
         began, pause, reminder = time.monotonic(), _POLL_SECONDS, Reminder()
@@ -420,3 +425,15 @@ class Launcher:
                     log.info("the query runs again", batch=first, after_seconds=rounded(metrics.total or 0.0))
                 self._watcher.first_commit(run, first)
                 self.remove_resumed(run)
+
+
+def awaited(hosts: int, unclaimed: int) -> str:
+    """Return what the first batch of a run waits for.
+
+    Args:
+        hosts: how many state hosts there are.
+        unclaimed: how many of the query's shards no state host has claimed.
+    """
+    if not unclaimed:
+        return "the first batch to commit"
+    return "state hosts to claim shards" if hosts else "an executor with a state host, for Spark has none"

@@ -768,3 +768,11 @@ def test_what_users_look_at_reads_well(pipeline: Pipeline) -> None:
 def test_the_driver_keeps_files_of_snapshots_where_hosts_do(pipeline: Pipeline) -> None:
     told = pipeline.coordinator._operators.endpoint.cache
     assert pipeline.coordinator._supervisor._launcher._cache.files == FileCache(Path(told)).files
+
+
+@pytest.mark.parametrize(
+    ("hosts", "unclaimed", "what"),
+    [(0, 0, "first batch"), (0, 8, "for Spark has none"), (2, 8, "claim shards"), (2, 0, "first batch")],
+)
+def test_a_start_that_takes_long_says_what_it_waits_for(hosts: int, unclaimed: int, what: str) -> None:
+    assert what in launcher.awaited(hosts, unclaimed)
