@@ -395,7 +395,7 @@ class Launcher:
         name = run.definition.name
         hosts, closed = self._machine.read(
             lambda machine: (
-                len(machine.membership.hosts),
+                len(machine.members.hosts),
                 len(list(machine.queries[name].assignment.unowned())) if name in machine.queries else 0,
             )
         )
