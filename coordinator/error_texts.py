@@ -30,7 +30,7 @@ def without_secrets(text: str, options: Mapping[str, object]) -> str:
         text: what the client says.
         options: what it was given.
     """
-    for value in map(str, options.values()):
+    for value in filter(None, map(str, options.values())):
         for quote in "\"'`":
             text = text.replace(f"{quote}{value}{quote}", f"{quote}...{quote}")
     return _USER.sub("://...@", text)

@@ -17,6 +17,7 @@ from typing_extensions import override
 from ....storage.backends.open import open_store
 from ....storage.backends.probe import probe_exclusive_create
 from ....storage.errors import (
+    ChandyError,
     FencedError,
     InvalidPlaceError,
     ObjectExistsError,
@@ -252,7 +253,7 @@ class _Committer(Committer):
         """Delete what publishers that were killed have left half-written, once in a life."""
         self._is_swept = True
         # It is space alone that is lost, and the next life tries it again.
-        with suppress(StorageError):
+        with suppress(ChandyError):
             self._sink.open().sweep(time.time() - ABANDONED_S)
 
     @override

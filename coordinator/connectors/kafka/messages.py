@@ -78,7 +78,7 @@ def unpublishable(rows: pa.Table, topic: str | None) -> str | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    texts = {}
+    texts: dict[str, pa.ChunkedArray] = {}
     if topic is None:
         topics = texts["topic"] = rows["topic"]
         if topics.null_count or pc.any(pc.equal(topics, "")).as_py():
@@ -91,7 +91,8 @@ def unpublishable(rows: pa.Table, topic: str | None) -> str | None:
         if keys.null_count:
             return "a header without a key in column 'headers'"
     # The client ends names at a NUL character.
-    return unclean_text(pa.table(texts), texts) if texts else None
+    found = (unclean_text(pa.table({name: values}), [name]) for name, values in texts.items())
+    return next(filter(None, found), None)
 
 
 def messages(rows: pa.Table, topic: str | None) -> Iterator[Message]:

@@ -155,6 +155,9 @@ class PostgresSink(StagedSink):
         finally:
             session.close()
         never_null = frozenset(column.name for column in columns if column.not_null)
+        if self.deleted is not None:
+            # Of a row that marks a deletion, the key alone counts.
+            never_null &= set(self.key)
         return Limits(never_null, _lengths(columns))
 
     @override

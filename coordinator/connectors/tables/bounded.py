@@ -38,7 +38,13 @@ def within(seconds: float, target: str, step: Callable[[], T]) -> T:
         finally:
             _count_out(target)
 
-    threading.Thread(target=run, name=f"call to {target}", daemon=True).start()
+    thread = threading.Thread(target=run, name=f"call to {target}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        # The process can have no more threads.
+        _count_out(target)
+        raise
     try:
         return outcome.result(seconds)
     except TimeoutError as error:

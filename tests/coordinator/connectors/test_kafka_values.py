@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chandy.coordinator.connectors.kafka.messages import check_columns, messages, unpublishable
 from chandy.coordinator.connectors.kafka.positions import PARTITION
 from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, WriteContext
@@ -168,6 +169,23 @@ def test_what_is_accepted_is_published_and_read_back_as_it_was(published: Publis
         wanted = [number for number in rows["partition"].to_pylist() if number is not None]
         have = [one.partition for one in found]
         assert all(have.count(number) >= wanted.count(number) for number in wanted)
+
+
+@given(rows=tables())
+@trying(120)
+def test_what_cannot_be_published_is_said_as_well_where_rows_name_their_topics(rows: pa.Table) -> None:
+    try:
+        check_columns(rows.schema, None)
+    except OutputError:
+        return
+    refusal = unpublishable(rows, None)
+    try:
+        found = list(messages(rows, None))
+    except OutputError:
+        assert refusal is not None
+        return
+    names = [name for one in found for name in (one.topic, *(key for key, _ in one.headers or ()))]
+    assert (refusal is not None) == any("\0" in name for name in names)
 
 
 def test_names_that_are_no_utf8_are_refused_and_values_need_not_be_any(kafka: Broker, tmp_path: Any) -> None:

@@ -239,6 +239,13 @@ def test_blanks_are_not_cut_off_without_a_word(postgres: PostgresServer, store: 
     assert table.rows() == [(1, "a ")]
 
 
+def test_a_row_that_marks_a_deletion_needs_its_key_alone(postgres: PostgresServer) -> None:
+    table = Table.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string()), ("gone", pa.bool_())])
+    assert table.upsert().limits(schema).never_null == {"k", "v"}
+    assert table.upsert("gone").limits(schema).never_null == {"k"}
+
+
 @pytest.mark.parametrize("name", ["chandy_row", "chandy_row_"])
 def test_a_column_may_have_any_name_in_an_upsert(postgres: PostgresServer, store: str, name: str) -> None:
     table = Table.make(postgres, f"k bigint PRIMARY KEY, {name} bigint, v text")
