@@ -153,6 +153,8 @@ def test_a_query_that_goes_back_publishes_nothing_twice_and_the_log_says_when_it
     query.processAllAvailable()
     coordinator.checkpoint().result(DEADLINE)
     assert published(sink) == expected(events)
+    # The thread that follows the query notices its first commit a little later.
+    eventually(lambda: "the query runs again" in caplog.text)
     (line,) = (one.getMessage() for one in caplog.records if "the query runs again" in one.getMessage())
     assert "batch=2" in line
     assert "after_seconds=" in line
