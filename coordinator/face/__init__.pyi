@@ -41,6 +41,7 @@ from .coordinator.sinks.two_phase.errors import OutputAheadError as OutputAheadE
 from .coordinator.sinks.two_phase.errors import OutputError as OutputError
 from .coordinator.sinks.two_phase.errors import OutputLostError as OutputLostError
 from .coordinator.sinks.two_phase.errors import TargetUnavailableError as TargetUnavailableError
+from .coordinator.sinks.two_phase.limits import Limits as Limits
 from .coordinator.sinks.two_phase.staged import StagedRows as StagedRows
 from .coordinator.sinks.two_phase.staged import StagedSink as StagedSink
 from .coordinator.sources.errors import SourceLostError as SourceLostError
