@@ -130,6 +130,24 @@ class EventTime:
         return pc.fill_null(pc.less_equal(micros, late_ms * 1000), False)
 
 
+def with_watermark(schema: StructType, column: str) -> StructType:
+    """Return a schema in which a column has a watermark without a delay, as Spark marks it.
+
+    Raises:
+        DefinitionError: there is no such column.
+    """
+    if column not in schema.names:
+        raise invalid_argument("watermark", f"one of the columns {', '.join(schema.names)}", repr(column))
+    return StructType(
+        [
+            StructField(one.name, one.dataType, one.nullable, one.metadata | {_DELAY: 0})
+            if one.name == column
+            else one
+            for one in schema.fields
+        ]
+    )
+
+
 def carry_watermark(source: StructType, output: StructType, column: str) -> StructType:
     """Return the schema of an operator's output, in which a column has the event time of its rows.
 

@@ -20,8 +20,7 @@ from chandy.state.processors.initial_state import InitialState
 from chandy.state.processors.processor import ProcessorSpec, processor_spec
 from chandy.state.processors.style import PandasSettings, StyleName
 from chandy.state.rpc.messages import BatchTimes
-
-from .fakes import FakeAccess, FakeShards
+from chandy.state.testing.memory import MemoryAccess, MemoryShards
 
 SHARDS = 4
 KEY = StructType().add("k", "string")
@@ -38,7 +37,7 @@ def shard_of(key: str | None) -> int:
 def run_operator(
     spec: OperatorSpec,
     batches: Iterable[pa.RecordBatch],
-    access: FakeAccess,
+    access: MemoryAccess,
     *,
     key: StructType = KEY,
     number: int = 7,
@@ -62,7 +61,7 @@ class Pipeline:
         timezone: str = "UTC",
         event_time_column: str | None = None,
     ) -> None:
-        self.shards = FakeShards()
+        self.shards = MemoryShards()
         self.mode, self.style, self.schema, self.output = mode, style, schema, output
         self.settings = PandasSettings(timezone=timezone)
         self.event_time_column = event_time_column

@@ -15,9 +15,9 @@ from chandy.state.aggregation.aggregate_operator import aggregation
 from chandy.state.errors import AggregateOverflowError, DefinitionError
 from chandy.state.operators import chunks
 from chandy.state.operators.dataframe import SHARD
+from chandy.state.testing.memory import MemoryShards
 
 from ...effort import examples
-from ..fakes import FakeShards
 from ..pipeline import run_operator
 
 INPUT = StructType().add("k", StringType()).add("v", LongType()).add("x", DoubleType())
@@ -99,7 +99,7 @@ ROWS = st.lists(
     st.integers(1, 12),
 )
 def test_totals_are_those_of_all_rows_so_far_for_each_key_of_the_batch(batches, combine, sample, most):
-    plan, shards, seen = made(combine), FakeShards(), []
+    plan, shards, seen = made(combine), MemoryShards(), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partial_aggregation, "SAMPLE", sample)
         patch.setattr(partial_aggregation, "ROWS", most)
@@ -115,7 +115,7 @@ def test_a_hot_key_comes_to_its_task_as_few_rows():
     plan = made()
     hot = [("hot", n % 50) for n in range(30_000)] + [(f"k{n}", n) for n in range(200)]
     tasks = [[batch(plan, hot[start : start + 1000]) for start in range(0, len(hot), 1000)]] * 3
-    found, sent = run(plan, FakeShards(), *tasks)
+    found, sent = run(plan, MemoryShards(), *tasks)
     assert sent == 3 * 201
     assert found["hot"]["rows"] == 90_000
     assert found["hot"]["values"] == 50
@@ -131,7 +131,7 @@ def test_many_rows_of_few_keys_are_held_and_sent_as_few(monkeypatch):
             held.append(pa.total_allocated_bytes())
             yield batch(plan, [(f"k{n % 7}", n) for n in range(number, number + 500)])
 
-    found, sent = run(plan, FakeShards(), batches())
+    found, sent = run(plan, MemoryShards(), batches())
     assert sent == 7
     assert sum(row["rows"] for row in found.values()) == 25_000
     assert max(held[10:]) < 2 * max(held[:10])
@@ -156,7 +156,7 @@ def test_keys_that_do_not_repeat_are_combined_all_the_same_if_that_was_asked_for
     monkeypatch.setattr(partial_aggregation, "SAMPLE", 100)
     plan = made(combine=True)
     rows = [(f"k{n}", n) for n in range(300)]
-    _, sent = run(plan, FakeShards(), [batch(plan, rows), batch(plan, rows)])
+    _, sent = run(plan, MemoryShards(), [batch(plan, rows), batch(plan, rows)])
     assert sent == 300
 
 
@@ -164,7 +164,7 @@ def test_more_keys_than_are_held_are_sent_in_parts(monkeypatch):
     monkeypatch.setattr(partial_aggregation, "ROWS", 1000)
     plan = made(combine=True)
     rows = [(f"k{n}", n) for n in range(700)]
-    found, sent = run(plan, FakeShards(), [batch(plan, rows)] * 6)
+    found, sent = run(plan, MemoryShards(), [batch(plan, rows)] * 6)
     assert 700 < sent <= 3 * 700
     assert {row["rows"] for row in found.values()} == {6}
 
@@ -176,7 +176,7 @@ def test_only_what_is_needed_of_a_row_is_asked_for():
 
 
 def test_what_overflows_names_the_operator_and_keeps_nothing():
-    plan, shards = made(columns={"total": ("v", "sum")}), FakeShards()
+    plan, shards = made(columns={"total": ("v", "sum")}), MemoryShards()
     run(plan, shards, [batch(plan, [("a", 2**62)])])
     with pytest.raises(AggregateOverflowError, match=r"sum\(v\) of operator 'op'"):
         run(plan, shards, [batch(plan, [("a", 2**62)])])

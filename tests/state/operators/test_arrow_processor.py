@@ -19,8 +19,8 @@ from chandy.state.operators import chunks
 from chandy.state.operators.arrow_processor import ArrowProcessor, ArrowResult, arrow_spec
 from chandy.state.operators.dataframe import SHARD
 from chandy.state.rpc.messages import BatchTimes
+from chandy.state.testing.memory import MemoryShards
 
-from ..fakes import FakeShards
 from ..pipeline import run_operator
 
 INPUT = StructType().add("k", StringType()).add("v", LongType())
@@ -70,7 +70,7 @@ def of(function, states=Totals.states):
 
 
 def test_states_of_one_batch_are_seen_by_the_next():
-    shards = FakeShards()
+    shards = MemoryShards()
     first = run(Totals(), shards, batch([("a", 1), ("b", 2)]), batch([("a", 3)]))
     assert sorted(first, key=str) == [{"k": "a", "n": 2, "total": 4}, {"k": "b", "n": 1, "total": 2}]
     second = run(Totals(), shards, batch([("a", 1), (None, 8)]))
@@ -78,7 +78,7 @@ def test_states_of_one_batch_are_seen_by_the_next():
 
 
 def test_only_values_that_differ_are_written_and_null_removes():
-    shards = FakeShards()
+    shards = MemoryShards()
     run(Totals(), shards, batch([("a", 4), ("b", 5)]))
     assert len(shards.held) == len(shards.written) == 4
     run(Totals(), shards, batch([("a", -4), ("b", 0)]))
@@ -105,13 +105,15 @@ def test_a_key_comes_in_one_call_with_all_its_rows_in_their_order(monkeypatch):
         assert given.rows["k"].to_pylist() == given.keys["k"].take(pa.array(given.numbers)).to_pylist()
         return ArrowResult()
 
-    run(of(keep), FakeShards(), batch([("a", 1), ("b", 2), ("a", 3)]), batch([("c", 4), ("a", 5), ("d", 6)]))
+    run(
+        of(keep), MemoryShards(), batch([("a", 1), ("b", 2), ("a", 3)]), batch([("c", 4), ("a", 5), ("d", 6)])
+    )
     assert [len(call) for call in calls] == [2, 2]
     assert {**calls[0], **calls[1]} == {"a": [1, 3, 5], "b": [2], "c": [4], "d": [6]}
 
 
 def test_no_rows_are_no_call():
-    run(of(lambda given: pytest.fail("called")), FakeShards())
+    run(of(lambda given: pytest.fail("called")), MemoryShards())
 
 
 def test_what_fits_by_its_kind_is_taken():
@@ -123,7 +125,7 @@ def test_what_fits_by_its_kind_is_taken():
         state = pa.chunked_array([pa.StructArray.from_arrays([s, at, n], ["s", "at", "n"])])
         return ArrowResult(pa.record_batch([n, s, at], names=["n", "s", "at"]), {"all": state})
 
-    (row,) = run(of(process, {"all": schema}), FakeShards(), batch([("a", 1)]), output=schema)
+    (row,) = run(of(process, {"all": schema}), MemoryShards(), batch([("a", 1)]), output=schema)
     assert (row["n"], row["s"], row["at"].timestamp()) == (7, "x", 0)
 
 
@@ -136,7 +138,7 @@ def test_char_and_varchar_are_strings_in_states_and_output():
         state = pa.StructArray.from_arrays([s, s], ["s", "c"])
         return ArrowResult(pa.table({"s": s, "c": s}), {"all": state})
 
-    shards = FakeShards()
+    shards = MemoryShards()
     for expected in ("x", "xx"):
         assert run(of(process, {"all": schema}), shards, batch([("a", 1)]), output=schema) == [
             {"s": expected, "c": expected}
@@ -173,7 +175,7 @@ GOOD = {"k": ["a"], "n": [1], "total": [1]}
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_is_kept(result, says):
-    shards = FakeShards()
+    shards = MemoryShards()
     with pytest.raises(OutputTypeError, match=says):
         run(of(lambda given: result), shards, batch([("a", 1)]))
     assert shards.applied == 0
@@ -184,7 +186,7 @@ def test_a_number_that_is_too_big_for_its_column_is_refused():
     with pytest.raises(OutputTypeError, match="int32"):
         run(
             of(lambda given: ArrowResult(pa.table({"n": [2**40]}))),
-            FakeShards(),
+            MemoryShards(),
             batch([("a", 1)]),
             output=output,
         )
@@ -194,7 +196,7 @@ def test_an_error_of_the_processor_has_its_traceback_and_nothing_is_kept():
     def fails(given):
         raise ValueError("user's own")
 
-    shards = FakeShards()
+    shards = MemoryShards()
     with pytest.raises(ProcessorError, match="user's own") as failed:
         run(of(fails), shards, batch([("a", 1)]))
     assert failed.value.where == "process"
@@ -208,7 +210,7 @@ def test_chandys_own_errors_stay_what_they_are():
         raise AggregateOverflowError("op", "sum(v)", "bigint")
 
     with pytest.raises(AggregateOverflowError):
-        run(of(overflows), FakeShards(), batch([("a", 1)]))
+        run(of(overflows), MemoryShards(), batch([("a", 1)]))
 
 
 MONTHS = StructType.fromJson(

@@ -22,8 +22,8 @@ from chandy.state.operators.arrow_processor import ArrowProcessor, ArrowResult, 
 from chandy.state.operators.chunks import cuts
 from chandy.state.operators.grouping import group
 from chandy.state.rpc import wire
+from chandy.state.testing.memory import MemoryShards
 
-from ..fakes import FakeShards
 from ..pipeline import Pipeline, run_operator
 
 TEXT = StructType().add("s", "string")
@@ -107,7 +107,7 @@ def test_a_partition_of_any_size_gives_the_same_output(
     spec = arrow_spec(
         StructType(schema.fields[:2]), uid="op", processor=Longest(), output=schema.add("type", "string")
     )
-    shards = FakeShards()
+    shards = MemoryShards()
     for expected in ({"a": "xy", "bb": "z", None: None}, {"a": "xyxy", "bb": "zz", None: None}):
         batches = [
             pa.record_batch([[k], [s], pa.array([shard], pa.int32())], names=["k", "s", "__chandy_shard"])

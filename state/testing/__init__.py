@@ -1,0 +1,5 @@
+"""Runs processors in unit tests: batch by batch, without a JVM, by the code that runs them in production."""
+
+from .tester import OperatorTester as OperatorTester
+
+__all__ = ["OperatorTester"]

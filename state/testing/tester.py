@@ -1,0 +1,283 @@
+"""``OperatorTester``: a processor under test, with its time and its state in the hands of the test."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+import attrs
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import IntegerType, StructType
+
+from ...storage.checkpoints.manifest import StateRecord
+from ..errors import NoSuchStateError, invalid_argument
+from ..format import keyspace
+from ..format.evolution import evolve, shown
+from ..format.keys import KeyCodec
+from ..format.schema import Schemas, arrow_schema, from_json
+from ..format.values import StateName
+from ..operators import engine
+from ..operators.arrow_processor import ArrowProcessor, arrow_spec
+from ..operators.dataframe import SHARD
+from ..operators.engine import OperatorSpec, RuntimeContext
+from ..operators.time_mode import TimeMode, with_watermark
+from ..processors.processor import processor_spec
+from ..processors.style import StyleName
+from ..reader.lookup import StateValue, lookup_state
+from ..rpc.messages import BatchTimes
+from .memory import MemoryShards
+
+_UID: Final = "tested"
+Time = int | datetime
+"""Milliseconds since 1970, or a time; one without a zone is in UTC."""
+Define = Callable[[StatefulProcessor | ArrowProcessor, Sequence[str]], OperatorSpec]
+"""Describes the operator with a processor, given the names of the states that are stored."""
+
+
+@attrs.frozen
+class Point:
+    """What an operator has stored between two batches."""
+
+    shards: MemoryShards
+    states: Mapping[str, StateRecord]
+    batch: int
+    watermark: int
+
+
+class OperatorTester:
+    """Runs a processor batch by batch, without a JVM: what it stores is in the memory of the test.
+
+    Grouping, states, timers, times to live and checks of the output are those of production. Schemas may be DDL, such
+    as ``"k string, n long"``, while there is a Spark session. Without one they are ``StructType``, and so are those of
+    states.
+
+    Example::
+
+        tester = OperatorTester.of_processor(
+            Totals(), key=["k"], input=StructType().add("k", "string").add("n", "long"), output=OUTPUT
+        )
+        assert tester.batch([("a", 1), ("a", 2)]) == [Row(k="a", total=3)]
+        assert tester.state("total", "a") == Row(n=3)
+    """
+
+    def __init__(
+        self,
+        processor: StatefulProcessor | ArrowProcessor,
+        define: Define,
+        *,
+        key: Sequence[str],
+        input: StructType,
+        shards: int,
+    ) -> None:
+        """Make one. Use ``of_processor`` or ``of_arrow``."""
+        self._define = define
+        self._input = input
+        self._key = StructType([input[name] for name in key])
+        self._codec = KeyCodec(self._key)
+        self._places = shards
+        self._shards = MemoryShards()
+        self._stored: dict[str, StateRecord] = {}
+        self._batch = 0
+        self._watermark = 0
+        self._query, self._run = str(uuid.uuid4()), str(uuid.uuid4())
+        self._spec = self._defined(processor)
+
+    @classmethod
+    def of_processor(
+        cls,
+        processor: StatefulProcessor,
+        *,
+        key: Sequence[str],
+        input: StructType | str,
+        output: StructType | str,
+        time_mode: str = "None",
+        watermark: str | None = None,
+        pandas: bool = False,
+        shards: int = 4,
+    ) -> Self:
+        """Test a processor of ``transform_with_state``.
+
+        Args:
+            processor: the processor.
+            key: the names of the key columns.
+            input: the schema of the rows.
+            output: the schema of what it yields.
+            time_mode: "None", "ProcessingTime" or "EventTime".
+            watermark: in event time, the column of the rows that has it; None if rows are never late.
+            pandas: whether it is written for ``transform_with_state_in_pandas``.
+            shards: how many shards the state is in.
+
+        Raises:
+            DefinitionError: as of ``transform_with_state``.
+        """
+        mode, style = TimeMode.read(time_mode), StyleName.PANDAS if pandas else StyleName.ROWS
+        schema = _schema(input, key)
+        if watermark is not None:
+            schema = with_watermark(schema, watermark)
+
+        def define(given: Any, restored: Sequence[str]) -> OperatorSpec:
+            return processor_spec(
+                schema,
+                uid=_UID,
+                key=key,
+                processor=given,
+                output=output,
+                style=style,
+                mode=mode,
+                restored=restored,
+            )
+
+        return cls(processor, define, key=key, input=schema, shards=shards)
+
+    @classmethod
+    def of_arrow(
+        cls,
+        processor: ArrowProcessor,
+        *,
+        key: Sequence[str],
+        input: StructType | str,
+        output: StructType | str,
+        shards: int = 4,
+    ) -> Self:
+        """Test an ``ArrowProcessor``. Args and errors are those of ``of_processor``."""
+        schema = _schema(input, key)
+
+        def define(given: Any, restored: Sequence[str]) -> OperatorSpec:
+            return arrow_spec(schema, uid=_UID, processor=given, output=output)
+
+        return cls(processor, define, key=key, input=schema, shards=shards)
+
+    # --- batches --------------------------------------------------------------------------------------------
+
+    def batch(
+        self,
+        rows: Sequence[Sequence[Any] | Mapping[str, Any]] = (),
+        *,
+        time: Time = 0,
+        watermark: Time | None = None,
+    ) -> list[Row]:
+        """Run a batch, and return what goes out of it. Structs in it are dicts.
+
+        A batch that raises has stored nothing, as in production. The next one has its number.
+
+        Args:
+            rows: each a tuple in the order of the input's columns, or a dict by their names; what a dict lacks is null.
+            time: the processing time of the batch.
+            watermark: the watermark of the batch; None: that of the batch before. In event time, rows are late by the
+                watermark of the batch before, and timers fire by this one.
+
+        Raises:
+            ChandyError: what production raises, such as ``ProcessorError`` with the exception of the processor.
+        """
+        reached = self._watermark if watermark is None else _ms(watermark)
+        if reached < self._watermark:
+            raise invalid_argument("watermark", f"{self._watermark} or later", str(reached))
+        times = BatchTimes(_ms(time), reached, self._watermark)
+        context = RuntimeContext(_UID, self._query, self._run, self._batch, 0, range(self._places), times)
+        access = self._shards.begin(times, range(self._places))
+        with self._spec.open(context) as operator:
+            given = self._table(rows).to_batches()
+            parts = list(engine.run(operator, _UID, iter(given), self._codec, SHARD, access))
+        self._batch, self._watermark = self._batch + 1, reached
+        self._stored |= self._spec.states
+        row = Row(*from_json(self._spec.output).names)
+        return [row(*values.values()) for part in parts for values in part.to_pylist()]
+
+    def _table(self, rows: Sequence[Sequence[Any] | Mapping[str, Any]]) -> pa.Table:
+        names = self._input.names
+        tuples = [tuple(map(row.get, names)) if isinstance(row, Mapping) else tuple(row) for row in rows]
+        for row in tuples:
+            if len(row) != len(names):
+                raise invalid_argument("rows", f"rows of {len(names)} values: {', '.join(names)}", repr(row))
+        schema = arrow_schema(StructType([*self._input.fields]).add(SHARD, IntegerType()), "UTC")
+        placed = [(*row, self._shard_of(row)) for row in tuples]
+        columns = list(zip(*placed, strict=True)) or [() for _ in schema]
+        try:
+            arrays = [pa.array(values, one.type) for values, one in zip(columns, schema, strict=True)]
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise invalid_argument("rows", f"values of {shown(self._input)}", str(error)) from error
+        return pa.table(arrays, schema)
+
+    def _shard_of(self, row: Sequence[Any]) -> int:
+        # Equal keys have equal bytes.
+        key = self._codec.encode([row[self._input.names.index(name)] for name in self._key.names])
+        return zlib.crc32(key) % self._places
+
+    # --- state ----------------------------------------------------------------------------------------------
+
+    def state(self, name: str, *key: Any, time: Time = 0) -> StateValue | None:
+        """Return what a state has for a key: a row, a list of rows, or a dict of rows; None if there is nothing.
+
+        Args:
+            name: the state.
+            key: the values of the key columns.
+            time: what has expired by then is not returned.
+
+        Raises:
+            NoSuchStateError: the processor has declared no such state.
+        """
+        records = {**self._stored, **self._spec.states}
+        if name not in records:
+            raise NoSuchStateError(
+                "there is no such state", f"one of {', '.join(records) or 'none'}", repr(name)
+            )
+        found = {where: value for (_, where), value in self._shards.held.items()}
+        return lookup_state(
+            records[name],
+            StateName(_UID, name),
+            self._codec.encode(key),
+            lambda keys: [found.get(one) for one in keys],
+            _ms(time),
+        )
+
+    def timers(self, *key: Any) -> list[int]:
+        """Return when the timers of a key are due, in milliseconds since 1970, ascending."""
+        encoded = self._codec.encode(key)
+        kinds = (keyspace.PROCESSING_TIMERS, keyspace.EVENT_TIMERS)
+        stored = [keyspace.split_timed(where) for _, where in self._shards.held if where.startswith(kinds)]
+        return sorted(due for due, of in stored if of == encoded)
+
+    def checkpoint(self) -> Point:
+        """Return what is stored now."""
+        return Point(copy.deepcopy(self._shards), dict(self._stored), self._batch, self._watermark)
+
+    def restore(self, point: Point, processor: StatefulProcessor | ArrowProcessor | None = None) -> None:
+        """Go on from what was stored once, as after a kill.
+
+        Args:
+            point: what ``checkpoint`` has returned.
+            processor: another version of the processor; None: the same.
+
+        Raises:
+            StateSchemaError: it cannot read what is stored.
+        """
+        self._shards = copy.deepcopy(point.shards)
+        self._stored, self._batch, self._watermark = dict(point.states), point.batch, point.watermark
+        if processor is not None:
+            self._spec = self._defined(processor)
+
+    def _defined(self, processor: StatefulProcessor | ArrowProcessor) -> OperatorSpec:
+        spec = self._define(processor, tuple(self._stored))
+        states = {name: evolve(self._stored.get(name), now, _UID, name) for name, now in spec.states.items()}
+        evolved: OperatorSpec = attrs.evolve(spec, states=states)  # type: ignore[misc]
+        return evolved
+
+
+def _schema(given: StructType | str, key: Sequence[str]) -> StructType:
+    schema = Schemas().resolve(given, "the input")
+    if unknown := [name for name in key if name not in schema.names]:
+        raise invalid_argument("key", f"columns of the input: {', '.join(schema.names)}", ", ".join(unknown))
+    return schema
+
+
+def _ms(time: Time) -> int:
+    if isinstance(time, datetime):
+        at = time if time.tzinfo else time.replace(tzinfo=UTC)
+        return round(at.timestamp() * 1000)
+    return time
