@@ -11,14 +11,12 @@ _PLACES: Final = re.compile(
     re.IGNORECASE,
 )
 """URLs, paths and durations: a table below ``append-only/`` and an answer in 403.2 ms refuse nothing."""
+_USER: Final = re.compile(r"://[^/?#\s]*@")
 
 
 def without_places(text: str) -> str:
     """Return the part of an error's text that decides what kind of an error it is: no URLs, paths and durations."""
     return _PLACES.sub(" ", text)
-
-
-_USER: Final = re.compile(r"://[^/?#\s]*@")
 
 
 def without_secrets(text: str, options: Mapping[str, object]) -> str:

@@ -59,9 +59,9 @@ class KafkaSink(StagedSink):
 
     What was last published is kept by writer in the topic ``position_topic``, in the same transaction. It is made if it
     is missing. Delete nothing from it: the next start would publish again what the checkpoint has. The transactional
-    ids begin with its name and a slash. A topic that was deleted and made anew has nothing of what was published, and
-    is told by its id from Kafka 2.8 on. The sink needs Kafka 2.5; from 3.6 on, the broker itself refuses rows that are
-    still on their way from a publisher which was shut out.
+    ids begin with its name and a slash. A topic that was deleted and created again counts as one to which nothing was
+    published: from Kafka 2.8 on, its id differs. The sink needs Kafka 2.5; from 3.6 on, the broker itself refuses rows
+    that are still on their way from a publisher which was shut out.
 
     What is published cannot be taken back, so a pipeline cannot go back behind it.
 

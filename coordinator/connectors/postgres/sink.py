@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import attrs
@@ -112,8 +112,11 @@ class PostgresSink(StagedSink):
                 raise ConfigError(f"PostgresSink for table {self.table} cannot be made", expected, found)
         check_publish(f"PostgresSink for table {self.table}", self.publish, self.mode)
 
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema) -> Limits:
         """Check that the table takes rows of this schema; make it if it is missing and ``create_table`` says so.
+
+        Returns:
+            Which columns take no nulls, and how long texts may be.
 
         Raises:
             OutputError: it does not take them: all that is missing or of another type is named.
@@ -131,7 +134,8 @@ class PostgresSink(StagedSink):
                 found = find(session, self._name)
             if found is None:
                 raise self._missing(session.where, schema)
-            problems = self._problems(session, found, schema)
+            columns = list(columns_of(session, found))
+            problems = self._problems(session, found, columns, schema)
             session.commit()
             if problems:
                 raise OutputError(
@@ -140,20 +144,11 @@ class PostgresSink(StagedSink):
                     "; ".join(problems),
                     "change the table, the user's rights or the query",
                 )
+            return self._limits(columns)
         finally:
             session.close()
 
-    @override
-    def limits(self, schema: pa.Schema) -> Limits:
-        session = self._connect("chandy check")
-        try:
-            found = find(session, self._name)
-            if found is None:
-                raise self._missing(session.where, schema)
-            columns = list(columns_of(session, found))
-            session.commit()
-        finally:
-            session.close()
+    def _limits(self, columns: Sequence[Column]) -> Limits:
         never_null = frozenset(column.name for column in columns if column.not_null)
         if self.deleted is not None:
             # Of a row that marks a deletion, the key alone counts.
@@ -244,11 +239,13 @@ class PostgresSink(StagedSink):
         if problems:
             raise OutputError(f"{where} does not take the query's rows", "rows that fit", "; ".join(problems))
 
-    def _problems(self, session: Session, found: Found, schema: pa.Schema) -> list[str]:
+    def _problems(
+        self, session: Session, found: Found, present: Sequence[Column], schema: pa.Schema
+    ) -> list[str]:
         """What keeps the table from taking the rows, each as a sentence without its full stop."""
         if found.kind not in _WRITABLE:
             return [f"{self.table} is a {_KINDS.get(found.kind, 'relation')} and not a table"]
-        columns = {column.name: column for column in columns_of(session, found)}
+        columns = {column.name: column for column in present}
         wanted = self._columns(schema)
         problems = [
             problem

@@ -100,8 +100,11 @@ class DeltaSink(StagedSink):
         return f"the Delta table {self.table}"
 
     @override
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema) -> Limits:
         """Check that the table takes rows of this schema, and make the table if it is not there.
+
+        Returns:
+            Which columns take no nulls.
 
         Raises:
             OutputError: it does not, or it may not be read or made.
@@ -131,7 +134,8 @@ class DeltaSink(StagedSink):
                 raise
             self._create(schema)
             found = self.open()
-        check_schema(schema, _schema_of(found), self.name)
+        table = _schema_of(found)
+        check_schema(schema, table, self.name)
         partitions = tuple(found.metadata().partition_columns)
         self._check_partitions(schema, partitions)
         if self.partition_by and partitions != self.partition_by:
@@ -141,6 +145,7 @@ class DeltaSink(StagedSink):
                 f"one by {', '.join(partitions)}" if partitions else "one without partitions",
                 "leave out `partition_by` of the sink, or name another table",
             )
+        return limits_of(table, self.key)
 
     def _check_partitions(self, schema: pa.Schema, columns: tuple[str, ...]) -> None:
         """Refuse partitions that delta-rs cannot write.
@@ -168,10 +173,6 @@ class DeltaSink(StagedSink):
                     f"column {name!r}, which is {kind}",
                     "partition by another column, or cast this one to a text or an integer",
                 )
-
-    @override
-    def limits(self, schema: pa.Schema) -> Limits:
-        return limits_of(_schema_of(self.open()), self.key)
 
     @override
     def unpublishable(self, rows: pa.Table) -> str | None:

@@ -94,8 +94,11 @@ class IcebergSink(StagedSink):
         return f"the Iceberg table {self.table}"
 
     @override
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema) -> Limits:
         """Check that the table takes rows of this schema, and make the table if it is not there.
+
+        Returns:
+            Which columns take no nulls.
 
         Raises:
             OutputError: it does not, or it may not be read or made.
@@ -117,13 +120,10 @@ class IcebergSink(StagedSink):
                     raise
                 self._create(catalog, schema)
                 found = self.load(catalog)
-            check_schema(schema, _schema_of(found), self.name)
+            fields = _schema_of(found)
+            check_schema(schema, fields, self.name)
             _check_partitions(found, self.name)
-
-    @override
-    def limits(self, schema: pa.Schema) -> Limits:
-        with self.connected() as catalog:
-            return limits_of(_schema_of(self.load(catalog)), self.key)
+            return limits_of(fields, self.key)
 
     @override
     def unpublishable(self, rows: pa.Table) -> str | None:

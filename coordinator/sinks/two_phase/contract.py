@@ -293,22 +293,17 @@ class TwoPhaseSink(abc.ABC):
         """
         return {}
 
-    def check(self, schema: pa.Schema) -> None:  # noqa: B027 (not every target can tell)
+    def check(self, schema: pa.Schema) -> Limits | None:
         """Check, before the query starts, that the target takes rows of this schema.
+
+        Returns:
+            The values that its columns do not take although their types do. A batch that has them fails. What reaches
+            the target in spite of it, because it has changed meanwhile, ``commit`` refuses. None: no such limits.
 
         Raises:
             ChandyError: it does not: something is missing, of another type, or not permitted.
         """
-
-    def limits(self, schema: pa.Schema) -> Limits:
-        """Return what the target does not take of rows that have passed ``check``, so that their batch fails in time.
-
-        What comes to the target in spite of it, because it has changed meanwhile, ``commit`` refuses.
-
-        Raises:
-            ChandyError: as for ``check``.
-        """
-        return Limits()
+        return None
 
     @abc.abstractmethod
     def write(self, batches: Iterator[pa.RecordBatch], context: WriteContext) -> Staged:

@@ -33,6 +33,7 @@ from .contract import Batch, Epoch, Fence, Staged, TwoPhaseSink
 from .epochs import ClosedEpoch, EpochLog
 from .errors import BatchInterruptedError
 from .finished import Finished
+from .limits import Limits
 from .policy import OutputPolicy
 from .publisher import Publisher
 from .takeover import TakeOver
@@ -161,9 +162,7 @@ class TransactionalSink(Sink):
         _check_writes_nothing_else(writer, table)
         _check_names(rows)
         schema = arrow_schema(rows)
-        for sink in self._sinks.values():
-            sink.check(schema)
-        limits = {uid: sink.limits(schema) for uid, sink in self._sinks.items()}
+        limits = {uid: sink.check(schema) or Limits() for uid, sink in self._sinks.items()}
         self._writing = attrs.evolve(self._writing, limits=limits)
         if made_of is None:
             writer.foreachBatch(self.take)

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,8 +20,8 @@ from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage import codec
-from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 
+from ...drawn_rows import Kind
 from ...waiting import eventually
 from .conformance import Pipeline
 from .kafka_broker import Broker, Record, delete_topic, new_topic, produce, read
@@ -37,14 +38,6 @@ TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=4) | st.samp
 BYTES = st.binary(max_size=4)
 # What Spark may have in a string: its bytes are not checked.
 UNCLEAN = b"\xff"
-
-
-@attrs.frozen
-class Kind:
-    """A type of a column, and its values."""
-
-    arrow: pa.DataType
-    values: st.SearchStrategy[Any]
 
 
 def text_or_bytes() -> list[Kind]:
@@ -123,15 +116,12 @@ class Published:
 
     def take(self, rows: pa.Table) -> list[Record] | None:
         """Publish rows, and return what consumers find more than before; None if the rows are refused in time."""
-        sink, store = self.pipeline.sink, self.pipeline.store
-        try:
-            sink.check(rows.schema)
-            staged = sink.write(iter(rows.to_batches()), WriteContext(store, "staged/", self.epochs, 0))
-        except OutputError:
-            # Nothing of the batch is staged: it fails, and says why.
+        epoch = self.pipeline.accepted(self.epochs + 1, rows)
+        if epoch is None:
             return None
         self.epochs += 1
-        self.committer.commit(Epoch(EpochRecord(self.epochs, staged.rows, Handle(staged.files)), store))
+        self.committer.commit(epoch)
+        sink = self.pipeline.sink
         assert isinstance(sink, KafkaSink)
         found = read(sink.bootstrap_servers, topic_of(self.pipeline))
         new = [one for one in found if (one.partition, one.offset) not in self.places]
@@ -215,10 +205,14 @@ def position_of(pipeline: Pipeline, generation: int) -> int | None:
 
 
 def publish(pipeline: Pipeline, generation: int, epoch: int) -> None:
-    rows = pa.table({"value": [f"{epoch}"]})
-    staged = pipeline.sink.write(iter(rows.to_batches()), WriteContext(pipeline.store, "staged/", epoch, 0))
     with contextlib.closing(pipeline.recover(generation)) as committer:
-        committer.commit(Epoch(EpochRecord(epoch, staged.rows, Handle(staged.files)), pipeline.store))
+        committer.commit(epoch_of(pipeline, epoch))
+
+
+def epoch_of(pipeline: Pipeline, number: int) -> Epoch:
+    epoch = pipeline.accepted(number, pa.table({"value": [f"{number}"]}))
+    assert epoch is not None
+    return epoch
 
 
 @pytest.fixture
@@ -234,7 +228,8 @@ def make_anew(kafka: Broker, topic: str) -> None:
     delete_topic(kafka.servers, topic)
 
     def is_made() -> bool:
-        with contextlib.suppress(Exception):
+        # The name is taken until the old topic is gone.
+        with contextlib.suppress(KafkaException):
             new_topic(kafka, name=topic)
             return True
         return False
@@ -263,12 +258,11 @@ def test_a_topic_that_was_made_anew_has_nothing_of_what_was_published(
 def test_a_topic_that_is_made_anew_while_the_sink_publishes_is_noticed(
     kafka: Broker, pipeline: Pipeline
 ) -> None:
-    rows = pa.table({"value": ["x"]})
-    staged = pipeline.sink.write(iter(rows.to_batches()), WriteContext(pipeline.store, "staged/", 2, 0))
+    epoch = epoch_of(pipeline, 2)
     with contextlib.closing(pipeline.recover(2)) as committer:
         make_anew(kafka, topic_of(pipeline))
         with pytest.raises(TargetUnavailableError, match="made anew"):
-            committer.commit(Epoch(EpochRecord(2, staged.rows, Handle(staged.files)), pipeline.store))
+            committer.commit(epoch)
     assert read(kafka.servers, topic_of(pipeline)) == []
     assert position_of(pipeline, 3) is None
 
