@@ -87,6 +87,15 @@ def examples(usual: int) -> int:
     return max(1, round(usual * _TIMES))
 
 
+def trying(usual: int) -> settings:
+    """Return settings for a test over drawn values that may share a server or a session between its examples.
+
+    Args:
+        usual: number of examples in the ordinary run.
+    """
+    return settings(max_examples=examples(usual), deadline=None, suppress_health_check=list(HealthCheck))
+
+
 def always_kept(usual: int, steps: int) -> settings:
     """Return settings for a state machine that must keep its promises in all examples.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -17,7 +17,7 @@ from chandy.coordinator.connectors.values import far_year
 from chandy.coordinator.sinks.two_phase.staged import in_utc
 
 from ..drawn_rows import rows_of, tables
-from ..effort import examples
+from ..effort import trying
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +38,7 @@ def read(spark: SparkSession, folder: Path, format: str, schema: pa.Schema) -> p
 def test_what_is_accepted_is_read_back_as_it_was(format: str, spark: SparkSession, tmp_path: Path) -> None:
     published: list[int] = []
 
-    @settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
+    @trying(40)
     @given(tables(), st.sampled_from(ZONES))
     def check(case: tuple[pa.Table, tuple[str, ...]], zone: str) -> None:
         rows, partition_by = in_utc(case[0]), case[1]

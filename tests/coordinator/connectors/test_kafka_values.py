@@ -22,11 +22,11 @@ from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavail
 from chandy.storage import codec
 
 from ...drawn_rows import Kind
+from ...effort import trying
 from ...waiting import eventually
 from .conformance import Pipeline
 from .kafka_broker import Broker, Record, delete_topic, new_topic, produce, read
 from .kafka_broker import kafka as kafka
-from .test_postgres_values import trying
 
 pytestmark = pytest.mark.server
 

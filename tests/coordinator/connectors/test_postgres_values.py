@@ -14,13 +14,13 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chandy.coordinator.connectors.postgres.sink import PostgresSink
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 
-from ...effort import examples
+from ...effort import trying
 from .conformance import SCHEMA, Pipeline
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
@@ -177,11 +177,6 @@ def check_published(
     assert [[same(value) for value in row] for row in found] == [
         [same(value) for value in row] for row in expected
     ]
-
-
-def trying(usual: int) -> settings:
-    unsuited = [HealthCheck.function_scoped_fixture]
-    return settings(max_examples=examples(usual), deadline=None, suppress_health_check=unsuited)
 
 
 @given(drawn=tables(), upserts=st.booleans(), never_null=st.sets(st.sampled_from(NAMES), max_size=2))

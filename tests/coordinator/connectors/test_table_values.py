@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chandy.coordinator.connectors.tables.delta import DeltaSink
@@ -19,7 +19,7 @@ from chandy.coordinator.sinks.two_phase.errors import OutputError
 from chandy.coordinator.sinks.two_phase.staged import StagedSink, in_utc
 
 from ...drawn_rows import rows_of, tables
-from ...effort import examples
+from ...effort import trying
 from .conformance import Pipeline
 
 pytestmark = pytest.mark.server
@@ -71,7 +71,7 @@ def test_what_is_accepted_is_published_and_read_back_as_it_was(
 ) -> None:
     published: list[int] = []
 
-    @settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
+    @trying(120)
     @given(tables(), st.booleans(), st.booleans())
     @example((DECIMAL, ("k",)), False, False)
     @example((FAR, ()), False, False)
