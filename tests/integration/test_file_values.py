@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -36,18 +36,14 @@ def read(spark: SparkSession, folder: Path, format: str, schema: pa.Schema) -> p
 
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
 def test_what_is_accepted_is_read_back_as_it_was(format: str, spark: SparkSession, tmp_path: Path) -> None:
-    published: list[int] = []
-
-    @trying(40)
+    @trying(30)
     @given(tables(), st.sampled_from(ZONES))
     def check(case: tuple[pa.Table, tuple[str, ...]], zone: str) -> None:
         rows, partition_by = in_utc(case[0]), case[1]
-        if unwritable(rows.schema, format, partition_by) or unwritten(rows, format, partition_by):
-            return
-        if far_year(rows, rows.column_names):
-            # Python has no such years, so they cannot be compared.
-            return
-        published.append(rows.num_rows)
+        assume(not unwritable(rows.schema, format, partition_by))
+        assume(not unwritten(rows, format, partition_by))
+        # Python has no such years, so they cannot be compared.
+        assume(not far_year(rows, rows.column_names))
         folder = tmp_path / f"{next(_numbers)}"
         for place, some in in_partitions(rows, partition_by):
             file = folder / place / f"part.{format}"
@@ -55,10 +51,10 @@ def test_what_is_accepted_is_read_back_as_it_was(format: str, spark: SparkSessio
             file.write_bytes(WRITERS[format](some))
         spark.conf.set("spark.sql.session.timeZone", zone)
         found = read(spark, folder, format, rows.schema).select(rows.column_names)
-        assert rows_of(found, partition_by) == rows_of(rows, partition_by)
+        empty_is_null = rows.column_names if format == "csv" else partition_by
+        assert rows_of(found, empty_is_null) == rows_of(rows, empty_is_null)
 
     try:
         check()
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-    assert len(published) > 5

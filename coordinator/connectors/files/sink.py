@@ -75,7 +75,8 @@ class FilesSink(StagedSink):
     are deleted once the next epoch is published. Until then, a start from the later checkpoint brings them back, and
     readers that list the directory see them. A streaming query of another pipeline may have read them.
 
-    A quote in CSV is doubled: read it in Spark with ``escape='"'``, ``header=True`` and ``multiLine=True``.
+    A quote in CSV is doubled: read it in Spark with ``escape='"'``, ``header=True`` and ``multiLine=True``. Spark
+    takes an empty text in CSV for null, as it does in files of its own.
 
     One staged file at a time is in memory.
     """

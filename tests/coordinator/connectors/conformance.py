@@ -19,7 +19,7 @@ from chandy.coordinator.sinks.two_phase.contract import (
     TwoPhaseSink,
     WriteContext,
 )
-from chandy.coordinator.sinks.two_phase.errors import OutputError, OutputTakenError
+from chandy.coordinator.sinks.two_phase.errors import OutputTakenError
 from chandy.coordinator.sinks.two_phase.limits import Limits
 from chandy.coordinator.sinks.two_phase.writing import Writing
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle
@@ -67,14 +67,14 @@ class Pipeline:
         context = WriteContext(self.store, "staged/delays/", number, 0)
         return self.sink.write(iter([_record_batch(rows)]), context)
 
-    def accepted(self, id: int, rows: pa.Table) -> Epoch | None:
-        """Stage any rows as the tasks of a query do, and close them; None if they are refused in time."""
-        try:
-            writing = Writing((self.sink,), {self.sink.uid: self.sink.check(rows.schema) or Limits()})
-            staged = writing.write(iter(rows.to_batches()), WriteContext(self.store, "staged/delays/", id, 0))
-        except OutputError:
-            # Nothing of the batch is staged: it fails, and says why.
-            return None
+    def accepted(self, id: int, rows: pa.Table) -> Epoch:
+        """Stage any rows as the tasks of a query do, and close them.
+
+        Raises:
+            OutputError: They are refused in time: nothing of the batch is staged.
+        """
+        writing = Writing((self.sink,), {self.sink.uid: self.sink.check(rows.schema) or Limits()})
+        staged = writing.write(iter(rows.to_batches()), WriteContext(self.store, "staged/delays/", id, 0))
         return Epoch(EpochRecord(id, staged.rows, Handle(staged.files)), self.store)
 
     def epoch(self, id: int, *batches: Iterable[Row]) -> Epoch:
